@@ -162,6 +162,10 @@ Check the variant's `api_key`, `model` and `base_url`; send the same request to 
         "Prompt and answer together have more tokens than the model takes, or than its cache holds; the message states the numbers. A stage \
 of a cascade whose model is too small for a request sends it on to the next stage.\n\
 Shorten the prompt, ask for fewer tokens (`max_tokens`), or serve a variant with a longer context as the last stage."
+    NotPermitted "KSK0027" 403 false "The broker does not permit the client to send this, or to receive the reply."
+        "The NATS user of the client has no permission for a subject; the message contains the server's text, which names it.\n\
+Connect as a user of this app (`kaskade auth init`), or give the user the permission that the page \"Security\" of the documentation \
+lists (docs/concepts/security.md in the repository)."
 }
 
 impl Code {
@@ -286,7 +290,7 @@ mod tests {
         assert!(ids.is_sorted());
         for code in Code::ALL {
             assert_eq!(Code::from_id(code.id()), Some(*code));
-            assert!([400, 404, 413, 422, 429, 499, 500, 501, 503, 504].contains(&code.status()));
+            assert!([400, 403, 404, 413, 422, 429, 499, 500, 501, 503, 504].contains(&code.status()));
             assert!(code.explain().contains('\n'), "{code} says no cause and remedy");
         }
     }

@@ -16,8 +16,9 @@ import msgpack
 import nats
 import nats.errors
 
-# Faults after which the same request may succeed: full, unavailable, draining, every replica lost.
-RETRYABLE = {"KSK0006", "KSK0007", "KSK0010", "KSK0020"}
+# Faults after which the same request may succeed: full, unavailable, draining, every replica lost, an internal message that could
+# not be read, an endpoint that does not answer.
+RETRYABLE = {"KSK0006", "KSK0007", "KSK0010", "KSK0020", "KSK0023", "KSK0024"}
 LONGEST_PAUSE = 0.5
 
 
@@ -58,6 +59,8 @@ async def infer(connection, app, inputs, budget=2.0, retry=True):
     end, pause, earlier = time.monotonic() + budget, 0.01, None
     while True:
         left = end - time.monotonic()
+        if earlier and left <= 0:
+            raise earlier
         try:
             return await attempt(connection, app, body, request_id, left)
         except Refused as fault:
@@ -67,12 +70,14 @@ async def infer(connection, app, inputs, budget=2.0, retry=True):
             earlier = fault
             if not retry or fault.code not in RETRYABLE or time.monotonic() + pause >= end:
                 raise
-        except nats.errors.NoRespondersError:
+        except nats.errors.NoRespondersError as unserved:
+            earlier = unserved
             # Either the name is wrong, or the ingresses have not reconnected yet.
             if not retry or not connection.stats["reconnects"] or time.monotonic() + pause >= end:
                 raise
-        except Disconnected:
-            if not retry or time.monotonic() >= end:
+        except Disconnected as lost:
+            earlier = lost
+            if not retry or time.monotonic() + pause >= end:
                 raise
         await asyncio.sleep(random.uniform(pause / 2, pause))
         pause = min(2 * pause, LONGEST_PAUSE)

@@ -32,7 +32,8 @@ def run(stage, variant, parameters, command, *arguments):
     elif command == "place":
         kaskade.place(arguments[0], variant)
     elif command == "serve":
-        stage.serve(*arguments[:1], replica=f"{variant}-0")
+        broker, replica = (*arguments, *("", f"{variant}-0")[len(arguments) :])
+        stage.serve(broker, replica=replica)
     else:
         return False
     return True

@@ -2,7 +2,7 @@
 
     python neighbours.py profile PROFILE OUT      # measures the stage and adds it to a profile
     python neighbours.py place PLAN               # moves the stage's replica in a plan to this process
-    python neighbours.py serve [NATS_URL]         # serves it until SIGTERM
+    python neighbours.py serve [NATS_URL [ID]]    # serves it until SIGTERM, by default as the plan's replica
 
 README.md has the whole walk.
 """

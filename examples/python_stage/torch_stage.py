@@ -3,7 +3,7 @@
     python torch_stage.py train                   # trains for about ten seconds on the CPU, and writes digits.pt
     python torch_stage.py profile PROFILE OUT     # measures the stage and adds it to a profile
     python torch_stage.py place PLAN              # moves the stage's replica in a plan to this process
-    python torch_stage.py serve [NATS_URL]        # serves it until SIGTERM
+    python torch_stage.py serve [NATS_URL [ID]]   # serves it until SIGTERM, by default as the plan's replica
 """
 
 import pathlib

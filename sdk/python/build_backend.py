@@ -5,6 +5,7 @@ It implements PEP 517 and PEP 660 for one pure package in `src/`.
 
 import base64
 import hashlib
+import io
 import tarfile
 import tomllib
 import zipfile
@@ -17,9 +18,16 @@ INFO = f"{NAME}-{VERSION}.dist-info"
 TAG = "py3-none-any"
 
 
+def _licences():
+    """The licences: in the repository's root, or, in an unpacked source archive, beside this file."""
+    folder = ROOT if (ROOT / "LICENSE-MIT").exists() else ROOT.parent.parent
+    return [folder / "LICENSE-APACHE", folder / "LICENSE-MIT"]
+
+
 def _metadata():
-    lines = ["Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {VERSION}", f"Summary: {PROJECT['description']}"]
-    lines += [f"Requires-Python: {PROJECT['requires-python']}", f"License: {PROJECT['license']['text']}"]
+    lines = ["Metadata-Version: 2.4", f"Name: {NAME}", f"Version: {VERSION}", f"Summary: {PROJECT['description']}"]
+    lines += [f"Requires-Python: {PROJECT['requires-python']}", f"License-Expression: {PROJECT['license']['text']}"]
+    lines += [f"License-File: {path.name}" for path in _licences()]
     lines += [f"Requires-Dist: {requirement}" for requirement in PROJECT["dependencies"]]
     for extra, requirements in PROJECT["optional-dependencies"].items():
         lines.append(f"Provides-Extra: {extra}")
@@ -29,6 +37,7 @@ def _metadata():
 
 
 def _wheel(folder, files):
+    files |= {f"{INFO}/licenses/{path.name}": path.read_bytes() for path in _licences()}
     files |= {
         f"{INFO}/METADATA": _metadata().encode(),
         f"{INFO}/WHEEL": f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: true\nTag: {TAG}\n".encode(),
@@ -64,4 +73,9 @@ def build_sdist(sdist_directory, config_settings=None):
     with tarfile.open(Path(sdist_directory) / f"{name}.tar.gz", "w:gz") as archive:
         for path in ("pyproject.toml", "build_backend.py", "README.md", "src"):
             archive.add(ROOT / path, f"{name}/{path}", filter=lambda entry: None if "__pycache__" in entry.name else entry)
+        for path in _licences():
+            archive.add(path, f"{name}/{path.name}")
+        information = tarfile.TarInfo(f"{name}/PKG-INFO")
+        information.size = len(_metadata().encode())
+        archive.addfile(information, io.BytesIO(_metadata().encode()))
     return f"{name}.tar.gz"

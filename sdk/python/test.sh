@@ -43,7 +43,7 @@ else
 fi
 
 if pip install mypy 2>/dev/null; then
-  "$work/venv/bin/mypy" --config-file pyproject.toml src
+  "$work/venv/bin/mypy" --config-file pyproject.toml src tests/typed.py
 else
   loud 'the Python SDK was not type-checked: mypy cannot be had'
 fi

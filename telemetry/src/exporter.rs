@@ -14,6 +14,7 @@ use hyper_util::rt::TokioExecutor;
 use thiserror::Error;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use crate::otlp;
 use crate::sink::{self, Sink};
@@ -27,6 +28,9 @@ const DELAY: Duration = Duration::from_secs(1);
 
 /// Longest time of one export.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest time of all exports after the exporter is told to end.
+const GRACE: Duration = Duration::from_secs(2);
 
 /// Where spans go.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,7 +89,7 @@ pub enum TelemetryError {
     Twice,
 }
 
-/// A running exporter. Dropping it sends what waits, within a few seconds, and ends the recording.
+/// A running exporter. Dropping it sends what waits, within 2 s, drops the rest, and ends the recording.
 pub struct Exporter {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -150,11 +154,39 @@ impl Drop for Exporter {
     }
 }
 
-async fn run(collector: Collector, mut spans: Receiver<Span>, mut stopped: oneshot::Receiver<()>) {
+/// When the exporter ends.
+struct End {
+    stopped: oneshot::Receiver<()>,
+    /// When no export may go on; `None` until it is told to end.
+    deadline: Option<Instant>,
+}
+
+impl End {
+    /// Returns once the exporter is told to end.
+    async fn begun(&mut self) -> Instant {
+        if let Some(deadline) = self.deadline {
+            return deadline;
+        }
+        let _ = (&mut self.stopped).await;
+        *self.deadline.insert(Instant::now() + GRACE)
+    }
+
+    /// Returns when no export may go on.
+    async fn over(&mut self) {
+        let deadline = self.begun().await;
+        tokio::time::sleep_until(deadline).await;
+    }
+}
+
+async fn run(collector: Collector, mut spans: Receiver<Span>, stopped: oneshot::Receiver<()>) {
+    let mut end = End {
+        stopped,
+        deadline: None,
+    };
     let mut batch = Vec::with_capacity(BATCH);
     loop {
         tokio::select! {
-            _ = &mut stopped => break,
+            _ = end.begun() => break,
             first = spans.recv_many(&mut batch, BATCH) => {
                 if first == 0 {
                     return;
@@ -163,15 +195,35 @@ async fn run(collector: Collector, mut spans: Receiver<Span>, mut stopped: onesh
         }
         let full = async { while batch.len() < BATCH && spans.recv_many(&mut batch, BATCH).await > 0 {} };
         tokio::select! {
-            _ = &mut stopped => break,
+            _ = end.begun() => break,
             _ = tokio::time::timeout(DELAY, full) => {}
         }
-        collector.export(&mut batch).await;
+        collector.export(&mut batch, &mut end).await;
     }
-    while let Ok(span) = spans.try_recv() {
-        batch.push(span);
+    loop {
+        while batch.len() < BATCH
+            && let Ok(span) = spans.try_recv()
+        {
+            batch.push(span);
+        }
+        if batch.is_empty() {
+            return;
+        }
+        if !collector.export(&mut batch, &mut end).await {
+            break;
+        }
     }
-    collector.export(&mut batch).await;
+    drop_spans(spans.len(), "the export before them failed");
+}
+
+/// Counts spans as dropped.
+fn drop_spans(count: usize, reason: &str) {
+    if let Some(sink) = sink::sink()
+        && count > 0
+    {
+        tracing::warn!(reason, count, "spans were dropped");
+        sink.dropped.fetch_add(count as u64, Relaxed);
+    }
 }
 
 impl Collector {
@@ -219,25 +271,29 @@ impl Collector {
         })
     }
 
-    /// Sends the spans and empties the batch. They are dropped if the collector does not take them: a queue that waits for it would
-    /// grow, or block requests.
-    async fn export(&self, batch: &mut Vec<Span>) {
-        if batch.is_empty() {
-            return;
-        }
-        let count = batch.len() as u64;
+    /// Sends the spans and empties the batch. Returns whether the collector took them. They are dropped if not: a queue that waits
+    /// for it would grow, or block requests.
+    async fn export(&self, batch: &mut Vec<Span>, end: &mut End) -> bool {
+        let count = batch.len();
         let body = otlp::request(&self.service, &self.instance, batch).to_string();
         batch.clear();
-        let sent = tokio::time::timeout(TIMEOUT, self.send(body)).await;
-        let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));
-        let Some(sink) = sink::sink() else { return };
-        match sent {
-            Ok(()) => sink.exported.fetch_add(count, Relaxed),
-            Err(reason) => {
-                tracing::warn!(reason, count, "the collector did not take spans");
-                sink.dropped.fetch_add(count, Relaxed)
-            }
+        let sent = tokio::select! {
+            sent = self.send(body) => sent,
+            () = tokio::time::sleep(TIMEOUT) => Err(format!("the collector did not answer within {} s", TIMEOUT.as_secs())),
+            () = end.over() => Err("the collector did not answer before the process ended".to_owned()),
         };
+        match sent {
+            Ok(()) => {
+                if let Some(sink) = sink::sink() {
+                    sink.exported.fetch_add(count as u64, Relaxed);
+                }
+                true
+            }
+            Err(reason) => {
+                drop_spans(count, &reason);
+                false
+            }
+        }
     }
 
     async fn send(&self, body: String) -> Result<(), String> {

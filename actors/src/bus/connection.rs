@@ -5,9 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_nats::{Event, ServerError};
+use tokio::sync::broadcast::{self, error::RecvError};
 use tokio::sync::watch;
 
 use super::jetstream;
+
+/// Refusals that wait for a slow reader; older ones are lost to it.
+const MOST_REFUSALS: usize = 16;
+
+/// How the server's text about a refused inbox begins.
+const INBOX: &str = "for Subscription to \"_INBOX";
 
 /// State of the connection to the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +47,8 @@ pub struct ConnectionHealth {
     link: watch::Sender<Link>,
     /// True once the server has refused the question for JetStream.
     jetstream_denied: watch::Sender<bool>,
+    /// The server's texts about subjects that the user may not publish or subscribe to.
+    refusals: broadcast::Sender<Arc<str>>,
     observer: Option<Observer>,
 }
 
@@ -63,6 +72,7 @@ impl ConnectionHealth {
             errors: AtomicU64::new(0),
             link: watch::Sender::new(Link::Down),
             jetstream_denied: watch::Sender::new(false),
+            refusals: broadcast::Sender::new(MOST_REFUSALS),
             observer,
         }
     }
@@ -93,6 +103,22 @@ impl ConnectionHealth {
         let _ = denied.wait_for(|denied| *denied).await;
     }
 
+    /// Returns a future that resolves with the server's text once it refuses to take what is published to `subject`, or to subscribe
+    /// to an inbox, because the user has no permission. Refusals count from the call.
+    pub fn refused(&self, subject: &str) -> impl Future<Output = Arc<str>> + use<> {
+        let mut refusals = self.refusals.subscribe();
+        let publish = format!("for Publish to \"{subject}\"");
+        async move {
+            loop {
+                match refusals.recv().await {
+                    Ok(text) if text.contains(&publish) || text.contains(INBOX) => return text,
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return std::future::pending().await,
+                }
+            }
+        }
+    }
+
     pub(super) fn observe(&self, event: &Event) {
         match event {
             Event::Connected => self.set(Link::Up),
@@ -114,8 +140,12 @@ impl ConnectionHealth {
                 tracing::warn!(%event, "error on the connection to the broker");
                 // The server names the subject only in its text, and sends no reply.
                 let text = event.to_string();
-                if text.contains("Permissions Violation for Publish") && text.contains(jetstream::ACCOUNT) {
-                    self.jetstream_denied.send_replace(true);
+                if text.contains("Permissions Violation") {
+                    if text.contains("for Publish") && text.contains(jetstream::ACCOUNT) {
+                        self.jetstream_denied.send_replace(true);
+                    }
+                    // Nothing may wait for a reply.
+                    let _ = self.refusals.send(text.into());
                 }
             }
             Event::LameDuckMode | Event::Draining => {

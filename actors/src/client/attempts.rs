@@ -132,7 +132,10 @@ impl<'a> Exchange<'a> {
     /// Sends the request until an attempt is answered or the policy ends it. `refused` is the retryable fault of an attempt in this
     /// process.
     pub(super) async fn run(self, refused: Option<Fault>) -> Result<InferReply, Fault> {
-        self.finish(refused, |_| ()).await
+        let client = self.client;
+        client
+            .permitted(&client.app.infer(), self.finish(refused, |_| ()))
+            .await
     }
 
     /// As [`Exchange::run`], and passes on the parts of the answer.
@@ -142,7 +145,10 @@ impl<'a> Exchange<'a> {
         part: impl FnMut(InferReply),
     ) -> Result<InferReply, Fault> {
         self.streamed = true;
-        self.finish(refused, part).await
+        let client = self.client;
+        client
+            .permitted(&client.app.infer(), self.finish(refused, part))
+            .await
     }
 
     async fn finish(

@@ -73,14 +73,18 @@ impl Client {
             .headers(headers)
             .payload(payload)
             .timeout(Some(PATIENCE));
-        let sent = self.nats.send_request(self.app.submit(), message).await;
-        let reply = sent.map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => self.no_responders(),
-            _ => Fault::new(
-                Code::Unavailable,
-                format!("the stream has not acknowledged the request: {error}"),
-            ),
-        })?;
+        let subject = self.app.submit();
+        let sent = async {
+            let sent = self.nats.send_request(subject.clone(), message).await;
+            sent.map_err(|error| match error.kind() {
+                RequestErrorKind::NoResponders => self.no_responders(),
+                _ => Fault::new(
+                    Code::Unavailable,
+                    format!("the stream has not acknowledged the request: {error}"),
+                ),
+            })
+        };
+        let reply = self.permitted(&subject, sent).await?;
         if let Some(fault) = headers::fault(reply.headers.as_ref()) {
             return Err(fault);
         }
@@ -106,19 +110,21 @@ impl Client {
         let message = async_nats::Request::new()
             .payload(Bytes::new())
             .timeout(Some(PATIENCE));
-        let asked = self
-            .nats
-            .send_request(subjects::result_query(&self.app, id), message)
-            .await;
-        let found = asked.map_err(|error| match error.kind() {
-            RequestErrorKind::NoResponders => {
-                let app = self.app.name();
-                let message =
-                    format!("app `{app}` stores no results here; durable requests require `[durable]` in its file, and JetStream");
-                Fault::new(Code::NotDurable, message)
-            }
-            _ => Fault::new(Code::Unavailable, format!("fetching a result: {error}")),
-        })?;
+        let subject = subjects::result_query(&self.app, id);
+        let asked = async {
+            let asked = self.nats.send_request(subject.clone(), message).await;
+            asked.map_err(|error| match error.kind() {
+                RequestErrorKind::NoResponders => {
+                    let app = self.app.name();
+                    let message = format!(
+                        "app `{app}` stores no results here; durable requests require `[durable]` in its file, and JetStream"
+                    );
+                    Fault::new(Code::NotDurable, message)
+                }
+                _ => Fault::new(Code::Unavailable, format!("fetching a result: {error}")),
+            })
+        };
+        let found = self.permitted(&subject, asked).await?;
         match found.status {
             Some(StatusCode::NOT_FOUND) => Ok(None),
             Some(status) => {

@@ -28,16 +28,20 @@ impl Client {
             label,
         };
         let request = Request::new().payload(feedback.encode()?).timeout(Some(patience));
-        match self.nats.send_request(self.app.feedback(), request).await {
-            Ok(reply) => Ok(Some(FeedbackReply::read(
-                ContentType::MessagePack,
-                &reply.payload,
-            )?)),
-            Err(error) => match error.kind() {
-                RequestErrorKind::TimedOut => Ok(None),
-                RequestErrorKind::NoResponders => Err(self.no_responders()),
-                _ => Err(Fault::new(Code::Unavailable, error.to_string())),
-            },
-        }
+        let subject = self.app.feedback();
+        let asked = async {
+            match self.nats.send_request(subject.clone(), request).await {
+                Ok(reply) => Ok(Some(FeedbackReply::read(
+                    ContentType::MessagePack,
+                    &reply.payload,
+                )?)),
+                Err(error) => match error.kind() {
+                    RequestErrorKind::TimedOut => Ok(None),
+                    RequestErrorKind::NoResponders => Err(self.no_responders()),
+                    _ => Err(Fault::new(Code::Unavailable, error.to_string())),
+                },
+            }
+        };
+        self.permitted(&subject, asked).await
     }
 }

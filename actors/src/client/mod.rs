@@ -10,7 +10,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_nats::HeaderMap;
+use async_nats::{HeaderMap, Subject};
 use bytes::Bytes;
 use kaskade_models::Tensor;
 use tokio::sync::mpsc::unbounded_channel;
@@ -84,7 +84,7 @@ impl Client {
     ///
     /// # Errors
     /// The service's own [`Fault`]; `UnknownApp` if no process serves the app, `TooLarge` if the request exceeds the
-    /// broker's limit, `NoReply` if no reply came in time.
+    /// broker's limit, `NotPermitted` if the broker does not let this client ask, `NoReply` if no reply came in time.
     pub async fn infer(&self, inputs: Vec<Tensor>, budget: Duration) -> Result<InferReply, Fault> {
         let request = InferRequest {
             inputs,
@@ -293,6 +293,24 @@ impl Client {
             return Err(Fault::new(Code::TooLarge, message));
         }
         Ok(payload)
+    }
+
+    /// Waits for the reply to what is published to `subject`. A server that does not permit it reports that on the connection, and
+    /// sends no reply.
+    async fn permitted<T>(
+        &self,
+        subject: &Subject,
+        asked: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let refused = self.bus.connection().refused(subject);
+        tokio::select! {
+            biased;
+            end = asked => end,
+            text = refused => Err(Fault::new(
+                Code::NotPermitted,
+                format!("{text}; check the permissions of this client's user"),
+            )),
+        }
     }
 
     fn no_responders(&self) -> Fault {

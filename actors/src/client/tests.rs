@@ -440,3 +440,28 @@ async fn a_request_that_is_not_streamed_asks_for_no_parts() {
         assert_eq!(names, ["tenant"]);
     }
 }
+
+#[tokio::test]
+async fn a_client_without_a_permission_is_told_at_once_what_the_server_refuses() {
+    let server = NatsServer::start(NatsOptions {
+        config: r#"authorization { users: [
+            { user: a, password: a, permissions: { publish: { deny: "kaskade.closed.>" } } },
+            { user: b, password: b, permissions: { subscribe: { deny: "_INBOX.>" } } },
+        ] }"#
+            .to_owned(),
+        ..NatsOptions::default()
+    });
+    for (user, named) in [("a", "kaskade.closed.infer"), ("b", "_INBOX.")] {
+        let url = server.url().replace("nats://", &format!("nats://{user}:{user}@"));
+        let config = BusConfig {
+            url: Some(url),
+            ..BusConfig::new("test")
+        };
+        let bus = Bus::connect(config).await.unwrap();
+        let client = Client::new(&bus, App::new("closed").unwrap());
+        let asked = tokio::time::timeout(BUDGET / 2, client.infer(Vec::new(), BUDGET));
+        let fault = asked.await.unwrap().unwrap_err();
+        assert_eq!(fault.code, Code::NotPermitted, "{fault}");
+        assert!(fault.message.contains(named), "{fault}");
+    }
+}

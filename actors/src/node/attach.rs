@@ -15,6 +15,7 @@ use tokio::{
 use crate::{
     bus::{Bus, BusConfig},
     clock::Clock,
+    control::beat_sequence::BeatSequence,
     dispatch::delivery::Delivery,
     dispatch::dispatcher::Dispatcher,
     dispatch::subscribe::{self, Binding},
@@ -166,7 +167,7 @@ async fn beat(
         return;
     };
     let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
-    let (mut sequence, instance) = (0, ids::unique());
+    let (mut sequence, instance) = (BeatSequence::default(), ids::unique());
     loop {
         let detached = tokio::select! {
             _ = period.tick() => false,
@@ -177,7 +178,6 @@ async fn beat(
         } else {
             *presence.borrow()
         };
-        sequence += 1;
         let in_flight = u32::try_from(config.max_in_flight.saturating_sub(permits.available_permits()))
             .unwrap_or(u32::MAX);
         let replica = ReplicaBeat {
@@ -189,7 +189,7 @@ async fn beat(
         let beat = Beat {
             actor: config.replica.clone(),
             kind: "custom".to_owned(),
-            sequence,
+            sequence: sequence.next(bus.connection().counts().disconnects),
             instance,
             leaving: now != Presence::Serving,
             replicas: if now == Presence::Gone {

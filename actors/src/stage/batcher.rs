@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use crate::actor::{Actor, AsyncContext, Context, Handler, Message, SpawnHandle};
+use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message, SpawnHandle};
 use kaskade_models::{BatchResult, Executor, Signature};
 use kaskade_policy::batching::{BatchQueue, Next};
 use kaskade_policy::plan::Batching;
@@ -39,6 +39,10 @@ pub(crate) struct Batcher {
     run_time: RunTimeEstimate,
     idle: bool,
     lease: Option<Lease>,
+    /// The lease of the device before, on which a batch still runs.
+    former: Option<Lease>,
+    /// Its own address while requests wait, so that they run although the replica is retired.
+    kept: Option<Addr<Self>>,
     /// The replica holds the lease of its device, and its batch has not begun.
     granted: bool,
     timer: Option<SpawnHandle>,
@@ -120,6 +124,8 @@ impl Batcher {
             run_time: RunTimeEstimate::default(),
             idle: true,
             lease: None,
+            former: None,
+            kept: None,
             granted: false,
             timer: None,
             pump_due: false,
@@ -141,6 +147,11 @@ impl Batcher {
             Next::Run(batch) => self.run(batch, now, ctx),
             Next::WaitUntil(at) => self.wait(Some(at), now, ctx),
             Next::Wait => self.wait(None, now, ctx),
+        }
+        if self.queue.is_empty() {
+            self.kept = None;
+        } else if self.kept.is_none() {
+            self.kept = Some(ctx.address());
         }
         self.depth.store(self.queue.len(), Ordering::Relaxed);
     }
@@ -219,7 +230,7 @@ impl Actor for Batcher {
     type Context = Context<Self>;
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        if let Some(lease) = self.lease.take() {
+        for lease in [self.former.take(), self.lease.take()].into_iter().flatten() {
             lease.cancel();
         }
         ending::end(&mut self.executor);
@@ -269,7 +280,9 @@ impl Handler<Ended> for Batcher {
         } = ended;
         self.idle = true;
         self.running.store(0, Ordering::Relaxed);
-        if let Some(lease) = &self.lease {
+        if let Some(former) = self.former.take() {
+            former.cancel();
+        } else if let Some(lease) = &self.lease {
             self.granted = lease.release();
         }
         self.run_time.observe(deliveries.len(), result.run_us);
@@ -287,8 +300,11 @@ impl Handler<SetBatching> for Batcher {
         self.queue.set_batching(batching);
         let registered = self.lease.as_ref().map(Lease::device);
         if registered != device.as_ref() {
-            if let Some(lease) = self.lease.take() {
-                lease.cancel();
+            match self.lease.take() {
+                // Its batch runs on that device, which no other may use meanwhile.
+                Some(lease) if !self.idle && self.former.is_none() => self.former = Some(lease),
+                Some(lease) => lease.cancel(),
+                None => {}
             }
             self.granted = false;
             self.lease = device.map(|device| device.register(ctx.address().downgrade().recipient()));
@@ -314,7 +330,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::actor::{Addr, System};
+    use crate::actor::System;
     use crate::bus::{Bus, BusConfig};
     use crate::dispatch::dispatcher::Dispatcher;
     use crate::subjects::App;
@@ -323,12 +339,17 @@ mod tests {
 
     const APP: &str = "batcher";
 
-    /// Reports the sizes of its batches.
-    struct Counting(mpsc::UnboundedSender<usize>);
+    /// Reports the sizes of its batches; with a gate, each batch ends when the gate says so.
+    struct Counting(mpsc::UnboundedSender<usize>, Option<Gate>);
+
+    type Gate = std::sync::mpsc::Receiver<()>;
 
     impl Model for Counting {
         fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
             self.0.send(batch.len()).unwrap();
+            if let Some(gate) = &self.1 {
+                gate.recv().unwrap();
+            }
             batch.iter().map(|inputs| Ok(inputs.clone())).collect()
         }
     }
@@ -341,8 +362,15 @@ mod tests {
 
     /// Starts a batcher whose model reports the sizes of its batches.
     fn start(dispatcher: &Dispatcher) -> (Addr<Batcher>, mpsc::UnboundedReceiver<usize>) {
+        start_gated(dispatcher, None)
+    }
+
+    fn start_gated(
+        dispatcher: &Dispatcher,
+        gate: Option<Gate>,
+    ) -> (Addr<Batcher>, mpsc::UnboundedReceiver<usize>) {
         let (sizes, size) = mpsc::unbounded_channel();
-        let load = move || Ok::<_, String>(Box::new(Counting(sizes)) as Box<dyn Model>);
+        let load = move || Ok::<_, String>(Box::new(Counting(sizes, gate)) as Box<dyn Model>);
         let executor = Executor::spawn("model", load).unwrap();
         let (plans, metrics) = (PlanVersions::new(APP), Arc::<Metrics>::default());
         let batcher = Batcher::new(BatcherParts {
@@ -389,8 +417,15 @@ mod tests {
         });
     }
 
-    /// Holds the leases of devices.
-    struct Holder;
+    /// Holds the leases of devices, and reports those that it is granted.
+    struct Holder(mpsc::UnboundedSender<()>);
+
+    impl Holder {
+        fn start_reporting() -> (Addr<Self>, mpsc::UnboundedReceiver<()>) {
+            let (granted, grants) = mpsc::unbounded_channel();
+            (Self(granted).start(), grants)
+        }
+    }
 
     impl Actor for Holder {
         type Context = Context<Self>;
@@ -399,7 +434,10 @@ mod tests {
     impl Handler<LeaseGranted> for Holder {
         type Result = ();
 
-        fn handle(&mut self, _: LeaseGranted, _: &mut Context<Self>) {}
+        fn handle(&mut self, _: LeaseGranted, _: &mut Context<Self>) {
+            // A test may have ended.
+            let _ = self.0.send(());
+        }
     }
 
     #[test]
@@ -407,7 +445,7 @@ mod tests {
         System::new().block_on(async {
             let dispatcher = dispatcher().await;
             let (batcher, mut size) = start(&dispatcher);
-            let holder = Holder.start();
+            let (holder, _grants) = Holder::start_reporting();
             let held = || {
                 let device = Device::default();
                 let lease = device.clone().register(holder.downgrade().recipient());
@@ -415,20 +453,67 @@ mod tests {
                 (device, lease)
             };
             let ((before, lease_before), (device, lease)) = (held(), held());
-            let on = |device: Device| SetBatching {
-                batching: BATCHING,
-                device: Some(device),
-            };
-            batcher.send(on(before)).await.unwrap();
+            batcher.send(on(&before)).await.unwrap();
             deliver(&batcher, &dispatcher, 1);
             batcher.send(Pump).await.unwrap();
             // The grant is behind the change of the device in the mailbox.
-            batcher.do_send(on(device));
+            batcher.do_send(on(&device));
             assert!(!lease_before.release());
             batcher.send(Pump).await.unwrap();
             assert!(size.try_recv().is_err(), "another replica runs on the device");
             assert!(!lease.release());
             assert_eq!(size.recv().await, Some(1));
+        });
+    }
+
+    fn on(device: &Device) -> SetBatching {
+        SetBatching {
+            batching: BATCHING,
+            device: Some(device.clone()),
+        }
+    }
+
+    #[test]
+    fn a_batcher_keeps_the_device_of_its_running_batch_until_the_batch_ends() {
+        System::new().block_on(async {
+            let dispatcher = dispatcher().await;
+            let (end, gate) = std::sync::mpsc::channel();
+            let (batcher, mut size) = start_gated(&dispatcher, Some(gate));
+            let (before, device) = (Device::default(), Device::default());
+            let (holder, mut grants) = Holder::start_reporting();
+            let other = before.clone().register(holder.downgrade().recipient());
+            batcher.send(on(&before)).await.unwrap();
+            deliver(&batcher, &dispatcher, 1);
+            assert_eq!(size.recv().await, Some(1));
+            batcher.send(on(&device)).await.unwrap();
+            assert!(!other.request(0), "the batch runs on it");
+            end.send(()).unwrap();
+            deliver(&batcher, &dispatcher, 2);
+            assert_eq!(size.recv().await, Some(1));
+            assert_eq!(grants.recv().await, Some(()), "the batch on it has ended");
+            end.send(()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_retired_batcher_that_waits_for_its_device_runs_what_it_has() {
+        System::new().block_on(async {
+            let dispatcher = dispatcher().await;
+            let (batcher, mut size) = start(&dispatcher);
+            let (holder, _grants) = Holder::start_reporting();
+            let device = Device::default();
+            let held = device.clone().register(holder.downgrade().recipient());
+            assert!(held.request(0));
+            batcher.send(on(&device)).await.unwrap();
+            deliver(&batcher, &dispatcher, 1);
+            batcher.send(Pump).await.unwrap();
+            drop(batcher);
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            held.release();
+            assert_eq!(size.recv().await, Some(1));
+            assert_eq!(size.recv().await, None, "the batcher has ended");
         });
     }
 }

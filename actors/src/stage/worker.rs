@@ -20,6 +20,7 @@ use super::ending;
 use super::hosting::{Hosted, Shared};
 use super::lease::Device;
 use crate::{
+    control::beat_sequence::BeatSequence,
     ids,
     supervision::TaskGuard,
     wire::{Beat, IngressState, Message as _},
@@ -80,11 +81,9 @@ pub struct Worker {
     /// Its newest heartbeat, for the health of the process.
     beat: watch::Sender<Arc<Beat>>,
     pub(super) subscribing: Vec<oneshot::Receiver<()>>,
-    beats: u64,
+    beats: BeatSequence,
     /// Differs from that of an earlier start of the worker.
     instance: u64,
-    /// Lost connections that the heartbeats have accounted for.
-    disconnects: u64,
     /// Devices with exclusive use, by their names in the placement.
     pub(super) devices: BTreeMap<String, Device>,
     /// The newest epoch that it has begun to load.
@@ -182,9 +181,8 @@ impl Worker {
             readiness,
             beat: watch::Sender::default(),
             subscribing: Vec::new(),
-            beats: 0,
+            beats: BeatSequence::default(),
             instance: ids::unique(),
-            disconnects: 0,
             devices: BTreeMap::new(),
             newest: 0,
             loaded: 0,
@@ -218,18 +216,13 @@ impl Worker {
         let disconnects = connections()
             .map(|connection| connection.counts().disconnects)
             .sum();
-        if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
-            // Messages on their way here are lost as after a restart, so restart the sequence.
-            self.beats = 0;
-        }
-        self.beats += 1;
         let mut replicas: Vec<_> = self.listed().map(Hosted::beat).collect();
         replicas.dedup_by(|one, other| one.id == other.id);
         let ready = self.readiness.borrow().clone();
         let beat = Beat {
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
-            sequence: self.beats,
+            sequence: self.beats.next(disconnects),
             instance: self.instance,
             epoch: self.newest,
             in_place: ready.epoch,

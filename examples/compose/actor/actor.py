@@ -54,6 +54,9 @@ async def leave(connection, subscription):
     await connection._send_unsubscribe(subscription._id)
     await round_trip(connection)
     await subscription._pending_queue.join()
+    # nats-py would subscribe again after a reconnect.
+    subscription._stop_processing()
+    connection._remove_sub(subscription._id)
     # The answers have reached the server.
     await round_trip(connection)
 
@@ -73,9 +76,12 @@ async def main(url, app, stage):
     classes = means()
 
     async def serve(message):
+        # A subscription that ends sends messages without content to its own subject.
+        if message.headers and "Kaskade-Padding" in message.headers:
+            return
         request = msgpack.unpackb(message.data)
-        # Which request, attempt and stage it was: late and doubled answers are told apart by these.
-        done = {key: request.get(key) for key in ("id", "attempt", "stage", "hops")}
+        # Which request, attempt, stage and branch of a pipeline it was: late and doubled answers are told apart by these.
+        done = {key: request[key] for key in ("id", "attempt", "stage", "hops", "branch") if key in request}
         try:
             done |= answer(request, classes)
         except Exception as error:  # whatever went wrong, the request gets an answer

@@ -31,6 +31,9 @@ pub const LOOK_PERIOD_US: u64 = BEAT_PERIOD_US / 2;
 /// Beats of the process before that show that it is still alive: fewer may be late.
 const BEATS_BESIDE: u32 = 10;
 
+/// Earlier processes of one name that are told apart from new ones.
+const MOST_INSTANCES: usize = 64;
+
 /// Time between two looks beyond which the observer counts as stalled, microseconds.
 const LATE_LOOK_US: u64 = 2 * LOOK_PERIOD_US;
 
@@ -55,16 +58,16 @@ struct Seen {
     leaving: bool,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Process {
     instance: u64,
     /// Number of its newest beat.
     number: u64,
     /// When that arrived, in the time in which the observer runs.
     at: u64,
-    /// The instance before it.
-    before: Option<u64>,
-    /// Beats of the instance before it since its own start.
+    /// The instances before it, the newest last; [`MOST_INSTANCES`] at most.
+    before: Vec<u64>,
+    /// Beats of the instances before it since its own start.
     beside: u32,
 }
 
@@ -125,7 +128,7 @@ impl Liveness {
     /// [started again](Start::Again) since its last one, whatever it had is lost, although it was never silent for long. The number
     /// alone does not show it if the process died before it had sent more beats than the one after it.
     ///
-    /// Beats of the process before it are late, or that process still runs: [`Start::Beside`].
+    /// Beats of a process before it are late, or that process still runs: [`Start::Beside`].
     pub fn started(&mut self, process: &str, instance: u64, number: u64, now: u64) -> Start {
         let at = self.running(now);
         let Some(last) = self.processes.get_mut(process) else {
@@ -133,14 +136,14 @@ impl Liveness {
                 instance,
                 number,
                 at,
-                before: None,
+                before: Vec::new(),
                 beside: 0,
             };
             self.processes.insert(process.to_owned(), first);
             return Start::Same;
         };
         last.at = at;
-        if last.before == Some(instance) && instance != last.instance {
+        if instance != last.instance && last.before.contains(&instance) {
             last.beside = last.beside.saturating_add(1);
             return if last.beside == BEATS_BESIDE {
                 Start::Beside
@@ -150,7 +153,10 @@ impl Liveness {
         }
         let again = instance != last.instance || number < last.number;
         if instance != last.instance {
-            last.before = Some(last.instance);
+            if last.before.len() == MOST_INSTANCES {
+                last.before.remove(0);
+            }
+            last.before.push(last.instance);
             last.beside = 0;
         }
         (last.instance, last.number) = (instance, number);

@@ -50,6 +50,19 @@ fn two_processes_of_one_name_are_told_once() {
 }
 
 #[test]
+fn several_processes_of_one_name_start_once_each() {
+    let mut liveness = Liveness::default();
+    let beats = (0..60_u64).map(|beat| liveness.started("w", beat % 3, beat / 3, 0));
+    let found: Vec<Start> = beats.collect();
+    assert_eq!(found.iter().filter(|start| **start == Start::Again).count(), 2);
+    assert_eq!(found.iter().filter(|start| **start == Start::Beside).count(), 1);
+    for instance in 3..1_000 {
+        assert_eq!(liveness.started("w", instance, 0, 0), Start::Again);
+    }
+    assert_eq!(liveness.processes["w"].before.len(), MOST_INSTANCES);
+}
+
+#[test]
 fn a_replica_that_could_not_be_loaded_is_avoided_although_another_worker_lists_its_name() {
     let mut liveness = Liveness::default();
     liveness.beat("a", 0);

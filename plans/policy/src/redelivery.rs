@@ -4,12 +4,17 @@
 //! an outage of an hour loses requests, and whether one request that breaks every model is retried forever. So failures are
 //! classified by cause ([`Blame`]).
 
+use std::collections::BTreeMap;
+
 use crate::ledger::pause_us;
+
+/// Requests whose failures are counted at a time. Of more, the oldest are counted from the start.
+const MOST_COUNTED: usize = 65_536;
 
 /// When a durable request is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedeliveryConfig {
-    /// At most this many deliveries of a request at which models fail, the first included.
+    /// A request at which models have failed this often is put aside. Deliveries that fail for another reason do not count.
     pub max_deliver: u32,
     /// Pause before the second delivery, microseconds; it doubles with every further one.
     pub backoff_us: u64,
@@ -53,13 +58,47 @@ pub enum Verdict {
     Dead,
 }
 
+/// How often models have failed at requests that are delivered again, by the requests' numbers.
+///
+/// The queue's own count of deliveries includes those of an outage and those that a process handed back.
+#[derive(Debug, Default)]
+pub struct Failures(BTreeMap<u64, u32>);
+
+impl Failures {
+    /// Counts a failure of the request of that number if it is [the request's](Blame::Request). Returns its failures so far.
+    pub fn record(&mut self, number: u64, blame: Blame) -> u32 {
+        if blame != Blame::Request {
+            return self.0.get(&number).copied().unwrap_or(0);
+        }
+        let failures = self.0.entry(number).or_default();
+        *failures = failures.saturating_add(1);
+        let failures = *failures;
+        if self.0.len() > MOST_COUNTED {
+            self.0.pop_first();
+        }
+        failures
+    }
+
+    /// Forgets the request of that number: it is settled.
+    pub fn forget(&mut self, number: u64) {
+        self.0.remove(&number);
+    }
+}
+
 impl RedeliveryConfig {
-    /// What becomes of the request of that number, which has been `delivered` so many times, this one included, and was submitted
-    /// `age_us` ago.
-    pub fn after_failure(&self, number: u64, blame: Blame, delivered: u32, age_us: u64) -> Verdict {
+    /// What becomes of the request of that number, which has been `delivered` so many times, this one included, at which models have
+    /// failed `failures` times ([`Failures`]), and which was submitted `age_us` ago.
+    pub fn after_failure(
+        &self,
+        number: u64,
+        blame: Blame,
+        failures: u32,
+        delivered: u32,
+        age_us: u64,
+    ) -> Verdict {
         let given_up = match blame {
             Blame::Sender => true,
-            Blame::Request => delivered >= self.max_deliver,
+            Blame::Request => failures >= self.max_deliver,
             Blame::Service => age_us >= self.give_up_us,
         };
         if given_up {
@@ -85,22 +124,54 @@ mod tests {
 
     #[test]
     fn what_its_sender_got_wrong_is_not_tried_again() {
-        assert_eq!(CONFIG.after_failure(1, Blame::Sender, 1, 0), Verdict::Dead);
+        assert_eq!(CONFIG.after_failure(1, Blame::Sender, 0, 1, 0), Verdict::Dead);
     }
 
     #[test]
     fn an_outage_drops_no_request_however_often_it_was_tried() {
-        let tried = |age_us| CONFIG.after_failure(1, Blame::Service, 1_000, age_us);
+        let tried = |age_us| CONFIG.after_failure(1, Blame::Service, 0, 1_000, age_us);
         assert!(matches!(tried(59_999_999), Verdict::Again { after_us } if after_us <= 10_000));
         assert_eq!(tried(60_000_000), Verdict::Dead, "but not indefinitely");
     }
 
     #[test]
-    fn at_the_last_delivery_a_request_that_breaks_models_is_put_aside() {
-        let tried = |delivered| CONFIG.after_failure(1, Blame::Request, delivered, 0);
+    fn at_the_last_failure_a_request_that_breaks_models_is_put_aside() {
+        let tried = |failures| CONFIG.after_failure(1, Blame::Request, failures, failures, 0);
         assert!(matches!(tried(2), Verdict::Again { .. }));
         assert_eq!(tried(3), Verdict::Dead);
         assert_eq!(tried(u32::MAX), Verdict::Dead);
+    }
+
+    #[test]
+    fn the_deliveries_of_an_outage_are_no_failures_of_a_request() {
+        let mut failures = Failures::default();
+        let mut after = |delivered, blame| {
+            let failed = failures.record(7, blame);
+            CONFIG.after_failure(7, blame, failed, delivered, 0)
+        };
+        for delivered in 1..=6 {
+            assert!(matches!(after(delivered, Blame::Service), Verdict::Again { .. }));
+        }
+        assert!(matches!(after(7, Blame::Request), Verdict::Again { .. }));
+        assert!(matches!(after(8, Blame::Service), Verdict::Again { .. }));
+        assert!(matches!(after(9, Blame::Request), Verdict::Again { .. }));
+        assert_eq!(after(10, Blame::Request), Verdict::Dead);
+        failures.forget(7);
+        assert_eq!(failures.record(7, Blame::Request), 1);
+    }
+
+    #[test]
+    fn the_counts_of_failures_are_bounded() {
+        let mut failures = Failures::default();
+        for number in 0..2 * MOST_COUNTED as u64 {
+            failures.record(number, Blame::Request);
+        }
+        assert_eq!(failures.0.len(), MOST_COUNTED);
+        assert_eq!(
+            failures.record(2 * MOST_COUNTED as u64 - 1, Blame::Request),
+            2,
+            "the newest stay"
+        );
     }
 
     proptest! {
@@ -109,7 +180,7 @@ mod tests {
             let blame = [Blame::Request, Blame::Service][blame as usize];
             let mut age_us = 0_u64;
             let ends = (1..100_000).any(|delivered| {
-                match CONFIG.after_failure(number, blame, delivered, age_us) {
+                match CONFIG.after_failure(number, blame, delivered, delivered, age_us) {
                     Verdict::Dead => true,
                     Verdict::Again { after_us } => {
                         age_us += after_us + step_us;
@@ -122,7 +193,7 @@ mod tests {
 
         #[test]
         fn pauses_grow_to_their_bound_and_are_never_nothing(number: u64, delivered in 1_u32..1_000) {
-            let Verdict::Again { after_us } = CONFIG.after_failure(number, Blame::Service, delivered, 0) else {
+            let Verdict::Again { after_us } = CONFIG.after_failure(number, Blame::Service, 0, delivered, 0) else {
                 panic!("it was given up");
             };
             prop_assert!((500..=10_000).contains(&after_us));

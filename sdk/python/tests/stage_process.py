@@ -1,4 +1,4 @@
-"""The stage `large` of the tests: python stage_process.py URL REPLICA SECONDS."""
+"""The stage `large` of the tests: python stage_process.py URL REPLICA SECONDS [GRACE]."""
 
 import sys
 import time
@@ -20,4 +20,4 @@ def large(image: np.ndarray) -> np.ndarray:
     return logits
 
 
-large.serve(url, replica=replica)
+large.serve(url, replica=replica, grace=float((sys.argv[4:] or ["10"])[0]))

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -206,7 +208,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await client.close()
             with self.assertRaises(errors.Unavailable):
                 await asyncio.wait_for(asked, BUDGET / 2)
-            self.assertEqual(client._waiting, {})
+            self.assertEqual(client._inbox.waiting, {})
 
     async def test_parts_are_streamed_and_leaving_early_cancels(self) -> None:
         async def serve(message: Any) -> None:
@@ -228,6 +230,16 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
                 break
             await left.aclose()
             self.assertEqual((await cancelled.get()).headers[wire.REQUEST_ID], "left")
+
+    async def test_a_stream_may_be_optimistic(self) -> None:
+        async def serve(message: Any) -> None:
+            await message.respond(answer(id=wire.unpack(message.data)["parameters"]["stream"]))
+
+        async with ingress(self.server.url, serve):
+            client = await self.client()
+            asked = [[reply.id async for reply in client.stream({}, parameters=parameters)]
+                     for parameters in (None, {"stream": "optimistic"})]
+        self.assertEqual(asked, [["true"], ["optimistic"]])
 
     async def test_the_parameter_stream_makes_no_part_the_answer(self) -> None:
         async def serve(message: Any) -> None:
@@ -258,7 +270,7 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
                 await asyncio.wait_for(client.infer({}, id="late"), 0.05)
             message = await asyncio.wait_for(cancelled.get(), BUDGET)
             self.assertEqual(message.headers[wire.REQUEST_ID], "late")
-            self.assertEqual(client._waiting, {})
+            self.assertEqual(client._inbox.waiting, {})
 
     async def test_a_task_that_is_cancelled_without_a_connection_ends(self) -> None:
         seen: asyncio.Queue[Any] = asyncio.Queue()
@@ -302,6 +314,25 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             await client.submit({})
         with self.assertRaises(errors.NotDurable):
             await client.result("order-1")
+
+
+@needs_nats
+class PermissionsTest(unittest.IsolatedAsyncioTestCase):
+    async def test_a_client_without_a_permission_is_told_at_once_what_the_server_refuses(self) -> None:
+        may = {"a": {"publish": {"deny": ["kaskade.Fake.>", "$JS.>"]}}, "b": {"subscribe": {"deny": ["_INBOX.>"]}}}
+        users = ", ".join(f"{{ user: {name}, password: {name}, permissions: {json.dumps(of)} }}" for name, of in may.items())
+        server = NatsServer(NATS, extra=f"authorization {{ users: [ {users} ] }}")
+        self.addCleanup(server.__exit__, None, None, None)
+        for user, named in (("a", "kaskade.fake."), ("b", "_inbox.")):
+            url = server.url.replace("nats://", f"nats://{user}:{user}@")
+            client = await kaskade.AsyncClient.connect("Fake", url, budget=BUDGET)
+            began = time.monotonic()
+            for _ in range(2):
+                for work in (client.infer({}), anext(client.stream({})), client.submit({}), client.feedback("a", 1, BUDGET)):
+                    with self.assertRaisesRegex(errors.NotPermitted, named):
+                        await work
+            self.assertLess(time.monotonic() - began, BUDGET / 2)
+            await client.close()
 
 
 @needs_nats
@@ -416,7 +447,51 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
         await self.send(1)
         await asyncio.wait_for(replica.failed.wait(), BUDGET)
         self.assertTrue(all(task.done() or task.cancelling() for task in replica._tasks))
-        await replica._link.close()
+        self.assertEqual((await self.result())["error"]["code"], "KSK0007", "what ran is answered")
+        for to in ("stage.double", "replica.r1"):
+            with self.assertRaises(nats.errors.NoRespondersError):
+                await self.ingress.request(f"kaskade.fake.{to}", b"", timeout=BUDGET)
+        began = time.monotonic()
+        self.assertTrue(await replica.leave(grace=BUDGET))
+        self.assertLess(time.monotonic() - began, BUDGET / 2)
+
+    async def test_a_replica_that_fails_answers_what_waits(self) -> None:
+        replica = await double(max_wait=60.0, min_queue=10).attach(self.server.url, "r1")
+        for request in (1, 2):
+            await self.send(request)
+        while len(replica._queue) < 2:
+            await asyncio.sleep(0.01)
+        with unittest.mock.patch.object(replica._queue, "poll", side_effect=RuntimeError):
+            await self.send(3)
+            answers = {done["id"]: done["error"]["code"] for done in [await self.result() for _ in range(3)]}
+        self.assertEqual(answers, dict.fromkeys((1, 2, 3), "KSK0007"))
+        await replica.leave()
+
+    async def test_a_server_that_restarts_during_a_leave_renews_no_subscription(self) -> None:
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        @kaskade.stage("fake", "double")
+        def held(x: np.ndarray) -> np.ndarray:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result(BUDGET)
+            return x
+
+        replica = await held.attach(self.server.url, "r1")
+        await self.send(1)
+        while not replica._running:
+            await asyncio.sleep(0.01)
+        leaving = asyncio.create_task(replica.leave(grace=BUDGET))
+        while not replica._draining:
+            await asyncio.sleep(0.01)
+        losses = replica._link.losses
+        await asyncio.to_thread(self.server.restart)
+        while replica._link.losses == losses or not replica._link.up.is_set() or not self.ingress.is_connected:
+            await asyncio.sleep(0.01)
+        for to in ("stage.double", "replica.r1"):
+            with self.assertRaises(nats.errors.NoRespondersError):
+                await self.ingress.request(f"kaskade.fake.{to}", b"", timeout=BUDGET)
+        gate.set()
+        self.assertTrue(await leaving)
 
     async def test_heartbeats_go_on_during_a_batch(self) -> None:
         @kaskade.stage("fake", "double")
@@ -489,6 +564,23 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
 class StandaloneStageTest(unittest.IsolatedAsyncioTestCase):
     """The stage of examples/python_client, which uses nats-py alone."""
 
+    async def test_padding_is_ignored_and_the_branch_of_a_pipeline_copied(self) -> None:
+        server = NatsServer(NATS)
+        self.addCleanup(server.__exit__, None, None, None)
+        asking = await nats.connect(server.url)
+        self.addAsyncCleanup(asking.close)
+        script = str(REPOSITORY / "examples/python_client/stage.py")
+        with Process([sys.executable, script, server.url, "fake", "double"]) as stage:
+            await asyncio.to_thread(stage.wait_for, "ready")
+            await asking.publish("kaskade.fake.stage.double", b"", headers={wire.PADDING: "1"})
+            request = {"id": 1, "stage": "double", "inputs": tensors.encode_all({"x": [1.0]})}
+            for more in ({}, {"branch": [["classify", 3]]}):
+                message = await asking.request("kaskade.fake.stage.double", wire.pack(request | more), timeout=BUDGET)
+                done = wire.unpack(message.data)
+                self.assertEqual({key for key in done if key not in ("outputs", "confidence")}, {"id", "stage", *more})
+                self.assertEqual(done.get("branch"), more.get("branch"))
+            self.assertEqual(stage.output(), "ready\n")
+
     async def test_what_the_server_sent_before_it_left_is_answered(self) -> None:
         server = NatsServer(NATS)
         self.addCleanup(server.__exit__, None, None, None)
@@ -524,6 +616,48 @@ class StandaloneStageTest(unittest.IsolatedAsyncioTestCase):
             while sent["requests"]:
                 await asyncio.wait_for(replies.get(), BUDGET)
                 sent["requests"] -= 1
+
+
+@needs_nats
+class StandaloneClientTest(unittest.IsolatedAsyncioTestCase):
+    """The client of examples/python_client, which uses nats-py alone."""
+
+    async def asyncSetUp(self) -> None:
+        spec = importlib.util.spec_from_file_location("client", REPOSITORY / "examples/python_client/client.py")
+        self.client = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.client)
+        self.server = NatsServer(NATS)
+        self.addCleanup(self.server.__exit__, None, None, None)
+        self.connection = await nats.connect(self.server.url)
+        self.addAsyncCleanup(self.connection.close)
+
+    async def test_it_retries_what_the_service_calls_retryable(self) -> None:
+        for code in sorted(self.client.RETRYABLE):
+            self.assertTrue(errors.BY_CODE[code].retryable)
+            seen = []
+
+            async def serve(message: Any, code: str = code, seen: list[Any] = seen) -> None:
+                seen.append(message)
+                await (fault(message, code) if len(seen) == 1 else message.respond(answer()))
+
+            async with ingress(self.server.url, serve):
+                await self.client.infer(self.connection, "fake", [], BUDGET)
+            self.assertEqual(len(seen), 2, code)
+        # What a service may answer to a request; the others are the client's own, or of plans.
+        own = {"KSK0012", "KSK0016", "KSK0022"}
+        retryable = {code for code, kind in errors.BY_CODE.items() if kind.retryable}
+        self.assertEqual(self.client.RETRYABLE, retryable - own)
+
+    async def test_a_connection_that_breaks_at_the_end_of_the_budget_is_its_error(self) -> None:
+        budgets = []
+
+        async def attempt(_connection: Any, _app: str, _body: bytes, _id: str, left: float) -> None:
+            budgets.append(left)
+            raise self.client.Disconnected
+
+        with unittest.mock.patch.object(self.client, "attempt", attempt), self.assertRaises(self.client.Disconnected):
+            await self.client.infer(self.connection, "fake", [], 0.05)
+        self.assertGreater(min(budgets), 0.0)
 
 
 @needs_nats

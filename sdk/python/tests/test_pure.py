@@ -60,6 +60,7 @@ class Slow:
         self.up = asyncio.Event()
         self.up.set()
         self.on_lost: list[Any] = []
+        self.on_refused: list[Any] = []
         self.sent: list[float] = []
         self.replies: list[str] = []
 

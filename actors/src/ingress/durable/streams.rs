@@ -1,7 +1,7 @@
 //! The streams of an app's durable requests, and the state that all submissions of an ingress share.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::{
@@ -13,6 +13,7 @@ use async_nats::jetstream::{
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
 use dashmap::DashMap;
+use kaskade_policy::redelivery::{Blame, Failures};
 
 use super::config::{DurableConfig, DurableError};
 use crate::bus::{Bus, replication};
@@ -34,6 +35,8 @@ pub(crate) struct Streams {
     ack_wait_ms: AtomicU64,
     /// The ack subjects of requests in progress, by their sequence numbers in the stream.
     in_progress: DashMap<u64, Subject>,
+    /// How often models have failed at requests that are delivered again.
+    failures: Mutex<Failures>,
 }
 
 impl Streams {
@@ -52,6 +55,7 @@ impl Streams {
             ack_wait_ms: AtomicU64::new(config_ms),
             jetstream: jetstream::new(bus.client().clone()),
             in_progress: DashMap::new(),
+            failures: Mutex::default(),
         }
     }
 
@@ -162,6 +166,18 @@ impl Streams {
     /// Starts sending progress notices for the request.
     pub(super) fn track(&self, number: u64, ack: Subject) {
         self.in_progress.insert(number, ack);
+    }
+
+    /// Counts a failure of the request; returns how often models have failed at it.
+    pub(super) fn record_failure(&self, number: u64, blame: Blame) -> u32 {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.record(number, blame)
+    }
+
+    /// Forgets the failures of a request that is settled.
+    pub(super) fn forget_failures(&self, number: u64) {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        failures.forget(number);
     }
 
     /// Stops sending progress notices for the request.

@@ -89,7 +89,7 @@ impl Submission {
     pub(super) async fn ack_if_settled(&mut self) -> bool {
         let settled = self.streams.has_result(&self.id).await;
         if settled {
-            self.ack(AckKind::Ack);
+            self.settle();
         }
         settled
     }
@@ -139,7 +139,8 @@ impl Submission {
             .unwrap_or_default();
         let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         let rules = &self.streams.config.redelivery;
-        rules.after_failure(self.number, blame, self.delivered, age_us)
+        let failures = self.streams.record_failure(self.number, blame);
+        rules.after_failure(self.number, blame, failures, self.delivered, age_us)
     }
 
     /// Stores the result, pushes it to the client and acknowledges the request, in this order: if a step is lost, the
@@ -155,7 +156,7 @@ impl Submission {
                     self.streams.metrics.result_stored();
                 }
                 self.push(headers, payload);
-                self.ack(AckKind::Ack);
+                self.settle();
             }
             Err(error) => {
                 tracing::warn!(id = self.id, %error, "storing a result failed; retrying its request");
@@ -191,6 +192,11 @@ impl Submission {
         self.streams.metrics.dead_lettered();
         tracing::warn!(id = self.id, deliveries = self.delivered, %fault, "a durable request became a dead letter");
         Ok(())
+    }
+
+    fn settle(&mut self) {
+        self.streams.forget_failures(self.number);
+        self.ack(AckKind::Ack);
     }
 
     fn hand_back(mut self, after: Duration) {
@@ -236,6 +242,7 @@ fn blame(code: Code) -> Blame {
         | Code::NoReply
         | Code::Unreadable
         | Code::EndpointUnavailable
-        | Code::EndpointRefused => Blame::Service,
+        | Code::EndpointRefused
+        | Code::NotPermitted => Blame::Service,
     }
 }

@@ -71,6 +71,12 @@ class BatchQueue(Generic[T]):
         self._waiting = deque(waiting for waiting in self._waiting if not unwanted(waiting.item))
         return before - len(self._waiting)
 
+    def take(self) -> list[T]:
+        """Takes all requests out of the queue."""
+        taken = [waiting.item for waiting in self._waiting]
+        self._waiting.clear()
+        return taken
+
     def poll(self, now: float, draining: bool = False) -> Step[T]:
         """Returns what an idle replica does at `now`. A draining replica does not wait for more requests."""
         batching = self.batching

@@ -30,6 +30,7 @@ from .errors import (
     UnknownApp,
     InvalidInput,
 )
+from .inbox import Inbox
 from .retry import Allowance, Latency, Loss, RetryPolicy
 from .subjects import App, check_request_id
 from .wire import Reply
@@ -72,10 +73,7 @@ class AsyncClient:
         self._link = link
         self._served = False
         self._closed = False
-        self._inbox = ""
-        self._waiting: dict[str, asyncio.Queue[Any]] = {}
-        self._subscribing = asyncio.Lock()
-        link.on_lost.append(self._lost)
+        self._inbox = Inbox(link)
 
     @classmethod
     async def connect(
@@ -100,9 +98,10 @@ class AsyncClient:
     async def close(self) -> None:
         """Closes the connection. Requests in progress fail with `Unavailable`."""
         self._closed = True
+        self._inbox.fail(self._ended())
         await self._link.close()
-        for queue in self._waiting.values():
-            queue.put_nowait(Unavailable("the client was closed"))
+        # Requests that wait for the connection go on, and fail when they are published.
+        self._link.up.set()
 
     async def infer(
         self,
@@ -116,7 +115,7 @@ class AsyncClient:
 
         `inputs` are arrays (numpy, torch, lists, texts) by name, without a batch dimension. `budget` is the time for
         the answer, seconds. `id` names the request; by default it is random. The parameter `stream` is left out; `stream`
-        is the method for it. Raises the typed error of the app, or `NoReply` after the budget. If the task is cancelled,
+        is the method for it. Raises the typed error of the app, `NotPermitted`, or `NoReply` after the budget. If the task is cancelled,
         the request is cancelled too.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
@@ -143,10 +142,11 @@ class AsyncClient:
         """Sends a request to a language model and yields its answer in parts, and last the complete answer.
 
         Parts have `part`, the number of their first token; the complete answer has none. A request is sent again only
-        before its first part. Leaving the loop early cancels the request. Raises as `infer`.
+        before its first part. Only stages that always reply send parts, unless the parameter `stream` is `optimistic`: then a
+        part of another `stage` replaces the parts before it. Leaving the loop early cancels the request. Raises as `infer`.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
-        body = self._checked(wire.encode_infer(inputs, request_id, {**(parameters or {}), "stream": "true"}))
+        body = self._checked(wire.encode_infer(inputs, request_id, {"stream": "true", **(parameters or {})}))
         complete = False
         try:
             budget = self.budget if budget is None else budget
@@ -180,15 +180,15 @@ class AsyncClient:
         be compared with the answer, `UnknownApp` if no process serves the app, `Unavailable` if the connection breaks.
         """
         body = wire.encode_feedback(check_request_id(id), label)
-        token, queue = await self._open()
+        token, queue = await self._inbox.open(self.app.feedback)
         try:
             headers = {"content-type": "application/json"}
-            await self._publish(self.app.feedback, body, f"{self._inbox}.{token}", headers)
+            await self._publish(self.app.feedback, body, self._inbox.reply(token), headers)
             message = await asyncio.wait_for(queue.get(), timeout)
         except asyncio.TimeoutError:
             return None
         finally:
-            self._waiting.pop(token, None)
+            self._inbox.close(token)
         if isinstance(message, KaskadeError):
             raise message
         if message is Loss.CONNECTION:
@@ -246,6 +246,8 @@ class AsyncClient:
             try:
                 reply = await self.result(id)
             except (Unavailable, Overloaded):
+                if self._closed:
+                    raise
                 # The server may come back; the wait is bounded anyway.
                 reply = None
             if reply is not None:
@@ -272,16 +274,16 @@ class AsyncClient:
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
         until = time.monotonic() + timeout
-        token, queue = await self._open()
+        token, queue = await self._inbox.open(self.app.submit)
         try:
-            push = {wire.PUSH: f"{self._inbox}.{token}"}
+            push = {wire.PUSH: self._inbox.reply(token)}
             accepted = await self._submit(inputs, budget, request_id, parameters, push)
             if not accepted.duplicate:
                 reply = await self._pushed(queue, request_id, until)
                 if reply is not None:
                     return reply
         finally:
-            self._waiting.pop(token, None)
+            self._inbox.close(token)
         return await self.wait(request_id, until - time.monotonic())
 
     async def _pushed(self, queue: asyncio.Queue[Any], request_id: str, until: float) -> Reply | None:
@@ -334,15 +336,15 @@ class AsyncClient:
         """Returns the one reply of a request that is idempotent; `None` for "no responders"."""
         until = time.monotonic() + ACK_PATIENCE
         while True:
-            token, queue = await self._open()
+            token, queue = await self._inbox.open(subject)
             try:
                 await asyncio.wait_for(self._link.up.wait(), max(until - time.monotonic(), 0.0))
-                await self._publish(subject, body, f"{self._inbox}.{token}", headers)
+                await self._publish(subject, body, self._inbox.reply(token), headers)
                 message = await asyncio.wait_for(queue.get(), max(until - time.monotonic(), 0.0))
             except asyncio.TimeoutError:
                 raise Unavailable(f"{what}: the server has not answered") from None
             finally:
-                self._waiting.pop(token, None)
+                self._inbox.close(token)
             if isinstance(message, KaskadeError):
                 raise message
             if message is not Loss.CONNECTION:
@@ -391,7 +393,7 @@ class AsyncClient:
     ) -> AsyncGenerator[Reply, None]:
         """Yields the replies of one attempt; ends without a final one if the connection breaks. It sends the request again if
         the app is silent; the first answer counts."""
-        token, queue = await self._open()
+        token, queue = await self._inbox.open(self.app.infer)
         try:
             # While the connection is down nothing is sent, so that nothing is sent twice when it is back.
             await asyncio.wait_for(self._link.up.wait(), max(deadline - time.monotonic(), 0.0))
@@ -429,7 +431,7 @@ class AsyncClient:
         except asyncio.TimeoutError:
             raise NoReply("no reply arrived within the budget") from None
         finally:
-            self._waiting.pop(token, None)
+            self._inbox.close(token)
 
     async def _send(
         self, body: bytes, request_id: str, trace: str, token: str, deadline: float, sends: dict[str, float]
@@ -442,7 +444,7 @@ class AsyncClient:
             wire.BUDGET: wire.budget_header(left),
             wire.TRACEPARENT: trace,
         }
-        reply = f"{self._inbox}.{token}-{len(sends)}"
+        reply = self._inbox.reply(token, len(sends))
         sends[reply] = now
         await self._publish(self.app.infer, body, reply, headers)
         return now, self._latency.silence(len(sends) - 1, left)
@@ -464,6 +466,8 @@ class AsyncClient:
         return body
 
     async def _publish(self, subject: str, body: bytes, reply: str, headers: dict[str, str]) -> None:
+        if self._closed:
+            raise self._ended()
         try:
             await self._link.nc.publish(subject, body, reply=reply, headers=headers)
         except nats.errors.Error as error:
@@ -471,28 +475,8 @@ class AsyncClient:
         except ValueError as error:
             raise Malformed(str(error)) from error
 
-    async def _open(self) -> tuple[str, asyncio.Queue[Any]]:
-        """Returns a token of the inbox and the queue of its replies."""
-        async with self._subscribing:
-            if not self._inbox:
-                inbox = self._link.nc.new_inbox()
-                try:
-                    await self._link.nc.subscribe(f"{inbox}.*", cb=self._received)
-                except nats.errors.Error as error:
-                    raise Unavailable(f"the connection to the broker: {error}") from error
-                self._inbox = inbox
-        token = secrets.token_hex(8)
-        queue: asyncio.Queue[Any] = asyncio.Queue()
-        self._waiting[token] = queue
-        return token, queue
-
-    async def _received(self, message: Any) -> None:
-        if queue := self._waiting.get(message.subject.rpartition(".")[2].partition("-")[0]):
-            queue.put_nowait(message)
-
-    def _lost(self) -> None:
-        for queue in self._waiting.values():
-            queue.put_nowait(Loss.CONNECTION)
+    def _ended(self) -> Unavailable:
+        return Unavailable("the client was closed")
 
     def _no_responders(self) -> UnknownApp:
         return UnknownApp(f"no process serves app `{self.app.name}` on this broker; start it, or correct the name")

@@ -86,6 +86,8 @@ class Link:
         self.losses = 0
         self.on_lost: list[Callable[[], None]] = []
         self.on_returned: list[Callable[[], None]] = []
+        self.on_refused: list[Callable[[str], None]] = []
+        """Called with the server's text about a subject that the user may not publish or subscribe to."""
 
     @property
     def payload_limit(self) -> int:
@@ -104,9 +106,14 @@ class Link:
 
         nats-py's `drain` forgets the subscription when its PING is answered, which overtakes the UNSUB.
         """
-        await self.nc._send_unsubscribe(subscription._id)
-        await self.barrier()
-        await subscription._pending_queue.join()
+        try:
+            await self.nc._send_unsubscribe(subscription._id)
+            await self.barrier()
+            await subscription._pending_queue.join()
+        finally:
+            # nats-py subscribes again after a reconnect to what it has not forgotten.
+            subscription._stop_processing()
+            self.nc._remove_sub(subscription._id)
 
     async def close(self) -> None:
         """Sends what is buffered and closes the connection."""
@@ -115,6 +122,9 @@ class Link:
                 await self.barrier(2.0)
         except (nats.errors.Error, OSError, asyncio.TimeoutError):
             pass
+        if not self.up.is_set():
+            # nats-py would write it to the lost connection, fail, and leave its tasks behind.
+            self.nc._pending, self.nc._pending_data_size = [], 0
         await self.nc.close()
 
 
@@ -156,6 +166,10 @@ async def connect(broker: Broker, name: str) -> Link:
         log.debug("the connection to the broker: %s", error or type(error).__name__)
         if isinstance(error, ssl.SSLError) and not refused.done():
             refused.set_result(error)
+        if "permissions violation" in str(error):
+            log.warning("the broker refuses what this user may not do: %s", error)
+            for callback in link.on_refused:
+                callback(str(error))
 
     connecting = asyncio.ensure_future(
         nc.connect(

@@ -180,6 +180,12 @@ class TooLong(KaskadeError):
     code, status = "KSK0026", 400
 
 
+class NotPermitted(KaskadeError):
+    """The broker does not permit the client to send this, or to receive the reply."""
+
+    code, status = "KSK0027", 403
+
+
 BY_CODE: dict[str, type[KaskadeError]] = {kind.code: kind for kind in KaskadeError.__subclasses__()}
 """The exception of every code."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import secrets
 import signal
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from .chunks import LARGEST_MESSAGE, Assembler, AssemblyError, Chunk, cut
 from .connection import Broker, Link, connect
 from .errors import BadOutput, Expired, Internal, KaskadeError, Malformed, Overloaded, TooLarge, Unavailable
 from .leaving import Senders
+from .runner import Runner
 from .subjects import GROUP, App, check_token
 from .wire import Cost, Hop, StageRequest
 
@@ -31,6 +32,8 @@ log = logging.getLogger("kaskade")
 
 BEAT_PERIOD = 0.1
 """Time between heartbeats, seconds."""
+FAILURE_GRACE = 5.0
+"""Time for the server to end the subscriptions of a replica that has failed, seconds."""
 
 
 @dataclass
@@ -64,10 +67,12 @@ class Replica:
         self._leaving = False
         self._draining = False
         self._function = stage.batch_function
-        self._executor = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="kaskade-stage")
+        self._runner = Runner("kaskade-stage")
         self._subscriptions: list[Any] = []
         self.failed = asyncio.Event()
-        """Set if the replica has ended by a defect; it then answers no more, and its heartbeats have stopped."""
+        """Set if the replica has ended by a defect: its heartbeats and subscriptions have ended, and what it had is answered
+        with `Unavailable`."""
+        self._failing: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         link.on_returned.append(self._returned)
 
@@ -104,26 +109,40 @@ class Replica:
         round trip, answers what it has accepted, and sends a last heartbeat.
         """
         until = time.monotonic() + grace
-        await self._announce()
-        for subscription in self._subscriptions:
-            # Ends interest, waits for the server, and hands over what had arrived.
-            with contextlib.suppress(nats.errors.Error, asyncio.TimeoutError):
-                await asyncio.wait_for(self._link.unsubscribe(subscription), max(until - time.monotonic(), 0.1))
-        self._draining = True
-        self._changed.set()
-        answered = True
         try:
-            await asyncio.wait_for(self._emptied(), max(until - time.monotonic(), 0.0))
-        except asyncio.TimeoutError:
-            answered = False
-            log.warning("replica `%s` left with %d unanswered requests", self.id, len(self._queue) + len(self._running))
+            if self._failing is None:
+                await self._announce()
+                await self._unsubscribe(until)
+            self._draining = True
+            self._changed.set()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._emptied(), max(until - time.monotonic(), 0.0))
+        finally:
+            await self._close()
+        return not self.unanswered
+
+    @property
+    def unanswered(self) -> int:
+        """The number of requests that wait or run."""
+        return len(self._queue) + len(self._running)
+
+    async def _close(self) -> None:
+        if self._failing is not None:
+            await self._failing
+        if self.unanswered:
+            log.warning("replica `%s` left with %d unanswered requests", self.id, self.unanswered)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._beat(last=True)
         await self._link.close()
-        self._executor.shutdown(wait=answered, cancel_futures=True)
-        return answered
+        self._runner.close()
+
+    async def _unsubscribe(self, until: float) -> None:
+        """Ends interest, waits for the server at most `until`, and hands over what had arrived."""
+        for subscription in self._subscriptions:
+            with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._link.unsubscribe(subscription), max(until - time.monotonic(), 0.1))
 
     async def _announce(self) -> None:
         """Announces the leave and waits until no ingress is known to send more."""
@@ -145,18 +164,32 @@ class Replica:
                 await asyncio.wait_for(heard.wait(), wait)
 
     async def _emptied(self) -> None:
-        while len(self._queue) or self._running:
+        while self.unanswered:
             self._idle.clear()
             await self._idle.wait()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Stops the other tasks if one fails: a replica that does not run requests must not send heartbeats."""
-        if task.cancelled() or self.failed.is_set():
+        """Ends the replica if a task fails: what does not run requests must take none and send no heartbeats."""
+        if task.cancelled() or self._failing is not None:
             return
         log.error("replica `%s` failed", self.id, exc_info=task.exception())
-        self.failed.set()
         for other in self._tasks:
             other.cancel()
+        self._failing = asyncio.create_task(self._fail())
+
+    async def _fail(self) -> None:
+        try:
+            await self._unsubscribe(time.monotonic() + FAILURE_GRACE)
+            held, self._running = self._running + self._queue.take(), []
+            for delivery in held:
+                await self._answer(delivery.request, delivery.reply, self._failure())
+            await self._beat(last=True)
+        finally:
+            self.failed.set()
+            self._idle.set()
+
+    def _failure(self) -> Unavailable:
+        return Unavailable(f"replica `{self.id}` failed; its log has the cause")
 
     def _returned(self) -> None:
         # A sequence that begins again tells ingresses that messages of the old connection may be lost.
@@ -181,7 +214,9 @@ class Replica:
             return await self._answer(None, failed.reply, failed.error)
         except KaskadeError as error:
             return await self._answer(None, reply, error)
-        if self._queue.push(_Delivery(request, reply), now, deadline):
+        if self._failing is not None:
+            await self._answer(request, reply, self._failure())
+        elif self._queue.push(_Delivery(request, reply), now, deadline):
             self._changed.set()
         else:
             full = f"the queue of replica `{self.id}` is full; try again later, or add replicas"
@@ -207,7 +242,6 @@ class Replica:
         self._changed.set()
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             self._changed.clear()
             step = self._queue.poll(time.monotonic(), self._draining)
@@ -215,7 +249,7 @@ class Replica:
                 late = Expired(f"the budget ended in the queue of replica `{self.id}`")
                 await self._answer(expired.item.request, expired.item.reply, late)
             if step.batch:
-                await self._run(loop, step.batch)
+                await self._run(step.batch)
                 continue
             if not len(self._queue):
                 self._idle.set()
@@ -223,11 +257,11 @@ class Replica:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), wait)
 
-    async def _run(self, loop: asyncio.AbstractEventLoop, batch: list[Waiting[_Delivery]]) -> None:
+    async def _run(self, batch: list[Waiting[_Delivery]]) -> None:
         self._running = [waiting.item for waiting in batch]
         began = time.monotonic()
         # On a thread of its own, so that heartbeats go on.
-        answers, took = await loop.run_in_executor(self._executor, self._compute, batch, began)
+        answers, took = await self._runner.run(self._compute, batch, began)
         self.batches += 1
         self.requests += len(batch)
         self._busy += took
@@ -328,19 +362,36 @@ def _encode(request: StageRequest, replica: str, outcome: Outcome, hop: Hop) -> 
 
 
 def serve(stage: Stage, broker: Broker, replica: str, grace: float) -> None:
-    """Serves a stage until SIGTERM or SIGINT, then leaves."""
+    """Serves a stage until SIGTERM or SIGINT, then leaves; a second signal ends the grace."""
 
     async def run() -> None:
         attached = await Replica.attach(stage, broker, replica)
-        stop = asyncio.Event()
+        stop, hurry = asyncio.Event(), asyncio.Event()
+
+        def signalled() -> None:
+            (hurry if stop.is_set() else stop).set()
+
         for name in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(name, stop.set)
+            asyncio.get_running_loop().add_signal_handler(name, signalled)
         log.info("replica `%s` serves stage `%s` of app `%s`", replica, stage.name, stage.app)
         print(f"ready: {replica}", flush=True)
-        stopped, failed = asyncio.ensure_future(stop.wait()), asyncio.ensure_future(attached.failed.wait())
-        await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+        await _first(stop.wait(), attached.failed.wait())
         if attached.failed.is_set():
             raise Internal(f"replica `{replica}` failed; the log has the cause")
-        await attached.leave(grace)
+        # The one that is later is cancelled; a leave that is cancelled closes the connection.
+        await _first(attached.leave(grace), hurry.wait())
+        if attached.unanswered:
+            raise Expired(f"replica `{replica}` left with {attached.unanswered} unanswered requests")
 
     asyncio.run(run())
+
+
+async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Waits until one of several ends, and cancels the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    done, later = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in later:
+        task.cancel()
+    await asyncio.gather(*later, return_exceptions=True)
+    for task in done:
+        task.result()

@@ -7,13 +7,16 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .batching import Batching
 from .batch import BatchFunction, Outcome, run_batch
 from .connection import Broker
 from .subjects import App, check_token, token_from
 from .tensors import Array
+
+if TYPE_CHECKING:
+    from .replica import Replica
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Stage:
         """Runs the function on requests and checks what it returns, as a replica does. Lists and texts become arrays."""
         return run_batch(self.batch_function, requests)
 
-    async def attach(self, broker: Broker | str = "", replica: str = "") -> Any:
+    async def attach(self, broker: Broker | str = "", replica: str = "") -> Replica:
         """Attaches the stage to the running app and returns the `Replica`, which `leave` detaches.
 
         `replica` is its id; a plan that places a replica of this id lets ingresses address it. Raises `BrokerUnavailable`.
@@ -76,7 +79,11 @@ class Stage:
         return await Replica.attach(self, broker, replica or self.default_replica())
 
     def serve(self, broker: Broker | str = "", replica: str = "", grace: float = 10.0) -> None:
-        """Serves the stage until SIGTERM or Ctrl-C, then leaves: what it accepted is answered, at most `grace` s."""
+        """Serves the stage until SIGTERM or Ctrl-C, then leaves: what it accepted is answered, at most `grace` s.
+
+        A second signal ends the grace. Raises `BrokerUnavailable`, `Internal` if the replica fails, and `Expired` if
+        requests were not answered; the function may then still run, on a daemon thread.
+        """
         from .replica import serve
 
         broker = Broker(broker) if isinstance(broker, str) else broker

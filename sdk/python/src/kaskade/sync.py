@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -29,11 +31,15 @@ class Client:
         """Connects to an app, as `AsyncClient.connect`."""
         self._loop = asyncio.new_event_loop()
         self._ending: asyncio.Task[None] | None = None
+        self._closed = False
+        #: Held to give work to the loop, and to close the client: no work comes after its end.
+        self._giving = threading.Lock()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kaskade-client", daemon=True)
         self._thread.start()
         try:
             self._client = self._run(AsyncClient.connect(app, broker, budget=budget, retry=retry))
         except BaseException:
+            self._closed = True
             self._stop()
             raise
 
@@ -46,11 +52,16 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection and ends the thread."""
-        if self._loop.is_closed() or not self._thread.is_alive():
+        """Closes the connection and ends the thread. Requests in progress on other threads fail with `Unavailable`."""
+        if not self._thread.is_alive():
             return
+        with self._giving:
+            if self._closed:
+                return
+            self._closed = True
+            ended = asyncio.run_coroutine_threadsafe(self._end(), self._loop)
         try:
-            self._run(self._client.close())
+            ended.result()
         finally:
             self._stop()
 
@@ -91,8 +102,10 @@ class Client:
             if threading.current_thread() is self._thread:
                 # The generator is collected on the loop's thread, which cannot wait for itself.
                 self._ending = self._loop.create_task(end())
-            elif not self._loop.is_closed() and self._thread.is_alive():
-                self._run(end())
+            else:
+                # A client that is closed has ended its streams.
+                with suppress(Unavailable):
+                    self._run(end())
 
     def cancel(self, id: str) -> None:
         """Cancels the requests of that id."""
@@ -137,16 +150,36 @@ class Client:
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         # After `fork` the thread is missing in the new process, where the work would wait for ever.
-        if self._loop.is_closed() or not self._thread.is_alive():
+        future = self._give(work) if self._thread.is_alive() else None
+        if future is None:
             work.close()
             raise Unavailable("the client is closed, or was made in another process; make one in this process")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            if self._closed:
+                raise Unavailable("the client was closed") from None
+            raise
         except BaseException:
             # An interrupt of this thread ends the work on the other.
             future.cancel()
             raise
+
+    def _give(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T] | None:
+        """Starts work on the loop; `None` if the client is closed."""
+        with self._giving:
+            return None if self._closed else asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _end(self) -> None:
+        """Closes the connection and ends what still runs on the loop, as `asyncio.run` does."""
+        try:
+            await self._client.close()
+        finally:
+            running = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self._loop.shutdown_asyncgens()
 
     def _stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -1,0 +1,33 @@
+//! The number of a process's next heartbeat.
+
+/// Numbers the heartbeats of a process from 1, and again from 1 after a connection broke: messages on their way to the process are
+/// then lost as after a restart, and ingresses send them again when the numbers restart.
+#[derive(Debug, Default)]
+pub(crate) struct BeatSequence {
+    beats: u64,
+    /// Lost connections that the numbers have accounted for.
+    disconnects: u64,
+}
+
+impl BeatSequence {
+    /// Returns the number of the next heartbeat of a process whose connections have broken so many times.
+    pub(crate) fn next(&mut self, disconnects: u64) -> u64 {
+        if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
+            self.beats = 0;
+        }
+        self.beats += 1;
+        self.beats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_broke_restarts_the_numbers() {
+        let mut sequence = BeatSequence::default();
+        let numbers = [0, 0, 0, 1, 1, 3].map(|disconnects| sequence.next(disconnects));
+        assert_eq!(numbers, [1, 2, 3, 1, 2, 1]);
+    }
+}
