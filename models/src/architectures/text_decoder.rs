@@ -1,4 +1,5 @@
-//! Classifiers, token classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only.
+//! Classifiers, token classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only,
+//! unless `is_causal` of the configuration is false.
 //!
 //! Inputs: as of a text encoder without token types ([`super::text_encoder`]). Masked tokens are left out, as if they had not been
 //! sent. A classifier reads the last token that is not padding, by the layer `score`; BART's reads the last token of its decoder,
@@ -10,7 +11,7 @@ use super::layers::Layers;
 use super::text::{TextReader, Texts, TokenLimits, Tokens};
 use super::text_beside::TextBeside;
 use super::text_head::{Head, KnownText};
-use crate::checkpoint::{Checkpoint, LoadError, SentenceModules, WeightTotals};
+use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self, DecoderTask, Found};
 use crate::decoder::weights::Decoder;
 use crate::device::{Device, with_ops};
@@ -28,6 +29,19 @@ use crate::tasks::labelling::{Labeller, TokenText};
 /// Heads that base models are saved with and embeddings do not use.
 const OTHER_HEADS: [&str; 2] = ["lm_head.", "embed_out."];
 
+/// Refuses published code that may change the attention, as gte-Qwen2's does, unless `is_causal` says what it computes.
+fn check_code(config: &Config) -> Result<(), LoadError> {
+    let key = "auto_map";
+    let code = config.optional::<serde_json::Map<String, serde_json::Value>>(key)?;
+    let replaces = |name: &String| name == "AutoModel" || name.ends_with("Classification");
+    if !code.is_some_and(|code| code.keys().any(replaces)) || config.keys().contains_key("is_causal") {
+        return Ok(());
+    }
+    let reason = "the code of this model is not run, and may let tokens see later ones: add `is_causal` to this file, `false` if it \
+                  does (gte-Qwen2), else `true`";
+    Err(config.invalid_value(key, reason))
+}
+
 /// Builds a classifier or an embedding model, or a slice of it; `strategy` is that of a token classifier.
 ///
 /// # Errors
@@ -39,6 +53,7 @@ pub(super) fn build(
     slice: Slice,
     strategy: AggregationStrategy,
 ) -> Result<(Built, WeightTotals), LoadError> {
+    check_code(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
     let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
     let head = match found.task {

@@ -223,11 +223,36 @@ pub(crate) fn read_layers(
         decoder.positions = None;
     }
     checkpoint.weights.ignore_suffixes(&BUFFERS);
+    take_mask_away(&mut decoder, &checkpoint.config, found)?;
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
     decoder.model_config.rules = checkpoint.generation.rules.clone();
     Ok(decoder.stored_as(checkpoint.weights.weight_type()))
+}
+
+/// Lets tokens see later ones, too, if `is_causal` is false, as in transformers: within a window on either side, where there is one.
+///
+/// # Errors
+/// [`LoadError::BadKey`] if the model generates, or if its tokens are mixed by something else than attention alone.
+fn take_mask_away(decoder: &mut Decoder, config: &Config, found: Found) -> Result<(), LoadError> {
+    let key = "is_causal";
+    if config.optional::<bool>(key)?.unwrap_or(true) {
+        return Ok(());
+    }
+    if found.task == DecoderTask::Generation {
+        let reason = "a language model generates with a causal mask only; with this setting, classifiers and embeddings are supported";
+        return Err(config.invalid_value(key, reason));
+    }
+    let model_config = &mut decoder.model_config;
+    let is_directed = model_config.relative_bias.is_some() || model_config.chunk.is_some();
+    let is_mixed = decoder.layers.iter().any(|layer| layer.recurrent.is_some());
+    if is_directed || is_mixed || decoder.encoder.is_some() {
+        let reason = "only models with attention alone, without chunks, ALiBi and an encoder, are supported without a causal mask";
+        return Err(config.invalid_value(key, reason));
+    }
+    model_config.both_ways = true;
+    Ok(())
 }
 
 /// Returns the architecture of a checkpoint if it is a language model.
