@@ -8,6 +8,7 @@ mod error;
 mod files;
 pub(crate) mod generation_config;
 mod gguf;
+mod preprocessor;
 pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
@@ -51,7 +52,7 @@ pub struct Checkpoint {
     pub chat: ChatTemplate,
     /// The modules after the encoder, if sentence-transformers saved the directory.
     pub sentence: Option<SentenceModules>,
-    /// `preprocessor_config.json`, if there is one: how image files become tensors.
+    /// `image_processor` of `processor_config.json`, else `preprocessor_config.json`, if there is one: how image files become tensors.
     pub preprocessor: Option<Config>,
 }
 
@@ -181,7 +182,7 @@ impl Checkpoint {
         if let Some(renamed) = timm::renamed(&config) {
             weights.rename(renamed);
         }
-        let preprocessor = match optional_config(dir, "preprocessor_config.json")? {
+        let preprocessor = match preprocessor::read(dir, &config)? {
             None => timm::preprocessor(&config)?,
             stated => stated,
         };
