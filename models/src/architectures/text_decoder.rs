@@ -23,6 +23,7 @@ use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::tasks::classification::Classifier;
+use crate::tasks::embedding::Pooling;
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::{Labeller, TokenText};
 
@@ -55,18 +56,28 @@ pub(super) fn build(
 ) -> Result<(Built, WeightTotals), LoadError> {
     check_code(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
-    let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
     let head = match found.task {
-        DecoderTask::Classification => HeadForm::Score(Classifier::read(&checkpoint.config)?),
+        DecoderTask::Classification => {
+            let settings = modules.as_ref().and_then(|modules| modules.settings.as_ref());
+            HeadForm::Score(Classifier::read_with(&checkpoint.config, settings)?)
+        }
         DecoderTask::TokenClassification => {
             HeadForm::Tokens(Labeller::read(&checkpoint.config, strategy)?, found.token_layer())
         }
-        _ => HeadForm::Modules(modules.unwrap_or_default()),
+        _ => {
+            let modules = match modules {
+                Some(modules) => modules.checked()?,
+                None => SentenceModules::pooled_by(Pooling::Mean),
+            };
+            let scores = Classifier::of_modules(&modules)?;
+            HeadForm::Modules(modules, scores)
+        }
     };
     let (task, labels) = match &head {
         HeadForm::Score(classifier) => (classifier.task(), classifier.labels()),
         HeadForm::Tokens(labeller, _) => (Task::TokenClassification, labeller.labels()),
-        HeadForm::Modules(_) => (Task::Embedding, Vec::new()),
+        HeadForm::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
+        HeadForm::Modules(_, None) => (Task::Embedding, Vec::new()),
     };
     let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
     let is_encoder_decoder = decoder.encoder.is_some();
@@ -76,11 +87,10 @@ pub(super) fn build(
             reason: "an encoder-decoder gives no embeddings".into(),
         });
     }
-    let context = decoder.model_config.context;
     let limits = TokenLimits {
         vocabulary: decoder.model_config.vocabulary,
         types: 0,
-        context: max_tokens.unwrap_or(context).min(context),
+        context: decoder.model_config.context,
     };
     let texts = if found.task == DecoderTask::TokenClassification {
         Texts::Labelled
@@ -148,8 +158,8 @@ enum HeadForm {
     Score(Classifier),
     /// The named layer over every token.
     Tokens(Labeller, &'static str),
-    /// Pooling and the modules after it.
-    Modules(SentenceModules),
+    /// Pooling and the modules after it; with scores, what they mean.
+    Modules(SentenceModules, Option<Classifier>),
 }
 
 /// Reads the tokens of requests.
@@ -200,7 +210,9 @@ impl<O: Ops + Clone> TextDecoder<O> {
                 }
                 HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
                 HeadForm::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
-                HeadForm::Modules(modules) => Head::embedding(&mut layers, modules, width, None)?,
+                HeadForm::Modules(modules, scores) => {
+                    Head::embedding(&mut layers, (modules, scores), width, None)?
+                }
             };
             last_stage = Some((ops.norm(norm.gamma, norm.beta, epsilon), head));
         }

@@ -1,0 +1,74 @@
+//! Layers after the pooling of an embedding model.
+
+use super::layers::Layers;
+use crate::checkpoint::LoadError;
+use crate::checkpoint::sentence::SentenceDense;
+use crate::ops::{Activation, Ops};
+
+/// What becomes of the vector of a text.
+pub(super) enum VectorLayer<O: Ops> {
+    /// A layer with its activation, and whether its input is added to its result: by a layer if their sizes differ.
+    Dense {
+        linear: O::Linear,
+        activation: Option<Activation>,
+        residual: Option<Option<O::Linear>>,
+    },
+    /// A norm by the root mean square whose factors make the length 1.
+    Normalise(O::Norm),
+}
+
+impl<O: Ops> VectorLayer<O> {
+    /// Takes a layer of sentence-transformers that reads `inputs` elements.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take); [`LoadError::UnusedTensors`] for others in its file.
+    pub(super) fn take(ops: &O, mut dense: SentenceDense, inputs: usize) -> Result<Self, LoadError> {
+        let mut own = Layers {
+            ops,
+            weights: &mut dense.weights,
+        };
+        let linear = own.linear_with("linear", inputs, dense.outputs, dense.bias)?;
+        let residual = dense.residual.then(|| {
+            let differs = inputs != dense.outputs;
+            let layer = differs.then(|| own.linear_with("residual", inputs, dense.outputs, false));
+            layer.transpose()
+        });
+        let residual = residual.transpose()?;
+        dense.weights.finish(&[])?;
+        Ok(Self::Dense {
+            linear,
+            activation: dense.activation,
+            residual,
+        })
+    }
+
+    /// Divides vectors of this size by their length.
+    pub(super) fn length_one(ops: &O, width: usize) -> Self {
+        let factor = (width as f32).sqrt().recip();
+        // So small that it matters only for a vector of zeros, which stays one.
+        Self::Normalise(ops.norm(vec![factor; width], None, 1e-30))
+    }
+
+    /// Returns what becomes of vectors.
+    pub(super) fn applied(&self, ops: &O, x: O::Matrix) -> O::Matrix {
+        match self {
+            Self::Normalise(norm) => ops.normalise(&x, norm),
+            Self::Dense {
+                linear,
+                activation,
+                residual,
+            } => {
+                let mut result = ops.multiply(&x, linear);
+                if let Some(activation) = activation {
+                    result = ops.activate(result, *activation, false);
+                }
+                match residual {
+                    Some(Some(layer)) => ops.add(&mut result, &ops.multiply(&x, layer)),
+                    Some(None) => ops.add(&mut result, &x),
+                    None => {}
+                }
+                result
+            }
+        }
+    }
+}
