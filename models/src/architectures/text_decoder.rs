@@ -28,7 +28,7 @@ use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::{Labeller, TokenText};
 
 /// Heads that base models are saved with and embeddings do not use.
-const OTHER_HEADS: [&str; 2] = ["lm_head.", "embed_out."];
+const OTHER_HEADS: [&str; 4] = ["lm_head.", "embed_out.", "decoder.weight", "decoder.bias"];
 
 /// Refuses published code that may change the attention, as gte-Qwen2's does, unless `is_causal` says what it computes.
 fn check_code(config: &Config) -> Result<(), LoadError> {

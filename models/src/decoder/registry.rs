@@ -3,7 +3,7 @@
 use super::families::{FAMILIES, Family, ReadFn};
 use super::gemma;
 use super::multimodal::{self, Multimodal};
-use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights, TokenLayers};
+use super::weights::{Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, TokenLayers};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::slice::Slice;
@@ -155,6 +155,7 @@ fn parameters(decoder: &Decoder) -> usize {
     decoder.embedding.elements()
         + tables(decoder).map(Table::elements).sum::<usize>()
         + decoder.head.elements()
+        + decoder.head_layer.as_ref().map_or(0, HeadLayer::elements)
         + outer_norms(decoder)
         + decoder.token_layers.as_ref().map_or(0, TokenLayers::elements)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
@@ -166,6 +167,7 @@ fn bytes(decoder: &Decoder) -> u64 {
     let bytes = decoder.embedding.bytes()
         + tables(decoder).map(Table::bytes).sum::<usize>()
         + decoder.head.bytes(kind.of_embeddings())
+        + decoder.head_layer.as_ref().map_or(0, |layer| layer.bytes(kind))
         + size_of::<f32>() * outer_norms(decoder)
         + decoder
             .token_layers
@@ -201,6 +203,7 @@ pub(crate) fn read_layers(
                 decoder.head = family
                     .head
                     .take(config, &mut checkpoint.weights, vocabulary, width)?;
+                decoder.head_layer = family.head.take_layer(config, &mut checkpoint.weights, width)?;
             }
             decoder
         }
