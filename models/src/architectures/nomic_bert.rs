@@ -38,7 +38,10 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         }
     }
     for key in ["rotary_scaling_factor", "rotary_emb_scale_base"] {
-        if config.optional::<f64>(key)?.is_some_and(|factor| factor != 1.0) {
+        if config
+            .optional::<f64>(key)?
+            .is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON)
+        {
             let reason =
                 "positions are not scaled; only null is supported, for texts up to the context of training";
             return Err(config.invalid_value(key, reason));

@@ -60,7 +60,7 @@ fn modules(listed: &[(&str, &str)]) -> String {
     let listed = listed
         .iter()
         .map(|(path, kind)| serde_json::json!({"path": path, "type": kind}));
-    serde_json::Value::from_iter(listed).to_string()
+    listed.collect::<serde_json::Value>().to_string()
 }
 
 #[test]

@@ -70,7 +70,7 @@ pub(super) fn build(
                 None => SentenceModules::pooled_by(Pooling::Mean),
             };
             let scores = Classifier::of_modules(&modules)?;
-            HeadForm::Modules(modules, scores)
+            HeadForm::Modules(Box::new(modules), scores)
         }
     };
     let (task, labels) = match &head {
@@ -159,7 +159,7 @@ enum HeadForm {
     /// The named layer over every token.
     Tokens(Labeller, &'static str),
     /// Pooling and the modules after it; with scores, what they mean.
-    Modules(SentenceModules, Option<Classifier>),
+    Modules(Box<SentenceModules>, Option<Classifier>),
 }
 
 /// Reads the tokens of requests.
@@ -211,7 +211,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
                 HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
                 HeadForm::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
                 HeadForm::Modules(modules, scores) => {
-                    Head::embedding(&mut layers, (modules, scores), width, None)?
+                    Head::embedding(&mut layers, (*modules, scores), width, None)?
                 }
             };
             last_stage = Some((ops.norm(norm.gamma, norm.beta, epsilon), head));

@@ -3,7 +3,7 @@
 use super::layers::Layers;
 use super::second_text::SecondText;
 use super::text_form::{DenseForm, HeadBlock, HeadForm, ProjectionForm, TextForm};
-use super::vector_layer::VectorLayer;
+use super::vector_layer::{Residual, VectorLayer};
 use crate::checkpoint::sentence::SentenceLayer;
 use crate::checkpoint::{Config, LoadError, SentenceModules};
 use crate::ops::{Activation, Ops, Span};
@@ -43,7 +43,7 @@ pub(super) enum HeadKind {
     /// Labels of the tokens.
     Tokens(Labeller),
     /// A vector; the modules of sentence-transformers, or the pooling of the class without them. With scores, what they mean.
-    Embedding(SentenceModules, Option<Classifier>),
+    Embedding(Box<SentenceModules>, Option<Classifier>),
 }
 
 /// A task's head on a device.
@@ -121,7 +121,7 @@ impl HeadKind {
                     None => SentenceModules::pooled_by(pooling),
                 };
                 let scores = Classifier::of_modules(&modules)?;
-                Ok(Self::Embedding(modules, scores))
+                Ok(Self::Embedding(Box::new(modules), scores))
             }
         }
     }
@@ -161,7 +161,7 @@ impl<O: Ops> Head<O> {
             },
             HeadKind::Embedding(modules, scores) => {
                 let (width, projection) = (form.encoder.width, form.vector.projection);
-                Self::embedding(layers, (modules, scores), width, projection)?
+                Self::embedding(layers, (*modules, scores), width, projection)?
             }
         })
     }
@@ -241,7 +241,7 @@ impl<O: Ops> Head<O> {
             taken.push(VectorLayer::Dense {
                 linear: layers.linear_with(name, width, outputs, bias)?,
                 activation: None,
-                residual: None,
+                residual: Residual::No,
             });
             width = outputs;
         }
@@ -351,7 +351,7 @@ impl<O: Ops> Head<O> {
                 scores,
             } => {
                 let vectors = vectors(ops, states, width, masks, *pooling)?;
-                let vectors = layers.iter().fold(vectors, |x, layer| layer.applied(ops, x));
+                let vectors = layers.iter().fold(vectors, |x, layer| layer.applied(ops, &x));
                 let outputs = rows(ops, &vectors, *last)?.into_iter().map(|mut vector| {
                     if let Some(scores) = scores {
                         return scores.outputs(&vector);

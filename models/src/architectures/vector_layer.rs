@@ -5,13 +5,23 @@ use crate::checkpoint::LoadError;
 use crate::checkpoint::sentence::SentenceDense;
 use crate::ops::{Activation, Ops};
 
+/// What a layer adds to its result.
+pub(super) enum Residual<L> {
+    /// Nothing.
+    No,
+    /// Its input.
+    Input,
+    /// Its input through this layer, because their sizes differ.
+    Through(L),
+}
+
 /// What becomes of the vector of a text.
 pub(super) enum VectorLayer<O: Ops> {
-    /// A layer with its activation, and whether its input is added to its result: by a layer if their sizes differ.
+    /// A layer with its activation.
     Dense {
         linear: O::Linear,
         activation: Option<Activation>,
-        residual: Option<Option<O::Linear>>,
+        residual: Residual<O::Linear>,
     },
     /// A norm by the root mean square whose factors make the length 1.
     Normalise(O::Norm),
@@ -28,12 +38,11 @@ impl<O: Ops> VectorLayer<O> {
             weights: &mut dense.weights,
         };
         let linear = own.linear_with("linear", inputs, dense.outputs, dense.bias)?;
-        let residual = dense.residual.then(|| {
-            let differs = inputs != dense.outputs;
-            let layer = differs.then(|| own.linear_with("residual", inputs, dense.outputs, false));
-            layer.transpose()
-        });
-        let residual = residual.transpose()?;
+        let residual = match dense.residual {
+            false => Residual::No,
+            true if inputs == dense.outputs => Residual::Input,
+            true => Residual::Through(own.linear_with("residual", inputs, dense.outputs, false)?),
+        };
         dense.weights.finish(&[])?;
         Ok(Self::Dense {
             linear,
@@ -50,22 +59,22 @@ impl<O: Ops> VectorLayer<O> {
     }
 
     /// Returns what becomes of vectors.
-    pub(super) fn applied(&self, ops: &O, x: O::Matrix) -> O::Matrix {
+    pub(super) fn applied(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
         match self {
-            Self::Normalise(norm) => ops.normalise(&x, norm),
+            Self::Normalise(norm) => ops.normalise(x, norm),
             Self::Dense {
                 linear,
                 activation,
                 residual,
             } => {
-                let mut result = ops.multiply(&x, linear);
+                let mut result = ops.multiply(x, linear);
                 if let Some(activation) = activation {
                     result = ops.activate(result, *activation, false);
                 }
                 match residual {
-                    Some(Some(layer)) => ops.add(&mut result, &ops.multiply(&x, layer)),
-                    Some(None) => ops.add(&mut result, &x),
-                    None => {}
+                    Residual::Through(layer) => ops.add(&mut result, &ops.multiply(x, layer)),
+                    Residual::Input => ops.add(&mut result, x),
+                    Residual::No => {}
                 }
                 result
             }

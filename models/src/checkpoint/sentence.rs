@@ -223,9 +223,9 @@ fn pooling(folder: &Path, preparation: &mut Preparation) -> Result<Pooling, Load
         ("lasttoken", "pooling_mode_lasttoken", Pooling::Last),
     ];
     let key = "pooling_mode";
-    let named = config.optional::<Named>(key)?.map(Named::names);
+    let stated = config.optional::<Named>(key)?.map(Named::names);
     let mut chosen = Vec::new();
-    match &named {
+    match &stated {
         Some(names) => {
             for own in names {
                 let known = modes.iter().find(|(name, ..)| name == own);
@@ -242,9 +242,9 @@ fn pooling(folder: &Path, preparation: &mut Preparation) -> Result<Pooling, Load
         }
     }
     match chosen.as_slice() {
-        [] if named.is_none() => Ok(Pooling::Mean),
+        [] if stated.is_none() => Ok(Pooling::Mean),
         [pooling] => Ok(*pooling),
-        _ if named.is_some() => Err(config.invalid_value(key, ONE_POOLING)),
+        _ if stated.is_some() => Err(config.invalid_value(key, ONE_POOLING)),
         _ => Err(config.invalid_value("pooling_mode_*", format!("several flags are true; {ONE_POOLING}"))),
     }
 }
