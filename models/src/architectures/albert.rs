@@ -24,7 +24,7 @@ const NAMES: BlockNames = BlockNames {
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let mut form = TextForm::like_bert(
-        config,
+        &config.with_defaults(&[("hidden_act", "gelu_new".into())]),
         "albert",
         HeadForm::first("albert.pooler", Activation::Tanh, "classifier"),
     )?;

@@ -80,7 +80,8 @@ fn without_convolution(config: &Config) -> Result<TextForm, LoadError> {
         None => Activation::Gelu,
     };
     let head = HeadForm::first("pooler.dense", pooler, "classifier");
-    let mut form = TextForm::like_bert(config, "deberta", head)?;
+    let own = config.with_defaults(&[("layer_norm_eps", 1e-7.into()), ("type_vocab_size", 0.into())]);
+    let mut form = TextForm::like_bert(&own, "deberta", head)?;
     let (width, heads) = (form.encoder.width, form.encoder.heads);
     if head_size.is_some_and(|size| size != width / heads) {
         return Err(config.invalid_value("attention_head_size", "it must be the width over the heads"));

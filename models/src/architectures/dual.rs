@@ -8,7 +8,8 @@ use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::vit;
 use super::vit_form::Form;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::checkpoint::sentence::SentenceLayer;
+use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules};
 use crate::device::Device;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
@@ -38,10 +39,15 @@ pub(super) fn build(
     form: DualForm,
 ) -> Result<Built, LoadError> {
     let modules = checkpoint.sentence.take();
-    if modules.as_ref().is_some_and(|modules| !modules.dense.is_empty()) {
+    let changes = |modules: &SentenceModules| {
+        let is_norm = |layer: &SentenceLayer| matches!(layer, SentenceLayer::Normalise);
+        !modules.layers.iter().all(is_norm) || modules.kept.is_some()
+    };
+    if modules.as_ref().is_some_and(changes) {
         return Err(LoadError::NotServed {
             name: checkpoint.name.clone(),
-            reason: "layers after an encoder of texts and images are not supported".into(),
+            reason: "layers after an encoder of texts and images, and `truncate_dim`, are not supported"
+                .into(),
         });
     }
     let task = TextTask::Embedding(form.pooling);
@@ -54,7 +60,7 @@ pub(super) fn build(
             images: images.into_iter().map(|input| input.name).collect(),
             text: text.model,
             image: image.model,
-            normalise: modules.is_some_and(|modules| modules.normalise),
+            normalise: modules.is_some_and(|modules| !modules.layers.is_empty()),
         }),
         task: Task::Embedding,
         labels: Vec::new(),

@@ -298,6 +298,8 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
         ("convbert", "num_groups", "3"),
         ("convbert", "is_decoder", "true"),
         ("fnet", "use_tpu_fourier_optimizations", "true"),
+        ("nomic-bert", "rotary_scaling_factor", "2"),
+        ("nomic-bert", "rotary_emb_scale_base", "512"),
         ("xlnet", "attn_type", "\"uni\""),
         ("xlnet", "bi_data", "true"),
         ("xlnet", "d_head", "4"),

@@ -101,7 +101,8 @@ pub(super) fn published(config: &Config) -> Result<TextForm, LoadError> {
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
-    let mut form = TextForm::like_bert(config, "roberta", head)?;
+    let own = config.with_defaults(&[("layer_norm_eps", 1e-5.into()), ("type_vocab_size", 1.into())]);
+    let mut form = TextForm::like_bert(&own, "roberta", head)?;
     let keys = RotaryKeys {
         theta: 20_000.0,
         ..RotaryKeys::default()

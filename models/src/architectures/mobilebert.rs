@@ -32,7 +32,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             .then_some(pooler),
         ..HeadForm::TOKENS
     };
-    let mut form = TextForm::like_bert(config, "mobilebert", head)?;
+    let own = config.with_defaults(&[("hidden_act", "relu".into())]);
+    let mut form = TextForm::like_bert(&own, "mobilebert", head)?;
     let (inner, heads) = (config.size("intra_bottleneck_size")?, form.encoder.heads);
     if !inner.is_multiple_of(heads) {
         let reason = format!("it must divide intra_bottleneck_size = {inner}");

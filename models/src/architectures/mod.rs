@@ -51,6 +51,7 @@ mod relative_attention;
 mod rembert;
 mod roberta;
 mod roformer;
+pub(crate) mod second_text;
 mod squeezebert;
 mod t5_encoder;
 pub(crate) mod text;
@@ -64,6 +65,7 @@ mod text_head;
 mod text_input;
 mod token_convolution;
 mod ultrabert;
+mod vector_layer;
 mod vision;
 mod vit;
 mod vit_form;
@@ -81,5 +83,7 @@ mod sentence_tests;
 mod slice_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod text_tests;
 #[cfg(test)]
 mod usage_tests;

@@ -18,7 +18,8 @@ const NAMES: BlockNames = BlockNames {
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let encoder = EncoderConfig::read(config)?;
+    let own = config.with_defaults(&[("hidden_act", "gelu".into()), ("layer_norm_eps", 1e-12.into())]);
+    let encoder = EncoderConfig::read(&own)?;
     let context = config.size("max_position_embeddings")?;
     let buckets = config
         .optional_size("relative_attention_num_buckets")?

@@ -37,6 +37,16 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             return Err(config.invalid_value(key, format!("only {value} is supported")));
         }
     }
+    for key in ["rotary_scaling_factor", "rotary_emb_scale_base"] {
+        if config
+            .optional::<f64>(key)?
+            .is_some_and(|factor| (factor - 1.0).abs() > f64::EPSILON)
+        {
+            let reason =
+                "positions are not scaled; only null is supported, for texts up to the context of training";
+            return Err(config.invalid_value(key, reason));
+        }
+    }
     let keys = [
         config.present_key(["hidden_size", "n_embd"]),
         config.present_key(["num_hidden_layers", "n_layer"]),

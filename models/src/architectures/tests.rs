@@ -259,13 +259,17 @@ fn every_missing_key_is_named() {
             "num_hidden_layers",
             "num_attention_heads",
             "intermediate_size",
-            "hidden_act",
-            "layer_norm_eps",
         ];
         keys.extend(if fixture.name == "vit" {
-            ["image_size", "patch_size", "num_channels"]
+            vec![
+                "image_size",
+                "patch_size",
+                "num_channels",
+                "hidden_act",
+                "layer_norm_eps",
+            ]
         } else {
-            ["vocab_size", "type_vocab_size", "max_position_embeddings"]
+            vec!["vocab_size", "max_position_embeddings"]
         });
         for missing in keys {
             let without = config_with(&fixture, missing, serde_json::Value::Null);
@@ -302,6 +306,35 @@ fn every_missing_key_is_named() {
                 .unwrap();
             assert!(error.to_string().contains(key), "{error}");
         }
+    }
+}
+
+#[test]
+fn keys_that_old_files_leave_out_have_the_defaults_of_transformers() {
+    let fixture = fixture("bert-classification");
+    let answers = |config: &[u8]| {
+        let requests: Vec<Inputs> = fixture
+            .cases()
+            .unwrap()
+            .into_iter()
+            .map(|case| case.inputs)
+            .collect();
+        let mut model = load_parts(&fixture, config, fixture.weights.to_vec())
+            .unwrap()
+            .model;
+        model.run(&requests)
+    };
+    for (key, default) in [
+        ("layer_norm_eps", serde_json::json!(1e-12)),
+        ("hidden_act", serde_json::json!("gelu")),
+        ("type_vocab_size", serde_json::json!(2)),
+    ] {
+        let stated = answers(&config_with(&fixture, key, default));
+        assert_eq!(
+            answers(&config_with(&fixture, key, serde_json::Value::Null)),
+            stated,
+            "{key}"
+        );
     }
 }
 

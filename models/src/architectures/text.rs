@@ -1,12 +1,12 @@
 //! Token ids of a request: from text by the checkpoint's tokenizer, or given as ids.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use tokenizers::{
     Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
+use super::second_text::SecondText;
 use super::text_end::TextEnd;
 use crate::checkpoint::sentence::Preparation;
 use crate::checkpoint::{LoadError, TokenizerFile};
@@ -26,7 +26,11 @@ pub(super) struct TextReader {
     /// Only of texts whose tokens are labelled.
     pieces: Option<Arc<Pieces>>,
     limits: TokenLimits,
+    /// Maximum length of the tokens of a text.
+    longest: usize,
     texts: Texts,
+    /// Whether the context of a question precedes it.
+    context_first: bool,
     /// Whether the tokenizer's token types are used.
     typed: bool,
     /// What becomes of a text before it is tokenized.
@@ -87,35 +91,9 @@ pub(super) struct Tokens {
     pub labelled: Option<TokenText>,
 }
 
-/// The second text of a pair, and the positions of its tokens.
-#[derive(Debug)]
-pub(crate) struct SecondText {
-    /// The text.
-    pub text: String,
-    encoding: Encoding,
-}
-
-impl SecondText {
-    /// Positions of its tokens in the sequence.
-    pub(crate) fn tokens(&self) -> Range<usize> {
-        let sequences = self.encoding.get_sequence_ids();
-        let first = sequences.iter().position(|sequence| *sequence == Some(1));
-        let last = sequences.iter().rposition(|sequence| *sequence == Some(1));
-        first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
-    }
-
-    /// Returns the bytes of the text that these tokens cover, extended to whole words.
-    pub(crate) fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
-        let word = |token: usize| {
-            let (_, word) = self.encoding.token_to_word(token)?;
-            self.encoding.word_to_chars(word, 1)
-        };
-        Some(word(first)?.0..word(last)?.1)
-    }
-}
-
 impl TextReader {
-    /// Creates a reader with the checkpoint's tokenizer, if it has one. Text is truncated to the context, at its end.
+    /// Creates a reader with the checkpoint's tokenizer, if it has one. Text is truncated to the context or the maximum length of the
+    /// tokenizer's configuration, at its end unless that says otherwise.
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`] if the file is not a tokenizer, or leaves no room for text in the context.
@@ -124,7 +102,10 @@ impl TextReader {
         limits: TokenLimits,
         texts: Texts,
     ) -> Result<Self, LoadError> {
-        let tokenizer = file.map(|file| load(file, limits.context, texts)).transpose()?;
+        let stated = file.and_then(|file| file.sequences.max_tokens);
+        let longest = stated.map_or(limits.context, |stated| stated.min(limits.context));
+        let tokenizer = file.map(|file| load(file, longest, texts)).transpose()?;
+        let pads_beginning = file.is_some_and(|file| file.sequences.pads_beginning);
         let pieces = match (file, &tokenizer) {
             (Some(file), Some(tokenizer)) if texts == Texts::Labelled => {
                 Some(Arc::new(Pieces::read(file, tokenizer)?))
@@ -136,7 +117,9 @@ impl TextReader {
             tokenizer,
             pieces,
             limits,
+            longest,
             texts,
+            context_first: pads_beginning && texts == Texts::QuestionAndContext,
             typed: limits.types > 0 && file.is_none_or(|file| file.types),
             preparation: file.map(|file| file.preparation.clone()).unwrap_or_default(),
             whole: true,
@@ -336,7 +319,7 @@ impl TextReader {
         let added = tokenizer
             .get_post_processor()
             .map_or(0, |processor| processor.added_tokens(true));
-        let longest = self.limits.context.min(LONGEST_WINDOW);
+        let longest = self.longest.min(LONGEST_WINDOW);
         // At least one token, although the sequence is then too long, which `tokens` reports.
         let room = longest.saturating_sub(added + question.len()).max(1);
         let stride = (longest / 2).min(WINDOW_STRIDE).min(room - 1);
@@ -348,7 +331,15 @@ impl TextReader {
         let count = if self.whole { others.len() } else { 0 };
         let windows = std::iter::once(context).chain(others.into_iter().take(count));
         windows
-            .map(|window| tokenizer.post_process(question.clone(), Some(window), true))
+            .map(|window| {
+                let question = question.clone();
+                let (first, second) = if self.context_first {
+                    (window, question)
+                } else {
+                    (question, window)
+                };
+                tokenizer.post_process(first, Some(second), true)
+            })
             .collect()
     }
 
@@ -383,10 +374,8 @@ impl TextReader {
             mask: vec![true; ids.len()],
             ids,
             segments: Vec::new(),
-            second: second.map(|second| SecondText {
-                text: second.to_owned(),
-                encoding,
-            }),
+            second: second
+                .map(|second| SecondText::new(second.to_owned(), encoding, usize::from(!self.context_first))),
             labelled: None,
         };
         self.end.fill(&mut tokens, self.limits.context, self.padding);
@@ -409,7 +398,11 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
         )));
     }
     let truncation = TruncationParams {
-        direction: TruncationDirection::Right,
+        direction: if file.sequences.cuts_beginning {
+            TruncationDirection::Left
+        } else {
+            TruncationDirection::Right
+        },
         max_length: context,
         strategy: TruncationStrategy::LongestFirst,
         stride: 0,

@@ -1,4 +1,5 @@
-//! Classifiers, token classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only.
+//! Classifiers, token classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only,
+//! unless `is_causal` of the configuration is false.
 //!
 //! Inputs: as of a text encoder without token types ([`super::text_encoder`]). Masked tokens are left out, as if they had not been
 //! sent. A classifier reads the last token that is not padding, by the layer `score`; BART's reads the last token of its decoder,
@@ -10,7 +11,7 @@ use super::layers::Layers;
 use super::text::{TextReader, Texts, TokenLimits, Tokens};
 use super::text_beside::TextBeside;
 use super::text_head::{Head, KnownText};
-use crate::checkpoint::{Checkpoint, LoadError, SentenceModules, WeightTotals};
+use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self, DecoderTask, Found};
 use crate::decoder::weights::Decoder;
 use crate::device::{Device, with_ops};
@@ -22,11 +23,25 @@ use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::tasks::classification::Classifier;
+use crate::tasks::embedding::Pooling;
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::{Labeller, TokenText};
 
 /// Heads that base models are saved with and embeddings do not use.
-const OTHER_HEADS: [&str; 2] = ["lm_head.", "embed_out."];
+const OTHER_HEADS: [&str; 4] = ["lm_head.", "embed_out.", "decoder.weight", "decoder.bias"];
+
+/// Refuses published code that may change the attention, as gte-Qwen2's does, unless `is_causal` says what it computes.
+fn check_code(config: &Config) -> Result<(), LoadError> {
+    let key = "auto_map";
+    let code = config.optional::<serde_json::Map<String, serde_json::Value>>(key)?;
+    let replaces = |name: &String| name == "AutoModel" || name.ends_with("Classification");
+    if !code.is_some_and(|code| code.keys().any(replaces)) || config.keys().contains_key("is_causal") {
+        return Ok(());
+    }
+    let reason = "the code of this model is not run, and may let tokens see later ones: add `is_causal` to this file, `false` if it \
+                  does (gte-Qwen2), else `true`";
+    Err(config.invalid_value(key, reason))
+}
 
 /// Builds a classifier or an embedding model, or a slice of it; `strategy` is that of a token classifier.
 ///
@@ -39,19 +54,30 @@ pub(super) fn build(
     slice: Slice,
     strategy: AggregationStrategy,
 ) -> Result<(Built, WeightTotals), LoadError> {
+    check_code(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
-    let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
     let head = match found.task {
-        DecoderTask::Classification => HeadForm::Score(Classifier::read(&checkpoint.config)?),
+        DecoderTask::Classification => {
+            let settings = modules.as_ref().and_then(|modules| modules.settings.as_ref());
+            HeadForm::Score(Classifier::read_with(&checkpoint.config, settings)?)
+        }
         DecoderTask::TokenClassification => {
             HeadForm::Tokens(Labeller::read(&checkpoint.config, strategy)?, found.token_layer())
         }
-        _ => HeadForm::Modules(modules.unwrap_or_default()),
+        _ => {
+            let modules = match modules {
+                Some(modules) => modules.checked()?,
+                None => SentenceModules::pooled_by(Pooling::Mean),
+            };
+            let scores = Classifier::of_modules(&modules)?;
+            HeadForm::Modules(Box::new(modules), scores)
+        }
     };
     let (task, labels) = match &head {
         HeadForm::Score(classifier) => (classifier.task(), classifier.labels()),
         HeadForm::Tokens(labeller, _) => (Task::TokenClassification, labeller.labels()),
-        HeadForm::Modules(_) => (Task::Embedding, Vec::new()),
+        HeadForm::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
+        HeadForm::Modules(_, None) => (Task::Embedding, Vec::new()),
     };
     let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
     let is_encoder_decoder = decoder.encoder.is_some();
@@ -61,11 +87,10 @@ pub(super) fn build(
             reason: "an encoder-decoder gives no embeddings".into(),
         });
     }
-    let context = decoder.model_config.context;
     let limits = TokenLimits {
         vocabulary: decoder.model_config.vocabulary,
         types: 0,
-        context: max_tokens.unwrap_or(context).min(context),
+        context: decoder.model_config.context,
     };
     let texts = if found.task == DecoderTask::TokenClassification {
         Texts::Labelled
@@ -133,8 +158,8 @@ enum HeadForm {
     Score(Classifier),
     /// The named layer over every token.
     Tokens(Labeller, &'static str),
-    /// Pooling and the modules after it.
-    Modules(SentenceModules),
+    /// Pooling and the modules after it; with scores, what they mean.
+    Modules(Box<SentenceModules>, Option<Classifier>),
 }
 
 /// Reads the tokens of requests.
@@ -185,7 +210,9 @@ impl<O: Ops + Clone> TextDecoder<O> {
                 }
                 HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
                 HeadForm::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
-                HeadForm::Modules(modules) => Head::embedding(&mut layers, modules, width, None)?,
+                HeadForm::Modules(modules, scores) => {
+                    Head::embedding(&mut layers, (*modules, scores), width, None)?
+                }
             };
             last_stage = Some((ops.norm(norm.gamma, norm.beta, epsilon), head));
         }

@@ -83,6 +83,76 @@ fn a_directory_of_sentence_transformers_around_a_language_model_gives_its_embedd
     );
 }
 
+#[test]
+fn a_language_model_without_a_causal_mask_gives_the_embeddings_of_transformers() {
+    let dir = folder("qwen2-bidirectional");
+    let read = |file: &str| -> &'static [u8] { std::fs::read(dir.join(file)).unwrap().leak() };
+    let fixture = Fixture {
+        name: "qwen2-bidirectional",
+        config: read("config.json"),
+        weights: read("model.safetensors"),
+        tokenizer: Some(read("tokenizer.json")),
+        expected: read("expected.json"),
+    };
+    let parity = fixture.compare(&Device::Cpu).unwrap();
+    assert!(
+        parity.cases == 3 && parity.largest_difference < 1e-5,
+        "{parity:?}"
+    );
+}
+
+#[test]
+fn classifiers_see_later_tokens_only_without_a_causal_mask() {
+    let first_alone = |causal: Option<bool>| {
+        let dir = changed("llama-token-classification", |config| {
+            config.extend(causal.map(|causal| ("is_causal".into(), causal.into())));
+        });
+        let mut model = loaded(dir.path()).unwrap().model;
+        let answers = model.run(&[request(&[7, 8, 9], None), request(&[7, 8, 6], None)]);
+        let [one, other] = [0, 1].map(|index| logits(&answers[index])[..2].to_vec());
+        one == other
+    };
+    assert!(first_alone(None) && first_alone(Some(true)));
+    assert!(!first_alone(Some(false)));
+}
+
+#[test]
+fn a_causal_mask_that_cannot_be_taken_away_is_refused() {
+    let refused = |name: &str, change: fn(&mut serde_json::Map<String, serde_json::Value>)| {
+        let dir = changed(name, |config| {
+            config.insert("is_causal".into(), false.into());
+            change(config);
+        });
+        let error = loaded(dir.path()).err().unwrap().to_string();
+        assert!(error.contains("`is_causal`"), "{error}");
+    };
+    refused("qwen2", |_| {});
+    refused("bloom", |config| {
+        config.insert("architectures".into(), serde_json::json!(["BloomModel"]));
+    });
+    refused("mamba", |config| {
+        config.insert("architectures".into(), serde_json::json!(["MambaModel"]));
+    });
+}
+
+#[test]
+fn code_that_may_change_the_attention_is_refused_unless_the_mask_is_stated() {
+    let with_code = |causal: Option<bool>| {
+        changed("qwen2-bidirectional", |config| {
+            config.remove("is_causal");
+            config.extend(causal.map(|causal| ("is_causal".into(), causal.into())));
+            let code = serde_json::json!({"AutoModel": "modeling_qwen.Qwen2Model"});
+            config.insert("auto_map".into(), code);
+        })
+    };
+    let error = loaded(with_code(None).path()).err().unwrap().to_string();
+    assert!(
+        error.contains("`auto_map`") && error.contains("add `is_causal`"),
+        "{error}"
+    );
+    assert!(loaded(with_code(Some(false)).path()).is_ok());
+}
+
 /// Copies a fixture, with its `config.json` changed.
 fn changed(
     name: &str,

@@ -48,7 +48,6 @@ pub(super) fn build(
 ) -> Result<Built, LoadError> {
     let mut form = form(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
-    let max_tokens = modules.as_ref().and_then(|modules| modules.max_tokens);
     let head = HeadKind::read(task, &checkpoint.config, modules, strategy)?;
     let (task, labels) = head.described();
     let base = format!("{}.", form.base);
@@ -73,7 +72,7 @@ pub(super) fn build(
             checkpoint.weights.ignore(|tensor| tensor.contains(name));
         }
     }
-    let names = BaseNames { base, max_tokens };
+    let names = BaseNames { base };
     let model =
         with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, slice, (&form, head, &names))?);
     Ok(Built { model, task, labels })
@@ -83,8 +82,6 @@ pub(super) fn build(
 struct BaseNames {
     /// Prefix, with a point at its end.
     base: String,
-    /// Maximum length of a text, tokens; `None` for the context.
-    max_tokens: Option<usize>,
 }
 
 impl BaseNames {
@@ -229,8 +226,7 @@ impl<O: Ops> TextEncoder<O> {
             HeadKind::Tokens(_) => Texts::Labelled,
             _ => Texts::OneOrTwo,
         };
-        let mut limits = form.embeddings.limits;
-        limits.context = names.max_tokens.unwrap_or(limits.context).min(limits.context);
+        let limits = form.embeddings.limits;
         let mut input_stage = None;
         if slice.is_first() {
             let mut reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?;

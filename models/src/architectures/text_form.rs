@@ -317,6 +317,12 @@ impl TextForm {
         if config.optional::<bool>("is_decoder")?.unwrap_or(false) {
             return Err(config.invalid_value("is_decoder", "only encoders are supported"));
         }
+        // Files of old versions of transformers leave out what was the default of the class.
+        let config = &config.with_defaults(&[
+            ("hidden_act", "gelu".into()),
+            ("layer_norm_eps", 1e-12.into()),
+            ("type_vocab_size", 2.into()),
+        ]);
         Self::around(config, base, EncoderConfig::read(config)?, classifier)
     }
 

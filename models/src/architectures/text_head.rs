@@ -1,10 +1,11 @@
 //! Heads of text encoders: what the last slice computes from the vectors of the tokens.
 
 use super::layers::Layers;
-use super::text::SecondText;
+use super::second_text::SecondText;
 use super::text_form::{DenseForm, HeadBlock, HeadForm, ProjectionForm, TextForm};
-use crate::checkpoint::sentence::SentenceModules;
-use crate::checkpoint::{Config, LoadError};
+use super::vector_layer::{Residual, VectorLayer};
+use crate::checkpoint::sentence::SentenceLayer;
+use crate::checkpoint::{Config, LoadError, SentenceModules};
 use crate::ops::{Activation, Ops, Span};
 use crate::runtime::batch::{BatchResults, device_failed, rows};
 use crate::runtime::loaded::Task;
@@ -13,7 +14,7 @@ use crate::runtime::tensor::Tensor;
 use crate::runtime::usage::usage;
 use crate::tasks::answer_span::span_outputs;
 use crate::tasks::classification::Classifier;
-use crate::tasks::embedding::{Pooling, normalised, pooled};
+use crate::tasks::embedding::{Pooling, pooled};
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::{Labeller, TokenText};
 
@@ -41,8 +42,8 @@ pub(super) enum HeadKind {
     Spans,
     /// Labels of the tokens.
     Tokens(Labeller),
-    /// A vector; the modules of sentence-transformers, or the pooling of the class without them.
-    Embedding(SentenceModules),
+    /// A vector; the modules of sentence-transformers, or the pooling of the class without them. With scores, what they mean.
+    Embedding(Box<SentenceModules>, Option<Classifier>),
 }
 
 /// A task's head on a device.
@@ -60,12 +61,14 @@ pub(super) enum Head<O: Ops> {
         layers: HeadLayers<O>,
         labeller: Labeller,
     },
-    /// Vectors.
+    /// Vectors, or scores.
     Embedding {
         pooling: Pooling,
-        layers: Vec<(O::Linear, Option<Activation>)>,
+        layers: Vec<VectorLayer<O>>,
         width: usize,
-        normalise: bool,
+        /// Number of elements that are kept.
+        kept: usize,
+        scores: Option<Classifier>,
     },
 }
 
@@ -104,17 +107,21 @@ impl HeadKind {
     ) -> Result<Self, LoadError> {
         match task {
             TextTask::TokenClassification => Ok(Self::Tokens(Labeller::read(config, strategy)?)),
-            TextTask::Classification => Ok(Self::Classes(Classifier::read(config)?)),
+            TextTask::Classification => {
+                let settings = modules.as_ref().and_then(|modules| modules.settings.as_ref());
+                Ok(Self::Classes(Classifier::read_with(config, settings)?))
+            }
             TextTask::QuestionAnswering if config.labels()?.len() != 2 => {
                 Err(config.invalid_value("id2label", "a span needs two labels, its start and its end"))
             }
             TextTask::QuestionAnswering => Ok(Self::Spans),
             TextTask::Embedding(pooling) => {
-                let alone = || SentenceModules {
-                    pooling,
-                    ..SentenceModules::default()
+                let modules = match modules {
+                    Some(modules) => modules.checked()?,
+                    None => SentenceModules::pooled_by(pooling),
                 };
-                Ok(Self::Embedding(modules.unwrap_or_else(alone)))
+                let scores = Classifier::of_modules(&modules)?;
+                Ok(Self::Embedding(Box::new(modules), scores))
             }
         }
     }
@@ -125,7 +132,8 @@ impl HeadKind {
             Self::Classes(classifier) => (classifier.task(), classifier.labels()),
             Self::Spans => (Task::QuestionAnswering, Vec::new()),
             Self::Tokens(labeller) => (Task::TokenClassification, labeller.labels()),
-            Self::Embedding(_) => (Task::Embedding, Vec::new()),
+            Self::Embedding(_, Some(scores)) => (scores.task(), scores.labels()),
+            Self::Embedding(_, None) => (Task::Embedding, Vec::new()),
         }
     }
 }
@@ -151,8 +159,9 @@ impl<O: Ops> Head<O> {
                 layers: HeadLayers::take(layers, form, &form.tokens, labeller.len())?,
                 labeller,
             },
-            HeadKind::Embedding(modules) => {
-                Self::embedding(layers, modules, form.encoder.width, form.vector.projection)?
+            HeadKind::Embedding(modules, scores) => {
+                let (width, projection) = (form.encoder.width, form.vector.projection);
+                Self::embedding(layers, (*modules, scores), width, projection)?
             }
         })
     }
@@ -212,13 +221,13 @@ impl<O: Ops> Head<O> {
         })
     }
 
-    /// Takes the layers after the pooling of an embedding model.
+    /// Takes the layers after the pooling of an embedding model, or of a cross-encoder with the meaning of its scores.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// As [`Weights::take`](crate::checkpoint::Weights::take); [`LoadError::UnusedTensors`] for others in the file of a layer.
     pub(super) fn embedding(
         layers: &mut Layers<'_, O>,
-        modules: SentenceModules,
+        (modules, scores): (SentenceModules, Option<Classifier>),
         mut width: usize,
         projection: Option<ProjectionForm>,
     ) -> Result<Self, LoadError> {
@@ -229,23 +238,28 @@ impl<O: Ops> Head<O> {
             bias,
         }) = projection
         {
-            taken.push((layers.linear_with(name, width, outputs, bias)?, None));
+            taken.push(VectorLayer::Dense {
+                linear: layers.linear_with(name, width, outputs, bias)?,
+                activation: None,
+                residual: Residual::No,
+            });
             width = outputs;
         }
-        for mut dense in modules.dense {
-            let mut own = Layers {
-                ops: layers.ops,
-                weights: &mut dense.weights,
-            };
-            let layer = own.linear_with("linear", width, dense.outputs, dense.bias)?;
-            taken.push((layer, dense.activation));
-            width = dense.outputs;
+        for layer in modules.layers {
+            taken.push(match layer {
+                SentenceLayer::Dense(dense) => {
+                    let inputs = std::mem::replace(&mut width, dense.outputs);
+                    VectorLayer::take(layers.ops, dense, inputs)?
+                }
+                SentenceLayer::Normalise => VectorLayer::length_one(layers.ops, width),
+            });
         }
         Ok(Self::Embedding {
-            pooling: modules.pooling,
+            pooling: modules.pooling.unwrap_or(Pooling::Mean),
             layers: taken,
             width,
-            normalise: modules.normalise,
+            kept: modules.kept.unwrap_or(width),
+            scores,
         })
     }
 
@@ -333,19 +347,16 @@ impl<O: Ops> Head<O> {
                 pooling,
                 layers,
                 width: last,
-                normalise,
+                kept,
+                scores,
             } => {
-                let mut vectors = vectors(ops, states, width, masks, *pooling)?;
-                for (layer, activation) in layers {
-                    vectors = ops.multiply(&vectors, layer);
-                    if let Some(activation) = activation {
-                        vectors = ops.activate(vectors, *activation, false);
-                    }
-                }
+                let vectors = vectors(ops, states, width, masks, *pooling)?;
+                let vectors = layers.iter().fold(vectors, |x, layer| layer.applied(ops, &x));
                 let outputs = rows(ops, &vectors, *last)?.into_iter().map(|mut vector| {
-                    if *normalise {
-                        normalised(&mut vector);
+                    if let Some(scores) = scores {
+                        return scores.outputs(&vector);
                     }
+                    vector.truncate(*kept);
                     Ok(vec![Tensor::from_f32("embedding", &[vector.len()], &vector)?])
                 });
                 Ok(outputs.collect())
@@ -438,11 +449,12 @@ fn vectors<O: Ops>(
     masks: &[&[bool]],
     pooling: Pooling,
 ) -> Result<O::Matrix, ModelError> {
-    if let Pooling::First | Pooling::Last | Pooling::End = pooling {
+    if let Pooling::First | Pooling::FirstVisible | Pooling::Last | Pooling::End = pooling {
         let mut next = 0;
         let chosen = masks.iter().map(|mask| {
             next += mask.len();
             let place = match pooling {
+                Pooling::FirstVisible => mask.iter().position(|visible| *visible),
                 Pooling::Last => mask.iter().rposition(|visible| *visible),
                 Pooling::End => mask.len().checked_sub(1),
                 _ => None,

@@ -121,6 +121,17 @@ impl Config {
         })
     }
 
+    /// Returns the configuration with these values of keys that it lacks, or has as null.
+    pub(crate) fn with_defaults(&self, defaults: &[(&str, Value)]) -> Self {
+        let mut all = self.clone();
+        for (key, value) in defaults {
+            if self.keys.get(*key).is_none_or(Value::is_null) {
+                all.set(key, value.clone());
+            }
+        }
+        all
+    }
+
     /// Sets the value of a key.
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         self.keys.insert(key.to_owned(), value);

@@ -8,6 +8,7 @@ mod error;
 mod files;
 pub(crate) mod generation_config;
 mod gguf;
+mod preprocessor;
 pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
@@ -31,6 +32,7 @@ use files::{
 pub use generation_config::{EarlyStopping, GenerationConfig};
 pub use sentence::SentenceModules;
 pub use token_rules::TokenRules;
+use tokenizer_settings::SequenceSettings;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
 
@@ -51,7 +53,7 @@ pub struct Checkpoint {
     pub chat: ChatTemplate,
     /// The modules after the encoder, if sentence-transformers saved the directory.
     pub sentence: Option<SentenceModules>,
-    /// `preprocessor_config.json`, if there is one: how image files become tensors.
+    /// `image_processor` of `processor_config.json`, else `preprocessor_config.json`, if there is one: how image files become tensors.
     pub preprocessor: Option<Config>,
 }
 
@@ -66,6 +68,8 @@ pub struct TokenizerFile {
     pub types: bool,
     /// Text of the padding token, if the files beside it state it.
     pub(crate) padding: Option<String>,
+    /// How texts become sequences.
+    pub(crate) sequences: SequenceSettings,
     /// What becomes of a text before it is tokenized.
     pub(crate) preparation: sentence::Preparation,
 }
@@ -90,8 +94,8 @@ impl TokenizerFile {
         };
         let config = optional_config(dir, "tokenizer_config.json")?;
         let mut specials = slow_tokenizer::special_tokens(dir, config.as_ref(), BTreeMap::new())?;
-        let types = match config {
-            Some(config) => takes_types(&config)?,
+        let types = match &config {
+            Some(config) => takes_types(config)?,
             None => true,
         };
         Ok(Some(Self {
@@ -99,6 +103,7 @@ impl TokenizerFile {
             json: json.into(),
             types,
             padding: specials.remove("pad_token"),
+            sequences: SequenceSettings::read(dir, config.as_ref())?,
             preparation: sentence::Preparation::default(),
         }))
     }
@@ -162,10 +167,11 @@ impl Checkpoint {
         }
         let display = |path: &Path| path.display().to_string();
         let (sentence, folder) = SentenceModules::open(dir)?.unzip();
-        let preparation = sentence
-            .as_ref()
-            .map(|modules: &SentenceModules| modules.preparation.clone());
-        let mut preparation = preparation.unwrap_or_default();
+        let modules: Option<&SentenceModules> = sentence.as_ref();
+        let mut preparation = modules
+            .map(|modules| modules.preparation.clone())
+            .unwrap_or_default();
+        let max_tokens = modules.and_then(|modules| modules.max_tokens);
         let whole = dir;
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
         let mut config = Config::open(dir)?;
@@ -181,10 +187,15 @@ impl Checkpoint {
         if let Some(renamed) = timm::renamed(&config) {
             weights.rename(renamed);
         }
-        let preprocessor = match optional_config(dir, "preprocessor_config.json")? {
+        let preprocessor = match preprocessor::read(dir, &config)? {
             None => timm::preprocessor(&config)?,
             stated => stated,
         };
+        let mut tokenizer = TokenizerFile::beside(dir)?;
+        if let Some(file) = &mut tokenizer {
+            file.preparation = preparation;
+            file.sequences.max_tokens = max_tokens.or(file.sequences.max_tokens);
+        }
         Ok(Self {
             sentence,
             name: whole
@@ -195,7 +206,7 @@ impl Checkpoint {
             generation: GenerationConfig::open(dir, &config)?,
             config,
             weights,
-            tokenizer: TokenizerFile::beside(dir)?.map(|file| TokenizerFile { preparation, ..file }),
+            tokenizer,
             chat: ChatTemplate::open(dir)?,
             preprocessor,
         })
@@ -230,6 +241,7 @@ impl Checkpoint {
                 json,
                 types: true,
                 padding: None,
+                sequences: SequenceSettings::default(),
                 preparation: sentence::Preparation::default(),
             }),
             chat: ChatTemplate::default(),

@@ -1,63 +1,45 @@
 //! Directories of sentence-transformers: `modules.json` names the modules after the encoder, with a folder for each.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+mod settings;
+
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::{Config, LoadError, MAX_CONFIG, Weights, open_weights, optional_config, read_capped};
+pub(crate) use self::settings::Preparation;
+use super::files::{MAX_CONFIG, open_weights, optional_config, read_capped};
+use super::{Config, LoadError, Weights};
 use crate::ops::Activation;
 use crate::tasks::embedding::Pooling;
 
-/// What follows the encoder in an embedding model.
+/// What follows the encoder in an embedding model or a cross-encoder.
 #[derive(Debug)]
 pub struct SentenceModules {
-    /// Vector of a text from those of its tokens.
-    pub(crate) pooling: Pooling,
-    /// Layers after the pooling.
-    pub(crate) dense: Vec<SentenceDense>,
-    /// Whether the vector is divided by its length.
-    pub(crate) normalise: bool,
-    /// Maximum length of a text, tokens; `None` for the model's context.
+    /// Vector of a text from those of its tokens; `None` without the module `Pooling`.
+    pub(crate) pooling: Option<Pooling>,
+    /// What becomes of that vector, in order.
+    pub(crate) layers: Vec<SentenceLayer>,
+    /// Whether the last layer gives scores instead of a vector.
+    pub(crate) is_scored: bool,
+    /// Number of elements of the vector that are kept; `None` for all.
+    pub(crate) kept: Option<usize>,
+    /// Maximum length of a text, tokens; `None` for that of the tokenizer.
     pub(crate) max_tokens: Option<usize>,
     /// What becomes of a text before it is tokenized.
     pub(crate) preparation: Preparation,
+    /// `config_sentence_transformers.json`.
+    pub(crate) settings: Option<Config>,
+    /// Name of `modules.json` in errors.
+    file: String,
 }
 
-/// What becomes of a text before it is tokenized.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Preparation {
-    /// Whether spaces at its ends are dropped.
-    pub strip: bool,
-    /// Whether it is written in lower case.
-    pub lower: bool,
-    /// Put in front of it, unless a request names another prompt.
-    pub prompt: String,
-    /// Name of that, which may also name an adapter of the model.
-    pub prompt_name: Option<String>,
-    /// The prompts that a request may name.
-    pub prompts: BTreeMap<String, String>,
-}
-
-impl Preparation {
-    /// Returns the text to tokenize, with a prompt in front of it.
-    pub(crate) fn applied<'a>(&self, text: &'a str, prompt: &str) -> Cow<'a, str> {
-        let mut text = Cow::Borrowed(text);
-        if !prompt.is_empty() {
-            text = format!("{prompt}{text}").into();
-        }
-        if self.strip {
-            text = match text {
-                Cow::Borrowed(text) => text.trim().into(),
-                Cow::Owned(text) => text.trim().to_owned().into(),
-            };
-        }
-        if self.lower {
-            text = text.to_lowercase().into();
-        }
-        text
-    }
+/// A module after the pooling.
+#[derive(Debug)]
+pub(crate) enum SentenceLayer {
+    /// A linear layer.
+    Dense(SentenceDense),
+    /// Divides the vector by its length.
+    Normalise,
 }
 
 /// A linear layer with its activation.
@@ -69,21 +51,10 @@ pub(crate) struct SentenceDense {
     pub bias: bool,
     /// Its activation; `None` for the identity.
     pub activation: Option<Activation>,
-    /// The tensors `linear.weight` and `linear.bias`.
+    /// Whether its input is added to its result: by the layer `residual` if their sizes differ.
+    pub residual: bool,
+    /// The tensors `linear.weight` and `linear.bias`, and `residual.weight`.
     pub weights: Weights,
-}
-
-impl Default for SentenceModules {
-    /// The mean of the tokens, which sentence-transformers uses for a directory without `modules.json`.
-    fn default() -> Self {
-        Self {
-            pooling: Pooling::Mean,
-            dense: Vec::new(),
-            normalise: false,
-            max_tokens: None,
-            preparation: Preparation::default(),
-        }
-    }
 }
 
 /// An entry of `modules.json`.
@@ -94,89 +65,134 @@ struct Module {
     kind: String,
 }
 
+/// Name of the vector of a text among what modules read and write.
+const VECTOR: &str = "sentence_embedding";
+
 impl SentenceModules {
+    /// A pooling alone, of a directory without `modules.json`.
+    pub(crate) fn pooled_by(pooling: Pooling) -> Self {
+        Self {
+            pooling: Some(pooling),
+            ..Self::empty("modules.json".into())
+        }
+    }
+
+    fn empty(file: String) -> Self {
+        Self {
+            pooling: None,
+            layers: Vec::new(),
+            is_scored: false,
+            kept: None,
+            max_tokens: None,
+            preparation: Preparation::default(),
+            settings: None,
+            file,
+        }
+    }
+
     /// Reads the modules of a directory, if it has `modules.json`, with the folder of the encoder, relative to it.
     ///
     /// # Errors
-    /// [`LoadError`] for a file that is missing or malformed, and for a module that is not supported.
+    /// [`LoadError`] for a file that is missing or malformed, and for a module or setting that is not supported.
     pub(crate) fn open(dir: &Path) -> Result<Option<(Self, String)>, LoadError> {
         let file = dir.join("modules.json");
         if !file.exists() {
             return Ok(None);
         }
-        let shown = file.display().to_string();
-        let bad = |reason: String| LoadError::BadConfig {
-            file: shown.clone(),
-            reason,
-        };
+        let mut read = Self::empty(file.display().to_string());
         let json = read_capped(&file, MAX_CONFIG)?;
-        let modules: Vec<Module> = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
-        let (mut read, mut encoder) = (Self::default(), None);
-        read.preparation.strip = true;
-        read_prompts(dir, &mut read.preparation)?;
+        let modules: Vec<Module> =
+            serde_json::from_slice(&json).map_err(|error| read.bad(error.to_string()))?;
+        let (mut encoder, mut has_vector) = (None, false);
+        read.settings = settings::model(dir, &mut read.preparation)?;
+        if let Some(settings) = &read.settings {
+            read.kept = settings.optional_size("truncate_dim")?;
+        }
         for Module { path, kind } in modules {
             // Only folders of this directory are allowed.
             if path.contains(['/', '\\']) || path == ".." {
-                return Err(bad(format!("`{path}` is not a folder of its directory")));
+                return Err(read.bad(format!("`{path}` is not a folder of its directory")));
             }
             let folder = dir.join(&path);
-            match kind.rsplit('.').next().unwrap_or_default() {
+            let name = kind.rsplit('.').next().unwrap_or_default();
+            if read.is_scored {
+                return Err(read.bad(format!("the module `{kind}` after the scores is not supported")));
+            }
+            match name {
                 "Transformer" => {
-                    (read.max_tokens, read.preparation.lower) = encoder_settings(&folder)?;
+                    (read.max_tokens, read.preparation.lower) = settings::encoder(&folder)?;
                     encoder = Some(path);
                 }
                 // An encoder of texts and images, with projections.
-                "CLIPModel" => encoder = Some(path),
-                "Pooling" => read.pooling = pooling(&folder, &mut read.preparation)?,
-                "Dense" => read.dense.push(dense(&folder)?),
-                "Normalize" => read.normalise = true,
-                _ => return Err(bad(format!("the module `{kind}` is not supported"))),
+                "CLIPModel" => (encoder, has_vector) = (Some(path), true),
+                "Pooling" if !has_vector => {
+                    read.pooling = Some(pooling(&folder, &mut read.preparation)?);
+                    has_vector = true;
+                }
+                "Dense" | "Normalize" if !has_vector => {
+                    let reason = format!("the module `{kind}` before a `Pooling`: {PER_TOKEN}");
+                    return Err(read.bad(reason));
+                }
+                "Dense" => {
+                    let (layer, is_scored) = dense(&folder)?;
+                    read.layers.push(SentenceLayer::Dense(layer));
+                    read.is_scored = is_scored;
+                }
+                "Normalize" => {
+                    if let Some(config) = optional_config(&folder, "config.json")? {
+                        check_names(&config, &[VECTOR])?;
+                    }
+                    read.layers.push(SentenceLayer::Normalise);
+                }
+                _ => return Err(read.bad(format!("the module `{kind}` is not supported"))),
             }
         }
-        let encoder = encoder.ok_or_else(|| bad("it has no module `Transformer`".into()))?;
+        let encoder = encoder.ok_or_else(|| read.bad("it has no module `Transformer`"))?;
         Ok(Some((read, encoder)))
     }
+
+    /// Refuses modules that give neither a vector of a text nor a score, for an encoder without a head.
+    ///
+    /// # Errors
+    /// [`LoadError::BadConfig`], and [`LoadError::BadKey`] for a cross-encoder without a layer of scores.
+    pub(crate) fn checked(self) -> Result<Self, LoadError> {
+        if self.pooling.is_none() {
+            return Err(self.bad(format!("it has no module `Pooling`: {PER_TOKEN}")));
+        }
+        let settings = self.settings.as_ref().filter(|_| !self.is_scored);
+        if let Some(settings) = settings
+            && settings.optional::<String>(settings::KIND)?.as_deref() == Some(settings::CROSS_ENCODER)
+        {
+            let reason = "a cross-encoder needs a classifier in `architectures` of config.json, or a module `Dense` whose \
+                          `module_output_name` is `scores`";
+            return Err(settings.invalid_value(settings::KIND, reason));
+        }
+        Ok(self)
+    }
+
+    fn bad(&self, reason: impl Into<String>) -> LoadError {
+        LoadError::BadConfig {
+            file: self.file.clone(),
+            reason: reason.into(),
+        }
+    }
 }
 
-/// Reads the maximum length of a text, which is else that of the tokenizer, and whether texts are written in lower case.
-fn encoder_settings(folder: &Path) -> Result<(Option<usize>, bool), LoadError> {
-    let settings = optional_config(folder, "sentence_bert_config.json")?;
-    let (mut longest, mut lower) = (None, false);
-    if let Some(settings) = settings {
-        longest = settings.optional_size("max_seq_length")?;
-        lower = settings.optional("do_lower_case")?.unwrap_or(false);
-    }
-    if longest.is_none()
-        && let Some(tokenizer) = optional_config(folder, "tokenizer_config.json")?
-    {
-        // Without a limit it is a huge number, also as a float.
-        let stated = tokenizer
-            .keys()
-            .get("model_max_length")
-            .and_then(serde_json::Value::as_u64);
-        longest = stated
-            .and_then(|stated| usize::try_from(stated).ok())
-            .filter(|stated| *stated > 0);
-    }
-    Ok((longest, lower))
-}
+/// Why a directory without a pooling is refused.
+const PER_TOKEN: &str = "a model of one vector for each token (ColBERT) is not supported, only one of a vector or a score for each text";
 
-/// Reads the prompts of `config_sentence_transformers.json`, and which of them is put in front of every text.
-fn read_prompts(dir: &Path, preparation: &mut Preparation) -> Result<(), LoadError> {
-    let Some(config) = optional_config(dir, "config_sentence_transformers.json")? else {
-        return Ok(());
+/// Refuses a module that reads something other than the vector of a text, or writes something else than `outputs`. Returns what it
+/// writes.
+fn check_names(config: &Config, outputs: &[&str]) -> Result<String, LoadError> {
+    let named = |key: &str, allowed: &[&str]| {
+        let name = config.optional::<String>(key)?.unwrap_or_else(|| VECTOR.into());
+        if allowed.contains(&name.as_str()) {
+            return Ok(name);
+        }
+        Err(config.invalid_value(key, format!("{} is supported", allowed.join(" or "))))
     };
-    preparation.prompts = config
-        .optional::<BTreeMap<String, String>>("prompts")?
-        .unwrap_or_default();
-    let key = "default_prompt_name";
-    preparation.prompt_name = config.optional::<String>(key)?;
-    if let Some(name) = &preparation.prompt_name {
-        let prompt = preparation.prompts.get(name).cloned();
-        preparation.prompt =
-            prompt.ok_or_else(|| config.invalid_value(key, "`prompts` has no prompt of this name"))?;
-    }
-    Ok(())
+    named("module_input_name", &[VECTOR])?;
+    named("module_output_name", outputs)
 }
 
 fn pooling(folder: &Path, preparation: &mut Preparation) -> Result<Pooling, LoadError> {
@@ -191,7 +207,7 @@ fn pooling(folder: &Path, preparation: &mut Preparation) -> Result<Pooling, Load
         preparation.prompts.clear();
     }
     let modes = [
-        ("cls", "pooling_mode_cls_token", Pooling::First),
+        ("cls", "pooling_mode_cls_token", Pooling::FirstVisible),
         ("mean", "pooling_mode_mean_tokens", Pooling::Mean),
         ("max", "pooling_mode_max_tokens", Pooling::Max),
         (
@@ -207,28 +223,60 @@ fn pooling(folder: &Path, preparation: &mut Preparation) -> Result<Pooling, Load
         ("lasttoken", "pooling_mode_lasttoken", Pooling::Last),
     ];
     let key = "pooling_mode";
-    let named = config.optional::<String>(key)?;
+    let stated = config.optional::<Named>(key)?.map(Named::names);
     let mut chosen = Vec::new();
-    for (name, flag, pooling) in modes {
-        if config.optional::<bool>(flag)?.unwrap_or(false) || named.as_deref() == Some(name) {
-            chosen.push(pooling);
+    match &stated {
+        Some(names) => {
+            for own in names {
+                let known = modes.iter().find(|(name, ..)| name == own);
+                let (.., pooling) = known.ok_or_else(|| config.invalid_value(key, ONE_POOLING))?;
+                chosen.push(*pooling);
+            }
+        }
+        None => {
+            for (_, flag, pooling) in modes {
+                if config.optional::<bool>(flag)?.unwrap_or(false) {
+                    chosen.push(pooling);
+                }
+            }
         }
     }
     match chosen.as_slice() {
+        [] if stated.is_none() => Ok(Pooling::Mean),
         [pooling] => Ok(*pooling),
-        _ => Err(config.invalid_value(
-            key,
-            "exactly one of cls, mean, max, mean_sqrt_len_tokens, weightedmean and lasttoken is supported",
-        )),
+        _ if stated.is_some() => Err(config.invalid_value(key, ONE_POOLING)),
+        _ => Err(config.invalid_value("pooling_mode_*", format!("several flags are true; {ONE_POOLING}"))),
     }
 }
 
-fn dense(folder: &Path) -> Result<SentenceDense, LoadError> {
+const ONE_POOLING: &str =
+    "exactly one of cls, mean, max, mean_sqrt_len_tokens, weightedmean and lasttoken is supported";
+
+/// A name, or a list of names.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Named {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Named {
+    fn names(self) -> Vec<String> {
+        match self {
+            Self::One(name) => vec![name],
+            Self::Several(names) => names,
+        }
+    }
+}
+
+/// Reads a linear layer, and whether it gives scores.
+fn dense(folder: &Path) -> Result<(SentenceDense, bool), LoadError> {
     let config = Config::open(folder)?;
+    let output = check_names(&config, &[VECTOR, "scores"])?;
     let key = "activation_function";
     let name = config.optional::<String>(key)?.unwrap_or_else(|| "Tanh".into());
     let file = folder.join("model.safetensors");
-    Ok(SentenceDense {
+    let layer = SentenceDense {
         outputs: config.size("out_features")?,
         bias: config.optional("bias")?.unwrap_or(true),
         activation: match name.rsplit('.').next().unwrap_or_default() {
@@ -238,21 +286,8 @@ fn dense(folder: &Path) -> Result<SentenceDense, LoadError> {
             "GELU" => Some(Activation::Gelu),
             _ => return Err(config.invalid_value(key, "Identity, Tanh, ReLU and GELU are supported")),
         },
+        residual: config.optional("use_residual")?.unwrap_or(false),
         weights: Weights::from_file(file.display().to_string(), open_weights(folder, &file)?)?,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_is_prepared_as_sentence_transformers_does_it() {
-        let mut preparation = Preparation::default();
-        assert_eq!(preparation.applied(" The Sea ", ""), " The Sea ");
-        preparation.strip = true;
-        assert_eq!(preparation.applied(" The Sea ", ""), "The Sea");
-        preparation.lower = true;
-        assert_eq!(preparation.applied(" The Sea ", "Query: "), "query:  the sea");
-    }
+    };
+    Ok((layer, output == "scores"))
 }

@@ -1,11 +1,53 @@
 //! Settings of `tokenizer_config.json` that replace those of `tokenizer.json`, as the tokenizers of transformers apply them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
-use super::slow_tokenizer::class_and_type;
-use super::{LoadError, optional_config};
+use super::slow_tokenizer::{class_and_type, special_tokens};
+use super::{Config, LoadError, optional_config};
+
+/// How texts become sequences, by `tokenizer_config.json`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct SequenceSettings {
+    /// Maximum length of a text, tokens; `None` for the context.
+    pub max_tokens: Option<usize>,
+    /// Whether the beginning of a longer text is cut off instead of its end.
+    pub cuts_beginning: bool,
+    /// Whether padding would come before a text: then the context of a question precedes it.
+    pub pads_beginning: bool,
+}
+
+impl SequenceSettings {
+    /// Reads `model_max_length`, `truncation_side` and `padding_side` of a directory's `tokenizer_config.json`, here `config`.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for another side than `left` and `right`.
+    pub(super) fn read(dir: &Path, config: Option<&Config>) -> Result<Self, LoadError> {
+        // Without a limit it is a huge number, also as a float.
+        let longest = config.and_then(|config| config.keys().get("model_max_length")?.as_u64());
+        let longest = longest.and_then(|longest| usize::try_from(longest).ok());
+        let is_xlnet = match class_and_type(dir, config)? {
+            (Some(class), _) => class.trim_end_matches("Fast") == "XLNetTokenizer",
+            (None, model_type) => model_type.as_deref() == Some("xlnet"),
+        };
+        let is_left = |key: &str, default: bool| {
+            let Some(config) = config else { return Ok(default) };
+            match config.optional::<String>(key)?.as_deref() {
+                None => Ok(default),
+                Some("left") => Ok(true),
+                Some("right") => Ok(false),
+                Some(_) => Err(config.invalid_value(key, "left and right are supported")),
+            }
+        };
+        Ok(Self {
+            max_tokens: longest.filter(|longest| *longest > 0),
+            cuts_beginning: is_left("truncation_side", false)?,
+            pads_beginning: is_left("padding_side", is_xlnet)?,
+        })
+    }
+}
 
 /// Classes of tokenizers whose normalizer is that of BERT.
 const OF_BERT: [&str; 8] = [
@@ -48,6 +90,16 @@ const OF_GPT2: [&str; 6] = [
 const TYPES_OF_GPT2: [&str; 5] = ["bart", "gpt2", "longformer", "roberta", "roberta-prelayernorm"];
 const PREFIX_SPACE: &str = "add_prefix_space";
 
+/// Classes of tokenizers that write the post-processor anew: by two flags, the beginning and the end of a text are added.
+const OF_LLAMA: [&str; 4] = [
+    "CodeLlamaTokenizer",
+    "CohereTokenizer",
+    "GemmaTokenizer",
+    "LlamaTokenizer",
+];
+const ADD_BOS: &str = "add_bos_token";
+const ADD_EOS: &str = "add_eos_token";
+
 /// Returns the content of a directory's `tokenizer.json`, here `json`, with the settings of its `tokenizer_config.json`.
 ///
 /// # Errors
@@ -63,6 +115,9 @@ pub(super) fn applied(dir: &Path, json: Vec<u8>) -> Result<Vec<u8>, LoadError> {
         None => model_type.as_deref().is_some_and(|name| types.contains(&name)),
     };
     let stated = |key: &str| config.keys().get(key).filter(|value| value.is_boolean());
+    if is_of(&OF_LLAMA, &[]) && (stated(ADD_BOS).is_some() || stated(ADD_EOS).is_some()) {
+        return with_ends(dir, &config, json);
+    }
     let (parts, settings): (&[&str], Vec<(&str, &Value)>) = if is_of(&OF_BERT, &TYPES_OF_BERT) {
         let settings = NORMALIZER
             .iter()
@@ -101,10 +156,62 @@ pub(super) fn applied(dir: &Path, json: Vec<u8>) -> Result<Vec<u8>, LoadError> {
     })
 }
 
+/// Returns the content of a `tokenizer.json` that adds the beginning and the end of a text as the flags say. A file that does not
+/// know the tokens stays as it is.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a token that is none.
+fn with_ends(dir: &Path, config: &Config, json: Vec<u8>) -> Result<Vec<u8>, LoadError> {
+    let Ok(Value::Object(mut tokenizer)) = serde_json::from_slice::<Value>(&json) else {
+        return Ok(json);
+    };
+    let mut texts = special_tokens(dir, Some(config), BTreeMap::new())?;
+    let id = |text: &str| {
+        let added = tokenizer.get("added_tokens").and_then(Value::as_array);
+        let mut added = added.into_iter().flatten();
+        let own = added.find(|token| token.get("content").and_then(Value::as_str) == Some(text));
+        let vocabulary = || tokenizer.get("model")?.get("vocab")?.get(text);
+        own.and_then(|token| token.get("id")).or_else(vocabulary).cloned()
+    };
+    let (mut ends, mut known) = ([None, None], Map::new());
+    for ((end, flag), (key, default)) in ends
+        .iter_mut()
+        .zip([ADD_BOS, ADD_EOS])
+        .zip([("bos_token", true), ("eos_token", false)])
+    {
+        if !config.optional::<bool>(flag)?.unwrap_or(default) {
+            continue;
+        }
+        let text = texts.remove(key).unwrap_or_default();
+        let Some(id) = id(&text) else {
+            return Ok(json);
+        };
+        known.insert(text.clone(), json!({"id": text, "ids": [id], "tokens": [text]}));
+        *end = Some(text);
+    }
+    let [first, last] = ends;
+    let around = |text: &str, kind: u8| {
+        let special = |token: &Option<String>| {
+            let token = token.as_ref()?;
+            Some(json!({"SpecialToken": {"id": token, "type_id": kind}}))
+        };
+        let text = json!({"Sequence": {"id": text, "type_id": kind}});
+        let parts = [special(&first), Some(text), special(&last)];
+        parts.into_iter().flatten().collect::<Vec<Value>>()
+    };
+    let pair = [around("A", 0), around("B", 1)].concat();
+    let template = json!({
+        "type": "TemplateProcessing",
+        "single": around("A", 0),
+        "pair": pair,
+        "special_tokens": known,
+    });
+    tokenizer.insert("post_processor".into(), template);
+    Ok(Value::Object(tokenizer).to_string().into_bytes())
+}
+
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn changed(model_type: &str, settings: &Value, tokenizer: &Value) -> Value {
@@ -138,6 +245,64 @@ mod tests {
         assert_eq!(changed("llama", &settings, &tokenizer), tokenizer);
         let other = json!({"normalizer": {"type": "Lowercase"}});
         assert_eq!(changed("bert", &settings, &other), other);
+    }
+
+    #[test]
+    fn the_flags_of_llama_decide_which_tokens_are_added() {
+        let special = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+        let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+        let tokenizer = json!({
+            "added_tokens": [{"id": 1, "content": "<s>"}],
+            "model": {"vocab": {"<s>": 1, "</s>": 2}},
+            "post_processor": {"type": "TemplateProcessing", "single": [special("<s>"), text]},
+        });
+        let single = |settings: Value| {
+            let mut all = json!({"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "eos_token": {"content": "</s>"}});
+            for (key, value) in settings.as_object().unwrap() {
+                all[key] = value.clone();
+            }
+            changed("mistral", &all, &tokenizer)["post_processor"].clone()
+        };
+        let both = single(json!({"add_eos_token": true}));
+        assert_eq!(both["single"], json!([special("<s>"), text, special("</s>")]));
+        assert_eq!(both["special_tokens"]["</s>"]["ids"], json!([2]));
+        let neither = single(json!({"add_bos_token": false, "add_eos_token": false}));
+        assert_eq!(neither["single"], json!([text]));
+        // Without flags, by other classes and without the token the file stays as it is.
+        for settings in [
+            json!({}),
+            json!({"add_bos_token": false, "tokenizer_class": "Qwen2Tokenizer"}),
+            json!({"add_eos_token": true, "eos_token": "<end>"}),
+        ] {
+            assert_eq!(single(settings), tokenizer["post_processor"]);
+        }
+    }
+
+    #[test]
+    fn sequences_are_cut_as_the_configuration_says() {
+        let read = |model_type: &str, settings: Value| {
+            let dir = tempfile::tempdir().unwrap();
+            let model = json!({"model_type": model_type}).to_string();
+            std::fs::write(dir.path().join("config.json"), model).unwrap();
+            let config = Config::parse("tokenizer_config.json", settings.to_string().as_bytes()).unwrap();
+            SequenceSettings::read(dir.path(), Some(&config))
+        };
+        assert_eq!(
+            read("bert", json!({"model_max_length": 1e30})).unwrap(),
+            SequenceSettings::default()
+        );
+        let stated = read("bert", json!({"model_max_length": 8, "truncation_side": "left"})).unwrap();
+        assert_eq!((stated.max_tokens, stated.cuts_beginning), (Some(8), true));
+        assert!(read("xlnet", json!({})).unwrap().pads_beginning);
+        assert!(
+            !read("xlnet", json!({"padding_side": "right"}))
+                .unwrap()
+                .pads_beginning
+        );
+        let error = read("bert", json!({"truncation_side": "middle"}))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("truncation_side"), "{error}");
     }
 
     #[test]

@@ -170,6 +170,7 @@ fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> 
         positions: decoder.inputs.positions,
         layers: decoder.layers,
         final_norm: decoder.final_norm,
+        head_layer: None,
         head,
         weight_type: weights.weight_type(),
         encoder: Some(Encoder {

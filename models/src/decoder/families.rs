@@ -5,9 +5,9 @@ use super::weights::Decoder;
 use super::{
     afmoe, apertus, arcee, bart, biogpt, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon,
     gemma, gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa, helium,
-    hunyuan, hyperclovax, llama, llama4, mellum, minicpm3, minimax_m2, ministral, mistral, mixtral, mpt,
-    nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families, seed_oss,
-    smollm3, stablelm, starcoder2, t5, t5gemma, xglm, youtu,
+    hunyuan, hyperclovax, llama, llama4, mellum, minicpm3, minimax_m2, ministral, mistral, mixtral,
+    modernbert, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families,
+    seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm, youtu,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::slice::Slice;
@@ -320,6 +320,12 @@ pub(super) const FAMILIES: &[Family] = &[
         base_model: None,
         ..unclassified!("Gemma4", "gemma4_text", HeadForm::TIED, gemma4::read)
     },
+    unclassified!(
+        "ModernBertDecoder",
+        "modernbert-decoder",
+        HeadForm::MODERN_BERT,
+        modernbert::read
+    ),
     unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
     unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
     unclassified!("Youtu", "youtu", HeadForm::TIED, youtu::read),

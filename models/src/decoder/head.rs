@@ -1,6 +1,8 @@
 //! The projection of a language model from its last hidden vectors to logits.
 
-use super::weights::LinearWeights;
+use super::config_values::activation;
+use super::modernbert;
+use super::weights::{HeadLayer, LinearWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
 
 /// Where a family's head is.
@@ -13,6 +15,8 @@ pub(super) struct HeadForm {
     bias_key: Option<&'static str>,
     /// Whether it shares the embedding if `tie_word_embeddings` is missing.
     tied: bool,
+    /// Name of the layer before it, if there is one.
+    layer: Option<&'static str>,
 }
 
 impl HeadForm {
@@ -22,6 +26,7 @@ impl HeadForm {
         bias: false,
         bias_key: None,
         tied: false,
+        layer: None,
     };
     /// `lm_head`, which shares the embedding unless the configuration says otherwise.
     pub(super) const TIED: Self = Self {
@@ -58,6 +63,38 @@ impl HeadForm {
         name: "embed_out",
         ..Self::SEPARATE
     };
+
+    /// `decoder` behind the layer `lm_head`, which shares the embedding unless the configuration says otherwise, with a bias unless
+    /// `decoder_bias` says otherwise.
+    pub(super) const MODERN_BERT: Self = Self {
+        name: "decoder",
+        bias: true,
+        bias_key: Some("decoder_bias"),
+        tied: true,
+        layer: Some("lm_head"),
+    };
+
+    /// Takes the layer before the head, if there is one.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the key or tensor.
+    pub(super) fn take_layer(
+        &self,
+        config: &Config,
+        weights: &mut Weights,
+        width: usize,
+    ) -> Result<Option<HeadLayer>, LoadError> {
+        let Some(name) = self.layer else {
+            return Ok(None);
+        };
+        let bias = config.optional("classifier_bias")?.unwrap_or(false);
+        let norms = modernbert::norms(config)?;
+        Ok(Some(HeadLayer {
+            linear: LinearWeights::take(weights, &format!("{name}.dense"), width, width, bias)?,
+            activation: activation(config, "classifier_activation", "gelu")?,
+            norm: norms.take(weights, &format!("{name}.norm"), width)?,
+        }))
+    }
 
     /// Takes the layer, or one that shares the embedding `[vocabulary, width]`.
     ///

@@ -50,6 +50,7 @@ mod ministral;
 mod mistral;
 mod mixtral;
 pub(crate) mod model_config;
+mod modernbert;
 mod mpt;
 mod multimodal;
 mod nanochat;

@@ -75,6 +75,7 @@ impl Decoder {
             }),
             layers,
             final_norm: NormWeights::random(rng, width, !learned),
+            head_layer: None,
             head: LinearWeights::random(rng, width, model_config.vocabulary, false),
             encoder: None,
             token_layers: None,

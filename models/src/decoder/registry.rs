@@ -3,7 +3,7 @@
 use super::families::{FAMILIES, Family, ReadFn};
 use super::gemma;
 use super::multimodal::{self, Multimodal};
-use super::weights::{Decoder, LayerWeights, LinearWeights, NormWeights, TokenLayers};
+use super::weights::{Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, TokenLayers};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::slice::Slice;
@@ -155,6 +155,7 @@ fn parameters(decoder: &Decoder) -> usize {
     decoder.embedding.elements()
         + tables(decoder).map(Table::elements).sum::<usize>()
         + decoder.head.elements()
+        + decoder.head_layer.as_ref().map_or(0, HeadLayer::elements)
         + outer_norms(decoder)
         + decoder.token_layers.as_ref().map_or(0, TokenLayers::elements)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
@@ -166,6 +167,7 @@ fn bytes(decoder: &Decoder) -> u64 {
     let bytes = decoder.embedding.bytes()
         + tables(decoder).map(Table::bytes).sum::<usize>()
         + decoder.head.bytes(kind.of_embeddings())
+        + decoder.head_layer.as_ref().map_or(0, |layer| layer.bytes(kind))
         + size_of::<f32>() * outer_norms(decoder)
         + decoder
             .token_layers
@@ -201,6 +203,7 @@ pub(crate) fn read_layers(
                 decoder.head = family
                     .head
                     .take(config, &mut checkpoint.weights, vocabulary, width)?;
+                decoder.head_layer = family.head.take_layer(config, &mut checkpoint.weights, width)?;
             }
             decoder
         }
@@ -223,11 +226,36 @@ pub(crate) fn read_layers(
         decoder.positions = None;
     }
     checkpoint.weights.ignore_suffixes(&BUFFERS);
+    take_mask_away(&mut decoder, &checkpoint.config, found)?;
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
     decoder.model_config.rules = checkpoint.generation.rules.clone();
     Ok(decoder.stored_as(checkpoint.weights.weight_type()))
+}
+
+/// Lets tokens see later ones, too, if `is_causal` is false, as in transformers: within a window on either side, where there is one.
+///
+/// # Errors
+/// [`LoadError::BadKey`] if the model generates, or if its tokens are mixed by something else than attention alone.
+fn take_mask_away(decoder: &mut Decoder, config: &Config, found: Found) -> Result<(), LoadError> {
+    let key = "is_causal";
+    if config.optional::<bool>(key)?.unwrap_or(true) {
+        return Ok(());
+    }
+    if found.task == DecoderTask::Generation {
+        let reason = "a language model generates with a causal mask only; with this setting, classifiers and embeddings are supported";
+        return Err(config.invalid_value(key, reason));
+    }
+    let model_config = &mut decoder.model_config;
+    let is_directed = model_config.relative_bias.is_some() || model_config.chunk.is_some();
+    let is_mixed = decoder.layers.iter().any(|layer| layer.recurrent.is_some());
+    if is_directed || is_mixed || decoder.encoder.is_some() {
+        let reason = "only models with attention alone, without chunks, ALiBi and an encoder, are supported without a causal mask";
+        return Err(config.invalid_value(key, reason));
+    }
+    model_config.both_ways = true;
+    Ok(())
 }
 
 /// Returns the architecture of a checkpoint if it is a language model.

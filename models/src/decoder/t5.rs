@@ -70,6 +70,7 @@ fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, Loa
     final_norm.gamma.iter_mut().for_each(|gamma| *gamma *= scale);
     Ok(Decoder {
         final_norm,
+        head_layer: None,
         head,
         encoder: Some(encoder),
         token_layers: None,

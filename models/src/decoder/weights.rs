@@ -147,12 +147,37 @@ pub struct Decoder {
     pub layers: Vec<LayerWeights>,
     /// Final norm.
     pub final_norm: NormWeights,
+    /// Layer before the projection to logits.
+    pub head_layer: Option<HeadLayer>,
     /// Projection to one logit per token.
     pub head: LinearWeights,
     /// Encoder of the prompt; `None` for decoder-only models.
     pub encoder: Option<Encoder>,
     /// What tokens bring for each layer, if they do.
     pub token_layers: Option<TokenLayers>,
+}
+
+/// A layer between the final norm and the projection to logits (`ModernBERT`).
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadLayer {
+    /// Linear layer, as wide as the hidden vectors.
+    pub linear: LinearWeights,
+    /// Its activation.
+    pub activation: Activation,
+    /// Norm after it.
+    pub norm: NormWeights,
+}
+
+impl HeadLayer {
+    /// Number of its weights.
+    pub(crate) fn elements(&self) -> usize {
+        self.linear.elements() + self.norm.elements()
+    }
+
+    /// Memory of its weights once they are prepared, bytes.
+    pub(crate) fn bytes(&self, kind: WeightType) -> usize {
+        self.linear.bytes(kind) + size_of::<f32>() * self.norm.elements()
+    }
 }
 
 impl LayerWeights {
@@ -282,6 +307,7 @@ impl Decoder {
             positions: None,
             layers,
             final_norm,
+            head_layer: None,
             head: LinearWeights::default(),
             encoder: None,
             token_layers: None,
@@ -375,6 +401,10 @@ impl Decoder {
             encoder.inputs.embedding = table(encoder.inputs.embedding.take());
         }
         self.head = self.head.stored_as(kind.of_embeddings());
+        self.head_layer = self.head_layer.map(|layer| HeadLayer {
+            linear: layer.linear.stored_as(kind),
+            ..layer
+        });
         self.token_layers = self.token_layers.map(|layers| layers.stored_as(kind));
         self.layers = self
             .layers

@@ -40,6 +40,7 @@ pub(super) const DECODERS: &[&str] = &[
     "cohere2",
     "falcon",
     "falcon-new",
+    "modernbert-decoder",
     "gpt-neo",
     "bloom",
     "mpt",

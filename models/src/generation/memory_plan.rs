@@ -131,6 +131,7 @@ fn largest_layers(decoder: &Decoder) -> Decoder {
         positions: None,
         layers: largest.into_iter().chain(cached).cloned().collect(),
         final_norm: decoder.final_norm.clone(),
+        head_layer: decoder.head_layer.clone(),
         head: decoder.head.clone(),
         token_layers: decoder.token_layers.as_ref().map(|layers| TokenLayers {
             table: Table::default(),

@@ -1,11 +1,13 @@
 //! The projection to logits on a device.
 
-use crate::decoder::weights::{Decoder, LinearWeights};
-use crate::ops::Ops;
+use crate::decoder::weights::{Decoder, HeadLayer, LinearWeights};
+use crate::ops::{Activation, Ops};
 use crate::precision::Table;
 
 /// The head of a decoder. It holds the embedding too if both have the same weights and the device's can be read.
 pub(super) struct OutputHead<M: Ops> {
+    /// Layer before it, its activation and the norm after that.
+    layer: Option<(M::Linear, Activation, M::Norm)>,
     linear: M::Linear,
     /// Its memory on the device, bytes.
     pub(super) bytes: u64,
@@ -14,7 +16,28 @@ pub(super) struct OutputHead<M: Ops> {
 impl<M: Ops> OutputHead<M> {
     /// Takes the decoder's head, and its embedding if the head holds it.
     pub(super) fn take(ops: &M, decoder: &mut Decoder) -> Self {
-        let kind = decoder.weight_type.of_embeddings();
+        let (epsilon, kind) = (decoder.model_config.epsilon, decoder.weight_type);
+        let mut bytes = 0;
+        let layer = decoder.head_layer.take().map(|layer| {
+            let HeadLayer {
+                linear,
+                activation,
+                norm,
+            } = layer;
+            let LinearWeights {
+                weight,
+                bias,
+                inputs,
+                outputs,
+                ..
+            } = linear.decoded();
+            let prepared = ops.prepare(weight, inputs, outputs, kind);
+            let floats = bias.len() + norm.elements();
+            bytes += prepared.bytes() + (floats * size_of::<f32>()) as u64;
+            let linear = ops.linear(prepared, bias, inputs, outputs);
+            (linear, activation, ops.norm(norm.gamma, norm.beta, epsilon))
+        });
+        let kind = kind.of_embeddings();
         let LinearWeights {
             weight,
             bias,
@@ -34,14 +57,19 @@ impl<M: Ops> OutputHead<M> {
             ops.prepare(weight, inputs, outputs, kind)
         };
         Self {
-            bytes: prepared.bytes() + size_of_val(bias.as_slice()) as u64,
+            layer,
+            bytes: bytes + prepared.bytes() + size_of_val(bias.as_slice()) as u64,
             linear: ops.linear(prepared, bias, inputs, outputs),
         }
     }
 
     /// Computes the logits of normalised hidden vectors.
     pub(super) fn logits(&self, ops: &M, rows: &M::Matrix) -> M::Matrix {
-        ops.multiply(rows, &self.linear)
+        let Some((layer, activation, norm)) = &self.layer else {
+            return ops.multiply(rows, &self.linear);
+        };
+        let rows = ops.activate(ops.multiply(rows, layer), *activation, false);
+        ops.multiply(&ops.normalise(&rows, norm), &self.linear)
     }
 
     /// Writes the embedding of a token, if this head holds it.

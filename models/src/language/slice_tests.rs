@@ -81,6 +81,7 @@ const ATTENDING: &[&str] = &[
     "codegen",
     "openai-gpt",
     "xglm",
+    "modernbert-decoder",
     "vaultgemma",
     "nemotron",
     "hunyuan",

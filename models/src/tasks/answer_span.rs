@@ -1,6 +1,6 @@
 //! The answer to a question: a span of its context.
 
-use crate::architectures::text::SecondText;
+use crate::architectures::second_text::SecondText;
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor;
 
@@ -15,7 +15,8 @@ pub(crate) type Window<'a> = (Option<&'a SecondText>, Vec<Vec<f32>>);
 /// the one after its last.
 ///
 /// The answer is the span with the largest product of start and end probability within its window among those of at most
-/// [`LONGEST_ANSWER`] tokens, extended to whole words. The logits are those of the window that has it.
+/// [`LONGEST_ANSWER`] tokens, extended to whole words. The special token that stands for the whole sequence takes part in the
+/// probabilities, as in transformers 4: models choose it in a window without an answer. The logits are those of the window that has it.
 ///
 /// # Errors
 /// [`ModelError::BadInput`] if no window has a token of the context.
@@ -61,6 +62,7 @@ fn column(logits: &[Vec<f32>], index: usize) -> Vec<f32> {
 fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Option<Answer<'a>> {
     let tokens = context.tokens();
     let (starts, ends) = (start.get(tokens.clone())?, end.get(tokens.clone())?);
+    let summary = |logits: &[f32]| logits.get(context.summary()?).copied();
     let spans = starts.iter().enumerate().flat_map(|(first, start)| {
         let ends = ends.iter().enumerate().skip(first).take(LONGEST_ANSWER);
         ends.map(move |(last, end)| (first, last, start + end))
@@ -71,12 +73,41 @@ fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Optio
     Some(Answer {
         text: context.text.get(bytes.clone())?,
         bytes: [i64::try_from(bytes.start).ok()?, i64::try_from(bytes.end).ok()?],
-        score: sum - logarithm_of_sum(starts) - logarithm_of_sum(ends),
+        score: sum - logarithm_of_sum(starts, summary(start)) - logarithm_of_sum(ends, summary(end)),
     })
 }
 
-/// Logarithm of the sum of the exponentials.
-fn logarithm_of_sum(values: &[f32]) -> f32 {
-    let most = values.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    most + values.iter().map(|value| (value - most).exp()).sum::<f32>().ln()
+/// Logarithm of the sum of the exponentials of these values and another one.
+fn logarithm_of_sum(values: &[f32], other: Option<f32>) -> f32 {
+    let all = || values.iter().copied().chain(other);
+    let most = all().fold(f32::NEG_INFINITY, f32::max);
+    most + all().map(|value| (value - most).exp()).sum::<f32>().ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_whose_model_finds_no_answer_loses() {
+        let text = ["word"; 301].join(" ");
+        let context = SecondText::of_words(&text, 2);
+        // The first token, the other special token with the question, and one word above the others.
+        let window = |first: f32, best: f32, others: f32, place: usize| {
+            let mut logits = vec![vec![first; 2]];
+            logits.extend(vec![vec![-9.0; 2]; 3]);
+            logits.extend((0..301).map(|word| vec![if word == place { best } else { others }; 2]));
+            logits
+        };
+        let windows = [
+            (Some(&context), window(10.0, 0.0, -8.0, 7)),
+            (Some(&context), window(2.0, 6.0, 0.0, 100)),
+        ];
+        let outputs = span_outputs(&windows).unwrap();
+        let span = outputs
+            .iter()
+            .find(|output| output.name == "answer_span")
+            .unwrap();
+        assert_eq!(span.to_i64().unwrap(), [500, 504]);
+    }
 }

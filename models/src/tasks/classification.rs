@@ -1,6 +1,7 @@
 //! Answers of classifiers: one class, several labels at once, or the score of a pair of texts.
 
-use crate::checkpoint::{Config, LoadError};
+use crate::checkpoint::sentence::SentenceLayer;
+use crate::checkpoint::{Config, LoadError, SentenceModules};
 use crate::runtime::loaded::Task;
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::Tensor;
@@ -32,11 +33,20 @@ impl Classifier {
     /// # Errors
     /// [`LoadError::BadKey`] for labels with gaps, for a regression of several values, and for an unknown problem or activation.
     pub(crate) fn read(config: &Config) -> Result<Self, LoadError> {
+        Self::read_with(config, None)
+    }
+
+    /// Reads a classifier like [`Classifier::read`]; the activation in `config_sentence_transformers.json`, here `settings`, comes
+    /// before those in `config.json`.
+    ///
+    /// # Errors
+    /// As [`Classifier::read`].
+    pub(crate) fn read_with(config: &Config, settings: Option<&Config>) -> Result<Self, LoadError> {
         let labels = config.labels()?;
         let problem = config.optional::<String>("problem_type")?;
         let kind = match problem.as_deref() {
             Some("regression") if labels.len() == 1 => Kind::Score {
-                sigmoid: activation(config)?.unwrap_or(false),
+                sigmoid: activation(config, settings)?.unwrap_or(false),
             },
             Some("regression") => {
                 return Err(config.invalid_value(
@@ -46,7 +56,7 @@ impl Classifier {
             }
             Some("multi_label_classification") => Kind::Several,
             None | Some("single_label_classification") if labels.len() == 1 => Kind::Score {
-                sigmoid: activation(config)?.unwrap_or(true),
+                sigmoid: activation(config, settings)?.unwrap_or(true),
             },
             None | Some("single_label_classification") => Kind::One,
             Some(_) => {
@@ -62,6 +72,32 @@ impl Classifier {
             named: !labels.iter().enumerate().all(unnamed),
             labels,
         })
+    }
+
+    /// Returns what the scores of a cross-encoder mean that is made of an encoder and modules; `None` if these give a vector.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for an activation that is not supported.
+    pub(crate) fn of_modules(modules: &SentenceModules) -> Result<Option<Self>, LoadError> {
+        let Some(SentenceLayer::Dense(last)) = modules.layers.last().filter(|_| modules.is_scored) else {
+            return Ok(None);
+        };
+        let settings = modules.settings.as_ref();
+        let kind = match last.outputs {
+            1 => Kind::Score {
+                sigmoid: settings
+                    .map(stated_activation)
+                    .transpose()?
+                    .flatten()
+                    .unwrap_or(true),
+            },
+            _ => Kind::One,
+        };
+        Ok(Some(Self {
+            kind,
+            labels: (0..last.outputs).map(|class| format!("LABEL_{class}")).collect(),
+            named: false,
+        }))
     }
 
     /// Number of logits.
@@ -140,25 +176,34 @@ impl Classifier {
 }
 
 /// Whether the score of a cross-encoder is a sigmoid: by the activation that sentence-transformers saves, if it did.
-fn activation(config: &Config) -> Result<Option<bool>, LoadError> {
+fn activation(config: &Config, settings: Option<&Config>) -> Result<Option<bool>, LoadError> {
+    if let Some(stated) = settings.map(stated_activation).transpose()?.flatten() {
+        return Ok(Some(stated));
+    }
     let old = "sbert_ce_default_activation_function";
-    let (key, found) = if let Some(name) = config.optional::<String>(old)? {
-        (old, Some(name))
-    } else {
-        let saved = config.optional::<serde_json::Value>("sentence_transformers")?;
-        let name = saved
-            .as_ref()
-            .and_then(|saved| saved.get("activation_fn")?.as_str());
-        ("sentence_transformers", name.map(str::to_owned))
-    };
-    match found
-        .as_deref()
-        .map(|name| name.rsplit('.').next().unwrap_or(name))
-    {
-        None => Ok(None),
-        Some("Sigmoid") => Ok(Some(true)),
-        Some("Identity") => Ok(Some(false)),
-        Some(_) => Err(config.invalid_value(key, "the activations Sigmoid and Identity are supported")),
+    if let Some(name) = config.optional::<String>(old)? {
+        return is_sigmoid(config, old, &name).map(Some);
+    }
+    let key = "sentence_transformers";
+    let saved = config.optional::<serde_json::Value>(key)?;
+    let name = saved
+        .as_ref()
+        .and_then(|saved| saved.get("activation_fn")?.as_str());
+    name.map(|name| is_sigmoid(config, key, name)).transpose()
+}
+
+/// Whether the activation in `config_sentence_transformers.json` is a sigmoid, if it states one.
+fn stated_activation(settings: &Config) -> Result<Option<bool>, LoadError> {
+    let key = "activation_fn";
+    let name = settings.optional::<String>(key)?;
+    name.map(|name| is_sigmoid(settings, key, &name)).transpose()
+}
+
+fn is_sigmoid(config: &Config, key: &str, name: &str) -> Result<bool, LoadError> {
+    match name.rsplit('.').next() {
+        Some("Sigmoid") => Ok(true),
+        Some("Identity") => Ok(false),
+        _ => Err(config.invalid_value(key, "the activations Sigmoid and Identity are supported")),
     }
 }
 
@@ -231,6 +276,27 @@ mod tests {
         assert!((score(&json) - 2.0).abs() < 1e-6);
         // Training with transformers alone saves a score as a regression.
         assert!((score(r#"{"num_labels": 1, "problem_type": "regression"}"#) - 2.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_activation_of_sentence_transformers_comes_first() {
+        let config = |json: &str| Config::parse("config.json", json.as_bytes()).unwrap();
+        let score = |own: &str, settings: &str| {
+            let classifier = Classifier::read_with(&config(own), Some(&config(settings)))?;
+            Ok::<_, LoadError>(classifier.outputs(&[2.0]).unwrap()[1].to_f32().unwrap()[0])
+        };
+        let identity = r#"{"activation_fn": "torch.nn.modules.linear.Identity"}"#;
+        let sigmoid = r#"{"activation_fn": "torch.nn.modules.activation.Sigmoid"}"#;
+        let inside = format!(r#"{{"num_labels": 1, "sentence_transformers": {sigmoid}}}"#);
+        assert!((score(&inside, identity).unwrap() - 2.0).abs() < 1e-6);
+        let regression = r#"{"num_labels": 1, "problem_type": "regression"}"#;
+        assert!((score(regression, sigmoid).unwrap() - 0.880_797).abs() < 1e-6);
+        assert!((score(&inside, "{}").unwrap() - 0.880_797).abs() < 1e-6);
+        let other = score(
+            &inside,
+            r#"{"activation_fn": "torch.nn.modules.activation.Tanh"}"#,
+        );
+        assert!(other.unwrap_err().to_string().contains("activation_fn"));
     }
 
     #[test]

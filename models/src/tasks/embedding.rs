@@ -6,8 +6,10 @@ pub const PROMPT_NAME: &str = "prompt_name";
 /// Vector of a text, from those of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pooling {
-    /// That of the first token.
+    /// That of the first token, visible or not.
     First,
+    /// That of the first visible token.
+    FirstVisible,
     /// That of the last visible token.
     Last,
     /// That of the last token, visible or not.
@@ -16,7 +18,7 @@ pub(crate) enum Pooling {
     Mean,
     /// Their sum over the square root of their number.
     MeanSqrt,
-    /// Their mean, weighted by their places in the text, which count from 1.
+    /// Their mean, weighted by their places in the text, which count from 1 for the first visible token.
     WeightedMean,
     /// The largest value over the visible tokens, in each dimension.
     Max,
@@ -38,14 +40,13 @@ pub(crate) fn pooled(states: &[f32], width: usize, masks: &[&[bool]], pooling: P
         };
         match pooling {
             Pooling::First => vectors.extend_from_slice(tokens.first().copied().unwrap_or_default()),
+            Pooling::FirstVisible => vectors.extend_from_slice(visible().next().unwrap_or_default()),
             Pooling::Last => vectors.extend_from_slice(visible().next_back().unwrap_or_default()),
             Pooling::End => vectors.extend_from_slice(tokens.last().copied().unwrap_or_default()),
             Pooling::Mean | Pooling::MeanSqrt | Pooling::WeightedMean => {
                 let (mut sum, mut all) = (vec![0.0; width], 0.0);
-                for (place, (row, _)) in (1..)
-                    .zip(tokens.iter().zip(*mask))
-                    .filter(|(_, (_, seen))| **seen)
-                {
+                let from_first = tokens.iter().zip(*mask).skip_while(|(_, seen)| !**seen);
+                for (place, (row, _)) in (1..).zip(from_first).filter(|(_, (_, seen))| **seen) {
                     let weight = if pooling == Pooling::WeightedMean {
                         place as f32
                     } else {
@@ -108,6 +109,18 @@ mod tests {
         assert_eq!(of(Pooling::WeightedMean), [2.5, -2.5, 5.0, 6.0]);
         let root = 2_f32.sqrt();
         assert_eq!(of(Pooling::MeanSqrt), [4.0 / root, -2.0 / root, 5.0, 6.0]);
+    }
+
+    #[test]
+    fn hidden_tokens_before_the_text_do_not_count() {
+        let (states, mask): (_, &[bool]) = ([9.0, 9.0, 1.0, 2.0, 3.0, -4.0], &[false, true, true]);
+        let of = |pooling| pooled(&states, 2, &[mask], pooling);
+        assert_eq!(of(Pooling::FirstVisible), [1.0, 2.0]);
+        assert_eq!(of(Pooling::First), [9.0, 9.0]);
+        let thirds = [7.0 / 3.0, -2.0];
+        for (value, expected) in of(Pooling::WeightedMean).into_iter().zip(thirds) {
+            assert!((value - expected).abs() < 1e-6, "{value}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::metadata::Metadata;
 use super::pre_tokenizers::{PreTokenizer, byte_level};
 use crate::checkpoint::chat_template::SpecialTokens;
 use crate::checkpoint::sentence::Preparation;
+use crate::checkpoint::tokenizer_settings::SequenceSettings;
 use crate::checkpoint::{LoadError, TokenizerFile, sentencepiece};
 
 const MODEL: &str = "tokenizer.ggml.model";
@@ -137,6 +138,7 @@ impl<'a> Vocabulary<'a> {
             json: json.to_string().into(),
             types: true,
             padding: None,
+            sequences: SequenceSettings::default(),
             preparation: Preparation::default(),
         }))
     }
