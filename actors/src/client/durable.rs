@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Timeout of the stream's acknowledgement.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pauses between two polls for a result: first, longest.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -72,7 +72,7 @@ impl Client {
         let message = async_nats::Request::new()
             .headers(headers)
             .payload(payload)
-            .timeout(Some(PATIENCE));
+            .timeout(Some(REQUEST_TIMEOUT));
         let sent = self.nats.send_request(self.app.submit(), message).await;
         let reply = sent.map_err(|error| match error.kind() {
             RequestErrorKind::NoResponders => self.no_responders(),
@@ -105,7 +105,7 @@ impl Client {
         headers::check_request_id(id)?;
         let message = async_nats::Request::new()
             .payload(Bytes::new())
-            .timeout(Some(PATIENCE));
+            .timeout(Some(REQUEST_TIMEOUT));
         let asked = self
             .nats
             .send_request(subjects::result_query(&self.app, id), message)

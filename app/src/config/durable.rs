@@ -61,14 +61,14 @@ impl Default for DurableRule {
 
 /// Returns the problem of a number of copies that JetStream does not keep.
 pub(super) fn too_many_copies(field: &str, copies: Option<NonZeroU32>) -> Option<String> {
-    let copies = copies.filter(|copies| copies.get() > MOST_COPIES)?;
+    let copies = copies.filter(|copies| copies.get() > MAX_REPLICAS)?;
     Some(format!(
-        "{field}: JetStream keeps at most {MOST_COPIES} copies, not {copies}"
+        "{field}: JetStream keeps at most {MAX_REPLICAS} copies, not {copies}"
     ))
 }
 
 /// Copies that JetStream keeps of a stream at most.
-const MOST_COPIES: u32 = 5;
+const MAX_REPLICAS: u32 = 5;
 
 impl DurableRule {
     /// Returns the values that contradict each other or are out of range.

@@ -293,11 +293,15 @@ pub enum DataError {
 
 /// The first of some names.
 fn listed(names: &[String]) -> String {
-    const MOST: usize = 12;
-    let shown: Vec<String> = names.iter().take(MOST).map(|name| format!("`{name}`")).collect();
+    const MAX_NAMES: usize = 12;
+    let shown: Vec<String> = names
+        .iter()
+        .take(MAX_NAMES)
+        .map(|name| format!("`{name}`"))
+        .collect();
     match names.len() {
         0 => "nothing".to_owned(),
-        all if all > MOST => format!("{}, ... ({all} in all)", shown.join(", ")),
+        all if all > MAX_NAMES => format!("{}, ... ({all} in all)", shown.join(", ")),
         _ => shown.join(", "),
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 /// Longest verdict, bytes.
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE: u64 = 1 << 20;
 
 /// How often a program that has answered everything is looked at until it has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -274,7 +274,7 @@ impl Drop for Killed {
 fn read_lines(mut output: impl BufRead, sender: &SyncSender<std::io::Result<Vec<u8>>>) {
     loop {
         let mut line = Vec::new();
-        let read = output.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+        let read = output.by_ref().take(MAX_LINE).read_until(b'\n', &mut line);
         let line = match read {
             Ok(0) => return,
             Ok(_) => Ok(line),

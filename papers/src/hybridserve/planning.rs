@@ -21,7 +21,7 @@ use crate::reproduction::{Claim, Reproduction};
 const ENOUGH_S: f64 = 5.0;
 
 /// Longest that placing may take at the largest size, seconds.
-const LARGEST_S: f64 = 60.0;
+const MAX_S: f64 = 60.0;
 
 /// Models and devices at which planning is timed.
 pub(super) const SIZES: [(usize, usize); 8] = [
@@ -132,7 +132,7 @@ pub(super) fn growth(
 fn growth_claim(grown: &[Grown]) -> Claim {
     let worst = grown.iter().map(|grown| grown.took.seconds()).fold(0.0, f64::max);
     let most = |of: fn(&Grown) -> usize| grown.iter().map(of).max().unwrap_or(0);
-    let met = worst < LARGEST_S;
+    let met = worst < MAX_S;
     let each = grown.iter().map(|grown| {
         format!(
             "{} models on {} devices {}",
@@ -152,10 +152,10 @@ fn growth_claim(grown: &[Grown]) -> Claim {
         met,
         note: if met {
             format!(
-                "under {LARGEST_S} s of the processor; the longer of a given load and of the most that can be carried"
+                "under {MAX_S} s of the processor; the longer of a given load and of the most that can be carried"
             )
         } else {
-            format!("{} where {LARGEST_S} s are wanted", units::seconds(worst))
+            format!("{} where {MAX_S} s are wanted", units::seconds(worst))
         },
     }
 }

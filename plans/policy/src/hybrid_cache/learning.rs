@@ -14,7 +14,7 @@ use super::cost::Costs;
 /// Steps that a factor is the median of: enough to ignore one that was held up, few enough to follow a change in seconds.
 const STEPS: usize = 7;
 /// Steps before a factor counts for a new mixture.
-const LEAST: usize = 3;
+const MIN_STEPS: usize = 3;
 /// The mixture is planned anew when the balance of computing and loading is off by more than this factor from what it was planned with.
 const MOVED: f64 = 1.1;
 
@@ -102,7 +102,7 @@ impl Policy {
         self.load.learn(prediction.sampled.load_s, took.load_s);
         let balance = self.compute.value() / self.load.value();
         let moved = (balance / self.balance).max(self.balance / balance);
-        if self.compute.steps() < LEAST || moved <= MOVED {
+        if self.compute.steps() < MIN_STEPS || moved <= MOVED {
             return None;
         }
         self.balance = balance;
