@@ -32,8 +32,7 @@ use crate::report::in_one_line;
 pub enum FamilyError {
     /// The family has no such variant.
     #[error(
-        "this process has no variant `{variant}`, which the plan names; correct the plan, or go back to the one before with \
-         `kaskade plan rollback APP`"
+        "this process has no variant `{variant}`, which the plan names; correct the plan, or roll back with `kaskade plan rollback APP`"
     )]
     NoVariant {
         /// The requested variant.

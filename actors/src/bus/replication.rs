@@ -46,7 +46,7 @@ where
         let copies = choices.next().unwrap_or(1);
         match attempt(copies).await {
             Err(error) if choices.peek().is_some() && lacks_servers(&error) => {
-                tracing::warn!(%error, copies, "the cluster has too few servers; creating with fewer copies");
+                tracing::warn!(%error, copies, "the cluster has too few servers; creating with fewer replicas");
             }
             outcome => return outcome,
         }

@@ -19,7 +19,7 @@ use crate::{
 pub(crate) fn read(app: &App, plans: &PlanVersions, message: &Message) -> Result<Option<Beat>, CodecError> {
     let mut beat = Beat::decode(&message.payload)?;
     if app.parse(&message.subject) != Some(Route::Beat(&beat.actor)) {
-        tracing::warn!(subject = %message.subject, actor = beat.actor, "a heartbeat is in another actor's name");
+        tracing::warn!(subject = %message.subject, actor = beat.actor, "a heartbeat names an actor other than that of its subject; dropped");
         return Ok(None);
     }
     if !plans.is_worker(&beat.actor) {

@@ -43,10 +43,10 @@ pub enum ChannelError {
     #[error("the broker closed the subscription")]
     Closed,
     /// Another message came back.
-    #[error("the broker gave back something else than was sent")]
+    #[error("the broker returned a message that differs from the one sent")]
     Other,
     /// The broker carries no message of the smallest size.
-    #[error("the broker carries {carried} bytes at once, less than the smallest message")]
+    #[error("the broker's max_payload is {carried} bytes, less than the smallest message")]
     TooSmall {
         /// Bytes of the largest message that it carries.
         carried: usize,

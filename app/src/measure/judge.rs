@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[non_exhaustive]
 pub enum JudgeError {
     /// The command is empty, or has an open quotation mark.
-    #[error("`{command}` is no command; write a program and its arguments, quoted as in a shell")]
+    #[error("`{command}` is not a command; write a program and its arguments, quoted as in a shell")]
     Command {
         /// The command.
         command: String,
@@ -60,7 +60,7 @@ pub enum JudgeError {
     },
     /// A line is no verdict.
     #[error(
-        "line {line} of the judge is no verdict: {found}; write {{\"right\": true}}, {{\"right\": false}} or {{\"score\": NUMBER}}"
+        "line {line} of the judge is not a verdict: {found}; write {{\"right\": true}}, {{\"right\": false}} or {{\"score\": NUMBER}}"
     )]
     Garbage {
         /// Number of the line, from 1.
@@ -348,7 +348,7 @@ print("\n".join(json.dumps({"score": one["answer"] / 10}) for one in asked))
         for (found, message) in [
             (
                 each("print('yes', flush=True)"),
-                "line 1 of the judge is no verdict: \"yes\"",
+                "line 1 of the judge is not a verdict: \"yes\"",
             ),
             (each("print('{}', flush=True)"), "no verdict"),
             (each("print('{\"right\": true, \"score\": 1}')"), "no verdict"),

@@ -23,13 +23,13 @@ pub enum MemoryError {
     #[error("the system does not report how much memory is in use")]
     NoReading,
     /// The peak of a process cannot be measured more than once.
-    #[error("the system does not measure the peak of a process anew")]
+    #[error("the system cannot reset the peak memory counter of a process")]
     NoReset,
     /// The reader gives no peak.
     #[error("the system does not report a peak")]
     NoPeak,
     /// The model refuses a made-up request.
-    #[error("the model does not answer a made-up request")]
+    #[error("the model refuses a synthetic request")]
     Refused(#[source] ModelError),
     /// No request can be made up.
     #[error(transparent)]

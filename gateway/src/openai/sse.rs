@@ -268,7 +268,7 @@ impl Events {
         let (Some(reasoning), Some(rest)) = (reasoning, rest) else {
             return Err(Failure::from(Fault::new(
                 Code::ReplicasLost,
-                "the answer was begun again by another replica and differs",
+                "the answer was restarted on another replica and differs",
             )));
         };
         self.reasoning(index, &reasoning);

@@ -30,7 +30,7 @@ impl SampleSize {
 #[derive(Debug, Error)]
 pub enum SampleError {
     /// An input is of a type that no values are made up for.
-    #[error("input `{input}` is {datatype:?}; nothing is made up of that")]
+    #[error("input `{input}` is {datatype:?}; no synthetic values exist for this type")]
     Input {
         /// The input.
         input: String,

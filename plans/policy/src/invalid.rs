@@ -45,7 +45,7 @@ pub enum Problem {
         name: String,
     },
     /// The name is taken.
-    #[error("`{name}` is there twice; names are unique")]
+    #[error("`{name}` is a duplicate; names must be unique")]
     Twice {
         /// The name.
         name: String,

@@ -38,12 +38,12 @@ pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Res
         (column.low, column.high, column.integer) = (whole, whole, false);
     }
     let solution = match embedded::solve(&fixed, &Limits::NONE) {
-        Err(LpError::Infeasible) => return invalid("its integers leave no way to meet the rows".to_owned()),
+        Err(LpError::Infeasible) => return invalid("the program is infeasible with its integer values fixed".to_owned()),
         other => other?,
     };
     let missed = program.violation(&solution.values);
     if missed > SLACK {
-        return Err(LpError::Failed(format!("a row is missed by {missed:e}")));
+        return Err(LpError::Failed(format!("a constraint is violated by {missed:e}")));
     }
     Ok(Solution {
         cost: program.cost(&solution.values),

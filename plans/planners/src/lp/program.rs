@@ -115,10 +115,10 @@ impl Solution {
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LpError {
     /// No values meet all rows.
-    #[error("no values meet all rows of the linear program")]
+    #[error("the linear program is infeasible")]
     Infeasible,
     /// The cost is unbounded below.
-    #[error("the cost of the linear program is unbounded below; a row is missing")]
+    #[error("the linear program is unbounded; a constraint is missing")]
     Unbounded,
     /// The solver gave up.
     #[error("the linear program was not solved: {0}; check the range of its coefficients")]

@@ -57,7 +57,7 @@ pub enum Refused {
         capacity: usize,
     },
     /// There is a request of that number already.
-    #[error("request {request} is here already")]
+    #[error("request {request} is already in the engine")]
     Twice {
         /// Its number.
         request: u64,
