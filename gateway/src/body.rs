@@ -71,7 +71,7 @@ impl Coding {
         })
     }
 
-    /// Decompresses a body of at most `limit` bytes. `count` is told of its bytes as they come.
+    /// Decompresses a body of at most `limit` bytes. `count` is called with the number of decompressed bytes of each part.
     ///
     /// # Errors
     /// `KSK0001` for one that is damaged, `KSK0002` for one that becomes too large, those of `count`.
@@ -152,7 +152,7 @@ fn too_large(limit: usize) -> Failure {
     Fault::new(Code::TooLarge, message).into()
 }
 
-/// Reads a request's body, decompressed, within the limits of the gateway. `count` is told of what a compressed one becomes.
+/// Reads a request's body, decompressed, within the limits of the gateway. `count` is called with the number of decompressed bytes of each part of a compressed one.
 ///
 /// # Errors
 /// `KSK0002` for one that is too large, `KSK0006` for one that finds no room beside others, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.

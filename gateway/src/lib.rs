@@ -6,7 +6,7 @@
 //! | [`config`] | [`Limits`] of a gateway and [`AppOptions`] of an app that it serves |
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
-//! | `shared`, `tenant`, `times` | what all requests share; keys and the limits of who sends them; latencies |
+//! | `shared`, `tenant`, `times` | what all requests share; keys and the limits of tenants; latencies |
 //! | `guard` | what happens to every request before and after its handler |
 //! | `permits`, `together` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
 //! | `api` | which API a path belongs to |

@@ -36,7 +36,7 @@ pub enum CallError {
         /// The time.
         after: Duration,
     },
-    /// A streamed answer did not begin, or did not go on, in time.
+    /// A streamed answer did not begin, or paused for too long.
     #[error("the endpoint sent nothing for {} ms", after.as_millis())]
     Stalled {
         /// The time.

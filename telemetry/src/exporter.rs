@@ -68,7 +68,7 @@ pub enum TelemetryError {
         /// The reason.
         reason: String,
     },
-    /// A header is none. Its value is not told: it may be a key.
+    /// A header is none. Its value is not shown: it may be a key.
     #[error("telemetry: the header `{name}` is not valid")]
     Header {
         /// Its name.

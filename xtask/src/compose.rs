@@ -123,7 +123,7 @@ impl Compose {
     }
 
     /// Starts services that wait for one another's health. Until the engine has set up the health check of a container that it has just
-    /// started, it calls the container unhealthy, and Compose then gives up what waits for it; another `up` goes on from there.
+    /// started, it calls the container unhealthy, and Compose then gives up what waits for it; another `up` continues from there.
     fn up(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let words = [&["up", "--detach"], arguments].concat();
         for _ in 1..UPS {

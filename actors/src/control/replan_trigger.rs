@@ -151,7 +151,7 @@ impl LiveWorkers {
         for lost in self.0.newly_lost(now) {
             tracing::debug!(worker = lost, "a worker fell silent");
         }
-        // A worker that returns is heard as a new one.
+        // A worker that returns counts as a new one.
         self.0.forget_lost(now, |_| false);
     }
 

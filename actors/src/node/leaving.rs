@@ -13,10 +13,10 @@ use crate::{
     wire::{IngressState, Message as _},
 };
 
-/// Shortest wait: a process that has not heard of the leave by then would take the replicas for lost.
+/// Shortest wait: a process that has not received the last heartbeat by then would take the replicas for lost.
 const MIN_WAIT: Duration = Duration::from_micros(MISSED_BEATS * BEAT_PERIOD_US);
 
-/// Longest wait for an ingress that goes on sending.
+/// Longest wait for an ingress that continues to send.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The states that the ingresses of an app publish.

@@ -109,7 +109,7 @@ fn every_field_is_read() {
     );
     assert!(problems.contains("both `credentials` and `nkey`"), "{problems}");
     assert!(
-        problems.contains("nats.replicas: JetStream keeps at most 5 copies, not 7"),
+        problems.contains("nats.replicas: JetStream supports at most 5 replicas of a stream, not 7"),
         "{problems}"
     );
     assert_eq!(app.estimator(), Estimator::Margin);

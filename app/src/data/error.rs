@@ -101,7 +101,7 @@ pub enum DataError {
         /// Line ends within its texts.
         lines: usize,
     },
-    /// A text of a tab-separated file goes on in the next line.
+    /// A text of a tab-separated file continues in the next line.
     #[error(
         "a text begins with a quotation mark that ends {lines} lines later, so that these lines are one record; double the quotation marks of a \
          text and put it between two, or write JSON lines"

@@ -243,7 +243,10 @@ mod tests {
                 json!({"tokens": [1], "ner_tags": [0]}),
                 "column `tokens` is not text",
             ),
-            (json!({"text": "a", "ner_tags": [0]}), "is not a label of this task"),
+            (
+                json!({"text": "a", "ner_tags": [0]}),
+                "is not a label of this task",
+            ),
             (
                 json!({"text": "é", "entities": [{"start": 0, "end": 2, "label": "LOC"}]}),
                 "which has 1 characters",

@@ -229,7 +229,7 @@ fn input_bytes(set: &Samples) -> Vec<u32> {
     bytes.collect()
 }
 
-/// Measures one variant, given whether requests that are too long for it go on to another one. Returns its answers as texts too, if they
+/// Measures one variant, given whether requests that are too long for it are forwarded to another one. Returns its answers as texts too, if they
 /// are texts.
 fn variant(
     plan: &Plan<'_>,

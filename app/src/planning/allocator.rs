@@ -201,7 +201,7 @@ impl PipelinePlanner {
         }
     }
 
-    /// The places of these workers; all where none was heard yet.
+    /// The places of these workers; all if none has sent a heartbeat yet.
     fn places(&self, workers: &[String]) -> Vec<Slot> {
         let alive = |slot: &&Slot| workers.is_empty() || workers.contains(&slot.worker);
         self.slots.iter().filter(alive).cloned().collect()

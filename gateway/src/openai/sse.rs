@@ -5,7 +5,7 @@
 //! stage of the cascade answered.
 //!
 //! With [`Streaming::Optimistic`] parts come from every stage. If a later one replaces the answer, a chunk with
-//! `kaskade.retracted` says that all text of its choice so far is void; the answer then begins anew.
+//! `kaskade.retracted` says that all text of its choice so far is void; the answer then starts again.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};

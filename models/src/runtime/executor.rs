@@ -313,7 +313,7 @@ impl Drop for Executor {
     }
 }
 
-/// The thread of a model that has been told to end.
+/// The thread of a model that was asked to end.
 #[derive(Debug)]
 pub struct Ending(Option<JoinHandle<()>>);
 

@@ -11,7 +11,7 @@
 //! | [`cost`] | how long loading and computing take, by lines through samples |
 //! | [`allocation`] | Algorithm 1, and the best mixture for a stated load |
 //! | [`blocks`] | the block space: a table per request, the ratio kept block by block |
-//! | [`learning`] | costs as steps correct them, and mixtures planned anew |
+//! | [`learning`] | costs as steps correct them, and mixtures planned again |
 //! | [`minibatch`] | packing requests into mini-batches |
 //! | [`traffic`] | bytes between host and device |
 //! | [`admission`] | which requests are admitted, run or preempted |

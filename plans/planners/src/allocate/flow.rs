@@ -229,7 +229,8 @@ impl Model {
         for (config, terms) in served {
             let workers = fixed.get(config).copied().unwrap_or(0.0);
             let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
-            self.program.constraint(terms, Relation::AtMost, workers + WHOLE / 2.0);
+            self.program
+                .constraint(terms, Relation::AtMost, workers + WHOLE / 2.0);
         }
     }
 

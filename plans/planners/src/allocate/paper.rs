@@ -126,7 +126,8 @@ impl Paper<'_> {
             }
             let free = (slowest / budget - 1.0).max(0.0);
             terms.push((used, free));
-            self.program.constraint(terms, Relation::AtMost, 1.0 + free + 1e-9);
+            self.program
+                .constraint(terms, Relation::AtMost, 1.0 + free + 1e-9);
             for end in 1..=path.len() {
                 let prefix: Vec<Place> = path.iter().take(end).copied().collect();
                 self.through.entry((prefix, sink)).or_default().push(share);

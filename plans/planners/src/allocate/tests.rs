@@ -191,10 +191,7 @@ fn a_solver_that_is_not_there_costs_nothing_but_its_help() {
         .allocate(300.0, 20)
         .unwrap();
     check(&stated(), &allocation);
-    assert!(matches!(
-        allocation.solver_error,
-        Some(LpError::NotBuilt { .. })
-    ));
+    assert!(matches!(allocation.solver_error, Some(LpError::NotBuilt { .. })));
 }
 
 #[test]

@@ -38,7 +38,9 @@ pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Res
         (column.low, column.high, column.integer) = (whole, whole, false);
     }
     let solution = match embedded::solve(&fixed, &Limits::NONE) {
-        Err(LpError::Infeasible) => return invalid("the program is infeasible with its integer values fixed".to_owned()),
+        Err(LpError::Infeasible) => {
+            return invalid("the program is infeasible with its integer values fixed".to_owned());
+        }
         other => other?,
     };
     let missed = program.violation(&solution.values);

@@ -170,7 +170,12 @@ impl Program {
     }
 
     /// Adds a constraint: the sum of coefficients times variables has this relation to `right`.
-    pub fn constraint(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, relation: Relation, right: f64) {
+    pub fn constraint(
+        &mut self,
+        terms: impl IntoIterator<Item = (Variable, f64)>,
+        relation: Relation,
+        right: f64,
+    ) {
         self.constraints.push(Constraint {
             terms: terms
                 .into_iter()

@@ -1,4 +1,4 @@
-//! A rise of the demand, told from chance and continued.
+//! Detects a significant rise of the demand and extrapolates it.
 //!
 //! A moving average follows a rise some steps later, and a plan takes effect some seconds after it is made. Both together lose requests
 //! that a planner could have provided for.

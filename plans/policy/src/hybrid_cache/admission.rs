@@ -21,7 +21,7 @@ pub struct Limits {
     pub requests: usize,
     /// Tokens that one step prefills; a longer context is prefilled alone.
     pub prefill_tokens: usize,
-    /// Blocks that all running requests may come to, answers included: what the buffers hold, for engines that load a layer's
+    /// Blocks that all running requests may grow to, answers included: what the buffers hold, for engines that load a layer's
     /// blocks all at once instead of in mini-batches. Such an engine admits fewer, and never preempts.
     pub blocks_at_once: Option<usize>,
 }
@@ -81,7 +81,7 @@ struct Request {
     arrival: u64,
     /// Tokens so far, prompt and answer.
     tokens: usize,
-    /// Most tokens it can come to.
+    /// Most tokens it may grow to.
     most: usize,
 }
 
@@ -108,7 +108,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request of `prompt` tokens that may come to `answer` more.
+    /// Takes a request of `prompt` tokens that may grow by `answer` more.
     ///
     /// # Errors
     /// [`Refused`] for one that could never run.

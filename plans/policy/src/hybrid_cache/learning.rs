@@ -3,7 +3,7 @@
 //! An engine samples its costs for a second or two when it starts (§4.3), and then runs for days beside other users of the same
 //! processor, memory and link. Every decoding step measures how long its device computed and its link carried, and therefore by how
 //! much the samples were off. [`Policy`] keeps a factor for either side, predicts steps by the corrected costs, and plans the
-//! mixture anew for blocks to come once the balance of the two sides has moved.
+//! mixture again for blocks to come once the balance of the two sides has moved.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use super::cost::Costs;
 const STEPS: usize = 7;
 /// Steps before a factor counts for a new mixture.
 const MIN_STEPS: usize = 3;
-/// The mixture is planned anew when the balance of computing and loading is off by more than this factor from what it was planned with.
+/// The mixture is planned again when the balance of computing and loading is off by more than this factor from what it was planned with.
 const MOVED: f64 = 1.1;
 
 /// What a mixture was planned for, and with which costs.

@@ -198,7 +198,7 @@ impl Watch {
         running.find_map(|(place, cascade)| Some((place, cascade.is_refuted()?)))
     }
 
-    /// Starts the tests anew of the cascade at that place, which begins to run, and of those after it, which no longer do.
+    /// Restarts the tests of the cascade at that place, which begins to run, and of those after it, which no longer do.
     fn restart_from(&mut self, place: usize) {
         for cascade in self.cascades.iter_mut().skip(place) {
             cascade.restart();

@@ -1,4 +1,4 @@
-//! Traces that are made up. The same seed gives the same trace.
+//! Synthetic traces. The same seed gives the same trace.
 
 use std::f64::consts::TAU;
 
