@@ -14,6 +14,7 @@
 //! | [`served`] | the overhead of serving: messages, and the time between two batches |
 //! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
+//! | `error` | why a family or a pipeline cannot be measured |
 
 pub mod answers;
 pub mod channels;

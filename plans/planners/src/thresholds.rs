@@ -8,6 +8,7 @@
 //! | [`family`](Family) | the part of a profile that the search uses |
 //! | [`evaluate`](evaluate()) | evaluation of a given cascade on the validation set |
 //! | `observations` | what deferral scores read besides confidences |
+//! | `point`, `table` | a cascade on the frontier; the samples of every gate in order of confidence |
 //! | `pareto_front` | the frontier under construction |
 //! | `exact` | all useful cascades, for short cascades |
 //! | `sampled` | random cascades, refined line by line, for long ones |

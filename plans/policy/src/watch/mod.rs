@@ -19,6 +19,7 @@
 //! | `profiled_rate` | the range of a rate that a profile leaves open |
 //! | `counts` | what ingresses count and report |
 //! | `cascade` | the tests of one cascade of the list |
+//! | `answer` | answers as audits and labels compare them |
 //! | `coin` | the choice of the requests to audit |
 //! | `sampling` | which requests are audited, and what an audit asks |
 //! | `labels` | recent replies, to which labels that arrive later belong |
