@@ -101,10 +101,7 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
         app: app.name.to_string(),
         slots: slots(app)?,
         dropping: allocator.dropping.into(),
-        allocate: AllocateOptions {
-            policy: allocator.policy.into(),
-            ..AllocateOptions::default()
-        },
+        allocate: AllocateOptions::default(),
         demand: allocator.demand,
         standby: allocator.standby,
         factors: allocator.factors,
