@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use kaskade_app::charts::panels;
+use kaskade_app::config::App;
 use kaskade_app::config::guarantee::Share;
 use kaskade_app::config::scalar::{Size, Span};
-use kaskade_app::config::App;
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::planning::{gears, initial};

@@ -73,14 +73,7 @@ fn hardware_scaling_comes_before_accuracy_scaling_and_overload() {
 fn a_pipeline_is_planned_drawn_and_valid() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("small.toml"), SMALL).unwrap();
-    let options = [
-        "--pipeline",
-        "small.toml",
-        "--rate",
-        "150",
-        "--svg",
-        "demand.svg",
-    ];
+    let options = ["--pipeline", "small.toml", "--rate", "150", "--svg", "demand.svg"];
     let output = plan(folder.path(), &options);
     assert!(
         output.status.success(),

@@ -8,7 +8,8 @@ use time::format_description::parse_strftime_owned;
 /// # Errors
 /// The format, and what is not supported in it.
 pub(super) fn format_date(format: &str, date: OffsetDateTime) -> Result<String, String> {
-    let items = parse_strftime_owned(format).map_err(|error| format!("strftime_now does not support `{format}`: {error}"))?;
+    let items = parse_strftime_owned(format)
+        .map_err(|error| format!("strftime_now does not support `{format}`: {error}"))?;
     date.format(&items)
         .map_err(|error| format!("strftime_now does not support `{format}`: {error}"))
 }

@@ -250,7 +250,8 @@ impl Executor {
     }
 
     /// Whether batches run on the thread of the caller.
-    pub fn is_inline(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_inline(&self) -> bool {
         self.inline.has_model()
     }
 

@@ -25,7 +25,7 @@ pub mod minibatch;
 pub mod traffic;
 
 pub use admission::{Limits, Refused, Scheduler, Step};
-pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_by, split_of, split_sure};
+pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_of, split_sure};
 pub use blocks::{Block, BlockSpace, Capacity, Full, Kind, Place, Shares};
 pub use cost::{CostError, Costs, Sample, fit};
 pub use learning::{Planned, Policy, Prediction, Sides};
