@@ -76,6 +76,24 @@ def words(text, former=FORMER):
             yield f"line {number}: {len(line)} characters; at most {LONGEST_LINE}"
 
 
+def code_words():
+    """Comments and texts of the code use the words of the pages; `begun` is the verb's participle there."""
+    banned = [word for word in WORDS if "begun" not in word]
+    paths = (path for pattern in ("src/**/*.rs", "*/src/**/*.rs", "plans/*/src/**/*.rs") for path in sorted(ROOT.glob(pattern)))
+    for path in paths:
+        name = path.relative_to(ROOT).as_posix()
+        if "test" in name or name.startswith(("papers/", "oip/")):
+            continue
+        code = re.split(r"^(?:#\[cfg\(test\)\]\n)?mod tests", path.read_text(), flags=re.MULTILINE)[0]
+        for number, line in enumerate(code.splitlines(), 1):
+            comment = re.search(r"//.*", line)
+            prose = comment[0] if comment else " ".join(re.findall(r'"((?:[^"\\]|\\.)*)"', line))
+            prose = re.sub(r"`[^`]*`|\{[^}]*\}|\[[^\]]*\]", "", prose)
+            for word in banned:
+                if match := re.search(r"(?<![\w/_])" + word, prose, re.IGNORECASE):
+                    yield f"{name}:{number}: `{match[0]}` is none of the glossary's words"
+
+
 def metrics():
     """The metrics page names the metrics of the code, all of them and no other."""
     page = ROOT / "docs/reference/metrics.md"
@@ -111,7 +129,7 @@ def wire():
     for name in re.findall(r'HeaderName::from_static\("([\w-]+)"\)', (actors / "wire/headers.rs").read_text()):
         if f"`{name}" not in page:
             yield f"the header `{name}` is in the code and not on the page"
-    for file in ("client.rs", "stage.rs", "heartbeat.rs", "control.rs", "done.rs", "energy.rs"):
+    for file in ("client.rs", "stage.rs", "heartbeat.rs", "control.rs", "done.rs", "energy.rs", "watch.rs"):
         text = (actors / "wire" / file).read_text()
         for struct, body in re.findall(r"^pub struct (\w+) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
             for field in re.findall(r"^    pub (\w+):", body, re.MULTILINE):
@@ -188,6 +206,7 @@ def main():
     problems += claims.stale()
     problems += claims.sums(*((ROOT / page).read_text() for page in ("docs/evidence/index.md", "README.md", "docs/index.md")))
     problems += faults()
+    problems += code_words()
     print("\n".join(problems) or "links, words and lists are sound")
     return 1 if problems else 0
 

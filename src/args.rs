@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use kaskade_app::config::guarantee::Share;
-use kaskade_app::config::{App, pipeline, planner};
+use kaskade_app::config::{App, pipeline};
 use kaskade_app::load::arrivals;
 use kaskade_app::planning::PlanningError;
 use kaskade_app::planning::pipelines;
@@ -82,45 +82,6 @@ impl From<Spacing> for arrivals::Spacing {
         match spacing {
             Spacing::Poisson => Self::Poisson,
             Spacing::Constant => Self::Constant,
-        }
-    }
-}
-
-/// Plans that the gear planner may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum GearPolicy {
-    /// Cascades that change with the load (CascadeServe).
-    Gears,
-    /// One cascade for every load.
-    NoSwitching,
-    /// Single models, switched by load.
-    NoCascade,
-}
-
-impl From<GearPolicy> for planner::GearPolicy {
-    fn from(policy: GearPolicy) -> Self {
-        match policy {
-            GearPolicy::Gears => Self::Gears,
-            GearPolicy::NoSwitching => Self::NoSwitching,
-            GearPolicy::NoCascade => Self::NoCascade,
-        }
-    }
-}
-
-/// Scaling that the allocator of a pipeline may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum PipelinePolicy {
-    /// Hardware scaling, then accuracy scaling over the whole pipeline.
-    Loki,
-    /// Hardware scaling only: the most accurate variants at every demand.
-    HardwareOnly,
-}
-
-impl From<PipelinePolicy> for pipeline::PipelinePolicy {
-    fn from(policy: PipelinePolicy) -> Self {
-        match policy {
-            PipelinePolicy::Loki => Self::Loki,
-            PipelinePolicy::HardwareOnly => Self::HardwareOnly,
         }
     }
 }

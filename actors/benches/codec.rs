@@ -7,6 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use async_nats::HeaderMap;
 use bytes::Bytes;
 use kaskade_actors::wire::headers;
 use kaskade_actors::wire::headers::{Context, Trace};
@@ -31,13 +32,14 @@ fn main() -> Result<(), CodecError> {
         println!("{size:>10} {encode:>10.3} {decode:>10.3} {:>12}", bytes.len());
     }
     let trace = Trace::start();
-    let build = median(2_000, || {
-        drop(black_box(headers::for_hop(
-            Duration::from_millis(100),
-            &trace.child(),
-        )));
-    });
-    let hop = headers::for_hop(Duration::from_millis(100), &trace);
+    let hop = |trace: &Trace| {
+        let mut headers = HeaderMap::new();
+        headers::put_budget(&mut headers, Duration::from_millis(100));
+        trace.put(&mut headers);
+        headers
+    };
+    let build = median(2_000, || drop(black_box(hop(&trace.child()))));
+    let hop = hop(&trace);
     let read = median(2_000, || drop(black_box(Context::read(Some(black_box(&hop))))));
     println!("headers of a hop: build {build:.3} us, read {read:.3} us");
     Ok(())

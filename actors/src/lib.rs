@@ -3,6 +3,7 @@
 //! | folder or file | holds |
 //! |---|---|
 //! | [`ids`], [`clock`], [`shutdown`] | unique identifiers, the actors' clock, graceful shutdown |
+//! | `actor` | the names of actix that the crate uses |
 //! | [`supervision`] | ends a node whose core tasks do not all run |
 //! | [`subjects`] | the grammar of every subject; no other module formats or parses one |
 //! | [`error`] | typed errors with stable codes |

@@ -108,7 +108,7 @@ impl Supervisor {
         })
     }
 
-    /// Spawns a task that is started again, after `pause`, when it ends or panics. It must be safe to start anew.
+    /// Spawns a task that is restarted, after `pause`, when it ends or panics. It must be safe to restart.
     pub(crate) fn spawn_again<F: Future<Output = ()> + 'static>(
         &self,
         task: &'static str,

@@ -1,4 +1,4 @@
-//! What the ingresses of a process count of the cascades that answer, on its way to the shifter.
+//! Per-process counters of audits and exits, read by the shifter.
 
 use std::sync::{
     Mutex, PoisonError,

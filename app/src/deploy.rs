@@ -82,8 +82,8 @@ pub enum DeployError {
     },
     /// Workers cannot load what the plan places on them.
     #[error(
-        "epoch {epoch} is stored, but cannot be served: {} failed to load, and the logs of the workers say why. The app goes on with the plan \
-         before it as long as its processes run; `kaskade plan rollback` stores that one again",
+        "epoch {epoch} is stored, but cannot be served: {} failed to load (see the workers' logs). The app keeps serving the previous plan \
+         while its processes run; `kaskade plan rollback` stores that plan again",
         replicas_text(.failed)
     )]
     NotLoaded {

@@ -32,8 +32,7 @@ use crate::report::in_one_line;
 pub enum FamilyError {
     /// The family has no such variant.
     #[error(
-        "this process has no variant `{variant}`, which the plan names; correct the plan, or go back to the one before with \
-         `kaskade plan rollback APP`"
+        "this process has no variant `{variant}`, which the plan names; correct the plan, or roll back with `kaskade plan rollback APP`"
     )]
     NoVariant {
         /// The requested variant.
@@ -232,7 +231,7 @@ impl Family {
         })
     }
 
-    /// Loads a replica and warms its device up. A remote model has no device here, and made-up requests would cost money.
+    /// Loads a replica and warms its device up. A remote model has no device here, and synthetic requests would cost money.
     fn load_warm(&self, replica: &Replica) -> Result<Box<dyn Model>, FamilyError> {
         let member = self.members.iter().find(|member| member.name == replica.variant);
         let member = member.ok_or_else(|| FamilyError::NoVariant {

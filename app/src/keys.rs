@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_seed_is_neither_used_nor_told() {
+    fn an_invalid_seed_is_refused_and_not_printed() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(SEED), "hush").unwrap();
         let error = crate::report::in_one_line(&keys(folder.path(), false).unwrap_err());

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`config`] | the TOML file of an app |
 //! | [`family`] | the sources of an app's models, and loading them onto a device |
+//! | `priced` | local models with a price |
 //! | [`data`] | labelled samples |
 //! | [`ranker`] | ranking passages with embedders and cross-encoders |
 //! | [`measure`] | profiles: costs and answers of variants |

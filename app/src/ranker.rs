@@ -13,7 +13,7 @@ pub const QUERY: &str = "query";
 pub const PASSAGES: &str = "passages";
 
 /// Most passages of one request.
-const MOST_PASSAGES: usize = 1_000;
+const MAX_PASSAGES: usize = 1_000;
 
 /// Most texts or pairs that the model runs at once.
 const AT_ONCE: usize = 256;
@@ -182,7 +182,7 @@ pub fn signature() -> Signature {
     Signature {
         inputs: vec![
             InputSpec::required(QUERY, Datatype::Bytes, vec![Extent::Exactly(1)]),
-            InputSpec::required(PASSAGES, Datatype::Bytes, vec![Extent::UpTo(MOST_PASSAGES)]),
+            InputSpec::required(PASSAGES, Datatype::Bytes, vec![Extent::UpTo(MAX_PASSAGES)]),
         ],
     }
 }

@@ -20,7 +20,7 @@ use super::session::{Ending, Session};
 use super::trie;
 
 /// Smallest free space for which another read is worthwhile.
-const LEAST_READ: usize = 16 << 10;
+const MIN_READ: usize = 16 << 10;
 /// Largest number of chunks in one write.
 const WRITE_CHUNKS: usize = 64;
 /// Time limit for flushing a closing connection.
@@ -128,7 +128,7 @@ async fn receive(guest: &Registration, read: &mut ReadHalf<'_>, max_payload: usi
 
 impl ReadBuffer {
     fn make_room(&mut self, buffers: &mut Buffers) {
-        let needed = self.parser.missing(&self.buffer).max(LEAST_READ);
+        let needed = self.parser.missing(&self.buffer).max(MIN_READ);
         if let Some(size) = buffers.make_room(&mut self.buffer, needed) {
             self.allocated = size;
         }

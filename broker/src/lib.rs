@@ -52,7 +52,7 @@ pub const SERVER_NAME: &str = "kaskade-embedded";
 /// `version` in the greeting: the nats-server version whose core protocol it implements.
 pub const VERSION: &str = "2.10.0";
 /// The largest `max_payload`, bytes; the same as nats-server's.
-pub const LARGEST_PAYLOAD: usize = 64 << 20;
+pub const MAX_PAYLOAD_LIMIT: usize = 64 << 20;
 
 /// Default limit of pending data per client, bytes; the same as nats-server's.
 const MAX_PENDING: usize = 64 << 20;
@@ -62,7 +62,7 @@ const MAX_PENDING: usize = 64 << 20;
 pub struct BrokerConfig {
     /// The loopback address to listen on. Port 0, the default, selects a free port.
     pub listen: SocketAddr,
-    /// The largest message, headers included, bytes: 1 MiB by default, at most [`LARGEST_PAYLOAD`].
+    /// The largest message, headers included, bytes: 1 MiB by default, at most [`MAX_PAYLOAD_LIMIT`].
     pub max_payload: usize,
     /// Limit of pending data, bytes, above which a client is disconnected as a slow consumer; by default 64 MiB, or
     /// four times `max_payload` if that is more.
@@ -98,7 +98,7 @@ pub enum BrokerError {
         listen: SocketAddr,
     },
     /// `max_payload` is out of range.
-    #[error("max_payload is {max_payload} bytes; it must be between 1 and {LARGEST_PAYLOAD}")]
+    #[error("max_payload is {max_payload} bytes; it must be between 1 and {MAX_PAYLOAD_LIMIT}")]
     Payload {
         /// The configured limit.
         max_payload: usize,
@@ -140,7 +140,7 @@ impl BrokerConfig {
         if !listen.ip().is_loopback() {
             return Err(BrokerError::NotLoopback { listen });
         }
-        if !(1..=LARGEST_PAYLOAD).contains(&max_payload) {
+        if !(1..=MAX_PAYLOAD_LIMIT).contains(&max_payload) {
             return Err(BrokerError::Payload { max_payload });
         }
         // A delivery repeats the subjects of a control line and adds some numbers and the subscription's id.
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn limits_that_make_no_sense_are_refused() {
         let defaults = BrokerConfig::default;
-        for max_payload in [0, LARGEST_PAYLOAD + 1] {
+        for max_payload in [0, MAX_PAYLOAD_LIMIT + 1] {
             let error = refusal(BrokerConfig {
                 max_payload,
                 ..defaults()
@@ -298,7 +298,7 @@ mod tests {
         assert!(error.to_string().contains("ping_interval"));
         assert!(
             BrokerConfig {
-                max_payload: LARGEST_PAYLOAD,
+                max_payload: MAX_PAYLOAD_LIMIT,
                 ..defaults()
             }
             .limits()

@@ -13,7 +13,7 @@ use super::outbox::{Batch, Message, Outbox};
 use super::parser::{ClientOptions, ParseError};
 
 /// Longest pause of a publisher for a congested receiver, per read.
-const LONGEST_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a connection ends; sent to the client if it can still receive it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -136,7 +136,7 @@ impl Session {
                 self.drained.notified().await;
             }
         };
-        let _ = timeout(LONGEST_PAUSE, room).await;
+        let _ = timeout(MAX_PAUSE, room).await;
     }
 
     /// Moves what is queued to the end of `batch`.

@@ -1,4 +1,4 @@
-//! Fitting a network to labelled images: `AdamW`, a warm-up and a cosine, every image changed anew in every epoch.
+//! Fitting a network to labelled images: `AdamW`, a warm-up and a cosine, every image changed again in every epoch.
 
 use std::time::Instant;
 

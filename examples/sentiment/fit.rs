@@ -18,7 +18,7 @@ const BATCH: usize = 32;
 const WARM_UP: f64 = 0.1;
 const WEIGHT_DECAY: f32 = 0.05;
 /// The longest gradient of a tensor that is followed in full.
-const LONGEST_GRADIENT: f32 = 1.0;
+const MAX_GRADIENT: f32 = 1.0;
 
 /// The network, fitted. `watch` sees it after every pass, with the number of the pass and its mean loss.
 pub(crate) fn fit(
@@ -33,7 +33,7 @@ pub(crate) fn fit(
     let mut optimizer = AdamWConfig::new()
         .with_weight_decay(WEIGHT_DECAY)
         .with_epsilon(1e-8)
-        .with_grad_clipping(Some(GradientClippingConfig::Norm(LONGEST_GRADIENT)))
+        .with_grad_clipping(Some(GradientClippingConfig::Norm(MAX_GRADIENT)))
         .init();
     let steps = training.epochs * batches(sentences, BATCH, rng).len();
     let mut step = 0;

@@ -32,7 +32,7 @@ pub(crate) struct Training {
     pub rate: f64,
     /// Elements of vectors that are dropped, in every layer.
     pub dropout: f64,
-    /// Tokens whose identity is hidden from the network, anew in every pass.
+    /// Tokens whose identity is hidden from the network, drawn again in every pass.
     pub token_dropout: f64,
 }
 

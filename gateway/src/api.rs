@@ -1,4 +1,4 @@
-//! The APIs that the gateway speaks, told by the paths of requests.
+//! The APIs of the gateway, distinguished by request path.
 
 use kaskade_oip::SERVICE;
 

@@ -12,7 +12,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::Semaphore;
 use tokio::time::{Sleep, sleep};
 
-use crate::body::PACE;
+use crate::body::MIN_BYTES_PER_PAUSE;
 use crate::failure::Failure;
 use crate::grpc_status;
 use crate::permits::Permits;
@@ -44,7 +44,7 @@ impl Arriving {
             permits,
             pause,
             waiting: None,
-            missing: PACE,
+            missing: MIN_BYTES_PER_PAUSE,
         }
     }
 
@@ -52,7 +52,7 @@ impl Arriving {
     fn take(&mut self, bytes: &Bytes) -> Result<(), Failure> {
         self.missing = self.missing.saturating_sub(bytes.len());
         if self.missing == 0 {
-            (self.waiting, self.missing) = (None, PACE);
+            (self.waiting, self.missing) = (None, MIN_BYTES_PER_PAUSE);
         }
         take_room(&self.room, &self.permits, bytes.len())
     }

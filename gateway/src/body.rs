@@ -71,7 +71,7 @@ impl Coding {
         })
     }
 
-    /// Decompresses a body of at most `limit` bytes. `count` is told of its bytes as they come.
+    /// Decompresses a body of at most `limit` bytes. `count` is called with the number of decompressed bytes of each part.
     ///
     /// # Errors
     /// `KSK0001` for one that is damaged, `KSK0002` for one that becomes too large, those of `count`.
@@ -129,7 +129,7 @@ const LARGE: usize = 256 << 10;
 
 /// Bytes of a body that must arrive within a pause, unless it ends: a client that sends a byte now and then would hold its place
 /// for as long as it likes.
-pub(crate) const PACE: usize = 16 << 10;
+pub(crate) const MIN_BYTES_PER_PAUSE: usize = 16 << 10;
 
 /// Returns the next piece if it has arrived, and `None` within if the body has ended. Most bodies arrive with their head, but only
 /// the connection's next poll brings them; a timer would cost more than that.
@@ -152,7 +152,7 @@ fn too_large(limit: usize) -> Failure {
     Fault::new(Code::TooLarge, message).into()
 }
 
-/// Reads a request's body, decompressed, within the limits of the gateway. `count` is told of what a compressed one becomes.
+/// Reads a request's body, decompressed, within the limits of the gateway. `count` is called with the number of decompressed bytes of each part of a compressed one.
 ///
 /// # Errors
 /// `KSK0002` for one that is too large, `KSK0006` for one that finds no room beside others, 408 for one that stops arriving, `KSK0001` for one that ends early or has another coding.
@@ -169,7 +169,7 @@ pub(crate) async fn read(
     let mut pieces = body.into_data_stream();
     let (mut body, mut joined) = (Bytes::new(), Vec::new());
     // When the next bytes must have arrived; set by the first wait for them.
-    let (mut due, mut missing) = (None, PACE);
+    let (mut due, mut missing) = (None, MIN_BYTES_PER_PAUSE);
     // A body of a known length has ended with its last byte.
     while !pieces.is_end_stream() {
         let piece = if let Some(piece) = arrived(&mut pieces).await {
@@ -186,7 +186,7 @@ pub(crate) async fn read(
         })?;
         missing = missing.saturating_sub(piece.len());
         if missing == 0 {
-            (due, missing) = (None, PACE);
+            (due, missing) = (None, MIN_BYTES_PER_PAUSE);
         }
         if body.is_empty() && joined.is_empty() {
             // Most bodies arrive in one piece, which is not copied.
@@ -340,7 +340,11 @@ mod tests {
             let body = Body::from_stream(body);
             read(&HeaderMap::new(), body, &at_most(1 << 20)).await
         };
-        assert_eq!(asked(PACE, 60).await.unwrap().len(), 60 * PACE, "slow and steady");
+        assert_eq!(
+            asked(MIN_BYTES_PER_PAUSE, 60).await.unwrap().len(),
+            60 * MIN_BYTES_PER_PAUSE,
+            "slow and steady"
+        );
         assert_eq!(asked(1, 1_000).await.unwrap_err().status.as_u16(), 408);
     }
 

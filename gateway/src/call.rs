@@ -212,7 +212,7 @@ impl Call {
                 self.app.times.first_token.add(self.begun.elapsed());
             }
             if first.is_none() || stage != part.stage {
-                // The answer of a later stage begins anew.
+                // The answer of a later stage starts again.
                 first = Some((Instant::now(), tokens));
                 stage.clone_from(&part.stage);
             }

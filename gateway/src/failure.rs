@@ -9,7 +9,7 @@ use kaskade_actors::{Code, Fault};
 use serde_json::json;
 
 use crate::api::Api;
-use crate::body::PACE;
+use crate::body::MIN_BYTES_PER_PAUSE;
 use crate::grpc_status;
 
 /// Pause that a client should make before it sends a refused request again, milliseconds.
@@ -126,7 +126,7 @@ impl Failure {
             code: "body_timeout",
             message: format!(
                 "the body is not complete, and less than {} KiB of it arrived within {} ms",
-                PACE >> 10,
+                MIN_BYTES_PER_PAUSE >> 10,
                 after.as_millis()
             ),
             retryable: true,

@@ -6,14 +6,16 @@
 //! | [`config`] | [`Limits`] of a gateway and [`AppOptions`] of an app that it serves |
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
-//! | `shared`, `tenant`, `times` | what all requests share; keys and the limits of who sends them; latencies |
+//! | `shared`, `tenant`, `times` | what all requests share; keys and the limits of tenants; latencies |
 //! | `guard` | what happens to every request before and after its handler |
 //! | `permits`, `together` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
 //! | `api` | which API a path belongs to |
 //! | `body`, `call`, `described`, `failure`, `grpc_status` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as statuses of HTTP and gRPC |
+//! | `arriving` | bodies of requests as they arrive, within the limit of all bodies |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
 //! | `fields`, `path`, `header_names` | fields of JSON bodies; names in paths; names of headers |
 //! | `trace` | spans of requests and of what they ask the app |
+//! | `metric_names` | names of the metrics |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
 //! | `openai` | `/v1`: models, chat, completions, responses, embeddings |

@@ -1,4 +1,4 @@
-//! Permits of requests in progress: of the gateway, and of the tenant who sends them.
+//! Permits of requests in progress: of the gateway, and of the tenant that sends them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ impl InProgress {
 pub(crate) struct Permits {
     held: Arc<Held>,
     gateway: Arc<InProgress>,
-    /// Who sends the request, if requests need a key.
+    /// The tenant of the request, if requests need a key.
     tenant: Option<Arc<Tenant>>,
 }
 

@@ -203,7 +203,7 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared
     }
     let listener = listener.tap_io(|connection| {
         if let Err(error) = connection.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+            tracing::debug!(%error, "TCP_NODELAY could not be set");
         }
     });
     connections::serve(listener, guarded, head_pause, stopping).await;

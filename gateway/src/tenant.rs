@@ -1,4 +1,4 @@
-//! Tenants: keys, and the limits of who sends them.
+//! Tenants: keys, and limits per key.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;

@@ -151,7 +151,7 @@ async fn shake(
     _place: OwnedSemaphorePermit,
 ) {
     if let Err(error) = connection.set_nodelay(true) {
-        tracing::debug!(%error, "a connection keeps Nagle's algorithm");
+        tracing::debug!(%error, "TCP_NODELAY could not be set");
     }
     match tokio::time::timeout(HANDSHAKE, acceptor.accept(connection)).await {
         // The receiver is gone if the gateway drains.

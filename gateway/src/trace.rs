@@ -125,7 +125,7 @@ impl RequestSpan {
             trace_id: self.trace.trace_id,
             span_id: self.trace.span_id,
             parent_id: self.parent,
-            name: format!("ask {app}"),
+            name: format!("send {app}"),
             kind: Kind::Client,
             start: self.start,
             end: unix_nanos(),

@@ -22,7 +22,9 @@ use kaskade_models::generation::{
 use kaskade_models::ops::{Activation, Heads, Ops};
 #[cfg(feature = "burn")]
 use kaskade_models::{Device, ops::burn::Burn};
-use kaskade_policy::hybrid_cache::{BlockCounts, Costs, Kind, Memory, Planned, Shares, split_by};
+use kaskade_policy::hybrid_cache::{
+    BlockCounts, Capacity, Costs, Kind, Memory, Planned, Shares, Split, split_at,
+};
 
 #[derive(Parser)]
 struct Arguments {
@@ -368,7 +370,7 @@ impl<M: Ops + Clone> Bench<M> {
         };
         if let Some(costs) = costs {
             let split = split_for(caching, self.blocks, &self.memory, costs).ok_or("no mixture fits")?;
-            config.apply_split(&split, self.blocks);
+            apply_split(&mut config, &split, self.blocks);
         }
         Ok(Engine::new(self.ops.clone(), self.decoder.clone(), None, config)?)
     }
@@ -395,4 +397,34 @@ impl<M: Ops + Clone> Bench<M> {
         engine.throttle(speed);
         Ok(engine)
     }
+}
+
+/// Predicted split of a layer when `blocks` blocks are split by `shares`.
+fn split_by(shares: &Shares, blocks: usize, costs: &Costs) -> Split {
+    let part = |of: usize, share: f64| ((of as f64 * share).round() as usize).min(of);
+    let act = part(blocks, shares.act);
+    let kv = blocks - act;
+    let device = BlockCounts {
+        act: part(act, shares.act_on_device),
+        kv: part(kv, shares.kv_on_device),
+    };
+    let host = BlockCounts {
+        act: act - device.act,
+        kv: kv - device.kv,
+    };
+    split_at(device, host, costs)
+}
+
+/// Sets the blocks and the share of a split. `spare` additional host blocks of each used kind allow for requests
+/// whose blocks do not match the ratio exactly.
+fn apply_split(config: &mut EngineConfig, split: &Split, spare: usize) {
+    let extra = |count: usize, kind_used: bool| if kind_used { count + spare } else { count };
+    config.capacity = Capacity {
+        device: split.device,
+        host: BlockCounts {
+            act: extra(split.host.act, split.shares().act > 0.0),
+            kv: extra(split.host.kv, split.shares().act < 1.0),
+        },
+    };
+    config.shares = split.shares();
 }

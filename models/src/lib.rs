@@ -8,6 +8,7 @@
 //! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
 //! | [`device`] | the device that models run on, and its memory |
 //! | `precision/` | types of weights ([`WeightType`]): f32, bf16, f16, and GGML's blocks |
+//! | `quantise` | quantises a checkpoint offline |
 //! | [`power`] | energy readings of a device, with their source |
 //! | [`ops`] | tensor operations of models: kernels for the CPU, and burn with the feature `burn` |
 //! | `decoder/` | configuration and weights of language models, one file per architecture |

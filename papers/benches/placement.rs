@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use kaskade_papers::hybridserve::made_up::{MadeUp, busy_load, options};
+use kaskade_papers::hybridserve::synthetic::{SyntheticFamily, busy_load, options};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{Fleet, Goal, Placed, PlacementOptions, Proof, judge, plan_placement};
@@ -65,11 +65,11 @@ fn families() {
 /// Planning time by models and devices, eight devices on a host, at 65 % of what the devices can do at all.
 fn growth() {
     for models in [2, 4, 6, 8, 10] {
-        let Ok(MadeUp {
+        let Ok(SyntheticFamily {
             family,
             profile,
             cascade: plan,
-        }) = MadeUp::new(models)
+        }) = SyntheticFamily::new(models)
         else {
             continue;
         };
@@ -164,11 +164,11 @@ fn alone(profile: &Profile, placed: &Placed, options: &PlacementOptions) -> Stri
 /// The search beside HiGHS with a minute, on the combinations that the search chose: 10 models on 16 devices, and smaller.
 fn highs(seconds: u64) {
     for (models, devices, on_each_host) in [(4, 8, 4), (6, 8, 4), (8, 16, 4), (10, 16, 4), (10, 16, 1)] {
-        let Ok(MadeUp {
+        let Ok(SyntheticFamily {
             family,
             profile,
             cascade: plan,
-        }) = MadeUp::new(models)
+        }) = SyntheticFamily::new(models)
         else {
             continue;
         };

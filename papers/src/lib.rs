@@ -6,6 +6,8 @@
 //! | [`peers`] | the systems that the papers measure against |
 //! | [`pipeline`] | writes a pipeline of the Loki paper as a file |
 //! | [`args`] | flags that several systems share |
+//! | `over_time` | figures of a simulated run over time |
+//! | `parallel` | independent pieces of work on all cores |
 //! | [`reproduction`] | the result of a reproduction: claims, assumptions, files |
 
 pub mod args;

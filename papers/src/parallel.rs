@@ -1,5 +1,6 @@
 //! Independent pieces of work on all cores.
 
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -25,6 +26,13 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Sets the number of compute threads of models on the CPU, for the whole process; the default is one per core. Returns
+/// false without effect if models have computed already, or rayon's global pool exists.
+pub(super) fn compute_threads(threads: NonZeroUsize) -> bool {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get());
+    pool.build_global().is_ok()
 }
 
 #[cfg(test)]

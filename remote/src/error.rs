@@ -36,7 +36,7 @@ pub enum CallError {
         /// The time.
         after: Duration,
     },
-    /// A streamed answer did not begin, or did not go on, in time.
+    /// A streamed answer did not begin, or paused for too long.
     #[error("the endpoint sent nothing for {} ms", after.as_millis())]
     Stalled {
         /// The time.
@@ -91,7 +91,7 @@ pub enum CallError {
         reason: String,
     },
     /// The circuit breaker is open.
-    #[error("it failed several times in a row and gets no requests for another {} ms", pause.as_millis())]
+    #[error("its circuit breaker is open for another {} ms after repeated failures", pause.as_millis())]
     BreakerOpen {
         /// Until the next probe.
         pause: Duration,
@@ -258,7 +258,7 @@ pub enum ConnectError {
         scheme: String,
     },
     /// The system gives no thread.
-    #[error("no thread for connections: {0}")]
+    #[error("cannot start a thread for connections: {0}")]
     Thread(std::io::Error),
     /// The endpoint does not describe its model.
     #[error("`{base_url}` does not describe the model `{model}`: {source}")]

@@ -190,7 +190,7 @@ fn describe(endpoint: &Endpoint) -> ModelInfo {
     ModelInfo {
         name: endpoint.name.clone(),
         architecture: architecture.to_owned(),
-        // The endpoint's, and not told.
+        // The endpoint's, and unknown.
         parameters: 0,
         weight_bytes: 0,
         task,
@@ -260,7 +260,7 @@ impl RemoteModel {
             Event::End(number, end) => (number, Outputs::new(), Some(end)),
             Event::Wake => return None,
         };
-        // Nothing more is told about a request that was cancelled.
+        // No further progress is reported for a request that was cancelled.
         let running = self.running.get_mut(&number)?;
         running.pieces += u32::from(!part.is_empty());
         let pieces = running.pieces;

@@ -5,22 +5,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use kaskade_app::charts::panels;
+use kaskade_app::config::App;
 use kaskade_app::config::guarantee::Share;
 use kaskade_app::config::scalar::{Size, Span};
-use kaskade_app::config::{App, planner};
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::{Progress, say};
 use kaskade_app::report::units;
-use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, Weighing, plan_gears};
+use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, plan_gears};
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::Trace;
 use serde::Serialize;
 
-use crate::args::{GearPolicy, GuaranteeArgs, Overwrite};
+use crate::args::{GuaranteeArgs, Overwrite};
 use crate::failure::Usage;
 use crate::output;
 
@@ -39,9 +39,6 @@ pub(crate) struct Args {
     /// Accuracy objective: mean share of right answers, such as `98%`; latency is minimised.
     #[arg(long, value_name = "SHARE")]
     slo_accuracy: Option<Share>,
-    /// What the accuracy and the latency of the plan are means over.
-    #[arg(long, value_enum, default_value = "answers")]
-    mean_over: MeanOver,
     #[command(flatten)]
     guarantee: GuaranteeArgs,
     /// Highest utilisation of the busiest device, above 0 and at most 1. The rest is headroom for run times that vary [default: by the
@@ -74,9 +71,6 @@ pub(crate) struct Args {
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
     #[arg(long, value_name = "TIME")]
     turnaround: Option<Span>,
-    /// Plans that the planner may use.
-    #[arg(long, value_enum, default_value = "gears")]
-    policy: GearPolicy,
     /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
@@ -100,15 +94,6 @@ enum PriorKind {
     Zipf,
     /// All loads are equally common.
     Uniform,
-}
-
-/// What the means of a gear plan are over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum MeanOver {
-    /// Answers.
-    Answers,
-    /// Time, as in the paper: low loads weigh more than the answers that they give.
-    Time,
 }
 
 /// Output of `--json`.
@@ -173,11 +158,6 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
         ranges: args.ranges,
         prior: prior(args, trace.as_ref(), qps_max)?,
         seed: args.seed,
-        ablation: planner::GearPolicy::from(args.policy).into(),
-        weighing: match args.mean_over {
-            MeanOver::Answers => Weighing::Answers,
-            MeanOver::Time => Weighing::Time,
-        },
         guarantee: args.guarantee.certify(app)?,
         ..GearOptions::serving(profile, slo, qps_max, devices)
             .with_hop(profile, args.hop.map(Span::as_micros))

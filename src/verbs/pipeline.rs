@@ -15,7 +15,7 @@ use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
 
-use crate::args::{Late, Overwrite, PipelineArgs, PipelinePolicy};
+use crate::args::{Late, Overwrite, PipelineArgs};
 use crate::output;
 
 /// Plans a pipeline (Loki): the variants of its tasks, and the number of workers of each.
@@ -35,9 +35,6 @@ pub(crate) struct Args {
     /// TOML file of the app: its name, its workers and its measured pipeline.
     #[arg(long, value_name = "FILE")]
     app: Option<PathBuf>,
-    /// Scaling that the allocator may use.
-    #[arg(long, value_enum, default_value = "loki")]
-    policy: PipelinePolicy,
     /// Treatment of requests that are late at a task.
     #[arg(long, value_enum, default_value = "slack")]
     dropping: Late,
@@ -70,11 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let pipeline = args.pipeline.read(app.as_ref())?;
     let slots = slots(args, app.as_ref())?;
     let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-    let options = AllocateOptions {
-        policy: pipeline::PipelinePolicy::from(args.policy).into(),
-        ..AllocateOptions::default()
-    };
-    let allocator = Allocator::new(pipeline.clone(), options)?;
+    let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default())?;
     let allocation = allocator.allocate(args.rate, workers)?;
     let name = app
         .as_ref()

@@ -10,10 +10,10 @@ use kaskade_app::config::scalar::Address;
 use crate::output;
 
 /// Time limit of a probe: longer than the process may wait for its own actors.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Longest answer of a probe, bytes.
-const LONGEST: u64 = 1 << 16;
+const MAX_BODY: u64 = 1 << 16;
 
 /// Checks a `kaskade serve --http` process: alive, or ready.
 ///
@@ -75,12 +75,12 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 
 /// Sends one HTTP/1.0 request and reads one short answer.
 fn get(address: SocketAddr, path: &str) -> anyhow::Result<(u16, String)> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut stream = TcpStream::connect_timeout(&address, PROBE_TIMEOUT)?;
+    stream.set_read_timeout(Some(PROBE_TIMEOUT))?;
+    stream.set_write_timeout(Some(PROBE_TIMEOUT))?;
     write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
     let mut answer = String::new();
-    stream.take(LONGEST).read_to_string(&mut answer)?;
+    stream.take(MAX_BODY).read_to_string(&mut answer)?;
     parse(&answer).context("the process there is not an HTTP server")
 }
 

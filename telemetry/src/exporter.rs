@@ -72,7 +72,7 @@ pub enum TelemetryError {
         /// The reason.
         reason: String,
     },
-    /// A header is none. Its value is not told: it may be a key.
+    /// A header is none. Its value is not shown: it may be a key.
     #[error("telemetry: the header `{name}` is not valid")]
     Header {
         /// Its name.
@@ -82,7 +82,7 @@ pub enum TelemetryError {
     #[error("telemetry: the system's certificates cannot be read: {0}")]
     Certificates(std::io::Error),
     /// The system gives no thread.
-    #[error("telemetry: no thread for the exporter: {0}")]
+    #[error("telemetry: cannot start the exporter's thread: {0}")]
     Thread(std::io::Error),
     /// The process exports spans already.
     #[error("telemetry: this process exports its spans already")]

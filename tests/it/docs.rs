@@ -13,7 +13,7 @@ use kaskade_testkit::{PATIENCE, Process, ROOT, alone, built, free_port, nats_ser
 use tempfile::TempDir;
 
 /// How long one block may run; the machine may be busy.
-const LONGEST_BLOCK: Duration = Duration::from_mins(10);
+const MAX_BLOCK_TIME: Duration = Duration::from_mins(10);
 
 #[test]
 fn the_readme_works() {
@@ -219,7 +219,7 @@ fn execute(page: &'static str) {
         )
         .unwrap();
         let start = Instant::now();
-        wait_until("the block ends", LONGEST_BLOCK, || {
+        wait_until("the block ends", MAX_BLOCK_TIME, || {
             done.exists() || shell.exited().is_some()
         });
         let output = fs::read(&printed).unwrap();

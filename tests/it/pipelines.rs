@@ -70,29 +70,26 @@ fn hardware_scaling_comes_before_accuracy_scaling_and_overload() {
 }
 
 #[test]
-fn a_pipeline_is_planned_drawn_and_valid_under_each_policy() {
+fn a_pipeline_is_planned_drawn_and_valid() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("small.toml"), SMALL).unwrap();
-    for policy in ["loki", "hardware-only"] {
-        let named = ["--pipeline", "small.toml", "--policy", policy];
-        let options = ["--rate", "150", "--svg", "demand.svg", "--force"];
-        let output = plan(folder.path(), &[named.as_slice(), &options].concat());
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(said.contains("written to plan.json, demand.svg"), "{said}");
-        let drawn = std::fs::read_to_string(folder.path().join("demand.svg")).unwrap();
-        assert!(drawn.contains("</svg>"));
-        let valid = kaskade(folder.path(), &["validate", "plan.json"]);
-        assert!(
-            valid.status.success(),
-            "{}",
-            String::from_utf8_lossy(&valid.stdout)
-        );
-    }
+    let options = ["--pipeline", "small.toml", "--rate", "150", "--svg", "demand.svg"];
+    let output = plan(folder.path(), &options);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("written to plan.json, demand.svg"), "{said}");
+    let drawn = std::fs::read_to_string(folder.path().join("demand.svg")).unwrap();
+    assert!(drawn.contains("</svg>"));
+    let valid = kaskade(folder.path(), &["validate", "plan.json"]);
+    assert!(
+        valid.status.success(),
+        "{}",
+        String::from_utf8_lossy(&valid.stdout)
+    );
 }
 
 #[test]

@@ -101,8 +101,82 @@ fn a_package_of_unit_tests_has_the_dependencies_of_its_crate() {
 /// Files that import each other can only be read together.
 #[test]
 fn files_import_each_other_in_small_circles_of_one_folder_only() {
-    let script = Path::new(ROOT).join("scripts/import-circles.py");
-    let output = Command::new("python3").arg(script).output().unwrap();
+    passes("scripts/import-circles.py");
+}
+
+#[test]
+fn tables_of_modules_name_every_module() {
+    passes("scripts/module-tables.py");
+}
+
+/// ARCHITECTURE.md lists for each crate what it depends on, and only crates further down.
+#[test]
+fn the_table_of_crates_is_that_of_the_manifests() {
+    let read = |path: &str| std::fs::read_to_string(Path::new(ROOT).join(path)).unwrap();
+    let page = read("ARCHITECTURE.md");
+    let table = page.split("| crate | depends on |").nth(1).unwrap();
+    let table = table.split("\n\n").next().unwrap();
+    let short = |name: &str| {
+        name.trim()
+            .trim_matches('`')
+            .trim_start_matches("kaskade-")
+            .to_owned()
+    };
+    let rows: Vec<(Vec<String>, BTreeSet<String>)> = table
+        .lines()
+        .skip(2)
+        .map(|row| {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+            let list = |cell: &str| cell.split(',').map(short).collect::<Vec<_>>();
+            let used = if cells[1].contains("no crate") {
+                Vec::new()
+            } else {
+                list(cells[1])
+            };
+            (list(cells[0]), used.into_iter().collect())
+        })
+        .collect();
+    let folders = [
+        ".",
+        "papers",
+        "papers/stated",
+        "app",
+        "gateway",
+        "actors",
+        "remote",
+        "oip",
+        "plans/planners",
+        "plans/simulator",
+        "models",
+        "plans/policy",
+        "broker",
+        "telemetry",
+    ];
+    for folder in folders {
+        let manifest: toml::Table = read(&format!("{folder}/Cargo.toml")).parse().unwrap();
+        let name = short(manifest["package"]["name"].as_str().unwrap());
+        let used = manifest["dependencies"].as_table().unwrap().keys();
+        let used: BTreeSet<String> = used
+            .filter(|key| key.starts_with("kaskade-"))
+            .map(|key| short(key))
+            .collect();
+        let place = rows
+            .iter()
+            .position(|(crates, _)| crates.contains(&name))
+            .unwrap();
+        assert_eq!(rows[place].1, used, "{name}");
+        let below: BTreeSet<&String> = rows[place + 1..].iter().flat_map(|(crates, _)| crates).collect();
+        assert!(used.iter().all(|used| below.contains(used)), "{name}");
+    }
+}
+
+fn passes(script: &str) {
+    let script = Path::new(ROOT).join(script);
+    let output = Command::new("python3")
+        .arg(script)
+        .current_dir(ROOT)
+        .output()
+        .unwrap();
     assert!(
         output.status.success(),
         "{}{}",

@@ -9,7 +9,7 @@ use kaskade_testkit::{ROOT, Served, alone, command};
 use serde_json::Value;
 
 /// Longest wait for two gear shifts: five waves of the load, on a busy machine.
-const LONGEST: Duration = Duration::from_mins(5);
+const MAX_WAIT: Duration = Duration::from_mins(5);
 
 /// Reads the dashboard's events until one holds what is asked for.
 fn until(address: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
@@ -29,7 +29,7 @@ fn until(address: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
             return event_of;
         }
         event.clone_into(&mut last);
-        assert!(begun.elapsed() < LONGEST, "no {what}; the last event: {last}");
+        assert!(begun.elapsed() < MAX_WAIT, "no {what}; the last event: {last}");
     }
     panic!("the events ended without {what}; the last one: {last}");
 }

@@ -32,10 +32,10 @@ pub(crate) struct Args {
 const BASES: [&str; 2] = ["debian:12.12-slim", "nats:2.15.1"];
 
 /// Time within which a service must become ready: the start period of the image's health check.
-const PATIENCE: Duration = Duration::from_mins(5);
+const READY_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Time in which the Docker engine must answer `docker-compose`, whose default of 60 s a busy machine exceeds, seconds.
-const ENGINE_PATIENCE: &str = "300";
+const ENGINE_TIMEOUT_S: &str = "300";
 
 /// Time for a server of the cluster to catch up before the next one is replaced.
 const SETTLING: Duration = Duration::from_secs(5);
@@ -106,7 +106,7 @@ impl Compose {
         command.args(["-f", "docker/compose.yaml", "--env-file", "docker/cluster.env"]);
         command.args(arguments).stdin(Stdio::null());
         for variable in ["COMPOSE_HTTP_TIMEOUT", "DOCKER_CLIENT_TIMEOUT"] {
-            command.env(variable, ENGINE_PATIENCE);
+            command.env(variable, ENGINE_TIMEOUT_S);
         }
         command
     }
@@ -123,7 +123,7 @@ impl Compose {
     }
 
     /// Starts services that wait for one another's health. Until the engine has set up the health check of a container that it has just
-    /// started, it calls the container unhealthy, and Compose then gives up what waits for it; another `up` goes on from there.
+    /// started, it calls the container unhealthy, and Compose then gives up what waits for it; another `up` continues from there.
     fn up(&self, arguments: &[&str]) -> anyhow::Result<()> {
         let words = [&["up", "--detach"], arguments].concat();
         for _ in 1..UPS {
@@ -155,8 +155,8 @@ impl Compose {
             .success()
         {
             ensure!(
-                begun.elapsed() < PATIENCE,
-                "`{service}` is not ready after {PATIENCE:?}"
+                begun.elapsed() < READY_TIMEOUT,
+                "`{service}` is not ready after {READY_TIMEOUT:?}"
             );
             std::thread::sleep(Duration::from_millis(500));
         }

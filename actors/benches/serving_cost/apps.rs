@@ -9,8 +9,8 @@ use kaskade_policy::{
     confidence::{Calibration, Estimator},
     plan::{Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Stage, Target},
 };
+use kaskade_testkit::bench::WIDTH;
 
-pub(crate) const WIDTH: usize = 64;
 pub(crate) const BATCHING: Batching = Batching {
     min_queue: 1,
     max_batch: 32,

@@ -4,10 +4,11 @@ use std::num::NonZeroUsize;
 
 use futures::future::join_all;
 use kaskade_actors::Service;
+use kaskade_testkit::bench::{Figures, closed_loop};
 
 use crate::Failure;
 use crate::apps::{BATCHING, Trivial, bus};
-use crate::load::{Figures, asking, closed_loop};
+use crate::load::asking;
 
 /// Numbers of shards that are compared.
 const SHARDS: [usize; 4] = [1, 2, 4, 8];

@@ -312,7 +312,7 @@ impl Bus {
         self.0.plans
     }
 
-    /// Returns the configured number of copies of buckets and streams.
+    /// Returns the configured number of replicas of buckets and streams.
     pub(crate) fn replicas(&self) -> Option<usize> {
         self.0.replicas
     }

@@ -1,4 +1,4 @@
-//! Number of copies of the buckets and streams that are created on a cluster of nats-servers.
+//! Number of replicas of the buckets and streams that are created on a cluster of nats-servers.
 
 use std::error::Error;
 
@@ -7,30 +7,30 @@ use async_nats::jetstream::context::{CreateStreamError, CreateStreamErrorKind};
 
 use super::Bus;
 
-/// Copies in a cluster, unless configured: they survive the loss of one server.
+/// Replicas in a cluster, unless configured: they survive the loss of one server.
 const IN_CLUSTER: usize = 3;
 
-/// What JetStream answers if it cannot place that many copies.
+/// What JetStream answers if it cannot place that many replicas.
 const TOO_FEW_SERVERS: [ErrorCode; 3] = [
     ErrorCode::CLUSTER_NO_PEERS,
     ErrorCode::INSUFFICIENT_RESOURCES,
     ErrorCode::STREAM_REPLICAS_NOT_SUPPORTED,
 ];
 
-/// Returns the numbers of copies to try, in this order: the configured one, or else [`IN_CLUSTER`] in a cluster and 1 if
+/// Returns the numbers of replicas to try, in this order: the configured one, or else [`IN_CLUSTER`] in a cluster and 1 if
 /// it has fewer servers.
 fn choices(configured: Option<usize>, clustered: bool) -> Vec<usize> {
     match configured {
-        Some(copies) => vec![copies.max(1)],
+        Some(replicas) => vec![replicas.max(1)],
         None if clustered => vec![IN_CLUSTER, 1],
         None => vec![1],
     }
 }
 
-/// Creates something with as many copies as the cluster holds.
+/// Creates something with as many replicas as the cluster holds.
 ///
 /// # Errors
-/// The last error of `attempt`, which gets the number of copies.
+/// The last error of `attempt`, which gets the number of replicas.
 pub(crate) async fn create<T, E, F>(
     bus: &Bus,
     configured: Option<usize>,
@@ -43,10 +43,10 @@ where
     let clustered = bus.client().server_info().cluster.is_some();
     let mut choices = choices(configured, clustered).into_iter().peekable();
     loop {
-        let copies = choices.next().unwrap_or(1);
-        match attempt(copies).await {
+        let replicas = choices.next().unwrap_or(1);
+        match attempt(replicas).await {
             Err(error) if choices.peek().is_some() && lacks_servers(&error) => {
-                tracing::warn!(%error, copies, "the cluster has too few servers; creating with fewer copies");
+                tracing::warn!(%error, replicas, "the cluster has too few servers; creating with fewer replicas");
             }
             outcome => return outcome,
         }
@@ -69,16 +69,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cluster_gets_three_copies_and_a_single_server_one() {
+    fn a_cluster_gets_three_replicas_and_a_single_server_one() {
         assert_eq!(choices(None, false), [1]);
-        assert_eq!(choices(None, true), [3, 1], "one copy in a cluster of two");
+        assert_eq!(choices(None, true), [3, 1], "one replica in a cluster of two");
         assert_eq!(choices(Some(5), true), [5], "a configured number is not lowered");
         assert_eq!(choices(Some(1), true), [1]);
         assert_eq!(choices(Some(0), false), [1]);
     }
 
     #[test]
-    fn only_a_lack_of_servers_lowers_the_number_of_copies() {
+    fn only_a_lack_of_servers_lowers_the_number_of_replicas() {
         let refused = |code: ErrorCode| -> CreateStreamError {
             let said = serde_json::json!({"code": 400, "err_code": code.0, "description": "no"});
             serde_json::from_value::<async_nats::jetstream::Error>(said)

@@ -108,7 +108,7 @@ impl Subscription {
     }
 
     /// Replaces the subscriber after a lost connection: the server counts the messages of a renewed subscription from
-    /// zero, the client goes on counting.
+    /// zero, the client continues counting.
     async fn renew(&mut self) -> Option<()> {
         let disconnects = self.bus.connection().counts().disconnects;
         let renewed = self.bus.subscribe(self.subject.clone(), self.group.clone()).await;

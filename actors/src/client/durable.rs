@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Timeout of the stream's acknowledgement.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Pauses between two polls for a result: first, longest.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
@@ -72,7 +72,7 @@ impl Client {
         let message = async_nats::Request::new()
             .headers(headers)
             .payload(payload)
-            .timeout(Some(PATIENCE));
+            .timeout(Some(REQUEST_TIMEOUT));
         let subject = self.app.submit();
         let sent = async {
             let sent = self.nats.send_request(subject.clone(), message).await;
@@ -109,7 +109,7 @@ impl Client {
         headers::check_request_id(id)?;
         let message = async_nats::Request::new()
             .payload(Bytes::new())
-            .timeout(Some(PATIENCE));
+            .timeout(Some(REQUEST_TIMEOUT));
         let subject = subjects::result_query(&self.app, id);
         let asked = async {
             let asked = self.nats.send_request(subject.clone(), message).await;

@@ -1,7 +1,7 @@
 //! The watch of the running plan's certificates, as the shifter runs it. The policy is [`kaskade_policy::watch`].
 //!
 //! Every ingress process counts its audits, labels and stages, and publishes the counts every second. The shifter of every process adds
-//! up what it hears, so that any of them can take the lead; the leading one decides, and tells the others the limit with its counts.
+//! up what it receives, so that any of them can take the lead; the leading one decides, and publishes the limit with its counts.
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 //! Planning is a user-supplied function ([`Planning`]) on a thread of its own. If it panics, hangs or finds nothing,
 //! the running plan is unaffected, and the requester gets a [`PlanReport`] in any case. The planner writes its result
 //! by compare-and-set against the epoch that ran when it began, so of two concurrent planners one succeeds and the
-//! other is told that its plan is stale.
+//! other gets a stale-epoch error.
 //!
 //! It plans on request, after a drift of the load, or by its [`ReplanTrigger`].
 
@@ -222,7 +222,7 @@ async fn make(
     // A thread instead of the runtime's pool: a planning function that hangs must not keep the process from stopping.
     let (finished, result) = oneshot::channel();
     let (planning, before) = (Arc::clone(&config.planning), running.clone());
-    // The thread holds the permit too: a run that exceeds its time limit goes on, and no other must start beside it.
+    // The thread holds the permit too: a run that exceeds its time limit continues; no other may start meanwhile.
     let held = Arc::clone(permit);
     let spawned = thread::Builder::new().name("planner".to_owned()).spawn(move || {
         let plan = planning(&request, before.as_ref().map(|version| &version.plan));

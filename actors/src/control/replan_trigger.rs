@@ -35,8 +35,8 @@ impl ReplanTrigger {
     /// Interval at which the load is sampled.
     fn observe(&self) -> Duration {
         match self {
-            Self::Periodic(every) => LOOK.min(*every).max(SHORTEST),
-            Self::Observing(every) => (*every).max(SHORTEST),
+            Self::Periodic(every) => LOOK.min(*every).max(MIN_INTERVAL),
+            Self::Observing(every) => (*every).max(MIN_INTERVAL),
             Self::OnRequest => LOOK,
         }
     }
@@ -46,7 +46,7 @@ impl ReplanTrigger {
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Shortest interval of any trigger.
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The load counts and heartbeats that the planner follows.
 pub(crate) struct LoadListener {
@@ -151,7 +151,7 @@ impl LiveWorkers {
         for lost in self.0.newly_lost(now) {
             tracing::debug!(worker = lost, "a worker fell silent");
         }
-        // A worker that returns is heard as a new one.
+        // A worker that returns counts as a new one.
         self.0.forget_lost(now, |_| false);
     }
 

@@ -1,6 +1,6 @@
 //! The shifter: selects the gear of the app. The policy is [`kaskade_policy::shifting`].
 //!
-//! Every ingress has a shifter. Each publishes its arrival count; the leader ([`kaskade_policy::load`]) acts on the
+//! Every ingress has a shifter. Each publishes its arrival count; the leader ([`kaskade_policy::arrivals`]) acts on the
 //! sum and publishes the gear in one small message. Every actor knows all gears of a plan beforehand and all their
 //! models stay loaded, so a shift loads nothing and loses nothing: requests in flight finish in the gear that
 //! admitted them.

@@ -67,7 +67,7 @@ struct Process {
     supervisor: Supervisor,
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
-    /// What this process hears of the workers' heartbeats, if it has an ingress.
+    /// What this process knows from the workers' heartbeats, if it has an ingress.
     liveness: Mutex<Liveness>,
     /// The replicas to which it may send: an immutable view, replaced at every change.
     reachability: watch::Sender<Arc<Reachability>>,
@@ -123,7 +123,7 @@ impl Dispatcher {
     }
 
     /// Gives access to the liveness of replicas. If `look` changes which replicas are reachable, the view of the process
-    /// changes with it. For processes that hear heartbeats.
+    /// changes with it. For processes that receive heartbeats.
     pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
         let mut liveness = self
             .0

@@ -101,7 +101,7 @@ impl Ingress {
         }
     }
 
-    /// Sends a request that is too long for the model of a stage to the stage after it. Returns false if it does not go on.
+    /// Sends a request that is too long for the model of a stage to the stage after it. Returns false if there is none.
     pub(super) fn goes_on(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
         if fault.code != Code::TooLong || !done.branch.is_root() {
             return false;

@@ -40,7 +40,7 @@ impl Default for IngressConfig {
         Self {
             max_in_flight: 4096,
             max_in_flight_bytes: 1 << 30,
-            default_budget: Duration::from_secs(5),
+            default_budget: Duration::from_secs(2),
             max_budget: Duration::from_mins(2),
             max_attempts: 16,
             durable: None,

@@ -1,4 +1,4 @@
-//! What requests in flight hold: a permit of their number, and bytes.
+//! The permit and the bytes that a request in flight reserves.
 
 use std::sync::Arc;
 

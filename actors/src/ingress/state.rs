@@ -19,7 +19,7 @@ use crate::{
     wire::{IngressState, MAX_REPLICAS, Message as _},
 };
 
-/// Interval of the checks for changes that come with time: replicas of a new plan, replicas that were never heard.
+/// Interval of the checks for changes that come with time: replicas of a new plan, replicas that never sent a heartbeat.
 const CHECK: Duration = Duration::from_micros(BEAT_PERIOD_US);
 
 /// Pause after a message. Changes within it are published together: when many workers start at once, the number of

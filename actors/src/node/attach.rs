@@ -199,7 +199,7 @@ async fn beat(
             },
             ..Beat::default()
         };
-        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
+        // A heartbeat covers the connection on which requests arrive, not only for its own.
         if let (true, Ok(payload)) = (bus.connection().is_up(), beat.encode()) {
             dispatcher.publish_control(subject.clone(), payload);
         }

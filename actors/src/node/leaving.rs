@@ -13,11 +13,11 @@ use crate::{
     wire::{IngressState, Message as _},
 };
 
-/// Shortest wait: a process that has not heard of the leave by then would take the replicas for lost.
-const LEAST: Duration = Duration::from_micros(MISSED_BEATS * BEAT_PERIOD_US);
+/// Shortest wait: a process that has not received the last heartbeat by then would take the replicas for lost.
+const MIN_WAIT: Duration = Duration::from_micros(MISSED_BEATS * BEAT_PERIOD_US);
 
-/// Longest wait for an ingress that goes on sending.
-const MOST: Duration = Duration::from_secs(1);
+/// Longest wait for an ingress that continues to send.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The states that the ingresses of an app publish.
 pub(super) struct Senders(Subscriber);
@@ -31,13 +31,13 @@ impl Senders {
         Ok(Self(bus.subscribe(app.ingresses(), None).await?))
     }
 
-    /// Waits, until `end` at most, for [`LEAST`] and then for every ingress whose newest state does not list all of
+    /// Waits, until `end` at most, for [`MIN_WAIT`] and then for every ingress whose newest state does not list all of
     /// these replicas as unavailable.
     pub(super) async fn heed(mut self, replicas: &[String], end: Instant) {
         let begun = Instant::now();
         let mut sending = BTreeSet::new();
         loop {
-            let wait = if sending.is_empty() { LEAST } else { MOST };
+            let wait = if sending.is_empty() { MIN_WAIT } else { MAX_WAIT };
             let Ok(Some(message)) = timeout_at(end.min(begun + wait), self.0.next()).await else {
                 break;
             };

@@ -22,7 +22,7 @@ use crate::supervision::Supervisor;
 use crate::wire::Beat;
 
 /// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
-const PATIENCE: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Probes that may wait for the actors' thread at once; further ones fail.
 const MAX_PENDING_PROBES: usize = 16;
@@ -32,7 +32,7 @@ const MAX_PENDING_PROBES: usize = 16;
 pub enum NotReady {
     /// A thread of the actors does not respond.
     #[error(
-        "a thread of the actors has not responded for {PATIENCE:?}; restart the process if this persists"
+        "a thread of the actors has not responded for {RESPONSE_TIMEOUT:?}; restart the process if this persists"
     )]
     Stuck,
     /// A core task has ended.
@@ -78,7 +78,7 @@ pub enum NotReady {
     /// Plans or gear shifts do not arrive: none ever did, or the process is ready and serves the newest that it knows
     /// ([`Health::behind`]).
     #[error(
-        "{what} has failed for more than {INTERRUPTION:?}: {reason}; check the permissions of this process's user and JetStream"
+        "{what} has failed for more than {STALE_AFTER:?}: {reason}; check the permissions of this process's user and JetStream"
     )]
     NotFollowing {
         /// The operation that fails.
@@ -122,7 +122,7 @@ impl fmt::Display for Full {
 }
 
 /// Time for which a subscription may be interrupted before it counts.
-const INTERRUPTION: Duration = Duration::from_secs(3);
+const STALE_AFTER: Duration = Duration::from_secs(3);
 
 /// A subscription that cannot be opened, or that broke.
 #[derive(Debug, Clone)]
@@ -140,7 +140,7 @@ pub(crate) struct Interruption {
 impl Interruption {
     /// Returns the interruption once it lasts.
     fn lasting(&self, now: Instant) -> Option<NotReady> {
-        let lasts = now.saturating_duration_since(self.since) > INTERRUPTION;
+        let lasts = now.saturating_duration_since(self.since) > STALE_AFTER;
         lasts.then(|| NotReady::NotFollowing {
             what: self.what,
             reason: self.reason.clone(),
@@ -281,7 +281,7 @@ impl Health {
             shard.probe.try_send(answer).map_err(|_| NotReady::Stuck)?;
             answers.push(answered);
         }
-        match tokio::time::timeout(PATIENCE, try_join_all(answers)).await {
+        match tokio::time::timeout(RESPONSE_TIMEOUT, try_join_all(answers)).await {
             Ok(Ok(_)) if self.0.links.iter().any(|link| *link.borrow() == Link::Closed) => {
                 Err(NotReady::Closed {
                     url: self.0.url.clone(),
@@ -396,8 +396,8 @@ mod tests {
             reason: "denied".to_owned(),
             since,
         };
-        assert_eq!(interruption.lasting(since + INTERRUPTION), None);
-        let later = interruption.lasting(since + INTERRUPTION + Duration::from_millis(1));
+        assert_eq!(interruption.lasting(since + STALE_AFTER), None);
+        let later = interruption.lasting(since + STALE_AFTER + Duration::from_millis(1));
         assert_eq!(
             later,
             Some(NotReady::NotFollowing {

@@ -1,4 +1,4 @@
-//! Reads heartbeats, and removes what their sender may not say.
+//! Decodes heartbeats and strips claims about replicas that the sender does not host.
 //!
 //! A heartbeat decides which replicas are alive, which epoch is in place, and what the shifter and the planner measure.
 //! A worker of the plan speaks for the replicas that a plan places on it. Any other actor speaks for itself: it may
@@ -12,14 +12,14 @@ use crate::{
     wire::{Beat, CodecError, Message as _},
 };
 
-/// Decodes a heartbeat. What it says about other actors is removed; `None` if it is in another actor's name.
+/// Decodes a heartbeat. Claims about other actors are removed; `None` if it names an actor other than that of its subject.
 ///
 /// # Errors
 /// [`CodecError`] if it cannot be decoded.
 pub(crate) fn read(app: &App, plans: &PlanVersions, message: &Message) -> Result<Option<Beat>, CodecError> {
     let mut beat = Beat::decode(&message.payload)?;
     if app.parse(&message.subject) != Some(Route::Beat(&beat.actor)) {
-        tracing::warn!(subject = %message.subject, actor = beat.actor, "a heartbeat is in another actor's name");
+        tracing::warn!(subject = %message.subject, actor = beat.actor, "a heartbeat names an actor other than that of its subject; dropped");
         return Ok(None);
     }
     if !plans.is_worker(&beat.actor) {

@@ -175,7 +175,7 @@ impl Hosted {
         }
     }
 
-    /// Subscribes the replica to a subject, on its shard, until `stop` turns true. The receiver hears when the subscription is
+    /// Subscribes the replica to a subject, on its shard, until `stop` turns true. The receiver is notified when the subscription is
     /// open.
     pub(super) fn bind(
         &self,

@@ -1,4 +1,4 @@
-//! A device whose replicas run one batch at a time. [`kaskade_policy::turns`] decides the order; this module connects
+//! A device whose replicas run one batch at a time. [`kaskade_policy::device_queue`] decides the order; this module connects
 //! it to the clock and the batchers' mailboxes.
 
 use std::{

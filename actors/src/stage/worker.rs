@@ -234,7 +234,7 @@ impl Worker {
             runs: self.shared.metrics.runs(),
             replicas,
         };
-        // A heartbeat vouches for the connections on which requests arrive, not only for its own.
+        // A heartbeat covers the connections on which requests arrive, not only for its own.
         if self.shards.iter().all(|shard| shard.bus.connection().is_up()) {
             // The name was validated when the worker was created.
             if let (Ok(subject), Ok(payload)) = (

@@ -35,7 +35,7 @@ use async_nats::Subject;
 pub(crate) use permissions::{
     all_unserved, discovery_patterns, durable_taking, plan_reading, plan_writing, result_reading,
 };
-pub use tokens::{MAX_TOKEN, SubjectError, check_token, token_from};
+pub use tokens::{MAX_TOKEN, SubjectError, check_token};
 use tokens::{is_key, key, parse_id};
 
 /// Queue group of the ingresses of an app: the default of ADR-32, which `nats micro` clients expect.

@@ -35,17 +35,6 @@ pub enum SubjectError {
     },
 }
 
-/// Makes a token from arbitrary text, such as a host name: invalid characters become `-`. Do not apply it to a name
-/// that must address something; such a name must be refused instead.
-pub fn token_from(text: &str) -> String {
-    let token = text
-        .chars()
-        .take(MAX_TOKEN)
-        .map(|character| if fits(character) { character } else { '-' })
-        .collect::<String>();
-    if token.is_empty() { "-".to_owned() } else { token }
-}
-
 /// Checks that `name` is one token.
 ///
 /// # Errors

@@ -3,7 +3,7 @@
 //! Hidden states of a long context, or an image on its way through a cascade, may exceed `max_payload`. Chunks go to
 //! one reader (a replica's or an ingress's own subject), never to a queue group, whose members would each get some of
 //! them. A connection preserves the order of messages and thus of chunks. If a chunk is lost, for instance with a
-//! broken connection, the next one reveals it and the sender's reply subject is told; otherwise the request waits
+//! broken connection, the next one reveals it and a fault is sent to the reply subject; otherwise the request waits
 //! until its budget ends.
 
 use std::collections::BTreeMap;

@@ -118,14 +118,6 @@ impl Context {
     }
 }
 
-/// Returns the headers of one hop between stages; the message itself has the other fields.
-pub fn for_hop(budget: Duration, trace: &Trace) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    put_budget(&mut headers, budget);
-    trace.put(&mut headers);
-    headers
-}
-
 /// Returns the headers of one hop between stages, without the budget: it is added when the message is written.
 pub(crate) fn for_trace(trace: &Trace) -> HeaderMap {
     let mut headers = HeaderMap::new();

@@ -51,7 +51,7 @@ pub struct Beat {
     #[serde(default)]
     pub sequence: u64,
     /// A number that differs from that of an earlier start of the actor: a process that dies soon after its start may have sent
-    /// no more heartbeats than the one after it. 0 if it is not told.
+    /// no more heartbeats than the one after it. 0 if unknown.
     #[serde(default)]
     pub instance: u64,
 }
@@ -138,7 +138,7 @@ pub struct IngressState {
     /// Whether it started less than a detection period ago: it does not know yet which replicas live.
     #[serde(default)]
     pub starting: bool,
-    /// Replicas to avoid: lost, leaving, or placed by a plan and never heard.
+    /// Replicas to avoid: lost, leaving, or placed by a plan and without any heartbeat yet.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_REPLICAS>")]
     pub unavailable: Vec<String>,
     /// Whether this is its last message.

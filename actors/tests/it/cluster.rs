@@ -78,7 +78,7 @@ async fn asking(urls: &str) -> (Bus, Client) {
     (bus, client)
 }
 
-/// How many copies each stream of the app has, and how many of them are current.
+/// How many replicas each stream of the app has, and how many of them are current.
 async fn copies(bus: &Bus) -> Vec<(String, usize, usize)> {
     let jetstream = jetstream::new(bus.client().clone());
     let names = [
@@ -136,7 +136,7 @@ async fn the_plan_and_submitted_requests_survive_the_loss_of_a_server() {
     let epoch = first.plans().newest().unwrap().epoch;
     let (bus, client) = asking(&all).await;
     let mut seen = Vec::new();
-    eventually("every stream has three current copies", PATIENCE, async || {
+    eventually("every stream has three current replicas", PATIENCE, async || {
         seen = copies(&bus).await;
         seen.len() == 4
             && seen
@@ -164,7 +164,7 @@ async fn the_plan_and_submitted_requests_survive_the_loss_of_a_server() {
     // The server comes back, and catches up.
     servers[0].restart();
     eventually(
-        "every stream has three current copies again",
+        "every stream has three current replicas again",
         PATIENCE,
         async || {
             let seen = copies(&bus).await;

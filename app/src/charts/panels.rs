@@ -1,4 +1,4 @@
-//! Panels under each other with one lower axis: the course of a run (CascadeServe Figures 8 and 9), or frontiers
+//! Stacked panels with a shared x axis: the course of a run (CascadeServe Figures 8 and 9), or frontiers
 //! (Figures 5 and 6) where there is one panel.
 
 use plotters::prelude::*;

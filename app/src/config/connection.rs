@@ -29,7 +29,7 @@ pub struct Nats {
     pub ca: Option<PathBuf>,
     /// Maximum message size of the embedded broker, headers included; a nats-server has its own limit.
     pub max_payload: Size,
-    /// Copies of the plan store and the streams in a cluster of nats-servers, 1 to 5, if they do not exist yet [default: 3 if the
+    /// Replicas of the plan store and the streams in a cluster of nats-servers, 1 to 5, if they do not exist yet [default: 3 if the
     /// cluster has three or more servers, otherwise 1].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 5))]
@@ -53,7 +53,7 @@ impl Nats {
         });
         absent
             .chain(both)
-            .chain(durable::too_many_copies("nats.replicas", self.replicas))
+            .chain(durable::too_many_replicas("nats.replicas", self.replicas))
     }
 }
 

@@ -33,7 +33,7 @@ pub struct DurableRule {
     pub dead_letter_retention: Span,
     /// Maximum size of each stream: waiting requests, results, dead letters.
     pub max_size: Size,
-    /// Copies of each stream in a cluster of nats-servers, 1 to 5 [default: `nats.replicas`].
+    /// Replicas of each stream in a cluster of nats-servers, 1 to 5 [default: `nats.replicas`].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 5))]
     pub replicas: Option<NonZeroU32>,
@@ -59,22 +59,22 @@ impl Default for DurableRule {
     }
 }
 
-/// Returns the problem of a number of copies that JetStream does not keep.
-pub(super) fn too_many_copies(field: &str, copies: Option<NonZeroU32>) -> Option<String> {
-    let copies = copies.filter(|copies| copies.get() > MOST_COPIES)?;
+/// Returns the problem of a number of replicas that JetStream does not support.
+pub(super) fn too_many_replicas(field: &str, replicas: Option<NonZeroU32>) -> Option<String> {
+    let replicas = replicas.filter(|replicas| replicas.get() > MAX_REPLICAS)?;
     Some(format!(
-        "{field}: JetStream keeps at most {MOST_COPIES} copies, not {copies}"
+        "{field}: JetStream supports at most {MAX_REPLICAS} replicas of a stream, not {replicas}"
     ))
 }
 
-/// Copies that JetStream keeps of a stream at most.
-const MOST_COPIES: u32 = 5;
+/// Maximum number of replicas of a stream in JetStream.
+const MAX_REPLICAS: u32 = 5;
 
 impl DurableRule {
     /// Returns the values that contradict each other or are out of range.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        problems.extend(too_many_copies("durable.replicas", self.replicas));
+        problems.extend(too_many_replicas("durable.replicas", self.replicas));
         if self.ack_wait < Span::from_millis(1_000) {
             problems.push(format!(
                 "durable.ack_wait: {} is shorter than an ingress needs to report progress; write `1s` or more",

@@ -60,7 +60,7 @@ impl GatewayRule {
         wrong
             .map(|origin| {
                 format!(
-                    "gateway.cors: `{origin}` is no origin; one is like `https://app.example`, without a path"
+                    "gateway.cors: `{origin}` is not an origin; write one like `https://app.example`, without a path"
                 )
             })
             .collect()

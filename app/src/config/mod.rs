@@ -6,8 +6,10 @@
 //! | [`scalar`] | validated names, durations, sizes and powers |
 //! | [`objective`] | the latency objective: a limit for a quantile |
 //! | [`remote`] | models behind endpoints |
+//! | [`confidence`] | where the confidence of a remote variant comes from |
 //! | [`family_file`] | a family in a file of its own, shared by several apps |
 //! | [`data`] | sources of labelled samples |
+//! | [`records`] | labelled records with named columns |
 //! | [`generation`] | sampling defaults and memory of language models |
 //! | [`gateway`] | the HTTP gateway |
 //! | [`telemetry`] | export of traces |

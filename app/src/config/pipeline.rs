@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-use kaskade_planners::allocate::{AllocationPolicy, StandbyOptions};
+use kaskade_planners::allocate::StandbyOptions;
 use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 use kaskade_policy::plan::Dropping;
@@ -56,8 +56,6 @@ pub struct TaskRule {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AllocatorRule {
-    /// Allocation policy.
-    pub policy: PipelinePolicy,
     /// Handling of requests that are late at a task.
     pub dropping: Late,
     /// How the demand is estimated, and when a change of it triggers planning.
@@ -78,7 +76,6 @@ pub struct AllocatorRule {
 impl Default for AllocatorRule {
     fn default() -> Self {
         Self {
-            policy: PipelinePolicy::default(),
             dropping: Late::default(),
             demand: DemandOptions::default(),
             standby: StandbyOptions::default(),
@@ -143,26 +140,6 @@ pub(super) fn run_time_problems(options: &RunTimeOptions, path: &str) -> impl It
     let change = (change.is_nan() || change < 0.0)
         .then(|| format!("{path}.run_times.change: is {change}, and must be a share from 0 on"));
     decay.into_iter().chain(change)
-}
-
-/// Policy of the allocator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum PipelinePolicy {
-    /// Hardware scaling, then accuracy scaling over the whole pipeline.
-    #[default]
-    Loki,
-    /// Hardware scaling only: always the most accurate variants.
-    HardwareOnly,
-}
-
-impl From<PipelinePolicy> for AllocationPolicy {
-    fn from(policy: PipelinePolicy) -> Self {
-        match policy {
-            PipelinePolicy::Loki => Self::Loki,
-            PipelinePolicy::HardwareOnly => Self::HardwareOnly,
-        }
-    }
 }
 
 /// Handling of requests that are late at a task.

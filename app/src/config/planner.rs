@@ -4,7 +4,6 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use kaskade_planners::demand::RunTimeOptions;
-use kaskade_planners::gears::Ablation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +16,6 @@ use super::scalar::{Size, Span};
 pub struct PlannerRule {
     /// Profile to plan from, relative to this file.
     pub profile: PathBuf,
-    /// Planning policy.
-    #[serde(default)]
-    pub policy: GearPolicy,
     /// Memory of the device of workers that state none.
     #[serde(default = "sixteen_gigabytes")]
     pub memory: Size,
@@ -41,29 +37,6 @@ pub struct PlannerRule {
     /// Period of planning [default: never].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<Span>,
-}
-
-/// Policy of the gear planner.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum GearPolicy {
-    /// Cascades that change with the load (CascadeServe).
-    #[default]
-    Gears,
-    /// One cascade for every load.
-    NoSwitching,
-    /// Single models, switched by load.
-    NoCascade,
-}
-
-impl From<GearPolicy> for Ablation {
-    fn from(policy: GearPolicy) -> Self {
-        match policy {
-            GearPolicy::Gears => Self::Full,
-            GearPolicy::NoSwitching => Self::NoSwitching,
-            GearPolicy::NoCascade => Self::NoCascade,
-        }
-    }
 }
 
 fn sixteen_gigabytes() -> Size {

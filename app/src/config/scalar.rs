@@ -10,7 +10,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Maximum length of a name, bytes: it leaves room for the rest of a NATS subject.
-const LONGEST_TOKEN: usize = 64;
+const MAX_TOKEN: usize = 64;
 
 /// A name that is one token of a NATS subject: 1 to 64 ASCII letters, digits, `-` or `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -35,7 +35,7 @@ impl FromStr for Token {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let fits = !name.is_empty()
-            && name.len() <= LONGEST_TOKEN
+            && name.len() <= MAX_TOKEN
             && name
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
@@ -43,7 +43,7 @@ impl FromStr for Token {
             return Ok(Self(name.to_owned()));
         }
         Err(format!(
-            "`{name}` cannot be part of a NATS subject: use 1 to {LONGEST_TOKEN} ASCII letters, digits, `-` or `_`"
+            "`{name}` cannot be part of a NATS subject: use 1 to {MAX_TOKEN} ASCII letters, digits, `-` or `_`"
         ))
     }
 }

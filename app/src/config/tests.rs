@@ -9,7 +9,7 @@ use kaskade_policy::plan::Batching;
 use super::*;
 
 /// The least that makes an app.
-const LEAST: &str = "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
+const MINIMAL: &str = "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
 
 fn refused(text: &str) -> (usize, String) {
     App::parse(text).unwrap_err()
@@ -17,7 +17,7 @@ fn refused(text: &str) -> (usize, String) {
 
 #[test]
 fn the_least_app_has_working_defaults() {
-    let app = App::parse(LEAST).unwrap();
+    let app = App::parse(MINIMAL).unwrap();
     assert_eq!(app.plan, PlanSource::Largest);
     assert_eq!(app.estimator(), Estimator::MaxSquared);
     assert_eq!(app.device_of(&app.variants[0]), DeviceChoice::Cpu);
@@ -57,7 +57,6 @@ fn every_field_is_read() {
 
         [planner]
         profile = "profile.json"
-        policy = "no-switching"
         memory = "4GB"
         hop = "50us"
         ranges = 8
@@ -109,7 +108,7 @@ fn every_field_is_read() {
     );
     assert!(problems.contains("both `credentials` and `nkey`"), "{problems}");
     assert!(
-        problems.contains("nats.replicas: JetStream keeps at most 5 copies, not 7"),
+        problems.contains("nats.replicas: JetStream supports at most 5 replicas of a stream, not 7"),
         "{problems}"
     );
     assert_eq!(app.estimator(), Estimator::Margin);
@@ -123,10 +122,7 @@ fn every_field_is_read() {
     assert_eq!(workers[1].memory.unwrap().bytes(), 8_000_000_000);
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
     let planner = app.planner.as_ref().unwrap();
-    assert_eq!(
-        (planner.policy, planner.replan_on_drift),
-        (planner::GearPolicy::NoSwitching, true)
-    );
+    assert!(planner.replan_on_drift);
     assert_eq!((planner.memory.bytes(), planner.ranges.get()), (4_000_000_000, 8));
     let power = PowerConfig::from(&app.power);
     assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);
@@ -144,7 +140,7 @@ fn every_field_is_read() {
 fn durations_of_durable_requests_are_read() {
     let table = "[durable]\nretry_timeout = \"10m\"\nack_wait = \"3s\"\nresult_retention = \"2h\"\n\
                  dead_letter_retention = \"3days\"\n";
-    let app = App::parse(&format!("{LEAST}{table}")).unwrap();
+    let app = App::parse(&format!("{MINIMAL}{table}")).unwrap();
     let durable = app.durable.unwrap();
     assert_eq!(durable.retry_timeout.to_string(), "10m");
     assert_eq!(durable.ack_wait.to_string(), "3s");
@@ -154,51 +150,59 @@ fn durations_of_durable_requests_are_read() {
 
 #[test]
 fn each_malformed_value_is_refused_with_its_line() {
-    let after = |extra: &str| format!("{LEAST}{extra}");
+    let after = |extra: &str| format!("{MINIMAL}{extra}");
     for (text, line, reason) in [
         (String::new(), 1, "missing field `name`"),
         ("name = \"a.b\"\nvariants = []\n".to_owned(), 1, "NATS subject"),
-        (format!("colour = \"red\"\n{LEAST}"), 1, "unknown field `colour`"),
         (
-            format!("\nslo = {{ p95 = \"soon\" }}\n{LEAST}"),
+            format!("colour = \"red\"\n{MINIMAL}"),
+            1,
+            "unknown field `colour`",
+        ),
+        (
+            format!("\nslo = {{ p95 = \"soon\" }}\n{MINIMAL}"),
             2,
             "not a length of time",
         ),
         (
-            format!("\n\nslo = {{ p95 = \"0s\" }}\n{LEAST}"),
+            format!("\n\nslo = {{ p95 = \"0s\" }}\n{MINIMAL}"),
             3,
             "shorter than a microsecond",
         ),
         (
-            format!("\nslo = \"80ms\"\n{LEAST}"),
+            format!("\nslo = \"80ms\"\n{MINIMAL}"),
             2,
             "write `slo = { p95 = \"80ms\" }`",
         ),
-        (format!("slo = {{}}\n{LEAST}"), 1, "names no quantile"),
+        (format!("slo = {{}}\n{MINIMAL}"), 1, "names no quantile"),
         (
-            format!("slo = {{ p50 = \"1s\", p99 = \"2s\" }}\n{LEAST}"),
+            format!("slo = {{ p50 = \"1s\", p99 = \"2s\" }}\n{MINIMAL}"),
             1,
             "several quantiles",
         ),
         (
-            format!("slo = {{ p75 = \"1s\" }}\n{LEAST}"),
+            format!("slo = {{ p75 = \"1s\" }}\n{MINIMAL}"),
             1,
             "unknown value `p75`",
         ),
-        (format!("slo = 100\n{LEAST}"), 1, "a table with one of p50"),
+        (format!("slo = 100\n{MINIMAL}"), 1, "a table with one of p50"),
         (
             after("[durable]\nsilence = \"5s\"\n"),
             6,
             "unknown field `silence`",
         ),
         (
-            format!("family = \"family.toml\"\n{LEAST}"),
+            format!("family = \"family.toml\"\n{MINIMAL}"),
             3,
             "`variants` belongs to the family file",
         ),
-        (format!("task = \"poetry\"\n{LEAST}"), 1, "unknown value `poetry`"),
         (
-            format!("plan = {{ best = \"x\" }}\n{LEAST}"),
+            format!("task = \"poetry\"\n{MINIMAL}"),
+            1,
+            "unknown value `poetry`",
+        ),
+        (
+            format!("plan = {{ best = \"x\" }}\n{MINIMAL}"),
             1,
             "unknown value `best`",
         ),
@@ -215,7 +219,7 @@ fn each_malformed_value_is_refused_with_its_line() {
         (after("weight = 3\n"), 5, "unknown field `weight`"),
         (after("[batching]\nmax_batch = 0\n"), 6, "at least 1"),
         (after("[ingress]\nmax_in_flight = -1\n"), 6, "integer"),
-        (format!("device = \"tpu\"\n{LEAST}"), 1, "`tpu` is not a device"),
+        (format!("device = \"tpu\"\n{MINIMAL}"), 1, "`tpu` is not a device"),
         (
             after("[power]\ngpu = { idle_watts = 1, active_watts = 0 }\n"),
             6,
@@ -245,10 +249,14 @@ fn each_malformed_value_is_refused_with_its_line() {
 fn a_value_without_its_unit_or_of_zero_is_refused_with_what_to_write() {
     let tsv = "[data.test.tsv]\nfile = \"t\"\ntake = 0\n";
     for (text, line, expected) in [
-        (format!("{LEAST}{tsv}"), 7, "use a whole number of at least 1"),
-        (format!("slo = {{ p95 = 100 }}\n{LEAST}"), 1, "write `\"100ms\"`"),
+        (format!("{MINIMAL}{tsv}"), 7, "use a whole number of at least 1"),
         (
-            format!("slo = {{ p95 = 0.1 }}\n{LEAST}"),
+            format!("slo = {{ p95 = 100 }}\n{MINIMAL}"),
+            1,
+            "write `\"100ms\"`",
+        ),
+        (
+            format!("slo = {{ p95 = 0.1 }}\n{MINIMAL}"),
             1,
             "a length of time with its unit",
         ),
@@ -264,7 +272,7 @@ fn several_formats_of_a_data_set_are_named() {
     let tables =
         "[data.validation.tsv]\nfile = \"t\"\n[data.validation.idx]\nimages = \"i\"\nlabels = \"l\"\n";
     let inline = "data.validation = { tsv = { file = \"t\" }, idx = { images = \"i\", labels = \"l\" } }\n";
-    for text in [format!("{LEAST}{tables}"), format!("{inline}{LEAST}")] {
+    for text in [format!("{MINIMAL}{tables}"), format!("{inline}{MINIMAL}")] {
         let (_, message) = refused(&text);
         let expected = "`data.validation` has the formats `idx` and `tsv`; only one is allowed";
         assert!(message.contains(expected), "{message}");

@@ -47,14 +47,14 @@ pub enum DataError {
     },
     /// A label is no number.
     #[error(
-        "`{label}` is no label; write a number from 0. For names of classes or columns use `records`; `skip = 1` leaves a header out"
+        "`{label}` is not a label; write a number from 0. For names of classes or columns use `records`; `skip = 1` leaves a header out"
     )]
     Label {
         /// The label.
         label: String,
     },
     /// A line of a JSON file is no sample.
-    #[error("line {number} is no {{\"text\": .., \"answer\": ..}}")]
+    #[error("line {number} is not {{\"text\": .., \"answer\": ..}}")]
     Completion {
         /// Its number, from 1.
         number: usize,
@@ -65,7 +65,7 @@ pub enum DataError {
     #[error(transparent)]
     Format(#[from] FormatError),
     /// A line of a JSON file is not an object.
-    #[error("it is no record; write one JSON object per line (`jq -c '.[]'` splits an array)")]
+    #[error("it is not a record; write one JSON object per line (`jq -c '.[]'` splits an array)")]
     NoObject,
     /// A line of a JSON file is too long.
     #[error("it is longer than 16 MiB; write one JSON object per line")]
@@ -80,13 +80,13 @@ pub enum DataError {
     #[error("it is UTF-16; convert it (`iconv -f UTF-16 -t UTF-8`)")]
     Utf16,
     /// A file of a folder of classes is an image that is not read.
-    #[error("it is no PNG, JPEG, WebP, GIF or BMP file by its name; convert it, or remove it")]
+    #[error("its name is not that of a PNG, JPEG, WebP, GIF or BMP file; convert it, or remove it")]
     OtherImage,
     /// A directory of a class has a directory with samples.
     #[error("it is a directory in that of a class, whose samples would be left out; move them up")]
     FolderInClass,
     /// A Parquet file is malformed, or compressed by a method that is not read.
-    #[error("it is no valid Parquet file, or one compressed by another method than Snappy and Zstandard")]
+    #[error("it is not a valid Parquet file, or its compression is not Snappy or Zstandard")]
     Parquet(#[from] parquet::errors::ParquetError),
     /// A file of columns is malformed.
     #[error("it is not valid CSV")]
@@ -101,7 +101,7 @@ pub enum DataError {
         /// Line ends within its texts.
         lines: usize,
     },
-    /// A text of a tab-separated file goes on in the next line.
+    /// A text of a tab-separated file continues in the next line.
     #[error(
         "a text begins with a quotation mark that ends {lines} lines later, so that these lines are one record; double the quotation marks of a \
          text and put it between two, or write JSON lines"
@@ -130,7 +130,7 @@ pub enum DataError {
         found: Vec<String>,
     },
     /// A value is no text.
-    #[error("column `{column}` is no text")]
+    #[error("column `{column}` is not text")]
     NoText {
         /// The column.
         column: String,
@@ -141,7 +141,7 @@ pub enum DataError {
     )]
     EmptyLabel,
     /// The model has no class of this name.
-    #[error("`{label}` is no class: {}", known_classes(known))]
+    #[error("`{label}` is not a class: {}", known_classes(known))]
     UnknownLabel {
         /// The label.
         label: String,
@@ -158,7 +158,7 @@ pub enum DataError {
     },
     /// Directories are not one per class.
     #[error(
-        "it has {found} directories of classes, and the model {count} classes without names: which is which is unknown; name the classes in \
+        "it has {found} directories of classes, and the model {count} classes without names: the mapping between them is unknown; name the classes in \
          the model's `id2label`, or the directories by their numbers"
     )]
     ClassFolders {
@@ -168,7 +168,7 @@ pub enum DataError {
         count: usize,
     },
     /// A label has another form than the task needs.
-    #[error("{label} is no label of this task; write {expected}")]
+    #[error("{label} is not a label of this task; write {expected}")]
     LabelForm {
         /// The label.
         label: String,
@@ -191,7 +191,7 @@ pub enum DataError {
     },
     /// An entity is none of its text.
     #[error(
-        "{found} is no entity of its text, which has {characters} characters; write {{\"start\": FIRST, \"end\": AFTER_LAST, \"label\": NAME}}, \
+        "{found} is not an entity of its text, which has {characters} characters; write {{\"start\": FIRST, \"end\": AFTER_LAST, \"label\": NAME}}, \
          counted in characters from 0"
     )]
     Entity {
@@ -293,11 +293,15 @@ pub enum DataError {
 
 /// The first of some names.
 fn listed(names: &[String]) -> String {
-    const MOST: usize = 12;
-    let shown: Vec<String> = names.iter().take(MOST).map(|name| format!("`{name}`")).collect();
+    const MAX_NAMES: usize = 12;
+    let shown: Vec<String> = names
+        .iter()
+        .take(MAX_NAMES)
+        .map(|name| format!("`{name}`"))
+        .collect();
     match names.len() {
         0 => "nothing".to_owned(),
-        all if all > MOST => format!("{}, ... ({all} in all)", shown.join(", ")),
+        all if all > MAX_NAMES => format!("{}, ... ({all} in all)", shown.join(", ")),
         _ => shown.join(", "),
     }
 }

@@ -434,9 +434,9 @@ fn python_list(text: &str) -> Option<Vec<Value>> {
 
 /// A written label for an error.
 pub(super) fn shortened(written: &Value) -> String {
-    const MOST: usize = 60;
+    const MAX_CHARS: usize = 60;
     let text = written.to_string();
-    match text.char_indices().nth(MOST) {
+    match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
         None => text,
     }

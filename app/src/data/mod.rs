@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(marked.inputs[0][0].to_texts().unwrap(), ["good"]);
         for (lines, message) in [
             ("a\t0\nlonely\n", "line 2: has 1 columns"),
-            ("sentence\tlabel\n", "`label` is no label"),
+            ("sentence\tlabel\n", "`label` is not a label"),
             ("sentence\tlabel\n", "`skip = 1`"),
             ("a\t\n", "line 1: the label is empty"),
             ("", "no samples"),

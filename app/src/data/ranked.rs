@@ -208,11 +208,11 @@ mod tests {
             (json!({"positive": "a", "negative": "b"}), "query"),
             (
                 json!({"query": 3, "positive": "a", "negative": "b"}),
-                "`query` is no text",
+                "`query` is not text",
             ),
             (
                 json!({"query": "q", "positive": "a", "negative": [1]}),
-                "`negative` is no text",
+                "`negative` is not text",
             ),
             (
                 json!({"query": "q", "positive": "a", "negative": []}),

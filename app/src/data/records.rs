@@ -12,10 +12,10 @@ use super::{DataError, parquet};
 use crate::config::records::Format;
 
 /// Longest line of a JSON file, bytes: a longer one is no record, and would be held in memory as a whole.
-const LONGEST_LINE: u64 = 16 << 20;
+const MAX_LINE: u64 = 16 << 20;
 
 /// Longest header of a file of columns, bytes, of which the separator is read.
-const LONGEST_HEADER: u64 = 1 << 16;
+const MAX_HEADER: u64 = 1 << 16;
 
 /// What separates the columns of a file that is called CSV and whose header has no comma: spreadsheets write semicolons where the comma
 /// is the decimal mark.
@@ -80,7 +80,7 @@ pub(super) fn each(
         Box::new(file)
     };
     let mut head = Vec::new();
-    reader.by_ref().take(LONGEST_HEADER).read_to_end(&mut head)?;
+    reader.by_ref().take(MAX_HEADER).read_to_end(&mut head)?;
     if head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff") {
         return Err(DataError::Utf16);
     }
@@ -138,11 +138,11 @@ fn json_lines(
     let mut text = Vec::new();
     for line in 1.. {
         text.clear();
-        reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text)?;
+        reader.by_ref().take(MAX_LINE).read_until(b'\n', &mut text)?;
         if text.is_empty() {
             break;
         }
-        if text.len() as u64 == LONGEST_LINE {
+        if text.len() as u64 == MAX_LINE {
             return Err(DataError::LongLine.at(line));
         }
         let json = if line == 1 {

@@ -223,7 +223,7 @@ mod tests {
         };
         assert_eq!(read(json!("B-ANY")).unwrap().1, Label::text("0-1 ANY"));
         let error = in_one_line(&read(json!(0)).unwrap_err());
-        assert!(error.contains("0 is no label"), "{error}");
+        assert!(error.contains("0 is not a label"), "{error}");
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
             (json!({"tokens": ["a"], "ner_tags": [5]}), "no class 5"),
             (
                 json!({"tokens": ["a"], "ner_tags": ["B-ORG"]}),
-                "`ORG` is no class: the model's are LOC, PER",
+                "`ORG` is not a class: the model's are LOC, PER",
             ),
             (
                 json!({"tokens": ["a"], "ner_tags": [null]}),
@@ -241,16 +241,19 @@ mod tests {
             ),
             (
                 json!({"tokens": [1], "ner_tags": [0]}),
-                "column `tokens` is no text",
+                "column `tokens` is not text",
             ),
-            (json!({"text": "a", "ner_tags": [0]}), "is no label of this task"),
+            (
+                json!({"text": "a", "ner_tags": [0]}),
+                "is not a label of this task",
+            ),
             (
                 json!({"text": "é", "entities": [{"start": 0, "end": 2, "label": "LOC"}]}),
                 "which has 1 characters",
             ),
             (
                 json!({"text": "ab", "entities": [{"start": 1, "end": 1, "label": "LOC"}]}),
-                "is no entity",
+                "is not an entity",
             ),
             (json!({"text": "ab"}), "no column for the label"),
             (json!({"image": "a.png"}), "no column for the text"),

@@ -17,7 +17,7 @@ pub(super) struct Completion {
 }
 
 /// Shortest word to predict, characters.
-const SHORTEST: usize = 2;
+const MIN_CHARS: usize = 2;
 
 /// Reads a file of text.
 ///
@@ -103,7 +103,7 @@ fn words_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
             .find(|character: char| !character.is_alphabetic())
             .unwrap_or(rest.len());
         let word = rest.get(..end)?;
-        (word.chars().count() >= SHORTEST).then_some((at, word))
+        (word.chars().count() >= MIN_CHARS).then_some((at, word))
     })
 }
 

@@ -8,7 +8,7 @@ use kaskade_actors::{Code, Fault};
 use serde::Serialize;
 
 /// Latencies are kept to three significant digits up to this; longer ones count as this long.
-const LONGEST: Duration = Duration::from_mins(10);
+const MAX_LATENCY: Duration = Duration::from_mins(10);
 
 /// Outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl Record {
     pub fn new(slo: impl Into<Option<Duration>>) -> Result<Self, CreationError> {
         Ok(Self {
             slo: slo.into(),
-            latencies: Histogram::new_with_bounds(1, micros(LONGEST), 3)?,
+            latencies: Histogram::new_with_bounds(1, micros(MAX_LATENCY), 3)?,
             sent: 0,
             in_time: 0,
             refused: 0,

@@ -48,7 +48,7 @@ pub struct Standard<'a> {
     pub program: Option<&'a JudgeProgram>,
     /// The model's names of classes, which the program gets.
     pub classes: &'a [String],
-    /// Whether a sample that is too long for the model goes on to the next one, as a request does.
+    /// Whether a sample that is too long for the model is forwarded to the next one, as a request does.
     pub goes_on: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct Standard<'a> {
 const NO_ANSWER: u32 = u32::MAX;
 
 /// Runs a model over a labelled set and calibrates its confidence on the selection part: a classifier's by its scores, a language
-/// model's own as it is. Samples that are too long and go on are wrong with a confidence of 0, and nothing is fitted to them.
+/// model's own as it is. Samples that are too long and forwarded are wrong with a confidence of 0, and nothing is fitted to them.
 ///
 /// # Errors
 /// When the model fails on a sample, an answer and its label are of different kinds, the judge fails, or the scores cannot be calibrated.

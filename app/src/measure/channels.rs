@@ -18,7 +18,7 @@ use kaskade_policy::profile::HopTime;
 use thiserror::Error;
 
 /// Longest that one message may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Messages of each size that are not counted.
 const WARM_UP: usize = 8;
@@ -34,7 +34,7 @@ pub enum ChannelError {
     #[error("the message did not arrive")]
     Lost,
     /// A message was lost at the broker.
-    #[error("a message of {bytes} bytes did not come back in {PATIENCE:?}")]
+    #[error("a message of {bytes} bytes did not come back in {ECHO_TIMEOUT:?}")]
     Late {
         /// Its size.
         bytes: usize,
@@ -43,10 +43,10 @@ pub enum ChannelError {
     #[error("the broker closed the subscription")]
     Closed,
     /// Another message came back.
-    #[error("the broker gave back something else than was sent")]
+    #[error("the broker returned a message that differs from the one sent")]
     Other,
     /// The broker carries no message of the smallest size.
-    #[error("the broker carries {carried} bytes at once, less than the smallest message")]
+    #[error("the broker's max_payload is {carried} bytes, less than the smallest message")]
     TooSmall {
         /// Bytes of the largest message that it carries.
         carried: usize,
@@ -111,14 +111,14 @@ pub async fn in_process(sizes: &[usize], rounds: usize) -> Result<Channel, Chann
 const HOPS: usize = 400;
 
 /// Largest message of which the time of a hop is measured, bytes: larger ones travel in parts.
-const LARGEST_HOP: usize = 512 << 10;
+const MAX_HOP: usize = 512 << 10;
 
 /// Measures the time of a message of this size between two actors, over a broker of its own on this machine.
 ///
 /// # Errors
 /// The broker's error, or when a message does not arrive.
 pub async fn hop(bytes: usize) -> Result<Option<HopTime>, ChannelError> {
-    let sizes = [bytes.clamp(4, LARGEST_HOP)];
+    let sizes = [bytes.clamp(4, MAX_HOP)];
     let times = times_over_broker(BusConfig::new("hops"), &sizes, HOPS).await?;
     let times = times.into_iter().next();
     let mut times = times.map_or_else(Vec::new, |(_, times)| times);
@@ -161,7 +161,7 @@ async fn times_over_broker(
             let begun = Instant::now();
             bus.publish(subject.clone(), None, None, request.encode()?)
                 .await?;
-            let arrived = tokio::time::timeout(PATIENCE, arrivals.next()).await;
+            let arrived = tokio::time::timeout(ECHO_TIMEOUT, arrivals.next()).await;
             let message = arrived
                 .map_err(|_| ChannelError::Late { bytes: *size })?
                 .ok_or(ChannelError::Closed)?;

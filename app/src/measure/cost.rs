@@ -81,7 +81,7 @@ pub fn measure(
         .cloned()
         .collect();
     let mut seen: Vec<BatchSamples> = effort.batches.iter().map(|_| BatchSamples::default()).collect();
-    // Each size goes on where it ended in the round before: few runs of a slow model are of different samples.
+    // Each size continues where it ended in the round before: few runs of a slow model are of different samples.
     let batches = effort.batches.iter().map(|batch| Batches {
         padded: &padded,
         count: requests.len(),

@@ -126,7 +126,7 @@ pub enum MeasureError {
     #[error("every task has a parent; a pipeline needs a root")]
     NoRoot,
     /// A kind of object without a task.
-    #[error("a kind is no task")]
+    #[error("a kind is not a task")]
     NoTask,
     /// The tree has more than two levels.
     #[error(

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 /// Longest verdict, bytes.
-const LONGEST_LINE: u64 = 1 << 20;
+const MAX_LINE: u64 = 1 << 20;
 
 /// How often a program that has answered everything is looked at until it has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[non_exhaustive]
 pub enum JudgeError {
     /// The command is empty, or has an open quotation mark.
-    #[error("`{command}` is no command; write a program and its arguments, quoted as in a shell")]
+    #[error("`{command}` is not a command; write a program and its arguments, quoted as in a shell")]
     Command {
         /// The command.
         command: String,
@@ -60,7 +60,7 @@ pub enum JudgeError {
     },
     /// A line is no verdict.
     #[error(
-        "line {line} of the judge is no verdict: {found}; write {{\"right\": true}}, {{\"right\": false}} or {{\"score\": NUMBER}}"
+        "line {line} of the judge is not a verdict: {found}; write {{\"right\": true}}, {{\"right\": false}} or {{\"score\": NUMBER}}"
     )]
     Garbage {
         /// Number of the line, from 1.
@@ -274,7 +274,7 @@ impl Drop for Killed {
 fn read_lines(mut output: impl BufRead, sender: &SyncSender<std::io::Result<Vec<u8>>>) {
     loop {
         let mut line = Vec::new();
-        let read = output.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line);
+        let read = output.by_ref().take(MAX_LINE).read_until(b'\n', &mut line);
         let line = match read {
             Ok(0) => return,
             Ok(_) => Ok(line),
@@ -348,7 +348,7 @@ print("\n".join(json.dumps({"score": one["answer"] / 10}) for one in asked))
         for (found, message) in [
             (
                 each("print('yes', flush=True)"),
-                "line 1 of the judge is no verdict: \"yes\"",
+                "line 1 of the judge is not a verdict: \"yes\"",
             ),
             (each("print('{}', flush=True)"), "no verdict"),
             (each("print('{\"right\": true, \"score\": 1}')"), "no verdict"),

@@ -23,15 +23,15 @@ pub enum MemoryError {
     #[error("the system does not report how much memory is in use")]
     NoReading,
     /// The peak of a process cannot be measured more than once.
-    #[error("the system does not measure the peak of a process anew")]
+    #[error("the system cannot reset the peak memory counter of a process")]
     NoReset,
     /// The reader gives no peak.
     #[error("the system does not report a peak")]
     NoPeak,
-    /// The model refuses a made-up request.
-    #[error("the model does not answer a made-up request")]
+    /// The model refuses a synthetic request.
+    #[error("the model refuses a synthetic request")]
     Refused(#[source] ModelError),
-    /// No request can be made up.
+    /// No synthetic request can be made.
     #[error(transparent)]
     Sample(#[from] SampleError),
     /// The model cannot be loaded.
@@ -70,7 +70,7 @@ pub struct BatchMemory {
     pub bytes: u64,
 }
 
-/// Measures in this process, which should have done nothing else. The requests are made up, as long as the model takes them, a text of
+/// Measures in this process, which should have done nothing else. The requests are synthetic, as long as the model takes them, a text of
 /// 16 words: what a request holds does not matter here, how much does.
 ///
 /// # Errors

@@ -14,6 +14,7 @@
 //! | [`served`] | the overhead of serving: messages, and the time between two batches |
 //! | [`text`] | profiles as text for people |
 //! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
+//! | `error` | why a family or a pipeline cannot be measured |
 
 pub mod answers;
 pub mod channels;
@@ -229,7 +230,7 @@ fn input_bytes(set: &Samples) -> Vec<u32> {
     bytes.collect()
 }
 
-/// Measures one variant, given whether requests that are too long for it go on to another one. Returns its answers as texts too, if they
+/// Measures one variant, given whether requests that are too long for it are forwarded to another one. Returns its answers as texts too, if they
 /// are texts.
 fn variant(
     plan: &Plan<'_>,

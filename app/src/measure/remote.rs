@@ -6,7 +6,7 @@ use kaskade_policy::profile::BatchCost;
 use super::MeasureError;
 
 /// Asks a remote model for every sample at once: answers that are on disk cost nothing again. One that is too long is no error if such
-/// requests go on to the next variant.
+/// requests are forwarded to the next variant.
 ///
 /// # Errors
 /// The first sample without an answer, such as the one that would have exceeded the limit of spending.

@@ -23,13 +23,13 @@ use crate::serving::{self, Client, Service};
 const LOADS: [(f64, f64); 3] = [(0.9, 6_000.0), (0.5, 2_000.0), (0.1, 30.0)];
 
 /// Longest time for which a load is served.
-const LONGEST: Duration = Duration::from_secs(5);
+const MAX_TIME: Duration = Duration::from_secs(5);
 
 /// Budget of each request.
 const BUDGET: Duration = Duration::from_secs(30);
 
 /// Pairs of batches below which the time between them is not known.
-const FEWEST: usize = 20;
+const MIN_PAIRS: usize = 20;
 
 /// The overhead of serving.
 #[derive(Debug, Clone, Default)]
@@ -69,7 +69,7 @@ pub(super) fn overhead(
         let client = service.client().await?.retry(false).budget(BUDGET);
         let ask = async |qps: f64| {
             let noted = Arc::new(RecordingTarget::new(client.clone(), inputs.to_vec()));
-            let arrivals = Arrivals::generated(Spacing::Poisson, qps, length.min(LONGEST), 0);
+            let arrivals = Arrivals::generated(Spacing::Poisson, qps, length.min(MAX_TIME), 0);
             let record = Arc::new(Mutex::new(Record::new(None)?));
             drive::open_loop(Arc::clone(&noted), drive::paced(arrivals), Duration::ZERO, record).await;
             Ok::<_, MeasureError>(noted)
@@ -159,7 +159,7 @@ pub fn gaps(seen: &[ReplyRecord]) -> Vec<f64> {
 pub fn median_gap_s(mut gaps_us: Vec<f64>) -> Option<f64> {
     gaps_us.sort_by(f64::total_cmp);
     let median_us = gaps_us.get(gaps_us.len() / 2)?;
-    (gaps_us.len() >= FEWEST).then_some(median_us / 1e6)
+    (gaps_us.len() >= MIN_PAIRS).then_some(median_us / 1e6)
 }
 
 /// A target of load that notes what each reply reports.

@@ -101,10 +101,7 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
         app: app.name.to_string(),
         slots: slots(app)?,
         dropping: allocator.dropping.into(),
-        allocate: AllocateOptions {
-            policy: allocator.policy.into(),
-            ..AllocateOptions::default()
-        },
+        allocate: AllocateOptions::default(),
         demand: allocator.demand,
         standby: allocator.standby,
         factors: allocator.factors,
@@ -201,7 +198,7 @@ impl PipelinePlanner {
         }
     }
 
-    /// The places of these workers; all where none was heard yet.
+    /// The places of these workers; all if none has sent a heartbeat yet.
     fn places(&self, workers: &[String]) -> Vec<Slot> {
         let alive = |slot: &&Slot| workers.is_empty() || workers.contains(&slot.worker);
         self.slots.iter().filter(alive).cloned().collect()

@@ -192,7 +192,7 @@ fn a_worker_that_starts_anew_counts_from_nothing() {
 }
 
 #[test]
-fn who_asks_for_a_load_gets_a_plan_for_it() {
+fn a_request_with_a_rate_is_planned_for_that_rate() {
     let app = app();
     let mut planner = planner(&app);
     let asked = |qps| PlanRequest {

@@ -9,6 +9,9 @@
 //! | [`allocator`] | the planner of an app that is a pipeline |
 //! | [`replan`] | the planner that runs while an app serves |
 //! | [`initial`] | the initial plan of an app, and whether a plan fits an app |
+//! | `check` | whether a plan fits an app |
+//! | `totals` | batches that variants have run, from the totals in heartbeats |
+//! | `error` | errors of planning |
 
 pub mod allocator;
 pub mod cascade;

@@ -98,7 +98,6 @@ fn plan(
         running.and_then(|plan| Prior::measured(&plan.gears, &request.measured, ranges as usize, qps_max));
     let mut options = GearOptions {
         ranges,
-        ablation: rule.policy.into(),
         guarantee: promised.or_else(|| app.guarantee?.certify()),
         ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, rule.memory.bytes()))
             .with_hop(profile, rule.hop.map(Span::as_micros))

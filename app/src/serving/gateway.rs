@@ -41,7 +41,7 @@ fn files(tls: &TlsRule) -> TlsFiles {
 }
 
 /// Returns the limits that the app's file sets.
-fn limits(app: &App) -> Result<Limits, ServingError> {
+pub(super) fn limits(app: &App) -> Result<Limits, ServingError> {
     let rule = &app.gateway;
     let keys = rule.keys.iter().map(|(tenant, rule)| key(tenant.as_str(), rule));
     Ok(Limits {

@@ -6,7 +6,6 @@
 //! | [`client`] | [`Client`]: sends requests to an app by its name |
 //! | [`gateway`] | the HTTP gateway of an app |
 //! | [`telemetry`] | the export of traces |
-//! | [`overview`] | rates, power and queues of a running app |
 
 pub mod client;
 pub mod gateway;
@@ -262,20 +261,7 @@ pub(crate) fn start(
     bus: BusConfig,
     shards: Option<NonZeroU32>,
 ) -> Result<Node, ServingError> {
-    let ingress = IngressConfig {
-        max_in_flight: size(app.ingress.max_in_flight),
-        max_in_flight_bytes: usize::try_from(app.ingress.max_in_flight_bytes.bytes()).unwrap_or(usize::MAX),
-        default_budget: app.ingress.default_budget.duration(),
-        max_budget: app.ingress.max_budget.duration(),
-        durable: app.durable.as_ref().map(Into::into),
-        audit: AuditSettings::of_share(
-            app.guarantee
-                .map_or_else(AuditShare::default, |rule| rule.audit)
-                .get(),
-        ),
-        recent_replies: app.ingress.recent_replies as usize,
-        ..IngressConfig::default()
-    };
+    let ingress = ingress(app);
     // Without replicas, a process computes on the CPU only, and its host may have no other device.
     let device = if role.works() {
         app.device_at(worker)
@@ -307,6 +293,24 @@ pub(crate) fn start(
     })
 }
 
+/// Returns the configuration of an ingress of the app.
+fn ingress(app: &App) -> IngressConfig {
+    IngressConfig {
+        max_in_flight: size(app.ingress.max_in_flight),
+        max_in_flight_bytes: usize::try_from(app.ingress.max_in_flight_bytes.bytes()).unwrap_or(usize::MAX),
+        default_budget: app.ingress.default_budget.duration(),
+        max_budget: app.ingress.max_budget.duration(),
+        durable: app.durable.as_ref().map(Into::into),
+        audit: AuditSettings::of_share(
+            app.guarantee
+                .map_or_else(AuditShare::default, |rule| rule.audit)
+                .get(),
+        ),
+        recent_replies: app.ingress.recent_replies as usize,
+        ..IngressConfig::default()
+    }
+}
+
 /// Returns the meter of a process that serves the app on a device.
 fn power_meter(app: &App, choice: DeviceChoice) -> Result<PowerMeter, ServingError> {
     let device = device::describe(choice, &device::open(choice)?);
@@ -320,4 +324,30 @@ fn power_meter(app: &App, choice: DeviceChoice) -> Result<PowerMeter, ServingErr
 pub fn runtime() -> Result<tokio::runtime::Runtime, ServingError> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.map_err(ServingError::Runtime)
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_actors::ingress::durable::DurableConfig;
+
+    use super::*;
+    use crate::config::durable::DurableRule;
+
+    /// An app's file and a service without one have the same defaults.
+    #[test]
+    fn defaults_of_the_file_are_those_of_the_actors() {
+        let app = App::parse("name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n").unwrap();
+        let of_file = IngressConfig {
+            audit: AuditSettings::OFF,
+            ..ingress(&app)
+        };
+        assert_eq!(format!("{of_file:?}"), format!("{:?}", IngressConfig::default()));
+        let durable = DurableConfig::from(&DurableRule::default());
+        assert_eq!(format!("{durable:?}"), format!("{:?}", DurableConfig::default()));
+        let gateway = gateway::limits(&app).unwrap();
+        assert_eq!(
+            format!("{gateway:?}"),
+            format!("{:?}", kaskade_gateway::Limits::default())
+        );
+    }
 }

@@ -5,8 +5,8 @@ use kaskade_actors::wire::chunks::{Assembler, Chunk, cut};
 
 use crate::script::Script;
 
-const LARGEST: usize = 400;
-const MOST: usize = 20_000;
+const MAX_CHUNK: usize = 400;
+const MAX_BYTES: usize = 20_000;
 
 /// What comes out whole is what was cut, whatever was lost, repeated or claimed on the way; and what is held stays in bounds.
 pub fn chunks(input: &[u8]) {
@@ -14,7 +14,7 @@ pub fn chunks(input: &[u8]) {
         parsed(text);
     }
     let mut script = Script::new(input);
-    let mut assembler = Assembler::new(LARGEST, MOST);
+    let mut assembler = Assembler::new(MAX_CHUNK, MAX_BYTES);
     let mut senders = [0_u64, 1, 2].map(|message| Sender::new(message, &mut script));
     let mut now = 0;
     while !script.is_over() {
@@ -24,7 +24,11 @@ pub fn chunks(input: &[u8]) {
             Some(sender) => sender.step(&mut assembler, &mut script, now),
             None => claim(&mut assembler, &mut script, now),
         }
-        assert!(assembler.held() <= MOST, "{} bytes are held", assembler.held());
+        assert!(
+            assembler.held() <= MAX_BYTES,
+            "{} bytes are held",
+            assembler.held()
+        );
     }
 }
 
@@ -84,6 +88,6 @@ fn claim(assembler: &mut Assembler, script: &mut Script<'_>, now: u64) {
     let bytes = Bytes::from(vec![1; script.below(600)]);
     let until = script.number(2);
     if let Ok(Some(whole)) = assembler.take(chunk, bytes, Some("reply".into()), now, until) {
-        assert!(whole.len() <= LARGEST);
+        assert!(whole.len() <= MAX_CHUNK);
     }
 }

@@ -17,6 +17,7 @@
 //! | [`edit`] | edits of a valid JSON tree, for what arbitrary bytes never get past |
 //! | [`corpus`] | the inputs that lie in the repository |
 //! | [`seeds`] | the corpus, made from messages and files of this repository |
+//! | [`messages`] | one of every message |
 #![allow(
     clippy::expect_used,
     clippy::missing_panics_doc,

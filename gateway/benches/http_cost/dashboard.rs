@@ -31,7 +31,7 @@ pub(crate) fn measure(replicas: usize, per_worker: usize, seconds: f64) -> Resul
     let (idle, watched, page) = runtime.block_on(async {
         let connected = Bus::connect(bus(&url, "idle")).await?;
         let beating = tokio::spawn(beat(connected, workers, per_worker));
-        // The gateway has heard every worker by then.
+        // The gateway has received heartbeats of every worker by then.
         tokio::time::sleep(Duration::from_secs(2)).await;
         let idle = cores(pid, seconds).await?;
         let page = Arc::new(Page::default());

@@ -1,104 +1,31 @@
 //! Closed loops of requests, over NATS and over HTTP.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use futures::future::join_all;
 use kaskade_actors::bus::Bus;
 use kaskade_actors::{App, Client};
 use kaskade_models::Tensor;
+use kaskade_testkit::bench::{Figures, WIDTH, closed_loop, features};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Mutex;
 
 use crate::{BUDGET, Failure, bus};
-
-const WIDTH: usize = 64;
-
-/// A seeded draw per request: xorshift.
-fn draw(state: &mut u64) -> f32 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 40) as f32 / (1_u32 << 24) as f32
-}
-
-fn features(draw: f32) -> Vec<f32> {
-    std::iter::once(draw)
-        .chain((0..WIDTH).map(|i| i as f32 / WIDTH as f32))
-        .collect()
-}
-
-/// Throughput and latencies of one run.
-pub(crate) struct Figures {
-    pub(crate) per_s: f64,
-    pub(crate) p50_ms: f64,
-    pub(crate) p99_ms: f64,
-    pub(crate) errors: u64,
-}
-
-impl Figures {
-    pub(crate) fn json(&self) -> String {
-        format!(
-            "{{\"per_s\":{:.0},\"p50_ms\":{:.3},\"p99_ms\":{:.3},\"errors\":{}}}",
-            self.per_s, self.p50_ms, self.p99_ms, self.errors
-        )
-    }
-}
-
-/// Latencies in microseconds, and errors.
-type Taken = Arc<Mutex<(Vec<u64>, u64)>>;
-
-fn figures(taken: &Taken, seconds: f64) -> Figures {
-    let mut all = taken.lock().unwrap_or_else(PoisonError::into_inner);
-    all.0.sort_unstable();
-    let at = |share: f64| {
-        let rank = ((all.0.len().saturating_sub(1)) as f64 * share).round() as usize;
-        all.0.get(rank).copied().unwrap_or(0) as f64 / 1e3
-    };
-    Figures {
-        per_s: all.0.len() as f64 / seconds,
-        p50_ms: at(0.5),
-        p99_ms: at(0.99),
-        errors: all.1,
-    }
-}
-
-fn add(taken: &Taken, latencies: Vec<u64>, errors: u64) {
-    let mut all = taken.lock().unwrap_or_else(PoisonError::into_inner);
-    all.0.extend(latencies);
-    all.1 += errors;
-}
 
 /// Requests over NATS, all on one connection, as the gateway's are.
 pub(crate) async fn nats(url: &str, app: &str, concurrency: usize, seconds: f64) -> Result<Figures, Failure> {
     let connected = Bus::connect(bus(url, app)).await?;
     let client = Client::new(&connected, App::new(app)?);
-    let stop = Instant::now() + Duration::from_secs_f64(seconds);
-    let taken = Taken::default();
-    let loops = (0..concurrency).map(|index| {
-        let (client, taken) = (client.clone(), Arc::clone(&taken));
+    let ask = move |_: usize, draw: f32| {
+        let client = client.clone();
         async move {
-            let (mut latencies, mut errors) = (Vec::new(), 0);
-            let mut state = 0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1);
-            while Instant::now() < stop {
-                let begun = Instant::now();
-                let inputs = Tensor::from_f32("x", &[WIDTH + 1], &features(draw(&mut state)));
-                let answered = match inputs {
-                    Ok(input) => client.infer(vec![input], BUDGET).await.is_ok(),
-                    Err(_) => false,
-                };
-                if answered {
-                    latencies.push(begun.elapsed().as_micros() as u64);
-                } else {
-                    errors += 1;
-                }
-            }
-            add(&taken, latencies, errors);
+            let input = Tensor::from_f32("x", &[WIDTH + 1], &features(draw))?;
+            client.infer(vec![input], BUDGET).await?;
+            Ok::<(), Failure>(())
         }
-    });
-    join_all(loops).await;
-    Ok(figures(&taken, seconds))
+    };
+    Ok(closed_loop(concurrency, seconds, ask).await)
 }
 
 /// Requests over HTTP/1.1 with binary tensors, one kept connection per loop.
@@ -118,42 +45,27 @@ pub(crate) async fn http(
         json.len(),
         json.len() + size
     );
-    let mut streams = Vec::new();
+    let mut connections = Vec::new();
     for _ in 0..concurrency {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
-        streams.push(stream);
+        connections.push(Mutex::new((stream, Vec::with_capacity(4_096))));
     }
-    let stop = Instant::now() + Duration::from_secs_f64(seconds);
-    let taken = Taken::default();
-    let loops = streams.into_iter().enumerate().map(|(index, mut stream)| {
-        let (head, taken) = (head.clone(), Arc::clone(&taken));
+    let connections = Arc::new(connections);
+    let ask = move |index: usize, draw: f32| {
+        let (connections, head) = (Arc::clone(&connections), head.clone());
         async move {
-            let (mut latencies, mut errors) = (Vec::new(), 0);
-            let mut state = 0x9E37_79B9_7F4A_7C15 ^ (index as u64 + 1);
-            let mut received = Vec::with_capacity(4_096);
-            while Instant::now() < stop {
-                let begun = Instant::now();
-                let mut request = head.clone().into_bytes();
-                request.extend(
-                    features(draw(&mut state))
-                        .iter()
-                        .flat_map(|value| value.to_le_bytes()),
-                );
-                match exchange(&mut stream, &request, &mut received).await {
-                    Ok(200) => latencies.push(begun.elapsed().as_micros() as u64),
-                    Ok(_) => errors += 1,
-                    Err(_) => {
-                        errors += 1;
-                        break;
-                    }
-                }
+            let connection = connections.get(index).ok_or("no such connection")?;
+            let (stream, received) = &mut *connection.lock().await;
+            let mut request = head.into_bytes();
+            request.extend(features(draw).iter().flat_map(|value| value.to_le_bytes()));
+            match exchange(stream, &request, received).await? {
+                200 => Ok::<(), Failure>(()),
+                status => Err(format!("status {status}").into()),
             }
-            add(&taken, latencies, errors);
         }
-    });
-    join_all(loops).await;
-    Ok(figures(&taken, seconds))
+    };
+    Ok(closed_loop(concurrency, seconds, ask).await)
 }
 
 /// Sends a request and reads its whole answer. Returns the status.

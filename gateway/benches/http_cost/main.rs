@@ -147,11 +147,11 @@ fn added(concurrency: usize, seconds: f64, rounds: usize) -> Result<(), Failure>
     let mut differences = [Vec::new(), Vec::new()];
     for round in 1..=rounds {
         let over_nats = runtime.block_on(load::nats(&url, "single", concurrency, seconds))?;
-        println!("{{\"round\":{round},\"nats\":{}}}", over_nats.json());
+        println!("{{\"round\":{round},\"nats\":{{{}}}}}", over_nats.json());
         for ((name, gateway), differences) in gateways.iter().zip(&mut differences) {
             let over_http = load::http(gateway.address(), "single", concurrency, seconds);
             let over_http = runtime.block_on(over_http)?;
-            println!("{{\"round\":{round},\"{name}\":{}}}", over_http.json());
+            println!("{{\"round\":{round},\"{name}\":{{{}}}}}", over_http.json());
             differences.push(over_http.p50_ms - over_nats.p50_ms);
         }
     }
@@ -183,7 +183,7 @@ fn main() -> Result<(), Failure> {
                 .build()?;
             let figures = load::http(address.parse()?, app, concurrency.parse()?, seconds.parse()?);
             let figures = runtime.block_on(figures)?;
-            println!("{}", figures.json());
+            println!("{{{}}}", figures.json());
             Ok(())
         }
         ["added", concurrency, seconds, rounds] => {

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 /// Longest time for the rest of a body.
-const MOST: Duration = Duration::from_secs(30);
+const MAX_DRAIN: Duration = Duration::from_secs(30);
 
 /// The body of a request; what its handler leaves unread is dropped when it arrives.
 pub(super) struct Discarded {
@@ -74,7 +74,7 @@ impl Drop for Discarded {
             .take()
             .filter(|body| is_awaited && !body.is_end_stream());
         if let (Some(rest), Ok(runtime)) = (rest, Handle::try_current()) {
-            runtime.spawn(timeout(MOST, discard(rest)));
+            runtime.spawn(timeout(MAX_DRAIN, discard(rest)));
         }
     }
 }

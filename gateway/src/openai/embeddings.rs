@@ -6,13 +6,14 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{Response, StatusCode};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
 use kaskade_models::{PROMPT_NAME, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::base64;
 use super::choice;
 use super::completions::{Prompts, begin};
 use crate::api::Api;
@@ -151,7 +152,7 @@ async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Fail
         let vector = of_dimensions(embedding(reply)?, asked.dimensions)?;
         let embedding = if in_base64 {
             let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
-            Vector::Base64(base64::encode(&bytes))
+            Vector::Base64(BASE64.encode(bytes))
         } else {
             Vector::Floats(vector)
         };

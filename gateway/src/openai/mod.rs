@@ -1,6 +1,5 @@
 //! OpenAI's API: models, chat, completions, responses, embeddings. An app is a model.
 
-mod base64;
 mod chat;
 mod choice;
 mod completions;

@@ -205,7 +205,7 @@ impl Common {
                 .ok_or_else(|| {
                     Failure::param(
                         "logit_bias",
-                        format!("`{token}`: {bias} is no bias from -100 to 100 of a token's id"),
+                        format!("`{token}`: {bias} is not a bias from -100 to 100 of a token's id"),
                     )
                 })
         });

@@ -5,7 +5,7 @@
 //! stage of the cascade answered.
 //!
 //! With [`Streaming::Optimistic`] parts come from every stage. If a later one replaces the answer, a chunk with
-//! `kaskade.retracted` says that all text of its choice so far is void; the answer then begins anew.
+//! `kaskade.retracted` says that all text of its choice so far is void; the answer then starts again.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, Response};
@@ -268,7 +268,7 @@ impl Events {
         let (Some(reasoning), Some(rest)) = (reasoning, rest) else {
             return Err(Failure::from(Fault::new(
                 Code::ReplicasLost,
-                "the answer was begun again by another replica and differs",
+                "the answer was restarted on another replica and differs",
             )));
         };
         self.reasoning(index, &reasoning);

@@ -230,7 +230,7 @@ impl Watched {
         (state.totals.clone(), state.failures)
     }
 
-    /// Returns whether an ingress or a worker was heard lately.
+    /// Returns whether an ingress or a worker has sent a message within the window.
     pub(crate) fn is_alive(&self) -> bool {
         let state = self.state();
         state.actors.values().any(|heard| heard.at.elapsed() < SILENT)
@@ -345,7 +345,7 @@ impl State {
         }
     }
 
-    /// Forgets the actors and the ingresses that have been silent for long: one that was killed says no farewell.
+    /// Forgets the actors and the ingresses that have been silent for long: a killed process sends no last heartbeat.
     fn forget_silent(&mut self) {
         self.actors.retain(|_, heard| heard.at.elapsed() < FORGOTTEN);
         self.unavailable.retain(|_, (at, _)| at.elapsed() < SILENT);

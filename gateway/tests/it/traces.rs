@@ -109,7 +109,7 @@ fn a_request_leaves_a_span_per_hop_queue_and_run_below_that_of_its_client() {
     let fine = posts
         .iter()
         .find(|post| attribute(post, "http.response.status_code") == Some(json!("200")));
-    let ask = named("ask app");
+    let ask = named("send app");
     assert_eq!(ask["parentSpanId"], fine.unwrap()["spanId"]);
     assert_eq!(attribute(ask, "kaskade.hops"), Some(json!("first>second")));
     assert_eq!(attribute(ask, "kaskade.variant"), Some(json!("large")));

@@ -1,4 +1,4 @@
-//! What the parts of a block add to their input.
+//! Residual connections of a block.
 
 use super::layers::Layers;
 use crate::checkpoint::LoadError;

@@ -10,7 +10,6 @@ pub mod memory;
 pub mod nvml;
 
 use std::fmt;
-use std::num::NonZeroUsize;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -157,13 +156,6 @@ pub enum DeviceError {
         /// Message of burn or the driver.
         reason: String,
     },
-}
-
-/// Sets the number of compute threads of models on the CPU, for the whole process; the default is one per core. Returns
-/// false without effect if models have computed already, or rayon's global pool exists.
-pub fn compute_threads(threads: NonZeroUsize) -> bool {
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.get());
-    pool.build_global().is_ok()
 }
 
 /// Opens a device. On a GPU it compiles and runs one tiny kernel, so that a returned device has worked once.

@@ -299,7 +299,7 @@ pub(super) fn store<'a, M: Ops>(
     [act, kv]: [&M::Matrix; 2],
 ) -> Result<u64, OpsError> {
     let block_tokens = host.widths.block_tokens;
-    // Rows of new tokens, and where they go on the device.
+    // Rows of new tokens, and their places on the device.
     let (mut act_rows, mut kv_rows) = (Vec::new(), Vec::new());
     let (mut bytes, mut first) = (0, 0);
     for NewTokens { table, places } in requests {

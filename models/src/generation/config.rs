@@ -130,20 +130,6 @@ impl EngineConfig {
         };
         Shares { act, ..self.shares }
     }
-
-    /// Sets the blocks and the share of a split. `spare` additional host blocks of each used kind allow for requests
-    /// whose blocks do not match the ratio exactly.
-    pub fn apply_split(&mut self, split: &Split, spare: usize) {
-        let extra = |count: usize, kind_used: bool| if kind_used { count + spare } else { count };
-        self.capacity = Capacity {
-            device: split.device,
-            host: BlockCounts {
-                act: extra(split.host.act, split.shares().act > 0.0),
-                kv: extra(split.host.kv, split.shares().act < 1.0),
-            },
-        };
-        self.shares = split.shares();
-    }
 }
 
 /// Returns the best split of `blocks` blocks for a kind of caching; searches for the hybrid cache only.

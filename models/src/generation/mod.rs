@@ -10,7 +10,9 @@
 //! | module | holds |
 //! |---|---|
 //! | `engine`, `requests`, `step` | the engine's state, submission and cancellation, one step |
+//! | `sequence`, `error` | state of a request in the engine; errors |
 //! | `forward_pass`, `layer`, `host_layer` | a pass through all layers, and one layer, on the device and in host memory |
+//! | `layer_context`, `linear_shape`, `experts` | what layers share; the shape of a linear layer in host memory; experts |
 //! | `self_attention`, `recurrent` | what mixes the tokens in a layer, and the states of recurrences |
 //! | `encoder`, `cross_attention` | the encoder of an encoder-decoder, and the decoder's attention to it |
 //! | `block_cache`, `cached_context` | storage of blocks, and the cached tokens of a mini-batch |
@@ -20,6 +22,7 @@
 //! | `beam_search`, `beams` | beam search, and its sequences and blocks |
 //! | `sampling`, `sampling_options`, `penalties`, `draw` | the next token, and its parameters |
 //! | `grammar` | grammars that answers must match |
+//! | `token_rules` | tokens that a checkpoint allows or forces |
 //! | `prompt_logprobs` | probabilities of the tokens of a prompt |
 //! | `detokenizer` | tokens as text |
 //! | `output_head` | the projection to logits, which may hold the embedding |

@@ -1,5 +1,8 @@
 //! Files as data URLs (RFC 2397): JSON has no bytes, so a client may send `data:image/png;base64,...` as text.
 
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
+
 use super::ImageError;
 
 /// The beginning of every data URL; no image file begins like this.
@@ -25,33 +28,22 @@ pub(super) fn decoded(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
         .ok_or(ImageError::DataUrl)
 }
 
-/// Decodes standard base64, with or without padding; line ends are skipped.
+/// Standard base64, with or without padding, as clients send it.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+/// Decodes standard base64, with or without padding; line ends are skipped. `None` if it is not base64.
 pub fn base64(text: &[u8]) -> Option<Vec<u8>> {
-    let end = text
-        .iter()
-        .rposition(|byte| *byte != b'=')
-        .map_or(0, |last| last + 1);
-    let (text, padding) = text.split_at_checked(end)?;
-    let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
-    let (mut bits, mut count) = (0_u32, 0_u32);
-    for byte in text.iter().filter(|byte| !matches!(byte, b'\n' | b'\r')) {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6) | u32::from(value);
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            out.push((bits >> count) as u8);
-        }
+    let line_end = |byte: &u8| matches!(byte, b'\n' | b'\r');
+    if text.iter().any(line_end) {
+        let text: Vec<u8> = text.iter().copied().filter(|byte| !line_end(byte)).collect();
+        return LENIENT.decode(text).ok();
     }
-    // Six left-over bits would be a lone character, which encodes no byte.
-    (count < 6 && padding.len() <= 2).then_some(out)
+    LENIENT.decode(text).ok()
 }
 
 #[cfg(test)]
@@ -66,6 +58,7 @@ mod tests {
             ("Zm8=", "fo"),
             ("Zm9v", "foo"),
             ("Zm9v\r\nYg", "foob"),
+            ("Zm9vYh==", "foob"),
         ] {
             let url = format!("data:image/png;base64,{text}");
             assert_eq!(

@@ -53,7 +53,7 @@ pub fn response_format(inputs: &Inputs) -> Result<Option<Grammar>, ModelError> {
     };
     let rejected = |reason: String| bad_input(RESPONSE_FORMAT, reason);
     let format = serde_json::from_str(only_text(input)?);
-    let format: Value = format.map_err(|error| rejected(format!("it is no JSON: {error}")))?;
+    let format: Value = format.map_err(|error| rejected(format!("it is not JSON: {error}")))?;
     grammar(&format).map_err(rejected)
 }
 
@@ -63,7 +63,7 @@ pub fn response_format(inputs: &Inputs) -> Result<Option<Grammar>, ModelError> {
 /// The reason, for a format that is not known.
 pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
     let format = Format::deserialize(format).map_err(|error| {
-        format!("it is no format of the types `text`, `json_object`, `json_schema`, `regex`, `choice` or `grammar`: {error}")
+        format!("it is not a format of the types `text`, `json_object`, `json_schema`, `regex`, `choice` or `grammar`: {error}")
     })?;
     Ok(match format {
         Format::Text => None,

@@ -199,15 +199,15 @@ impl Gemm<'_> {
         }
     }
 
-    /// Computes rows in groups of at most `MOST`, by parts of a panel that are `VECTORS` vectors wide, which fill the
+    /// Computes rows in groups of at most `MAX_ROWS`, by parts of a panel that are `VECTORS` vectors wide, which fill the
     /// registers. Larger groups read a panel less often.
     #[inline(always)]
-    fn groups<S: Simd, L: Layout, const VECTORS: usize, const MOST: usize>(mut self, simd: S) {
+    fn groups<S: Simd, L: Layout, const VECTORS: usize, const MAX_ROWS: usize>(mut self, simd: S) {
         let mut groups = Vec::new();
         let (mut rest, mut scratch) = (self.rows, std::mem::take(&mut self.scratch));
         while let count @ 1.. = rest.len() / self.inputs.max(1) {
             // Equal groups: a group of one row behind full ones would wait for its sums more than it computes.
-            let size = count.div_ceil(count.div_ceil(MOST));
+            let size = count.div_ceil(count.div_ceil(MAX_ROWS));
             let (group, left) = rest.split_at(size * self.inputs);
             let Some((interleaved, unused)) = scratch.split_at_mut_checked(group.len()) else {
                 return;
@@ -252,17 +252,17 @@ impl Gemm<'_> {
                             .get(begin * size..(begin + count) * size)
                             .unwrap_or_default();
                         match size {
-                            12 if MOST >= 12 => self.kernel::<S, L, VECTORS, 12>(simd, part, group, row),
-                            11 if MOST >= 11 => self.kernel::<S, L, VECTORS, 11>(simd, part, group, row),
-                            10 if MOST >= 10 => self.kernel::<S, L, VECTORS, 10>(simd, part, group, row),
-                            9 if MOST >= 9 => self.kernel::<S, L, VECTORS, 9>(simd, part, group, row),
-                            8 if MOST >= 8 => self.kernel::<S, L, VECTORS, 8>(simd, part, group, row),
-                            7 if MOST >= 7 => self.kernel::<S, L, VECTORS, 7>(simd, part, group, row),
-                            6 if MOST >= 6 => self.kernel::<S, L, VECTORS, 6>(simd, part, group, row),
-                            5 if MOST >= 5 => self.kernel::<S, L, VECTORS, 5>(simd, part, group, row),
-                            4 if MOST >= 4 => self.kernel::<S, L, VECTORS, 4>(simd, part, group, row),
-                            3 if MOST >= 3 => self.kernel::<S, L, VECTORS, 3>(simd, part, group, row),
-                            2 if MOST >= 2 => self.kernel::<S, L, VECTORS, 2>(simd, part, group, row),
+                            12 if MAX_ROWS >= 12 => self.kernel::<S, L, VECTORS, 12>(simd, part, group, row),
+                            11 if MAX_ROWS >= 11 => self.kernel::<S, L, VECTORS, 11>(simd, part, group, row),
+                            10 if MAX_ROWS >= 10 => self.kernel::<S, L, VECTORS, 10>(simd, part, group, row),
+                            9 if MAX_ROWS >= 9 => self.kernel::<S, L, VECTORS, 9>(simd, part, group, row),
+                            8 if MAX_ROWS >= 8 => self.kernel::<S, L, VECTORS, 8>(simd, part, group, row),
+                            7 if MAX_ROWS >= 7 => self.kernel::<S, L, VECTORS, 7>(simd, part, group, row),
+                            6 if MAX_ROWS >= 6 => self.kernel::<S, L, VECTORS, 6>(simd, part, group, row),
+                            5 if MAX_ROWS >= 5 => self.kernel::<S, L, VECTORS, 5>(simd, part, group, row),
+                            4 if MAX_ROWS >= 4 => self.kernel::<S, L, VECTORS, 4>(simd, part, group, row),
+                            3 if MAX_ROWS >= 3 => self.kernel::<S, L, VECTORS, 3>(simd, part, group, row),
+                            2 if MAX_ROWS >= 2 => self.kernel::<S, L, VECTORS, 2>(simd, part, group, row),
                             _ => self.kernel::<S, L, VECTORS, 1>(simd, part, group, row),
                         }
                         row += size;

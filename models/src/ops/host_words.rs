@@ -1,4 +1,4 @@
-//! Tensors in host memory, from which a device copies again and again.
+//! Pinned host buffers from which a device copies repeatedly.
 
 use std::borrow::Cow;
 use std::sync::Arc;

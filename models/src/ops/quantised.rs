@@ -15,9 +15,9 @@ use super::packed::{LINE, PANEL, Panels, Q4_0_TILE, Q8_0_TILE};
 use crate::precision::{BLOCK, f16_to_f32};
 
 /// Largest number that an element of a row becomes.
-const LARGEST: f32 = 32_767.0;
+const MAX_CODE: f32 = 32_767.0;
 /// Blocks whose elements are all smaller than this are zero.
-const SMALLEST: f32 = 1e-30;
+const MIN_MAGNITUDE: f32 = 1e-30;
 /// Pairs of rows in a block.
 const PAIRS: usize = BLOCK / 2;
 
@@ -160,10 +160,10 @@ fn rounded(block: &[f32; BLOCK]) -> (f32, [i16; BLOCK]) {
     let largest = f32::from_bits(magnitudes.fold(0, u32::max));
     let (scale, inverse) = if !largest.is_finite() {
         (f32::NAN, 0.0)
-    } else if largest < SMALLEST {
+    } else if largest < MIN_MAGNITUDE {
         (0.0, 0.0)
     } else {
-        (largest / LARGEST, LARGEST / largest)
+        (largest / MAX_CODE, MAX_CODE / largest)
     };
     let mut numbers = [0; BLOCK];
     for (number, value) in numbers.iter_mut().zip(block) {

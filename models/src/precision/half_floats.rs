@@ -7,10 +7,10 @@ pub(crate) fn f16_to_f32(bits: u16) -> f32 {
     /// Difference of the exponents' biases, in the place of an f32's exponent.
     const REBIAS: u32 = (127 - 15) << 23;
     /// The smallest subnormal f16, 2^-24.
-    const SMALLEST: f32 = 5.960_464_5e-8;
+    const MIN_SUBNORMAL: f32 = 5.960_464_5e-8;
     let magnitude = u32::from(bits & 0x7fff);
     let normal = f32::from_bits((magnitude << 13).wrapping_add(REBIAS));
-    let subnormal = magnitude.cast_signed() as f32 * SMALLEST;
+    let subnormal = magnitude.cast_signed() as f32 * MIN_SUBNORMAL;
     let value = if magnitude < 0x400 { subnormal } else { normal };
     f32::from_bits(value.to_bits() | u32::from(bits & 0x8000) << 16)
 }

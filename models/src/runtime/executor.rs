@@ -250,7 +250,8 @@ impl Executor {
     }
 
     /// Whether batches run on the thread of the caller.
-    pub fn is_inline(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_inline(&self) -> bool {
         self.inline.has_model()
     }
 
@@ -313,7 +314,7 @@ impl Drop for Executor {
     }
 }
 
-/// The thread of a model that has been told to end.
+/// The thread of a model that was asked to end.
 #[derive(Debug)]
 pub struct Ending(Option<JoinHandle<()>>);
 

@@ -55,7 +55,7 @@ pub trait Model: Send {
 pub struct Availability(Arc<AtomicBool>);
 
 impl Default for Availability {
-    /// It can, until told otherwise.
+    /// True by default.
     fn default() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }

@@ -1,4 +1,4 @@
-//! Requests made up from a signature: for measuring memory, and for warming up a device.
+//! Synthetic requests from a signature: for measuring memory, and for warming up a device.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ use super::tensor::{Tensor, TensorError};
 /// Words of a text.
 const WORDS: usize = 16;
 
-/// Size of a made-up request.
+/// Size of a synthetic request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleSize {
     /// Most elements of a dimension whose size may vary; the model's maximum if that is less.
@@ -26,11 +26,11 @@ impl SampleSize {
     };
 }
 
-/// Why no request is made up.
+/// Why no synthetic request is made.
 #[derive(Debug, Error)]
 pub enum SampleError {
-    /// An input is of a type that no values are made up for.
-    #[error("input `{input}` is {datatype:?}; nothing is made up of that")]
+    /// An input is of a type without synthetic values.
+    #[error("input `{input}` is {datatype:?}; no synthetic values exist for this type")]
     Input {
         /// The input.
         input: String,

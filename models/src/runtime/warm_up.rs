@@ -14,8 +14,8 @@ const TOKENS: usize = 4;
 /// No further batch begins after this time.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// Runs made-up batches of 1, 2, 4 and so on up to `most` requests, short and long, so that a GPU has compiled its kernels
-/// before the first request. A model that takes no made-up request is not warmed up. Returns the number of batches that
+/// Runs synthetic batches of 1, 2, 4 and so on up to `most` requests, short and long, so that a GPU has compiled its kernels
+/// before the first request. A model that takes no synthetic request is not warmed up. Returns the number of batches that
 /// ran.
 pub fn warm_up(model: &mut dyn Model, most: usize) -> usize {
     let began = Instant::now();

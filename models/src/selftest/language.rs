@@ -20,7 +20,7 @@ use crate::precision::WeightType;
 /// Tokens of a timed prompt.
 const PROMPT: usize = 128;
 /// A timed batch decodes at most this number of tokens per request.
-const MOST_TOKENS: usize = 256;
+const MAX_TOKENS: usize = 256;
 /// Steps after the prompt that are not timed: a GPU compiles and tunes kernels in them.
 const WARM_STEPS: usize = 8;
 
@@ -419,7 +419,7 @@ impl DecoderShape {
             with_ops!(device, ops => {
                 let decoder = Decoder::random(self.config.clone(), self.layers, 1).stored_as(options.dtype);
                 let most = batches.iter().max().copied().unwrap_or(1);
-                let config = EngineConfig::resident(&decoder, most * (PROMPT + MOST_TOKENS + 16));
+                let config = EngineConfig::resident(&decoder, most * (PROMPT + MAX_TOKENS + 16));
                 let mut engine = Engine::new(ops, decoder, None, config).map_err(|error| error.to_string())?;
                 let by_batch = batches.iter().map(|batch| guarded(|| decode(&mut engine, *batch, options.budget)));
                 Ok(by_batch.collect::<Vec<_>>())
@@ -456,7 +456,7 @@ fn decode<M: Ops>(engine: &mut Engine<M>, batch: usize, budget: Duration) -> Res
     for request in 0..batch {
         let prompt = (0..PROMPT).map(|place| u32::try_from((place * 7 + request) % vocabulary).unwrap_or(0));
         let sampling = Sampling {
-            max_tokens: MOST_TOKENS,
+            max_tokens: MAX_TOKENS,
             ignore_eos: true,
             ..Sampling::default()
         };

@@ -13,6 +13,9 @@
 //! | `transfers` | host to device and back, by size |
 //! | `memory` | memory of the device and of this process |
 //! | `energy` | the meter over the whole run |
+//!
+//! Beside the sections: `options` of a run, the report's `section`, the measured networks (`shapes`, with `random` weights), their
+//! measurement in `torch`, and `transfer_times` of burn.
 
 pub mod fixtures;
 mod language;

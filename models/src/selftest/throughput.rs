@@ -19,7 +19,7 @@ use crate::runtime::usage::USAGE;
 
 /// A run that would take longer than this many budgets is skipped.
 const BUDGET_MULTIPLE: u32 = 10;
-const MOST_RUNS: usize = 10_000;
+const MAX_RUNS: usize = 10_000;
 /// Interval of meter readings, short enough for sampled power.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -239,7 +239,7 @@ impl Bench<'_> {
         let mut last_tick = started;
         let mut seconds = Vec::new();
         let mut answers = Vec::new();
-        while seconds.is_empty() || (started.elapsed() < self.budget && seconds.len() < MOST_RUNS) {
+        while seconds.is_empty() || (started.elapsed() < self.budget && seconds.len() < MAX_RUNS) {
             let begun = Instant::now();
             answers = model.run(requests);
             seconds.push(begun.elapsed().as_secs_f64());

@@ -163,13 +163,13 @@ impl Field {
     /// # Errors
     /// When an ensemble cannot be planned or simulated.
     pub(super) fn cocktails(&self, devices: usize) -> anyhow::Result<Vec<Reached>> {
-        const MOST_MEMBERS: usize = 3;
+        const MAX_MEMBERS: usize = 3;
         const PERIODS_S: [u64; 2] = [10, 60];
         const UTILISATIONS: [f64; 2] = [0.6, 0.85];
         let loads = self.trace.rates();
         let options = self.options(devices, Slo::Latency { p95_us: 1_000_000 });
         let mut all = Vec::new();
-        for ensemble in ensembles(&self.profile, &options, MOST_MEMBERS)? {
+        for ensemble in ensembles(&self.profile, &options, MAX_MEMBERS)? {
             for period_s in PERIODS_S {
                 for utilisation in UTILISATIONS {
                     let autoscale = Autoscale {

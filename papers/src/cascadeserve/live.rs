@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::parallel::compute_threads;
 use crate::peers::gears::{Peer, plan_peer};
 use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::BusConfig;
@@ -27,7 +28,7 @@ use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::{self, Client, Service};
-use kaskade_models::{Inputs, device};
+use kaskade_models::Inputs;
 use kaskade_planners::gears::{GearOptions, GearPlan, Simulated, plan_gears};
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
@@ -74,7 +75,7 @@ pub(super) fn run(app: &Path, profile: Option<Profile>, args: &Args) -> anyhow::
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     let threads = NonZeroUsize::new(cores - 1).unwrap_or(NonZeroUsize::MIN);
     ensure!(
-        device::compute_threads(threads),
+        compute_threads(threads),
         "models have computed in this process already; compare in a separate process"
     );
     let mut app = App::load(app)?;

@@ -23,8 +23,8 @@ const OVER_ACT: f64 = 1.35;
 const ACT_OVER_KV: f64 = 1.61;
 const WHOLE_OF_HYBRID: f64 = 0.13;
 const WHOLE_OF_KV: f64 = 0.29;
-const SMALLEST_OVER_KV: f64 = 2.05;
-const LARGEST_OVER_KV: f64 = 2.33;
+const MIN_OVER_KV: f64 = 2.05;
+const MAX_OVER_KV: f64 = 2.33;
 
 /// Runs all models, prompts and modes.
 ///
@@ -180,7 +180,7 @@ fn by_size(runs: &[Run]) -> Claim {
     let figures = each.iter().map(|(model, ratio)| format!("{model} {ratio:.2}x"));
     Claim {
         name: "the gain over FlexGen's schedule grows with the model".to_owned(),
-        paper: format!("{SMALLEST_OVER_KV}x for OPT-6.7B, {LARGEST_OVER_KV}x for OPT-66B"),
+        paper: format!("{MIN_OVER_KV}x for OPT-6.7B, {MAX_OVER_KV}x for OPT-66B"),
         ours: figures.collect::<Vec<_>>().join(", "),
         met,
         note: if met {

@@ -22,12 +22,12 @@ use kaskade_app::planning::{self, initial};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
-use kaskade_models::device;
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::{Band, Edge, Exit, Plan, Target};
 use kaskade_policy::profile::{Profile, VariantProfile};
 
+use crate::parallel::compute_threads;
 use crate::reproduction::{Claim, Reproduction};
 
 /// Requests of the warm-up, before a run is recorded.
@@ -69,7 +69,7 @@ pub(super) fn run(app: &Path, length: Duration, seed: u64, found: &mut Reproduct
     let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
     // Each replica computes on its own thread: the cores that they use together are measured.
     ensure!(
-        device::compute_threads(NonZeroUsize::MIN),
+        compute_threads(NonZeroUsize::MIN),
         "models have computed in this process already; compare in a separate process"
     );
     let bench = Bench::new(app, length, seed)?;

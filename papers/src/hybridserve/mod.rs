@@ -6,7 +6,7 @@
 //! | `paper` | the paper's figures of each family |
 //! | `served`, `families` | results of each mode, and the claims on them (Tables III to V, Figures 4 and 5) |
 //! | `eight` | eight models with and without skip connections (§IV-C) |
-//! | `planning`, `made_up`, `took` | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
+//! | `planning`, `synthetic`, `took` | the planner's time, growth and distance from the optimum (§V-D, §VI-D) |
 //! | `routing` | cost of routing a result (Figure 8) |
 //! | `live` | skip connections and co-location on real actors |
 //! | `measured` | families of the project's own, from their profiles |
@@ -16,13 +16,13 @@ mod eight;
 mod families;
 mod field;
 mod live;
-pub mod made_up;
 mod measured;
 mod paper;
 mod pictures;
 mod planning;
 mod routing;
 mod served;
+pub mod synthetic;
 mod took;
 
 use std::path::PathBuf;

@@ -11,9 +11,9 @@ use kaskade_planners::placement::{
 use kaskade_policy::plan::Plan;
 
 use super::field::{Field, Mode};
-use super::made_up::{self, MadeUp};
 use super::paper::Paper;
 use super::served::Served;
+use super::synthetic::{self, SyntheticFamily};
 use super::took::Took;
 use crate::reproduction::{Claim, Reproduction};
 
@@ -21,7 +21,7 @@ use crate::reproduction::{Claim, Reproduction};
 const ENOUGH_S: f64 = 5.0;
 
 /// Longest that placing may take at the largest size, seconds.
-const LARGEST_S: f64 = 60.0;
+const MAX_S: f64 = 60.0;
 
 /// Models and devices at which planning is timed.
 pub(super) const SIZES: [(usize, usize); 8] = [
@@ -107,7 +107,7 @@ pub(super) fn growth(
     let mut progress = Progress::begin("growth of planning", sizes.len() as u64, quiet);
     let mut grown = Vec::new();
     for (models, devices) in sizes {
-        let made = MadeUp::new(models)?;
+        let made = SyntheticFamily::new(models)?;
         let mut options = made.options(devices, 8, Goal::Most);
         let qps = made.load(&options, 0.65);
         let mut longest = Took::default();
@@ -132,7 +132,7 @@ pub(super) fn growth(
 fn growth_claim(grown: &[Grown]) -> Claim {
     let worst = grown.iter().map(|grown| grown.took.seconds()).fold(0.0, f64::max);
     let most = |of: fn(&Grown) -> usize| grown.iter().map(of).max().unwrap_or(0);
-    let met = worst < LARGEST_S;
+    let met = worst < MAX_S;
     let each = grown.iter().map(|grown| {
         format!(
             "{} models on {} devices {}",
@@ -152,10 +152,10 @@ fn growth_claim(grown: &[Grown]) -> Claim {
         met,
         note: if met {
             format!(
-                "under {LARGEST_S} s of the processor; the longer of a given load and of the most that can be carried"
+                "under {MAX_S} s of the processor; the longer of a given load and of the most that can be carried"
             )
         } else {
-            format!("{} where {LARGEST_S} s are wanted", units::seconds(worst))
+            format!("{} where {MAX_S} s are wanted", units::seconds(worst))
         },
     }
 }
@@ -199,8 +199,8 @@ pub(super) fn exact(fields: &[&Field], quiet: bool, found: &mut Reproduction) ->
 impl Small {
     /// Places a cascade on so many devices at half of the load that they carry at all, and solves the program of the combination.
     fn add(&mut self, field: &Field, cascade: &Plan, devices: usize) -> anyhow::Result<()> {
-        let mut options = made_up::options(&field.family, devices, 1, Goal::Most);
-        let qps = made_up::busy_load(&field.profile, cascade, &options, 0.5);
+        let mut options = synthetic::options(&field.family, devices, 1, Goal::Most);
+        let qps = synthetic::busy_load(&field.profile, cascade, &options, 0.5);
         options.goal = Goal::Carry { qps };
         let placed = match plan_placement(&field.profile, cascade, &options) {
             Ok(placed) => placed,
@@ -262,7 +262,7 @@ pub(super) fn judged(quiet: bool, found: &mut Reproduction) -> anyhow::Result<()
     if !cfg!(feature = "highs") {
         return Ok(());
     }
-    let made = MadeUp::new(10)?;
+    let made = SyntheticFamily::new(10)?;
     let cases = [(4, 0.4), (4, 0.65), (1, 0.4), (1, 0.65)];
     let mut progress = Progress::begin("against HiGHS", cases.len() as u64, quiet);
     let (mut figures, mut worst) = (Vec::new(), 0.0_f64);
@@ -297,7 +297,11 @@ pub(super) fn judged(quiet: bool, found: &mut Reproduction) -> anyhow::Result<()
 }
 
 /// Our transfers over those of `HiGHS`; `None` where it finds no placement in its time.
-fn beside_highs(made: &MadeUp, placed: &Placed, options: &PlacementOptions) -> anyhow::Result<Option<f64>> {
+fn beside_highs(
+    made: &SyntheticFamily,
+    placed: &Placed,
+    options: &PlacementOptions,
+) -> anyhow::Result<Option<f64>> {
     let judged = judge::by_program(&made.profile, placed, options, Solver::Highs, Some(JUDGE), None)?;
     let theirs = judged.overhead_s.ok();
     Ok(theirs.map(|theirs| placed.overhead_s / theirs.max(f64::MIN_POSITIVE)))

@@ -15,7 +15,7 @@ use crate::reproduction::{Claim, Reproduction};
 const OBJECTIVES_MS: [u64; 7] = [100, 150, 200, 250, 300, 350, 400];
 
 /// Below this the paper cannot serve the demand, milliseconds.
-const PAPER_LEAST_MS: u64 = 200;
+const PAPER_MIN_MS: u64 = 200;
 
 /// The results of one objective; none if the pipeline cannot be planned for it.
 struct Swept {
@@ -120,7 +120,7 @@ fn figures(swept: &[&Swept], highest: f64) -> String {
 fn trend(swept: &[Swept], highest: f64) -> Claim {
     let papers: Vec<&Swept> = swept
         .iter()
-        .filter(|swept| swept.slo_ms >= PAPER_LEAST_MS)
+        .filter(|swept| swept.slo_ms >= PAPER_MIN_MS)
         .collect();
     let steps = papers.windows(2).filter_map(|pair| match pair {
         [before, after] => Some(after.accuracy() - before.accuracy()),
@@ -161,10 +161,7 @@ fn trend(swept: &[Swept], highest: f64) -> Claim {
 
 /// Below 200 ms nothing goes any more.
 fn least(swept: &[Swept], pipeline: &Pipeline, highest: f64) -> Claim {
-    let below: Vec<&Swept> = swept
-        .iter()
-        .filter(|swept| swept.slo_ms < PAPER_LEAST_MS)
-        .collect();
+    let below: Vec<&Swept> = swept.iter().filter(|swept| swept.slo_ms < PAPER_MIN_MS).collect();
     let served = |swept: &&Swept| swept.run.as_ref().is_some_and(|run| run.violations() <= 0.5);
     let met = !below.iter().any(served);
     let quickest = |task: &kaskade_policy::pipeline::Task| {

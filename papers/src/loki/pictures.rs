@@ -73,7 +73,7 @@ impl Day<'_> {
 
     /// When Loki began to scale accuracy, and ended, seconds; none where that is too often to be seen.
     fn transitions(&self) -> Vec<f64> {
-        const MOST: usize = 8;
+        const MAX_PICTURES: usize = 8;
         let hardware = self.hardware();
         let marked = self.loki.course.iter().zip(&hardware);
         let mut before = hardware.first().copied();
@@ -84,7 +84,11 @@ impl Day<'_> {
                 before = Some(*hardware);
             }
         }
-        moments.truncate(if moments.len() > MOST { 0 } else { MOST });
+        moments.truncate(if moments.len() > MAX_PICTURES {
+            0
+        } else {
+            MAX_PICTURES
+        });
         moments
     }
 

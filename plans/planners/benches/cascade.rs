@@ -1,6 +1,6 @@
 //! How long a cascade plan takes on a large validation set, and how much memory.
 //!
-//! `cargo bench -p kaskade-planners --bench cascade -- [SAMPLES [VARIANTS [OBJECTIVE...]]]` plans cascades from a made-up profile, one objective after the
+//! `cargo bench -p kaskade-planners --bench cascade -- [SAMPLES [VARIANTS [OBJECTIVE...]]]` plans cascades from a synthetic profile, one objective after the
 //! other, on one core: by default 200,000 samples of four variants and ten classes. The peak of memory is that of the process so far, so run one objective
 //! alone to see its own. `--write FILE` writes the profile instead, for `kaskade plan cascade`.
 #![expect(clippy::print_stdout, reason = "it prints a table")]
@@ -19,7 +19,7 @@ use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Classes of the made-up task.
+/// Classes of the synthetic task.
 const CLASSES: u32 = 10;
 
 /// How well confidences tell right from wrong answers.

@@ -33,7 +33,7 @@ const BATCH: u32 = 16;
 
 /// Where samples come from.
 enum Source {
-    /// Drawn anew for each split.
+    /// Drawn again for each split.
     Stated(Box<StatedFamily>),
     /// Split at random.
     Recorded(Box<Profile>),

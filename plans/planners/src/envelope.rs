@@ -42,7 +42,7 @@ impl EnvelopeCascade {
 }
 
 /// Variants at most of which subsets are formed.
-const MOST: usize = 8;
+const MAX_VARIANTS: usize = 8;
 
 /// Returns the single variants, pairs and triples of a family, and the whole family. Scores are chosen if the family is observed.
 ///
@@ -93,7 +93,7 @@ impl Chosen {
 /// accuracy go first, at even distances if they are too many; then the most accurate.
 fn shortlist(family: &Family) -> Family {
     let columns = family.columns();
-    let Some((largest, others)) = columns.split_last().filter(|_| columns.len() > MOST) else {
+    let Some((largest, others)) = columns.split_last().filter(|_| columns.len() > MAX_VARIANTS) else {
         return family.clone();
     };
     let others = (0..others.len()).collect();
@@ -104,15 +104,18 @@ fn shortlist(family: &Family) -> Family {
         gain: family.right(*variant) as f64,
     });
     let last = kept.len().saturating_sub(1);
-    if kept.len() >= MOST {
-        let even = |step: usize| kept.get(step * last / (MOST - 2)).copied();
-        kept = (0..MOST - 1).filter_map(even).collect();
+    if kept.len() >= MAX_VARIANTS {
+        let even = |step: usize| kept.get(step * last / (MAX_VARIANTS - 2)).copied();
+        kept = (0..MAX_VARIANTS - 1).filter_map(even).collect();
     }
     let mut rest: Vec<usize> = (0..columns.len() - 1)
         .filter(|variant| !kept.contains(variant))
         .collect();
     rest.sort_by_key(|variant| std::cmp::Reverse(family.right(*variant)));
-    kept.extend(rest.into_iter().take((MOST - 1).saturating_sub(kept.len())));
+    kept.extend(
+        rest.into_iter()
+            .take((MAX_VARIANTS - 1).saturating_sub(kept.len())),
+    );
     let names = kept
         .iter()
         .filter_map(|variant| Some(columns.get(*variant)?.name.as_str()));
@@ -182,7 +185,7 @@ mod tests {
         assert_eq!(shortlist(&family(8)), family(8));
         for variants in [9, 20, 60] {
             let kept = shortlist(&family(variants));
-            assert_eq!(kept.columns().len(), MOST, "{variants}");
+            assert_eq!(kept.columns().len(), MAX_VARIANTS, "{variants}");
             assert_eq!(kept.columns().last(), family(variants).columns().last());
         }
         // 8 + 28 + 56, and the whole.
@@ -202,6 +205,6 @@ mod tests {
             ["v4", "v9", "v11"].iter().all(|name| names.contains(name)),
             "{names:?}"
         );
-        assert_eq!(names.len(), MOST);
+        assert_eq!(names.len(), MAX_VARIANTS);
     }
 }

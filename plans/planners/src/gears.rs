@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`planner`](plan_gears) | Algorithm 1: the submodules in order, with backtracking on violations |
 //! | [`search`](Cascade) | SP1: the cascades to choose from |
+//! | `models`, `set` | the family by index: run times and sizes; sets of models |
 //! | `guaranteed` | the cascades of a plan with a guarantee: those that are certified together |
 //! | `workload` | SP2: a cascade for every range of load |
 //! | `served` | share of requests that each range's gear serves, given the shifter |

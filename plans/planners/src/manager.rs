@@ -2,7 +2,7 @@
 //! between.
 //!
 //! A [`Manager`] receives the arrivals, the branching of the variants and their run times. When the demand requires it, or the run
-//! times do ([`crate::demand`]), it allocates anew; otherwise it renews the routing tables at every period for the demand of the moment,
+//! times do ([`crate::demand`]), it allocates again; otherwise it renews the routing tables at every period for the demand of the moment,
 //! which loads nothing. The allocator is [exchangeable](crate::allocate::Allocate): other systems are managed likewise.
 //! An allocator that plans task by task receives the arrivals at every task, since such a system observes nothing else.
 //!

@@ -25,12 +25,14 @@
 //! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
 //! | `max_throughput` | the highest load that devices carry, and the combination that carries it |
 //! | `problem` | one combination as instances, devices and transfer costs |
+//! | `channel` | transfer times between devices |
 //! | `bound` | lower bounds of every placement |
 //! | `layout`, `greedy`, `anneal` | a mutable placement, the initial one, and simulated annealing |
 //! | `program` | the integer program |
 //! | `solve` | a placement of one combination: exact if it is small |
 //! | [`judge`] | the integer program alone, as a reference for the search |
 //! | `emit` | builds the plan from a placement |
+//! | `outcome` | the outcome of a placement |
 //! | [`options`](PlacementOptions), [`error`](PlacementError) | options and errors |
 
 mod anneal;

@@ -8,6 +8,7 @@
 //! | [`family`](Family) | the part of a profile that the search uses |
 //! | [`evaluate`](evaluate()) | evaluation of a given cascade on the validation set |
 //! | `observations` | what deferral scores read besides confidences |
+//! | `point`, `table` | a cascade on the frontier; the samples of every gate in order of confidence |
 //! | `pareto_front` | the frontier under construction |
 //! | `exact` | all useful cascades, for short cascades |
 //! | `sampled` | random cascades, refined line by line, for long ones |
@@ -61,7 +62,7 @@ impl Default for Search {
 }
 
 /// Points of a frontier at most: there may be nearly as many as samples.
-const MOST_POINTS: usize = 1_000;
+const MAX_POINTS: usize = 1_000;
 
 /// The frontier of all cascades over this family (Algorithm 1), of which at most 1,000 points are kept, evenly spread.
 ///
@@ -73,8 +74,8 @@ pub fn frontier(family: &Family, search: &Search) -> Frontier {
     let table = Table::new(family);
     let gates = table.gates.len();
     let mut front = ParetoFront::new(family.samples(), gates);
-    if family.samples() > sampled::MOST_SAMPLES {
-        let few = Table::new(&family.of_samples(&drawn(family.samples(), sampled::MOST_SAMPLES)));
+    if family.samples() > sampled::MAX_SAMPLES {
+        let few = Table::new(&family.of_samples(&drawn(family.samples(), sampled::MAX_SAMPLES)));
         let mut rough = ParetoFront::new(few.samples, gates);
         sampled::search(&few, search.seed, &mut rough);
         let cuts = rough.cascades().map(|kept| table.cuts(&few.thresholds(kept)));
@@ -89,7 +90,7 @@ pub fn frontier(family: &Family, search: &Search) -> Frontier {
         outcome.into_point(table.thresholds(kept))
     };
     let cascades: Vec<Kept<'_>> = front.cascades().collect();
-    let kept = evenly(&cascades, MOST_POINTS);
+    let kept = evenly(&cascades, MAX_POINTS);
     Frontier {
         exact: exact && kept.len() == cascades.len(),
         points: kept.into_iter().map(point).collect(),

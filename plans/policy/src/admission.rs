@@ -49,7 +49,7 @@ struct Window {
 }
 
 /// Minimum number of answers for a rate.
-const FEWEST: u32 = 16;
+const MIN_ANSWERS: u32 = 16;
 
 impl Admission {
     /// Creates an admission that has measured nothing yet.
@@ -101,7 +101,7 @@ impl Admission {
         });
         window.answered += 1;
         let elapsed = now.saturating_sub(window.since);
-        if elapsed >= self.config.window_us.max(1) && window.answered >= FEWEST {
+        if elapsed >= self.config.window_us.max(1) && window.answered >= MIN_ANSWERS {
             let measured = f64::from(window.answered) / elapsed as f64;
             self.window = Some(Window {
                 since: now,

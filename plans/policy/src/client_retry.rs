@@ -16,10 +16,10 @@ const FIRST_PAUSE_US: u64 = 10_000;
 const FIRST_OVERLOAD_PAUSE_US: u64 = 50_000;
 
 /// Longest pause, microseconds.
-const LONGEST_PAUSE_US: u64 = 500_000;
+const MAX_PAUSE_US: u64 = 500_000;
 
 /// Shortest silence after which a request is sent again, microseconds.
-const SHORTEST_SILENCE_US: u64 = 250_000;
+const MIN_SILENCE_US: u64 = 250_000;
 
 /// Silence after which a request is sent again, in multiples of the longest recent latency.
 const SILENCE_FACTOR: f64 = 4.0;
@@ -31,13 +31,13 @@ const LATE_SILENCE_FACTOR: f64 = 1.25;
 const DECAY: f64 = 0.02;
 
 /// Most resends that may be saved up.
-const ALLOWANCE: f64 = 200.0;
+const RETRY_TOKENS: f64 = 200.0;
 
 /// Resends that each answered request adds to the allowance.
-const EARNED: f64 = 0.25;
+const TOKENS_PER_ANSWER: f64 = 0.25;
 
 /// Resends that each second adds to the allowance.
-const EARNED_PER_SECOND: f64 = 20.0;
+const TOKENS_PER_SECOND: f64 = 20.0;
 
 /// Pause until a silent request that found the allowance empty asks again, microseconds.
 const WAIT_US: u64 = 100_000;
@@ -94,7 +94,7 @@ impl Default for ClientRetry {
     fn default() -> Self {
         Self {
             latency_us: None,
-            allowance: ALLOWANCE,
+            allowance: RETRY_TOKENS,
             now_us: 0,
         }
     }
@@ -106,7 +106,7 @@ impl ClientRetry {
         let latency = latency_us as f64;
         let before = self.latency_us.unwrap_or(latency);
         self.latency_us = Some(latency.max(before + (latency - before) * DECAY));
-        self.earn(EARNED);
+        self.earn(TOKENS_PER_ANSWER);
     }
 
     /// Returns the silence after which a request counts as lost that has been sent again `resends` times and has `left_us` of its
@@ -117,8 +117,8 @@ impl ClientRetry {
         let silence = (latency * SILENCE_FACTOR) as u64;
         let longest = (left_us / 2)
             .max((latency * LATE_SILENCE_FACTOR) as u64)
-            .max(SHORTEST_SILENCE_US);
-        Some(doubled(silence.max(SHORTEST_SILENCE_US), resends, longest))
+            .max(MIN_SILENCE_US);
+        Some(doubled(silence.max(MIN_SILENCE_US), resends, longest))
     }
 
     /// Decides at `now_us`, on a monotonic clock, about a request that has been sent again `resends` times and has `left_us` of
@@ -134,7 +134,7 @@ impl ClientRetry {
     ) -> Verdict {
         let passed_us = now_us.saturating_sub(self.now_us);
         self.now_us = self.now_us.max(now_us);
-        self.earn(passed_us as f64 / 1e6 * EARNED_PER_SECOND);
+        self.earn(passed_us as f64 / 1e6 * TOKENS_PER_SECOND);
         let first = match failure {
             Failure::Final | Failure::NoResponders { known: false } => return Verdict::End,
             // The connection is up again, or the wait is over already.
@@ -142,7 +142,7 @@ impl ClientRetry {
             Failure::NoResponders { known: true } | Failure::Retryable => FIRST_PAUSE_US,
             Failure::Overloaded => FIRST_OVERLOAD_PAUSE_US,
         };
-        let longest = doubled(first, resends, LONGEST_PAUSE_US);
+        let longest = doubled(first, resends, MAX_PAUSE_US);
         let after_us = longest / 2 + (longest as f64 / 2.0 * draw.clamp(0.0, 1.0)) as u64;
         if after_us >= left_us {
             return Verdict::End;
@@ -160,7 +160,7 @@ impl ClientRetry {
     }
 
     fn earn(&mut self, resends: f64) {
-        self.allowance = (self.allowance + resends).min(ALLOWANCE);
+        self.allowance = (self.allowance + resends).min(RETRY_TOKENS);
     }
 }
 
@@ -313,15 +313,15 @@ mod tests {
         #[test]
         fn a_resend_fits_the_budget(
             failure in prop::sample::select(&ANY[..]), resends in 0_u32..100, left in 0_u64..10_000_000, draw in -1.0..2.0_f64,
-            now in 0_u64..10_000_000, allowance in 0.0..ALLOWANCE,
+            now in 0_u64..10_000_000, allowance in 0.0..RETRY_TOKENS,
         ) {
             let mut client = ClientRetry { allowance, ..ClientRetry::default() };
             match client.verdict(failure, resends, left, now, draw) {
-                Verdict::Again { after_us } => prop_assert!(after_us < left && after_us <= LONGEST_PAUSE_US),
+                Verdict::Again { after_us } => prop_assert!(after_us < left && after_us <= MAX_PAUSE_US),
                 Verdict::Wait { after_us } => prop_assert!(after_us < left && failure == Failure::Silence),
                 Verdict::End => {}
             }
-            prop_assert!((0.0..=ALLOWANCE).contains(&client.allowance));
+            prop_assert!((0.0..=RETRY_TOKENS).contains(&client.allowance));
         }
     }
 }

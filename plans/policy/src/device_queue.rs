@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_gives_way() {
+    fn a_replica_that_leaves_the_queue_frees_the_device() {
         let mut queue = DeviceQueue::default();
         assert!(queue.request("a", 0));
         assert!(!queue.request("b", 1));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drift_is_told_once_and_again_after_it_was_over() {
+    fn a_drift_is_reported_once_per_episode() {
         let mut watch = watch();
         let mut told = 0;
         for load in [150.0, 50.0, 150.0] {

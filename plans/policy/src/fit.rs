@@ -1,4 +1,4 @@
-//! Straight lines through measurements, beside the measurements (HybridServe §V-D: costs are close to linear in the batch size).
+//! Piecewise-linear interpolation and least-squares lines through measurements (HybridServe §V-D: costs are close to linear in the batch size).
 
 use serde::Serialize;
 

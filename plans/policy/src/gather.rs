@@ -99,7 +99,7 @@ impl From<Branch> for String {
 /// A request has more branches than are gathered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error(
-    "the request came apart into {found} branches; {MAX_BRANCHES} are gathered, raise the detector's threshold"
+    "the request fanned out into {found} branches; at most {MAX_BRANCHES} are allowed: raise the detector's threshold"
 )]
 pub struct TooManyBranches {
     found: usize,

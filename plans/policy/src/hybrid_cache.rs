@@ -11,7 +11,7 @@
 //! | [`cost`] | how long loading and computing take, by lines through samples |
 //! | [`allocation`] | Algorithm 1, and the best mixture for a stated load |
 //! | [`blocks`] | the block space: a table per request, the ratio kept block by block |
-//! | [`learning`] | costs as steps correct them, and mixtures planned anew |
+//! | [`learning`] | costs as steps correct them, and mixtures planned again |
 //! | [`minibatch`] | packing requests into mini-batches |
 //! | [`traffic`] | bytes between host and device |
 //! | [`admission`] | which requests are admitted, run or preempted |
@@ -25,7 +25,7 @@ pub mod minibatch;
 pub mod traffic;
 
 pub use admission::{Limits, Refused, Scheduler, Step};
-pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_by, split_of, split_sure};
+pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_of, split_sure};
 pub use blocks::{Block, BlockCopy, BlockSpace, Capacity, Full, Kind, Place, Shares};
 pub use cost::{CostError, Costs, Sample, fit};
 pub use learning::{Planned, Policy, Prediction, Sides};

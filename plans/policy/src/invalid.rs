@@ -11,7 +11,7 @@ use crate::partition::ModelPart;
 use crate::rerouting::Dropping;
 
 /// Longest name; with the rest of a subject it stays far below what a broker accepts.
-const LONGEST_NAME: usize = 64;
+const MAX_NAME: usize = 64;
 
 /// The first thing found wrong, and the path to it: `gears[0].wiring.stages[2].exit.bands[1].from`.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -45,7 +45,7 @@ pub enum Problem {
         name: String,
     },
     /// The name is taken.
-    #[error("`{name}` is there twice; names are unique")]
+    #[error("`{name}` is a duplicate; names must be unique")]
     Twice {
         /// The name.
         name: String,
@@ -337,7 +337,7 @@ impl<'a> Path<'a> {
 
     /// A name that is one token of a subject.
     pub(crate) fn name(&self, name: &str) -> Result<(), Invalid> {
-        let fits = (1..=LONGEST_NAME).contains(&name.len())
+        let fits = (1..=MAX_NAME).contains(&name.len())
             && name
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
@@ -345,7 +345,7 @@ impl<'a> Path<'a> {
             Ok(())
         } else {
             // Enough to recognise it by; the rest could be megabytes.
-            let name = name.chars().take(LONGEST_NAME).collect();
+            let name = name.chars().take(MAX_NAME).collect();
             self.fail(Problem::NotAName { name })
         }
     }

@@ -14,6 +14,7 @@
 //! | [`confidence`] | confidence scores and their calibration |
 //! | [`routing`] | the next stage of a result, and the replica that gets it |
 //! | [`rerouting`] | which late requests of a pipeline are dropped early or rerouted |
+//! | [`slack`] | how long the rest of a path takes after each stage, for dropping by slack |
 //! | [`batching`] | when a replica's queue becomes a batch |
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`device_queue`] | the queue for a device that runs one batch at a time |
@@ -24,6 +25,7 @@
 //! | [`stream_offset`] | position of a reader in a stream of partial answers |
 //! | [`client_retry`] | when a client sends a request again |
 //! | [`admission`] | which requests to accept, so that goodput stays level under overload |
+//! | [`retry_budget`] | bounds resends to a share of recent admissions |
 //! | [`load_retry`] | when a worker loads a replica again that could not be loaded |
 //! | [`adoption`] | the plan and gear that a process runs, and the past plans that it keeps |
 //! | [`epochs`] | epochs of stored plans: which one a writer takes, and when a process restores its plan |

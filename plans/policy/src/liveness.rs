@@ -71,14 +71,14 @@ struct Process {
     beside: u32,
 }
 
-/// What a process's beat shows.
+/// What the heartbeat of a process shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// The process goes on.
+    /// It has not restarted since its last heartbeat.
     Same,
-    /// It has started again since its last beat.
+    /// It has restarted since its last heartbeat.
     Again,
-    /// Another process with its name beats beside it. Told once.
+    /// Another process with its name sends heartbeats beside it. Reported once.
     Beside,
 }
 
@@ -278,7 +278,7 @@ impl Liveness {
         self.revision
     }
 
-    /// Where a process that hears the beats itself may send: to those that beat, do not leave and could be loaded.
+    /// Where a process that receives the heartbeats itself may send: to those that send heartbeats, do not leave and could be loaded.
     pub fn reachability(&self) -> Reachability {
         let all = self.seen.iter();
         let is_avoided =
@@ -296,7 +296,7 @@ impl Liveness {
         first.is_none_or(|first| self.running(now).saturating_sub(first) <= DETECTION_US)
     }
 
-    /// The replicas that others should avoid: the lost, the leaving, those that could not be loaded, and those of `placed` that were never heard although
+    /// The replicas that others should avoid: the lost, the leaving, those that could not be loaded, and those of `placed` that sent no heartbeat although
     /// this process no longer [is starting](Liveness::is_starting) at `now` (µs).
     pub fn unavailable<'a>(&self, placed: impl IntoIterator<Item = &'a str>, now: u64) -> BTreeSet<String> {
         let avoided = self.seen.iter().filter(|(_, seen)| seen.lost || seen.leaving);

@@ -5,7 +5,7 @@ use super::*;
 const SECOND: u64 = 1_000_000;
 
 #[test]
-fn who_starts_again_between_two_beats_has_lost_what_it_had() {
+fn a_restart_between_heartbeats_loses_its_requests() {
     let mut liveness = Liveness::default();
     assert_eq!(
         liveness.started("w1", 1, 7, 0),
@@ -34,7 +34,7 @@ fn who_starts_again_between_two_beats_has_lost_what_it_had() {
 }
 
 #[test]
-fn two_processes_of_one_name_are_told_once() {
+fn two_processes_of_one_name_are_reported_once() {
     let mut liveness = Liveness::default();
     assert_eq!(liveness.started("w", 1, 100, 0), Start::Same);
     assert_eq!(liveness.started("w", 2, 0, 0), Start::Again);
@@ -277,7 +277,7 @@ fn a_beat_that_arrives_late_does_not_turn_back_the_clock() {
 }
 
 #[test]
-fn who_left_is_not_mourned() {
+fn a_process_that_left_is_not_reported_lost() {
     let mut liveness = Liveness::default();
     liveness.beat("a", 0);
     liveness.forget("a");

@@ -4,7 +4,7 @@
 //! once per second, so that liveness costs O(N) messages for N workers. A worker avoids what any live ingress lists.
 //!
 //! The broker reports "no responders" only to the connection that sends a request and subscribes to its reply: the
-//! ingress's. So a worker sends a request on by itself only if the ingress that owns it has told which replicas live.
+//! ingress's. So a worker sends a request on by itself only if the ingress that owns it has published which replicas live.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ pub const STATE_VALID_US: u64 = 3 * STATE_PERIOD_US;
 /// Which replicas a process may send to, at one moment. Each question takes constant time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reachability {
-    /// The replicas that beat and do not leave; `None` where heartbeats are not followed.
+    /// The replicas that send heartbeats and do not leave; `None` where heartbeats are not followed.
     heard: Option<HashSet<Arc<str>>>,
     avoided: HashSet<Arc<str>>,
-    /// The ingresses that told which replicas live.
+    /// The ingresses that published which replicas live.
     informed_by: HashSet<Arc<str>>,
 }
 
@@ -37,7 +37,7 @@ impl Reachability {
     }
 
     /// The view of a process that follows ingresses: it may send to every replica but the avoided ones. `informed_by`
-    /// are the ingresses that told which replicas live.
+    /// are the ingresses that published which replicas live.
     pub(crate) fn all_but(avoided: HashSet<Arc<str>>, informed_by: HashSet<Arc<str>>) -> Self {
         Self {
             heard: None,
@@ -72,13 +72,13 @@ impl Reachability {
 }
 
 impl Default for Reachability {
-    /// The view of a process that has heard no heartbeat: no replica is reachable, none is avoided.
+    /// The view of a process that has received no heartbeat: no replica is reachable, none is avoided.
     fn default() -> Self {
         Self::record(HashSet::new(), HashSet::new())
     }
 }
 
-/// The newest states of the ingresses of an app, as a worker hears them.
+/// The newest states of the ingresses of an app, as a worker receives them.
 #[derive(Debug, Clone, Default)]
 pub struct IngressStates {
     states: BTreeMap<String, ReceivedState>,

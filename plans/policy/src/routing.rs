@@ -159,7 +159,7 @@ pub fn member<'a>(
 }
 
 /// The replica of a stage to name instead of using its queue group: a live one, if another is silent. A stopped process
-/// keeps its place in the group, and the broker goes on giving it requests. `draw` as in [`destination`].
+/// keeps its place in the group, and the broker continues to give it requests. `draw` as in [`destination`].
 ///
 /// Actors in the group that the plan does not place get nothing while this lasts.
 pub fn past_the_silent<'a>(

@@ -16,7 +16,7 @@ pub const OUTLIER: f64 = 4.0;
 const FIRST: f64 = 1.0 / 16.0;
 
 /// Batches needed for a line. With fewer, no request is refused.
-const FEWEST: u32 = 4;
+const MIN_BATCHES: u32 = 4;
 
 /// The running regression.
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,7 +63,7 @@ impl RunTimeEstimate {
     /// The line learned so far; zero before the first few batches. Batches of one size give a line through that point, in
     /// proportion to the batch size.
     pub fn line(&self) -> RunTime {
-        if self.seen < FEWEST {
+        if self.seen < MIN_BATCHES {
             return RunTime::default();
         }
         self.through_all()

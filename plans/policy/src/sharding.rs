@@ -6,11 +6,11 @@ use std::num::NonZeroUsize;
 const CORES_PER_SHARD: usize = 4;
 
 /// Most shards by default. A shard has a connection to the broker, and a broker serves each with work of its own.
-const MOST: usize = 8;
+const MAX_SHARDS: usize = 8;
 
 /// Returns the default number of shards on a machine with that many cores: one per four, at least 1, at most 8.
 pub fn default_shards(cores: NonZeroUsize) -> NonZeroUsize {
-    let shards = (cores.get() / CORES_PER_SHARD).min(MOST);
+    let shards = (cores.get() / CORES_PER_SHARD).min(MAX_SHARDS);
     NonZeroUsize::new(shards).unwrap_or(NonZeroUsize::MIN)
 }
 

@@ -31,7 +31,7 @@ const VARIANTS: [(&str, f64, f64); 3] = [
     ("base", 0.010, 0.000_4),
 ];
 
-/// Up to these confidences a result goes on: 30 % after the first stage, 30 % of those after the second.
+/// Up to these confidences a result is forwarded: 30 % after the first stage, 30 % of those after the second.
 const THRESHOLD: f64 = 0.3;
 
 struct Regime {

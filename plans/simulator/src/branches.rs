@@ -80,7 +80,7 @@ impl Branches {
         self.copies.len() - self.free.len()
     }
 
-    /// Begins a request's tally anew.
+    /// Clears a request's tally.
     pub(super) fn begin(&mut self, flight: u32) {
         let place = flight as usize;
         if self.tallies.len() <= place {

@@ -14,7 +14,7 @@ use kaskade_policy::plan::Plan;
 ///   change without anything being loaded.
 /// - Other replicas are loaded first ([`Loading`](super::Loading)), beside whatever their devices serve meanwhile. The plan
 ///   before admits until all of them are loaded; then the new one does. A plan that comes in between takes the place of the one
-///   that waits, and what both place goes on loading.
+///   that waits, and what both place continues loading.
 /// - A request finishes under the plan that admitted it. A replica that the plan in force no longer places serves until the
 ///   last request of an older plan that does has left. So no request is lost, and a device counts as active while anything is
 ///   loaded or loading on it.

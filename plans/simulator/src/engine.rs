@@ -157,7 +157,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     /// Whether no request is to come and every request has its outcome. The events that are left change nothing, and a controller that
-    /// goes on planning would prevent the schedule from becoming empty.
+    /// continues planning would prevent the schedule from becoming empty.
     fn is_over(&self) -> bool {
         self.replanning.is_some() && self.agenda.next_entry() == NEVER && self.in_flight == 0
     }

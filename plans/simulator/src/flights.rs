@@ -1,5 +1,4 @@
-//! The requests that are in flight, each in a place that is used again: memory grows with what is in flight, not with what
-//! has passed.
+//! Slab of the requests in flight: slots are reused, so memory follows concurrency, not the total.
 
 /// A request that was admitted.
 #[derive(Debug, Clone, Copy, Default)]

@@ -6,10 +6,10 @@ use super::config::SimConfig;
 use kaskade_policy::profile::{HopAtRate, LatencySpread, hop};
 
 /// Requests over which the rate is measured at most.
-const MOST: u32 = 32;
+const MAX_REQUESTS: u32 = 32;
 
 /// Time over which the rate is measured, if requests are so few, microseconds.
-const LONGEST_US: u64 = 1_000_000;
+const MAX_WINDOW_US: u64 = 1_000_000;
 
 /// The distribution of hop times at present.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl<'a> HopTimes<'a> {
         }
         self.sent += 1;
         let passed = at.saturating_sub(self.since);
-        if passed > 0 && (self.sent >= MOST || passed >= LONGEST_US) {
+        if passed > 0 && (self.sent >= MAX_REQUESTS || passed >= MAX_WINDOW_US) {
             self.set(f64::from(self.sent) * 1e6 / passed as f64);
             (self.since, self.sent) = (at, 0);
         }

@@ -109,11 +109,6 @@ impl Report {
         (self.answered > 0).then(|| self.right as f64 / self.answered as f64)
     }
 
-    /// Answered requests per second of simulated time.
-    pub fn throughput_qps(&self) -> f64 {
-        self.answered as f64 / (self.duration_us.max(1) as f64 / 1e6)
-    }
-
     /// Highest utilisation of any device, in [0, 1].
     pub fn max_utilisation(&self) -> f64 {
         self.devices

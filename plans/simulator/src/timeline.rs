@@ -1,4 +1,4 @@
-//! A watcher that draws the course of a simulation.
+//! Observer that records a simulation over time.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Traces: the load of a service over time, read from text, made up, scaled and cut.
+//! Traces: the load of a service over time, read from text, synthetic, scaled and cut.
 //!
 //! A trace contains the number of requests per second, or the time of each. [`Trace::arrivals`] makes single arrivals
 //! of either, one at a time: twenty minutes at 80,000 requests/s are never in memory.

@@ -29,7 +29,7 @@ const WARM_UP: u64 = 128;
 const SERVE_FOR: Duration = Duration::from_secs(4);
 
 /// Most passes over the test set.
-const MOST_PASSES: f64 = 40.0;
+const MAX_PASSES: f64 = 40.0;
 
 /// Deadline of a request: long enough for a slow machine, because the demo measures cost and not deadlines.
 const BUDGET: Duration = Duration::from_mins(1);
@@ -113,7 +113,7 @@ async fn ask(
     };
     let (.., warm_up) = run(WARM_UP)?;
     let pass = warm_up.await.as_secs_f64() * test.len() as f64 / WARM_UP as f64;
-    let enough = (SERVE_FOR.as_secs_f64() / pass).ceil().clamp(1.0, MOST_PASSES);
+    let enough = (SERVE_FOR.as_secs_f64() / pass).ceil().clamp(1.0, MAX_PASSES);
     let requests = test.len() as u64 * passes.map_or(enough as u64, u64::from);
     let mut progress = Progress::begin(format!("serve {name}"), requests, quiet);
     let (asked, record, run) = run(requests)?;

@@ -24,7 +24,7 @@ use kaskade_policy::profile::Profile;
 use serde_json::json;
 
 /// Highest load on a machine that is fast enough, requests per second.
-const MOST: f64 = 220.0;
+const MAX_RATE: f64 = 220.0;
 
 /// Share of the machine's capacity that the highest load uses.
 const USED: f64 = 0.6;
@@ -61,9 +61,9 @@ impl Wave {
     /// Returns a load of which every request takes the machine this time, seconds.
     fn within(request_s: f64) -> Self {
         let high = if request_s > 0.0 {
-            (USED / request_s).min(MOST)
+            (USED / request_s).min(MAX_RATE)
         } else {
-            MOST
+            MAX_RATE
         };
         Self {
             low: 0.1 * high,
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn the_load_crosses_the_gears_and_never_exceeds_the_machine() {
-        for (request_s, most) in [(0.0, MOST), (0.000_1, MOST), (0.04, USED / 0.04)] {
+        for (request_s, most) in [(0.0, MAX_RATE), (0.000_1, MAX_RATE), (0.04, USED / 0.04)] {
             let wave = Wave::within(request_s);
             assert!((wave.high - most).abs() < 1e-6, "{wave:?}");
             assert!(wave.load(Duration::ZERO) < wave.shift_at);

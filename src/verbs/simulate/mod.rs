@@ -214,7 +214,7 @@ fn load(args: &Args) -> anyhow::Result<Trace> {
 fn whole_seconds(length: Duration) -> anyhow::Result<usize> {
     ensure!(
         length.subsec_nanos() == 0 && !length.is_zero(),
-        "`--duration` is no whole number of seconds; the load is simulated by the second"
+        "`--duration` is not a whole number of seconds; the load is simulated by the second"
     );
     Ok(usize::try_from(length.as_secs()).unwrap_or(usize::MAX))
 }

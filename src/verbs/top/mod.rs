@@ -136,7 +136,7 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The fault of an app of which nothing is heard and no plan is stored.
+/// The fault of an app from which no message arrives and of which no plan is stored.
 fn absent(app: &str) -> Fault {
     let message = format!("no process serves app `{app}` on this broker; start it, or correct the name");
     Fault::new(Code::UnknownApp, message)

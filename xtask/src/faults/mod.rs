@@ -9,6 +9,7 @@
 //! | `shipped` | the same load, sent by the client that Kaskade ships |
 //! | `verdict` | the demands on a run, and its figures |
 //! | `scenarios` | the faults |
+//! | `soaking` | a steady load under which no resource may grow |
 //! | `report` | the table, and docs/contributing/reliability.md |
 
 mod monitor;

@@ -23,7 +23,7 @@ const TRIAL: Duration = Duration::from_secs(12);
 const START: Duration = Duration::from_secs(3);
 
 /// Budget of each request.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUDGET: Duration = Duration::from_secs(5);
 
 /// Closed-loop clients that measure the capacity.
 const ASKERS: usize = 64;
@@ -136,10 +136,10 @@ async fn ask(client: Client, begun: Instant) -> anyhow::Result<u64> {
     let mut answered = 0;
     let counts = |at: Duration| u64::from((START..START + TRIAL).contains(&at));
     while begun.elapsed() < START + TRIAL {
-        client.infer(sure(), PATIENCE).await?;
+        client.infer(sure(), BUDGET).await?;
         answered += counts(begun.elapsed());
         client
-            .submit_and_wait(&durable(), HeaderMap::new(), PATIENCE)
+            .submit_and_wait(&durable(), HeaderMap::new(), BUDGET)
             .await?;
         answered += counts(begun.elapsed());
     }
@@ -154,9 +154,7 @@ async fn submit(client: &Client, load: &Load) -> u64 {
         tokio::time::sleep_until(due.into()).await;
         let client = client.clone();
         waiting.spawn(async move {
-            let answer = client
-                .submit_and_wait(&durable(), HeaderMap::new(), PATIENCE)
-                .await;
+            let answer = client.submit_and_wait(&durable(), HeaderMap::new(), BUDGET).await;
             answer.is_ok()
         });
     }

@@ -25,7 +25,7 @@ pub struct DurableConfig {
     /// Largest size of each stream, bytes: of waiting requests, of results, of dead letters. A full stream of waiting requests
     /// refuses new ones; the others drop their oldest messages.
     pub max_bytes: u64,
-    /// Copies of each stream; `None` selects [`BusConfig::replicas`](crate::bus::BusConfig::replicas).
+    /// Replicas of each stream; `None` selects [`BusConfig::replicas`](crate::bus::BusConfig::replicas).
     pub replicas: Option<usize>,
 }
 

@@ -31,7 +31,7 @@ const RESERVED_PART: usize = 4;
 
 /// Expiry of a pull request. A pull that was lost with a broken connection is repeated after this time, unless the
 /// connection reports earlier that it is up again.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PULL_EXPIRES: Duration = Duration::from_secs(1);
 
 /// Pause after an error of JetStream.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -233,7 +233,7 @@ impl Pump {
     /// pull was lost with the old connection. Requests that were pulled are delivered even after `stop`; otherwise
     /// they would wait for `ack_wait`.
     async fn take_up_to(&self, mut room: Vec<Room>, consumer: &PullConsumer) -> Result<(), String> {
-        let asked = consumer.batch().max_messages(room.len()).expires(PATIENCE);
+        let asked = consumer.batch().max_messages(room.len()).expires(PULL_EXPIRES);
         let mut delivered = asked.messages().await.map_err(|error| error.to_string())?;
         let mut link = self.streams.bus.connection().link();
         loop {

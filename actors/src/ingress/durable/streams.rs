@@ -94,8 +94,8 @@ impl Streams {
     }
 
     async fn stream(&self, config: stream::Config) -> Result<stream::Stream, DurableError> {
-        let copies = self.config.replicas.or_else(|| self.bus.replicas());
-        let made = replication::create(&self.bus, copies, |num_replicas| {
+        let replicas = self.config.replicas.or_else(|| self.bus.replicas());
+        let made = replication::create(&self.bus, replicas, |num_replicas| {
             self.jetstream.get_or_create_stream(stream::Config {
                 num_replicas,
                 ..config.clone()

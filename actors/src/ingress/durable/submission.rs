@@ -133,7 +133,7 @@ impl Submission {
     }
 
     fn judge(&self, blame: Blame) -> Verdict {
-        // The stream's clock against this process's: only decides how long retries go on, and never negative.
+        // The stream's clock against this process's: only decides how long retries continue, and never negative.
         let age = SystemTime::now()
             .duration_since(self.submitted)
             .unwrap_or_default();

@@ -188,7 +188,7 @@ impl fmt::Debug for Plans {
 pub enum StoreError {
     /// The broker has no JetStream, which key-value buckets require.
     #[error(
-        "the broker at {url} has no JetStream that this user may ask, which a plan store shared by several processes requires; start \
+        "JetStream is not available to this user at {url}; a plan store shared by several processes needs it: start \
          `nats-server -js`, connect as another user (`--nkey`), \
          or keep the plan in one process's memory"
     )]
@@ -198,7 +198,7 @@ pub enum StoreError {
     },
     /// The compare-and-set found another epoch.
     #[error(
-        "the newest plan is of {}, not of {}: another writer was first; read it, redo the change on it, and write with its epoch",
+        "wrong last epoch: the stored plan has {}, not {}; another writer was first. Read the stored plan, apply the change to it, and write with its epoch",
         epoch(*.newest),
         epoch(*.expected)
     )]

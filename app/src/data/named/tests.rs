@@ -144,7 +144,7 @@ fn what_is_wrong_is_named_with_file_and_line() {
             "a.csv",
             "text,label\na,0\nb,bird\n",
             "",
-            "line 3: `bird` is no class",
+            "line 3: `bird` is not a class",
         ),
         (
             "a.csv",
@@ -176,7 +176,7 @@ fn what_is_wrong_is_named_with_file_and_line() {
             "a.jsonl",
             "{\"text\": 5, \"label\": 0}\n",
             "",
-            "column `text` is no text",
+            "column `text` is not text",
         ),
         (
             "a.jsonl",
@@ -400,7 +400,7 @@ fn a_missing_split_and_parquet_say_what_to_do() {
         "{below}"
     );
     let unknown = in_one_line(&folder(&[("test/bird/1.png", "")], "split = 'test'").unwrap_err());
-    assert!(unknown.contains("`bird` is no class"), "{unknown}");
+    assert!(unknown.contains("`bird` is not a class"), "{unknown}");
 }
 
 /// Samples of a file that `tests/parquet/make_parquet.py` wrote.
@@ -437,7 +437,7 @@ fn texts_that_a_parquet_file_holds_as_bytes_are_read() {
     assert_eq!(samples.labels, [Label::Class(1), Label::Class(0)]);
     let error = in_one_line(&parquet("binary.parquet", "").unwrap_err());
     assert!(
-        error.contains("line 3") && error.contains("`text` is no text"),
+        error.contains("line 3") && error.contains("`text` is not text"),
         "{error}"
     );
 }

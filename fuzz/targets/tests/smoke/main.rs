@@ -34,7 +34,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// What a run may allocate in all for each byte of its input.
 const PER_BYTE: usize = 256;
 /// Longest run, on a machine that does other things too.
-const LONGEST: Duration = Duration::from_secs(20);
+const MAX_TIME: Duration = Duration::from_secs(20);
 /// Address space of the test: who asks for more than this has believed a number that it should not.
 const ADDRESS_SPACE: u64 = 16 << 30;
 
@@ -125,7 +125,7 @@ impl Witness {
         if outcome.is_err() {
             self.fail("it panicked");
         }
-        if begin.elapsed() > LONGEST {
+        if begin.elapsed() > MAX_TIME {
             self.fail(&format!("it took {:?}", begin.elapsed()));
         }
         if allocated > (self.target.most_kib << 10) + PER_BYTE * input.len() {

@@ -22,14 +22,14 @@ const WORDS: [&str; 14] = [
     "\u{feff}",
 ];
 /// The longest input.
-const LONGEST: usize = 16 << 10;
+const MAX_INPUT: usize = 16 << 10;
 
 /// An entry of the corpus after a few mutations.
 pub(crate) fn mutated(corpus: &[Vec<u8>], rng: &mut impl Rng) -> Vec<u8> {
     let mut bytes = any(corpus, rng).clone();
     for _ in 0..rng.random_range(1..=4) {
         mutate(&mut bytes, corpus, rng);
-        bytes.truncate(LONGEST);
+        bytes.truncate(MAX_INPUT);
     }
     bytes
 }

@@ -169,7 +169,7 @@ impl Events {
         let rest = rest.ok_or_else(|| {
             Failure::from(Fault::new(
                 Code::ReplicasLost,
-                "the answer was begun again by another replica and differs",
+                "the answer was restarted on another replica and differs",
             ))
         })?;
         self.delta(&rest);

@@ -117,7 +117,7 @@ impl Port {
             dimension_symbols,
         } = outlet.dtype()
         else {
-            // skl2onnx ends classifiers with a dictionary per row unless told otherwise.
+            // skl2onnx ends classifiers with a dictionary per row unless configured otherwise.
             let hint = match outlet.dtype() {
                 ValueType::Sequence(_) | ValueType::Map { .. } => {
                     "; export scikit-learn models with `options={'zipmap': False}`"

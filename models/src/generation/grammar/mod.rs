@@ -107,8 +107,8 @@ impl Grammars {
                 .name("grammar".to_owned())
                 .stack_size(STACK);
             let compiling = compiling.spawn_scoped(scope, || matcher(factory, grammar));
-            let compiling =
-                compiling.map_err(|error| format!("there is no thread to compile it: {error}"))?;
+            let compiling = compiling
+                .map_err(|error| format!("cannot start a thread to compile the grammar: {error}"))?;
             compiling
                 .join()
                 .unwrap_or_else(|_| Err("it cannot be compiled".to_owned()))

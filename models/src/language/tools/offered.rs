@@ -79,7 +79,7 @@ impl Tools {
         let tools: Vec<Value> = match text(TOOLS)? {
             None => Vec::new(),
             Some(json) => serde_json::from_str(json)
-                .map_err(|error| bad_input(TOOLS, format!("it is no JSON array of functions: {error}")))?,
+                .map_err(|error| bad_input(TOOLS, format!("it is not JSON array of functions: {error}")))?,
         };
         if tools.len() > MAX_TOOLS {
             return Err(bad_input(
@@ -138,7 +138,7 @@ impl Tools {
             }
             Err(error) => Err(bad_input(
                 TOOLS,
-                format!("a tool is no `{{type, function: {{name}}}}`: {error}"),
+                format!("a tool is not `{{type, function: {{name}}}}`: {error}"),
             )),
         });
         functions.collect()

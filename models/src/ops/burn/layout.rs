@@ -8,7 +8,7 @@ use super::indices::indices;
 use crate::ops::{AttentionSpans, ScoreRules};
 
 /// Requests are padded together if that multiplies a head's scores by this number at most, or if they are few.
-const MOST_PADDING: usize = 4;
+const MAX_PADDING: usize = 4;
 const FEW_SCORES: usize = 1 << 16;
 
 /// Number, first row and rows of a span's matrix; matrices are numbered in the order of their first use.
@@ -125,7 +125,7 @@ impl Extents {
         let exact: usize = self.requests.iter().map(scores).sum();
         let batch = self.requests.len();
         let padded = batch * queries * tokens;
-        padded <= MOST_PADDING * exact || padded <= FEW_SCORES
+        padded <= MAX_PADDING * exact || padded <= FEW_SCORES
     }
 
     pub(super) fn layout(&self, matrices: usize, device: &Device) -> Layout {

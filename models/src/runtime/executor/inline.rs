@@ -54,6 +54,7 @@ impl Inline {
     }
 
     /// Whether batches run here.
+    #[cfg(test)]
     pub(super) fn has_model(&self) -> bool {
         self.state().model.is_some()
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Longest wait for that.
-const PATIENCE: u32 = 900;
+const MAX_POLLS: u32 = 900;
 
 /// Processor time since the machine and this process began, in ticks.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +47,7 @@ pub(super) fn wait_for_quiet(limit: f64) {
     if limit >= 1.0 {
         return;
     }
-    for _ in 0..PATIENCE {
+    for _ in 0..MAX_POLLS {
         let Some(before) = Times::now() else { return };
         thread::sleep(Duration::from_secs(1));
         let Some(now) = Times::now() else { return };

@@ -73,7 +73,7 @@ impl Bench {
     pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<Served> {
         /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
-        const MOST_QPS: f64 = 4000.0;
+        const MAX_QPS: f64 = 4000.0;
         /// At this rate processes sleep between two requests.
         const IDLE_QPS: f64 = 30.0;
         let mut served = profile.clone();
@@ -83,7 +83,7 @@ impl Bench {
             let mut plan = initial::single(&self.app, &variant.name);
             plan.sharing = Sharing::Exclusive;
             let mut by_size = Runs::new();
-            let carried = capacity(&variant.costs).min(MOST_QPS);
+            let carried = capacity(&variant.costs).min(MAX_QPS);
             let idle_qps = IDLE_QPS.min(0.1 * carried);
             let rates = SHARES.map(|share| (share * carried, share <= 1.0));
             for (rate, carries) in std::iter::once((idle_qps, true)).chain(rates) {

@@ -203,7 +203,7 @@ impl Model {
         for sink in &paths.tree.sinks {
             let own = self.ends.iter().filter(|((of, _), _)| of == sink);
             let terms: Vec<_> = own.map(|(_, variable)| (*variable, 1.0)).collect();
-            self.program.row(terms, Relation::Equal, 1.0);
+            self.program.constraint(terms, Relation::Equal, 1.0);
         }
         for task in &paths.tree.order {
             for child in paths.tree.children(*task).iter().skip(1) {
@@ -218,7 +218,7 @@ impl Model {
                     let terms = own
                         .map(|own| (*own, 1.0))
                         .chain(other.map(|other| (*other, -1.0)));
-                    self.program.row(terms, Relation::Equal, 0.0);
+                    self.program.constraint(terms, Relation::Equal, 0.0);
                 }
             }
         }
@@ -229,7 +229,8 @@ impl Model {
         for (config, terms) in served {
             let workers = fixed.get(config).copied().unwrap_or(0.0);
             let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
-            self.program.row(terms, Relation::AtMost, workers + WHOLE / 2.0);
+            self.program
+                .constraint(terms, Relation::AtMost, workers + WHOLE / 2.0);
         }
     }
 
@@ -240,7 +241,7 @@ impl Model {
             let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
             let terms = terms.chain([(workers, -1.0)]);
             // The same tolerance as for rounding up: without it, nodes of the search would be feasible in a single point or not at all.
-            self.program.row(terms, Relation::AtMost, WHOLE / 2.0);
+            self.program.constraint(terms, Relation::AtMost, WHOLE / 2.0);
             self.workers.insert(*config, workers);
         }
         let all = self
@@ -249,7 +250,7 @@ impl Model {
             .map(|workers| (*workers, 1.0))
             .collect::<Vec<_>>();
         self.program
-            .row(all, Relation::AtMost, f64::from(question.workers));
+            .constraint(all, Relation::AtMost, f64::from(question.workers));
         if question.single {
             self.choose(question.paths, served);
         }
@@ -269,7 +270,7 @@ impl Model {
                 let terms = served.get(config).into_iter().flatten();
                 let terms = terms.map(|(variable, _, share)| (*variable, *share));
                 self.program
-                    .row(terms.chain([(chosen, -1.0)]), Relation::AtMost, 0.0);
+                    .constraint(terms.chain([(chosen, -1.0)]), Relation::AtMost, 0.0);
                 self.chosen.insert(*config, chosen);
             }
             let all: Vec<_> = configs
@@ -277,7 +278,7 @@ impl Model {
                 .filter_map(|config| self.chosen.get(config))
                 .map(|one| (*one, 1.0))
                 .collect();
-            self.program.row(all, Relation::AtMost, 1.0);
+            self.program.constraint(all, Relation::AtMost, 1.0);
         }
     }
 

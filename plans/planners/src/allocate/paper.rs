@@ -69,7 +69,7 @@ impl Paper<'_> {
             let chosen = self.program.integer(0.0, 1);
             let most = f64::from(workers);
             self.program
-                .row([(instances, 1.0), (chosen, -most)], Relation::AtMost, 0.0);
+                .constraint([(instances, 1.0), (chosen, -most)], Relation::AtMost, 0.0);
             let of = self.batches.entry((config.task, config.variant)).or_default();
             of.push((*config, instances, chosen));
         }
@@ -79,10 +79,10 @@ impl Paper<'_> {
             .flatten()
             .map(|(_, instances, _)| (*instances, 1.0));
         let all: Vec<_> = all.collect();
-        self.program.row(all, Relation::AtMost, f64::from(workers));
+        self.program.constraint(all, Relation::AtMost, f64::from(workers));
         for batches in self.batches.values() {
             let chosen = batches.iter().map(|(_, _, chosen)| (*chosen, 1.0));
-            self.program.row(chosen, Relation::AtMost, 1.0);
+            self.program.constraint(chosen, Relation::AtMost, 1.0);
         }
     }
 
@@ -112,7 +112,7 @@ impl Paper<'_> {
             let share = self.program.variable(-100.0 * accuracy);
             let used = self.program.integer(0.0, 1);
             self.program
-                .row([(share, 1.0), (used, -1.0)], Relation::AtMost, 0.0);
+                .constraint([(share, 1.0), (used, -1.0)], Relation::AtMost, 0.0);
             let mut terms = Vec::new();
             let mut slowest = 0.0;
             for place in &path {
@@ -126,7 +126,8 @@ impl Paper<'_> {
             }
             let free = (slowest / budget - 1.0).max(0.0);
             terms.push((used, free));
-            self.program.row(terms, Relation::AtMost, 1.0 + free + 1e-9);
+            self.program
+                .constraint(terms, Relation::AtMost, 1.0 + free + 1e-9);
             for end in 1..=path.len() {
                 let prefix: Vec<Place> = path.iter().take(end).copied().collect();
                 self.through.entry((prefix, sink)).or_default().push(share);
@@ -134,7 +135,7 @@ impl Paper<'_> {
             all.push((share, 1.0));
             self.used.insert((sink, path), share);
         }
-        self.program.row(all, Relation::Equal, 1.0);
+        self.program.constraint(all, Relation::Equal, 1.0);
     }
 
     fn accuracy(&self, path: &[Place]) -> f64 {
@@ -164,7 +165,7 @@ impl Paper<'_> {
                     .iter()
                     .map(|one| (*one, 1.0))
                     .chain(other.iter().map(|one| (*one, -1.0)));
-                self.program.row(terms, Relation::Equal, 0.0);
+                self.program.constraint(terms, Relation::Equal, 0.0);
             }
         }
     }
@@ -191,7 +192,7 @@ impl Paper<'_> {
                 .into_iter()
                 .chain(served)
                 .map(|(variable, factor)| (variable, factor / demand));
-            self.program.row(terms, Relation::AtMost, 0.0);
+            self.program.constraint(terms, Relation::AtMost, 0.0);
         }
     }
 

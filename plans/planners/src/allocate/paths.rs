@@ -12,7 +12,7 @@ use crate::pareto::{Place, pareto_front};
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// More paths than this are refused: three tasks of ten variants in seven batch sizes have a third of a million.
-const MOST: usize = 3_000_000;
+const MAX_PATHS: usize = 3_000_000;
 
 /// Latencies may exceed the budget by this share of it, for the rounding of sums.
 const ROUNDING: f64 = 1e-9;
@@ -312,8 +312,8 @@ impl Builder<'_> {
                 });
             }
             level.spans.push(start..level.paths.len());
-            if self.built + level.paths.len() > MOST {
-                return Err(AllocateError::TooMany { most: MOST });
+            if self.built + level.paths.len() > MAX_PATHS {
+                return Err(AllocateError::TooMany { most: MAX_PATHS });
             }
         }
         self.built += level.paths.len();

@@ -23,7 +23,7 @@ pub struct HeldOut {
 }
 
 /// Samples to choose on at most: a cascade that is chosen on more is hardly better.
-const MOST: usize = 50_000;
+const MAX_SAMPLES: usize = 50_000;
 
 /// Chooses a cascade five times, each time on four fifths of the samples but at most 50,000, and judges it on the rest.
 ///
@@ -44,7 +44,7 @@ pub(crate) fn held_out(family: &Family, choose: impl Fn(&Family) -> Option<Exits
         let judged = family.of_samples(&part(true));
         let mut others = part(false);
         // They are in random order.
-        others.truncate(MOST);
+        others.truncate(MAX_SAMPLES);
         let exits = choose(&family.of_samples(&others))?;
         correct.extend(evaluate(&judged, &exits).correct);
         largest.extend(judged.columns().last()?.correct.iter().copied());

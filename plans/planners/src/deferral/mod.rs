@@ -32,10 +32,10 @@ const FOLDS: usize = 5;
 const SURE: f64 = 2.0;
 
 /// The fewest samples with which anything is fitted.
-const FEWEST: usize = 100;
+const MIN_SAMPLES: usize = 100;
 
 /// The most samples that scores are fitted and compared on. With as many, the weights of a few dozen terms are known to a few per cent.
-const MOST: usize = 10_000;
+const MAX_SAMPLES: usize = 10_000;
 
 /// The most classes of which each gets a term of its own, and the most earlier stages that are read.
 const CLASSES: usize = 16;
@@ -119,10 +119,10 @@ pub fn scores(family: &Family) -> Vec<Option<DeferralScore>> {
 }
 
 fn at_stage(family: &Family, variant: usize) -> Choice {
-    if family.samples() > MOST {
-        return at_stage(&family.of_samples(&drawn(family.samples(), MOST)), variant);
+    if family.samples() > MAX_SAMPLES {
+        return at_stage(&family.of_samples(&drawn(family.samples(), MAX_SAMPLES)), variant);
     }
-    let rows = Rows::at(family, variant).filter(|_| family.is_observed() && family.samples() >= FEWEST);
+    let rows = Rows::at(family, variant).filter(|_| family.is_observed() && family.samples() >= MIN_SAMPLES);
     let Some(rows) = rows else {
         return Choice::default();
     };

@@ -64,7 +64,7 @@ impl FactorEstimator {
 
     /// Notes a heartbeat: since its start, `replica` of `variant` was given `requests` and made `made` of them, by child task.
     ///
-    /// Totals that fall mean that the replica started anew, or runs another variant: they count from nothing.
+    /// Totals that fall mean that the replica restarted, or runs another variant: they count from nothing.
     pub fn record(&mut self, replica: &str, variant: &str, requests: u64, made: &BTreeMap<String, u64>) {
         let old = self.replicas.remove(replica);
         let old = old.filter(|(same, old)| same == variant && old.requests <= requests);

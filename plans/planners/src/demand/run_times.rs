@@ -116,7 +116,7 @@ impl RunTimeEstimator {
         Some(busy_us / profiled_us).filter(|scale| scale.is_finite() && *scale > 0.0)
     }
 
-    /// Whether any variant's run times have changed enough to plan anew.
+    /// Whether any variant's run times have changed enough to plan again.
     pub(crate) fn is_news(&self) -> bool {
         let common = self.common();
         let mut variants = self.variants.values();

@@ -257,7 +257,7 @@ fn solve(demands: &[Demand], groups: &[(usize, &Group)]) -> Result<Vec<(usize, u
         .collect();
     for place in 0..demands.len() {
         let parts = columns.iter().filter(|(demand, ..)| *demand == place);
-        program.row(parts.map(|(.., share)| (*share, 1.0)), Relation::Equal, 1.0);
+        program.constraint(parts.map(|(.., share)| (*share, 1.0)), Relation::Equal, 1.0);
     }
     for (place, (_, group)) in groups.iter().enumerate() {
         let work = |(demand, _, share): &(usize, usize, Variable)| {
@@ -266,7 +266,7 @@ fn solve(demands: &[Demand], groups: &[(usize, &Group)]) -> Result<Vec<(usize, u
         };
         let served = columns.iter().filter(|(_, at, _)| *at == place).map(work);
         let bound = (utilisation, -group.capacity() / speed);
-        program.row(served.chain([bound]), Relation::AtMost, 0.0);
+        program.constraint(served.chain([bound]), Relation::AtMost, 0.0);
     }
     let solution = program.minimise()?;
     let share = |(demand, group, share): &(usize, usize, Variable)| {

@@ -20,7 +20,7 @@ use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 
 /// Most assignments that are compared.
-const MOST: f64 = 2e8;
+const MAX_ASSIGNMENTS: f64 = 2e8;
 
 /// These options within the constrained space: memory for everything, no waiting, few cascades.
 #[must_use]
@@ -153,7 +153,7 @@ impl CascadeOutcomes {
     /// [`GearError::TooMany`] if there are more than can be compared.
     pub fn exhaustive(&self) -> Result<Option<Assigned>, GearError> {
         let assignments = (self.cascades.len() as f64).powf(self.weights.len() as f64);
-        if assignments > MOST {
+        if assignments > MAX_ASSIGNMENTS {
             return Err(GearError::TooMany { assignments });
         }
         let mut best: Option<Assigned> = None;

@@ -11,7 +11,7 @@ use kaskade_policy::plan::{Gear, Slo};
 use kaskade_policy::profile::{HopAtRate, HopTime, LatencySpread, Profile};
 
 /// Longest cascade: the load balancer examines every set of a cascade's models.
-pub(crate) const LONGEST_CASCADE: usize = 8;
+pub(crate) const MAX_STAGES: usize = 8;
 
 /// How common each range of load is thought to be (appendix C.2): its share of time. [`Weighing`] says what means of a plan are over. The
 /// planner computes in which gear a load is served: a shifter that counts few requests is often in a higher one than the load's own.
@@ -103,7 +103,7 @@ impl Weighing {
 pub struct CascadeSearch {
     /// Thresholds that every variant can choose from: quantiles of its confidences.
     pub thresholds: u32,
-    /// Most stages of a cascade, at most `LONGEST_CASCADE` (8).
+    /// Most stages of a cascade, at most `MAX_STAGES` (8).
     pub max_stages: u32,
     /// Most cascades that the ranges choose from.
     pub max_cascades: u32,
@@ -283,7 +283,7 @@ impl GearOptions {
         if !(1..=4096).contains(&self.ranges) {
             return bad("ranges", "from 1 to 4096");
         }
-        if !(1..=LONGEST_CASCADE).contains(&stages) {
+        if !(1..=MAX_STAGES).contains(&stages) {
             return bad("max_stages", "from 1 to 8");
         }
         if self.search.thresholds == 0 || self.search.max_cascades < 2 || self.search.exhaustive_up_to == 0 {
@@ -299,7 +299,7 @@ impl GearOptions {
         if !(self.max_utilisation > 0.0 && self.max_utilisation <= 1.0) {
             return bad("the highest utilisation", "above 0 and at most 1");
         }
-        if profile.variants.len() > ModelSet::LARGEST {
+        if profile.variants.len() > ModelSet::MAX_VARIANTS {
             return bad("the number of variants", "at most 64");
         }
         if self.prior.shares(self.ranges as usize).is_none() {

@@ -1,7 +1,7 @@
 //! Algorithm 1: the submodules in order, with backtracking on violations (CascadeServe §4.1).
 //!
 //! A violation of the batching goes to the hardware mapping, which demands one more replica of the bottleneck; if that cannot be
-//! placed, it goes on to the workload adaption, which rules the cascade out for that range and falls back; if there is nothing to
+//! placed, the workload adaption follows, which rules the cascade out for that range and falls back; if there is nothing to
 //! fall back to, the cascade search has no cheaper one either, and the violation is returned to the user.
 //!
 //! **It ends (appendix A).** Before the first feasible plan, every violation either raises the number of demanded replicas of a model,

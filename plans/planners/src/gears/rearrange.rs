@@ -10,7 +10,7 @@ use super::models::Models;
 use super::set::ModelSet;
 
 /// Most models for which all sets are examined.
-const MOST: usize = 10;
+const MAX_MODELS: usize = 10;
 
 /// Most moves.
 const MOVES: usize = 256;
@@ -23,7 +23,7 @@ pub(super) fn rearrange(
     holds: impl Fn(&[Group]) -> bool,
     utilisation: impl Fn(&[Group]) -> f64,
 ) -> Vec<Group> {
-    if wanted.iter().count() > MOST {
+    if wanted.iter().count() > MAX_MODELS {
         return groups;
     }
     let mut lowest = utilisation(&groups);

@@ -6,7 +6,7 @@ pub struct ModelSet(u64);
 
 impl ModelSet {
     /// Most variants in a set.
-    pub const LARGEST: usize = 64;
+    pub const MAX_VARIANTS: usize = 64;
 
     /// Whether a model is in it.
     pub fn contains(self, model: usize) -> bool {
@@ -33,7 +33,7 @@ impl ModelSet {
 
     /// Its models, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::LARGEST).filter(move |model| self.contains(*model))
+        (0..Self::MAX_VARIANTS).filter(move |model| self.contains(*model))
     }
 }
 

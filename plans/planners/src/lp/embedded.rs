@@ -17,18 +17,18 @@ pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Solution, LpEr
             }
         })
         .collect();
-    for row in &program.rows {
-        let terms: Vec<(microlp::Variable, f64)> = row
+    for constraint in &program.constraints {
+        let terms: Vec<(microlp::Variable, f64)> = constraint
             .terms
             .iter()
             .filter_map(|(variable, factor)| Some((*variables.get(*variable)?, *factor)))
             .collect();
-        let relation = match row.relation {
+        let relation = match constraint.relation {
             Relation::AtMost => ComparisonOp::Le,
             Relation::Equal => ComparisonOp::Eq,
             Relation::AtLeast => ComparisonOp::Ge,
         };
-        problem.add_constraint(terms.as_slice(), relation, row.right);
+        problem.add_constraint(terms.as_slice(), relation, constraint.right);
     }
     let options = options(limits, &variables);
     // Sometimes a node of the search is so nearly infeasible that the simplex method fails although the program is sound:

@@ -1,6 +1,6 @@
-//! Verifies the solutions of other solvers. Some call the incumbent of a time-out an optimum, print the lower bound
-//! in the place of a value, and to round to seven digits. So only the integers are taken: they are rounded and fixed, the rest of the
-//! program is solved in process, and the result is checked against every row.
+//! Verifies the solutions of another solver: some call the incumbent of a time-out an optimum, or round to seven digits.
+//! Only the integers are taken. They are rounded and fixed, the rest of the program is solved by the embedded solver, and the result
+//! is checked against every constraint.
 
 use super::embedded;
 use super::program::{Limits, LpError, Program, Solution, Solver};
@@ -8,15 +8,15 @@ use super::program::{Limits, LpError, Program, Solution, Solver};
 /// Tolerance of an integer.
 const WHOLE: f64 = 1e-3;
 
-/// Tolerance of a row, relative to its right side.
+/// Tolerance of a constraint, relative to its right side.
 const SLACK: f64 = 1e-6;
 
 /// The solution that these values of the integer variables lead to, with nothing proven of it.
 ///
 /// # Errors
-/// [`LpError::InvalidSolution`] if a value is not whole, is out of bounds, or leaves no way to meet the rows.
+/// [`LpError::InvalidSolution`] if a value is not whole, is out of bounds, or leaves the program infeasible.
 #[cfg_attr(
-    not(any(feature = "external-solvers", feature = "highs", test)),
+    not(any(feature = "highs", test)),
     expect(dead_code, reason = "only other solvers' solutions are verified")
 )]
 pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Result<Solution, LpError> {
@@ -38,12 +38,14 @@ pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Res
         (column.low, column.high, column.integer) = (whole, whole, false);
     }
     let solution = match embedded::solve(&fixed, &Limits::NONE) {
-        Err(LpError::Infeasible) => return invalid("its integers leave no way to meet the rows".to_owned()),
+        Err(LpError::Infeasible) => {
+            return invalid("the program is infeasible with its integer values fixed".to_owned());
+        }
         other => other?,
     };
     let missed = program.violation(&solution.values);
     if missed > SLACK {
-        return Err(LpError::Failed(format!("a row is missed by {missed:e}")));
+        return Err(LpError::Failed(format!("a constraint is violated by {missed:e}")));
     }
     Ok(Solution {
         cost: program.cost(&solution.values),

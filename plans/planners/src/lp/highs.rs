@@ -14,16 +14,16 @@ pub(super) fn solve(program: &Program, limits: &Limits) -> Result<Vec<f64>, LpEr
             problem.add_column_with_integrality(column.cost, column.low..=column.high, column.integer)
         })
         .collect();
-    for row in &program.rows {
-        let terms: Vec<(Col, f64)> = row
+    for constraint in &program.constraints {
+        let terms: Vec<(Col, f64)> = constraint
             .terms
             .iter()
             .filter_map(|(place, factor)| Some((*columns.get(*place)?, *factor)))
             .collect();
-        match row.relation {
-            Relation::AtMost => problem.add_row(..=row.right, terms),
-            Relation::Equal => problem.add_row(row.right..=row.right, terms),
-            Relation::AtLeast => problem.add_row(row.right.., terms),
+        match constraint.relation {
+            Relation::AtMost => problem.add_row(..=constraint.right, terms),
+            Relation::Equal => problem.add_row(constraint.right..=constraint.right, terms),
+            Relation::AtLeast => problem.add_row(constraint.right.., terms),
         }
     }
     let mut model = problem.optimise(Sense::Minimise);

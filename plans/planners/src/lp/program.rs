@@ -6,13 +6,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A linear program: minimise a cost subject to rows. Variables are not negative; some may only be whole.
+/// A linear program: minimise a cost subject to constraints. Variables are not negative; some may only be whole.
 ///
-/// Keep the coefficients of a row, and those of a variable, within six orders of magnitude of each other, by choice of units.
+/// Keep the coefficients of a constraint, and those of a variable, within six orders of magnitude of each other, by choice of units.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
     pub(super) columns: Vec<Column>,
-    pub(super) rows: Vec<Row>,
+    pub(super) constraints: Vec<Constraint>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -24,13 +24,13 @@ pub(super) struct Column {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Row {
+pub(super) struct Constraint {
     pub(super) terms: Vec<(usize, f64)>,
     pub(super) relation: Relation,
     pub(super) right: f64,
 }
 
-/// How the two sides of a row compare.
+/// How the two sides of a constraint compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     /// Left is at most right.
@@ -61,14 +61,6 @@ pub enum Solver {
     Embedded,
     /// HiGHS, linked in with the feature `highs`.
     Highs,
-    /// COIN-OR's `cbc` on the path, with the feature `external-solvers`.
-    Cbc,
-    /// GNU's `glpsol`, likewise.
-    Glpk,
-    /// `gurobi_cl`, likewise; it needs a licence.
-    Gurobi,
-    /// `cplex`, likewise; it needs a licence.
-    Cplex,
 }
 
 /// When to stop the search. Only programs with integers are searched.
@@ -76,7 +68,7 @@ pub enum Solver {
 pub struct Limits {
     /// Node limit of the embedded solver and of HiGHS: the same on every machine.
     pub nodes: Option<u64>,
-    /// Longest time of an external program, by its own clock, and of HiGHS where the caller asks for it. External programs count whole seconds, at least one, and are killed soon after.
+    /// Time limit of HiGHS, by its own clock; the embedded solver has none.
     pub time: Option<Duration>,
     /// Relative gap between the cost and its lower bound at which the search stops.
     pub gap: f64,
@@ -114,11 +106,11 @@ impl Solution {
 /// A program cannot be solved.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum LpError {
-    /// No values meet all rows.
-    #[error("no values meet all rows of the linear program")]
+    /// No values meet all constraints.
+    #[error("the linear program is infeasible")]
     Infeasible,
     /// The cost is unbounded below.
-    #[error("the cost of the linear program is unbounded below; a row is missing")]
+    #[error("the linear program is unbounded; a constraint is missing")]
     Unbounded,
     /// The solver gave up.
     #[error("the linear program was not solved: {0}; check the range of its coefficients")]
@@ -136,26 +128,6 @@ pub enum LpError {
         /// The feature that brings it.
         feature: &'static str,
     },
-    /// The solver's program cannot be started.
-    #[error(
-        "`{program}` cannot be started: {reason}; install it, put it on the path, or use the embedded solver"
-    )]
-    Missing {
-        /// Its name.
-        program: String,
-        /// The system's message.
-        reason: String,
-    },
-    /// The solver's program did not end in time and was killed.
-    #[error(
-        "`{program}` did not end within {limit_s} s and was killed; raise the limit or use another solver"
-    )]
-    Hung {
-        /// Its name.
-        program: String,
-        /// The limit and what it was given on top, seconds.
-        limit_s: f64,
-    },
     /// The solver's solution is invalid.
     #[error("{solver:?} gave an invalid solution: {reason}; use another solver")]
     InvalidSolution {
@@ -167,7 +139,7 @@ pub enum LpError {
 }
 
 impl Program {
-    /// A program without variables and rows.
+    /// A program without variables and constraints.
     pub fn new() -> Self {
         Self::default()
     }
@@ -197,9 +169,14 @@ impl Program {
         Variable(self.columns.len() - 1)
     }
 
-    /// Adds a row: the sum of coefficients times variables has this relation to `right`.
-    pub fn row(&mut self, terms: impl IntoIterator<Item = (Variable, f64)>, relation: Relation, right: f64) {
-        self.rows.push(Row {
+    /// Adds a constraint: the sum of coefficients times variables has this relation to `right`.
+    pub fn constraint(
+        &mut self,
+        terms: impl IntoIterator<Item = (Variable, f64)>,
+        relation: Relation,
+        right: f64,
+    ) {
+        self.constraints.push(Constraint {
             terms: terms
                 .into_iter()
                 .map(|(variable, factor)| (variable.0, factor))
@@ -225,22 +202,22 @@ impl Program {
         costs.map(|(column, value)| column.cost * value).sum()
     }
 
-    /// By how much these values miss a bound or a row, relative to its right side; 0 if they are feasible.
+    /// By how much these values miss a bound or a constraint, relative to its right side; 0 if they are feasible.
     pub(super) fn violation(&self, values: &[f64]) -> f64 {
         let bounds = self.columns.iter().zip(values);
         let bounds = bounds.map(|(column, value)| (column.low - value).max(value - column.high));
-        let rows = self.rows.iter().map(|row| {
-            let terms = row.terms.iter();
+        let constraints = self.constraints.iter().map(|constraint| {
+            let terms = constraint.terms.iter();
             let left: f64 = terms
                 .map(|(place, factor)| factor * values.get(*place).copied().unwrap_or(0.0))
                 .sum();
-            let missed = match row.relation {
-                Relation::AtMost => left - row.right,
-                Relation::Equal => (left - row.right).abs(),
-                Relation::AtLeast => row.right - left,
+            let missed = match constraint.relation {
+                Relation::AtMost => left - constraint.right,
+                Relation::Equal => (left - constraint.right).abs(),
+                Relation::AtLeast => constraint.right - left,
             };
-            missed / (1.0 + row.right.abs())
+            missed / (1.0 + constraint.right.abs())
         });
-        bounds.chain(rows).fold(0.0, f64::max)
+        bounds.chain(constraints).fold(0.0, f64::max)
     }
 }

@@ -9,7 +9,7 @@ use super::shapes::{Breaks, Parts, ReplicaPartition, cuts};
 use super::solve::Attempt;
 
 /// Most choices of partitions that are all examined.
-const MOST_CUTS: u64 = 4_096;
+const MAX_CUTS: u64 = 4_096;
 
 /// A combination that fits in sum.
 pub(super) struct Candidate {
@@ -49,7 +49,7 @@ impl Case<'_> {
         let largest: Vec<u32> = (0..fewest.len())
             .map(|model| self.partitions(cluster, model))
             .collect();
-        let (cuts, all) = cuts(&fewest, &largest, MOST_CUTS.min(most));
+        let (cuts, all) = cuts(&fewest, &largest, MAX_CUTS.min(most));
         let mut shapes = Shapes {
             cuts: all,
             cuts_looked: cuts.len() as u64,

@@ -152,7 +152,7 @@ pub enum PlacementError {
     },
     /// The load exceeds the devices' time (eq. 4).
     #[error(
-        "utilisation: {qps:.3} requests/s need {needed:.3} devices of kernel time at the least, and {bound} of each of the {devices} devices may be used \
+        "utilisation: {qps:.3} requests/s need {needed:.3} devices of kernel time at least, and {bound} of each of the {devices} devices may be used \
          ({available:.3} together); use more devices or plan for at most {most_qps:.3} requests/s"
     )]
     Overloaded {
@@ -172,7 +172,7 @@ pub enum PlacementError {
     /// Every combination breaks a constraint, or none was packed.
     #[error(
         "no combination of replicas and partitions was placed for {qps:.3} requests/s: of {looked} examined, {memory} have more memory than there is, \
-         {utilisation} more kernel time, and {unpacked} fit in sum but not device by device{}; use more devices or a lower load",
+         {utilisation} more kernel time, and {unpacked} fit in total but not on single devices{}; use more devices or a lower load",
         if *.proven { " (proven)" } else { "" }
     )]
     Unplaced {

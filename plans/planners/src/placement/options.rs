@@ -181,7 +181,7 @@ pub struct Effort {
     pub exact_nodes: u64,
     /// The solver of the placement program.
     pub solver: Solver,
-    /// Longest that another solver may take for one program, by its own clock.
+    /// Time limit of HiGHS for one program, by its own clock; the embedded solver ignores it.
     pub solver_time: Option<Duration>,
 }
 

@@ -48,7 +48,7 @@ impl Placing {
             .map(|_| devices.iter().map(|_| program.integer(0.0, 1)).collect())
             .collect();
         for row in &there {
-            program.row(row.iter().map(|variable| (*variable, 1.0)), Relation::Equal, 1.0);
+            program.constraint(row.iter().map(|variable| (*variable, 1.0)), Relation::Equal, 1.0);
         }
         for (device, limits) in devices.iter().enumerate() {
             let needs = |need: fn(&super::problem::InstanceClass) -> f64, unit: f64| {
@@ -57,12 +57,12 @@ impl Placing {
                 });
                 terms.collect::<Vec<_>>()
             };
-            program.row(
+            program.constraint(
                 needs(|kind| kind.memory, memory),
                 Relation::AtMost,
                 limits.memory / memory,
             );
-            program.row(
+            program.constraint(
                 needs(|kind| kind.work, work),
                 Relation::AtMost,
                 limits.work / work,
@@ -118,7 +118,7 @@ impl Placing {
                 .iter()
                 .filter_map(|device| Some((self.at(end, *device)?, -1.0)));
             let terms: Vec<(Variable, f64)> = on.chain([(variable, 1.0)]).collect();
-            self.program.row(terms, Relation::AtMost, 0.0);
+            self.program.constraint(terms, Relation::AtMost, 0.0);
         }
         self.savings.push(Saving {
             ends,

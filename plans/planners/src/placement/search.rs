@@ -13,7 +13,7 @@ use super::solve::{self, Solved};
 /// Steps of the greedy placement, over all combinations: instances times devices.
 const GREEDY_STEPS: u64 = 10_000_000;
 
-/// Combinations that are annealed, and how often the best of them is annealed anew; together they have three fifths of the moves and two.
+/// Combinations that are annealed, and how often the best of them is annealed again; together they have three fifths of the moves and two.
 const ANNEALED: usize = 6;
 const ANEW: u64 = 2;
 
@@ -115,7 +115,7 @@ fn try_all(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes)
     }
 }
 
-/// Anneals the most promising: those placed best, then those not placed yet of the lowest bound; and the best of them anew.
+/// Anneals the most promising: those placed best, then those not placed yet of the lowest bound; and the best of them again.
 fn anneal(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, effort: &Effort, seed: u64) {
     let order = promising(candidates);
     let moves = effort.moves * 3 / 5 / (order.len() as u64).max(1);

@@ -54,7 +54,7 @@ pub(super) fn first(problem: &Problem<'_>) -> Attempt {
     }
 }
 
-/// Anneals anew, from the greedy placement.
+/// Anneals again, from the greedy placement.
 pub(super) fn again(problem: &Problem<'_>, attempt: &mut Attempt, moves: u64, seed: u64) {
     if !attempt.is_settled() {
         let start = greedy::place(problem, Prefer::Nearness);

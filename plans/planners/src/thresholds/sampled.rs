@@ -19,7 +19,7 @@ use super::pareto_front::{Kept, ParetoFront};
 use super::table::Table;
 
 /// The most samples that random cascades are tried on.
-pub(super) const MOST_SAMPLES: usize = 20_000;
+pub(super) const MAX_SAMPLES: usize = 20_000;
 /// Random cascades at the start, each walked along every gate.
 const DRAWS: usize = 48;
 /// Frontier points refined per round, spread evenly over it.

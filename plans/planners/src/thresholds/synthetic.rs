@@ -1,4 +1,4 @@
-//! Families made up for tests: samples of varying difficulty, variants of varying skill, confidences that are nearly calibrated.
+//! Synthetic families for tests: samples of varying difficulty, variants of varying skill, confidences that are nearly calibrated.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

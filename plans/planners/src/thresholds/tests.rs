@@ -26,7 +26,7 @@ fn a_frontier_has_a_thousand_points_at_most() {
         .collect();
     let large: Vec<(f64, bool)> = places.map(|_| (0.5, true)).collect();
     let found = frontier(&family_of(&[(1.0, &small), (10.0, &large)]), &Search::default());
-    assert_eq!(found.points.len(), MOST_POINTS);
+    assert_eq!(found.points.len(), MAX_POINTS);
     assert!(!found.exact, "a part of it");
     let accuracy = |point: Option<&Point>| point.unwrap().accuracy;
     assert!((accuracy(found.points.first()) - 0.5).abs() < 1e-9);

@@ -26,7 +26,7 @@ pub struct Report<'a> {
     pub leaving: bool,
 }
 
-/// What the ingress has heard of the workers.
+/// What the ingress knows of the workers.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
     workers: BTreeMap<String, Worker>,

@@ -1,7 +1,7 @@
 //! Which epochs a worker has to keep: the newest one, and those whose requests may still be under way.
 //!
 //! Every ingress publishes the oldest epoch of its requests in flight. A worker keeps the replicas of an epoch until every
-//! ingress that it has heard of lately has reported a newer one.
+//! ingress with a recent state has reported a newer one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +25,7 @@ struct Ingress {
 }
 
 impl Retention {
-    /// A worker without epochs. If it hears of no ingress, it keeps a past epoch for `max_budget_us`, the longest time that a request
+    /// A worker without epochs. If it receives the state of no ingress, it keeps a past epoch for `max_budget_us`, the longest time that a request
     /// may take.
     pub fn new(max_budget_us: u64) -> Self {
         Self {
@@ -86,12 +86,12 @@ impl Retention {
         kept
     }
 
-    /// The newest epoch under which an ingress heard of admits; `None` if none was heard.
+    /// The newest epoch under which an ingress with a recent state admits; `None` if there is none.
     pub fn admitted(&self) -> Option<u64> {
         self.ingresses.values().map(|ingress| ingress.admits).max()
     }
 
-    /// The newest epoch that every ingress heard of has reached; `None` if none was heard.
+    /// The newest epoch that every ingress with a recent state has reached; `None` if there is none.
     pub fn admitted_everywhere(&self) -> Option<u64> {
         self.ingresses.values().map(|ingress| ingress.admits).min()
     }

@@ -1,4 +1,4 @@
-//! A rise of the demand, told from chance and continued.
+//! Detects a significant rise of the demand and extrapolates it.
 //!
 //! A moving average follows a rise some steps later, and a plan takes effect some seconds after it is made. Both together lose requests
 //! that a planner could have provided for.
@@ -14,7 +14,7 @@ const DEVIATIONS: f64 = 3.0;
 const MEDIAN_OF_SECOND_DIFFERENCES: f64 = 1.652_1;
 
 /// A forecast exceeds the largest step of the trend by at most this factor, so that the end of a rise is not overshot by far.
-const MOST: f64 = 1.25;
+const MAX_OVERSHOOT: f64 = 1.25;
 
 /// What is known of the demand. Counts are requests per step.
 #[derive(Debug, Clone, PartialEq)]
@@ -105,7 +105,7 @@ impl Rise {
         let now = middle + 0.5 + self.into_us as f64 / self.step_us as f64;
         let ahead = mean + slope * (now + ahead_us as f64 / self.step_us as f64);
         let largest = steps.iter().copied().fold(0.0, f64::max);
-        ahead.min(MOST * largest)
+        ahead.min(MAX_OVERSHOOT * largest)
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Limits {
     pub requests: usize,
     /// Tokens that one step prefills; a longer context is prefilled alone.
     pub prefill_tokens: usize,
-    /// Blocks that all running requests may come to, answers included: what the buffers hold, for engines that load a layer's
+    /// Blocks that all running requests may grow to, answers included: what the buffers hold, for engines that load a layer's
     /// blocks all at once instead of in mini-batches. Such an engine admits fewer, and never preempts.
     pub blocks_at_once: Option<usize>,
 }
@@ -70,7 +70,7 @@ pub enum Refused {
         requests: usize,
     },
     /// There is a request of that number already.
-    #[error("request {request} is here already")]
+    #[error("request {request} is already in the engine")]
     Twice {
         /// Its number.
         request: u64,
@@ -96,7 +96,7 @@ struct Request {
     tokens: usize,
     /// Tokens of the prompt.
     prompt: usize,
-    /// Most tokens it can come to.
+    /// Most tokens it can grow to.
     most: usize,
     /// Beams that it may have.
     beams: usize,
@@ -136,7 +136,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request of `prompt` tokens that may come to `answer` more.
+    /// Takes a request of `prompt` tokens that may grow by `answer` more.
     ///
     /// # Errors
     /// [`Refused`] for one that could never run.

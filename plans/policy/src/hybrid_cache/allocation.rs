@@ -172,23 +172,6 @@ pub fn split_sure(blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split
     )
 }
 
-/// What a layer takes where `blocks` blocks are shared out in these shares: what requests that keep to them come to, whatever was
-/// planned.
-pub fn split_by(shares: &Shares, blocks: usize, costs: &Costs) -> Split {
-    let part = |of: usize, share: f64| ((of as f64 * share).round() as usize).min(of);
-    let act = part(blocks, shares.act);
-    let kv = blocks - act;
-    let device = BlockCounts {
-        act: part(act, shares.act_on_device),
-        kv: part(kv, shares.kv_on_device),
-    };
-    let host = BlockCounts {
-        act: act - device.act,
-        kv: kv - device.kv,
-    };
-    split_at(device, host, costs)
-}
-
 fn split_among(
     acts: std::ops::RangeInclusive<usize>,
     blocks: usize,

@@ -113,8 +113,11 @@ proptest! {
         let best = split(blocks, &memory, &costs).unwrap();
         prop_assert_eq!((best.device + best.host).total(), blocks);
         prop_assert!(best.device.act as u64 + 2 * best.device.kv as u64 <= device);
-        let same = split_by(&best.shares(), blocks, &costs);
-        prop_assert_eq!((same.device, same.host), (best.device, best.host));
+        let (shares, act) = (best.shares(), best.device.act + best.host.act);
+        let part = |of: usize, share: f64| (of as f64 * share).round() as usize;
+        prop_assert_eq!(part(blocks, shares.act), act);
+        prop_assert_eq!(part(act, shares.act_on_device), best.device.act);
+        prop_assert_eq!(part(blocks - act, shares.kv_on_device), best.device.kv);
         for acts in [0, blocks, acts.min(blocks)] {
             let other = split_of(acts, blocks, &memory, &costs).unwrap();
             prop_assert!(best.layer_s() <= other.layer_s());

@@ -107,7 +107,7 @@ impl Shares {
 
 /// There are not enough free blocks; nothing was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{wanted} more cache blocks are wanted and {free} are free; requests must end or make room first")]
+#[error("out of cache blocks: {wanted} needed, {free} free")]
 pub struct Full {
     /// Blocks wanted.
     pub wanted: usize,

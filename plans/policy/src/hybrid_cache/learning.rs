@@ -3,7 +3,7 @@
 //! An engine samples its costs for a second or two when it starts (§4.3), and then runs for days beside other users of the same
 //! processor, memory and link. Every decoding step measures how long its device computed and its link carried, and therefore by how
 //! much the samples were off. [`Policy`] keeps a factor for either side, predicts steps by the corrected costs, and plans the
-//! mixture anew for blocks to come once the balance of the two sides has moved.
+//! mixture again for blocks to come once the balance of the two sides has moved.
 
 use std::collections::VecDeque;
 
@@ -14,8 +14,8 @@ use super::cost::Costs;
 /// Steps that a factor is the median of: enough to ignore one that was held up, few enough to follow a change in seconds.
 const STEPS: usize = 7;
 /// Steps before a factor counts for a new mixture.
-const LEAST: usize = 3;
-/// The mixture is planned anew when the balance of computing and loading is off by more than this factor from what it was planned with.
+const MIN_STEPS: usize = 3;
+/// The mixture is planned again when the balance of computing and loading is off by more than this factor from what it was planned with.
 const MOVED: f64 = 1.1;
 
 /// What a mixture was planned for, and with which costs.
@@ -102,7 +102,7 @@ impl Policy {
         self.load.learn(prediction.sampled.load_s, took.load_s);
         let balance = self.compute.value() / self.load.value();
         let moved = (balance / self.balance).max(self.balance / balance);
-        if self.compute.steps() < LEAST || moved <= MOVED {
+        if self.compute.steps() < MIN_STEPS || moved <= MOVED {
             return None;
         }
         self.balance = balance;

@@ -162,7 +162,7 @@ fn names_are_unique_subject_tokens() {
         assert!(after(|plan| plan.app = bad.into()).starts_with("app: "), "{bad}");
     }
     assert!(
-        after(|plan| plan.placement[2].id = "t1".into()).starts_with("placement[2].id: `t1` is there twice")
+        after(|plan| plan.placement[2].id = "t1".into()).starts_with("placement[2].id: `t1` is a duplicate")
     );
     assert!(after(|plan| plan.variants[1].name = "tiny".into()).starts_with("variants[1].name: "));
     assert!(after(|plan| plan.gears[0].wiring.stages[2].name = "tiny".into()).contains("stages[2].name"));
@@ -362,9 +362,9 @@ fn members_of_an_ensemble_are_different_and_reply() {
     for (members, message) in [
         (
             &["large", "large"][..],
-            "ensemble[1].stage: `large` is there twice",
+            "ensemble[1].stage: `large` is a duplicate",
         ),
-        (&["tiny"], "ensemble[0].stage: `tiny` is there twice"),
+        (&["tiny"], "ensemble[0].stage: `tiny` is a duplicate"),
         (&["huge"], "ensemble[0].stage: there is no stage `huge`"),
         (
             &["middle"],

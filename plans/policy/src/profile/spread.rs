@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Runs of a batch below which its quantiles are not known.
-const FEWEST: usize = 20;
+const MIN_RUNS: usize = 20;
 
 /// Quantiles of the latency of a batch or of a message, as multiples of its median.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -23,7 +23,7 @@ pub struct LatencySpread {
 impl LatencySpread {
     /// Returns the quantiles of measured latencies in ascending order, in any unit; `None` of fewer than 20, or if the median is not above 0.
     pub fn of(ascending: &[f64]) -> Option<Self> {
-        if ascending.len() < FEWEST {
+        if ascending.len() < MIN_RUNS {
             return None;
         }
         let at = |share: f64| {

@@ -9,7 +9,7 @@ pub struct RetryConfig {
     pub retries: u32,
     /// First pause, microseconds; it doubles with every repetition. A server's `retry-after` takes precedence.
     pub pause_us: u64,
-    /// Longest pause of ours, microseconds.
+    /// Maximum pause without a `retry-after`, microseconds.
     pub max_pause_us: u64,
 }
 

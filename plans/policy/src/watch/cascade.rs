@@ -113,7 +113,7 @@ impl CascadeWatch {
         self.certificate == other.certificate && self.expected == other.expected
     }
 
-    /// Starts all tests anew, at a stricter level than before.
+    /// Restarts all tests, at a stricter level than before.
     pub(super) fn restart(&mut self) {
         self.begun += 1;
         self.differs = self.may_differ.map(MeanTest::at_most);

@@ -19,6 +19,7 @@
 //! | `profiled_rate` | the range of a rate that a profile leaves open |
 //! | `counts` | what ingresses count and report |
 //! | `cascade` | the tests of one cascade of the list |
+//! | `answer` | answers as audits and labels compare them |
 //! | `coin` | the choice of the requests to audit |
 //! | `sampling` | which requests are audited, and what an audit asks |
 //! | `labels` | recent replies, to which labels that arrive later belong |
@@ -198,7 +199,7 @@ impl Watch {
         running.find_map(|(place, cascade)| Some((place, cascade.is_refuted()?)))
     }
 
-    /// Starts the tests anew of the cascade at that place, which begins to run, and of those after it, which no longer do.
+    /// Restarts the tests of the cascade at that place, which begins to run, and of those after it, which no longer do.
     fn restart_from(&mut self, place: usize) {
         for cascade in self.cascades.iter_mut().skip(place) {
             cascade.restart();

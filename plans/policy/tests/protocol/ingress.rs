@@ -30,7 +30,7 @@ fn shift_config() -> ShiftConfig {
 }
 
 /// A sweep of a ledger that never empties is given up this long after everything else.
-const PATIENCE_US: u64 = 3_000_000;
+const SWEEP_TIMEOUT_US: u64 = 3_000_000;
 
 /// What the ingress keeps of a request.
 pub(crate) struct Kept {
@@ -184,7 +184,7 @@ impl World {
             .ingress
             .as_ref()
             .is_some_and(|ingress| !ingress.ledger.is_empty());
-        if self.now < STOP_US || (waits && self.now < STOP_US + PATIENCE_US) {
+        if self.now < STOP_US || (waits && self.now < STOP_US + SWEEP_TIMEOUT_US) {
             let rarely = self.sabotage == Some(Sabotage::SweepsRarely);
             self.timer(of, if rarely { 60 * SWEEP_US } else { SWEEP_US }, Timer::Sweep);
         }

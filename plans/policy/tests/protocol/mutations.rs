@@ -123,7 +123,7 @@ fn load_counted_twice_is_noticed() {
 }
 
 #[test]
-fn who_does_not_hear_is_noticed() {
+fn a_process_without_heartbeats_is_noticed() {
     notices(Sabotage::DeafToGears, Weather::Storm, Oracle::Converges);
     notices(Sabotage::DeafToPlans, Weather::Storm, Oracle::Converges);
 }

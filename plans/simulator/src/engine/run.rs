@@ -12,7 +12,7 @@ use crate::simulator::Simulator;
 impl Simulator {
     /// Simulates the service from an idle start until every request has its outcome. `arrivals` are the times at which
     /// clients send their requests, microseconds, ascending; one that goes back in time is taken for simultaneous with the one
-    /// before it. Every run begins anew and gives the same report.
+    /// before it. Every run starts from the beginning and gives the same report.
     pub fn run(&self, arrivals: impl Iterator<Item = u64>, observer: &mut impl Observer) -> Report {
         Engine::new(self, None, observer).run(arrivals)
     }

@@ -41,13 +41,13 @@ pub struct BadShape {
 }
 
 /// No dimension of a decoder is larger; beyond, all layers' bytes would not fit 64 bits.
-const MOST: usize = 1 << 20;
+const MAX_DIMENSION: usize = 1 << 20;
 
 /// No context or vocabulary is.
-const MOST_TOKENS: usize = 1 << 24;
+const MAX_TOKENS: usize = 1 << 24;
 
 /// No decoder has more layers: each is simulated.
-const MOST_LAYERS: usize = 4096;
+const MAX_LAYERS: usize = 4096;
 
 impl Shape {
     /// Refuses dimensions of 0 and those that no decoder has.
@@ -56,12 +56,12 @@ impl Shape {
     /// [`BadShape`], naming the dimension.
     pub fn check(&self) -> Result<(), BadShape> {
         let dimensions = [
-            ("layers", self.layers, MOST_LAYERS),
-            ("width", self.width, MOST),
-            ("kv_width", self.kv_width, MOST),
-            ("inner", self.inner, MOST),
-            ("vocabulary", self.vocabulary, MOST_TOKENS),
-            ("context", self.context, MOST_TOKENS),
+            ("layers", self.layers, MAX_LAYERS),
+            ("width", self.width, MAX_DIMENSION),
+            ("kv_width", self.kv_width, MAX_DIMENSION),
+            ("inner", self.inner, MAX_DIMENSION),
+            ("vocabulary", self.vocabulary, MAX_TOKENS),
+            ("context", self.context, MAX_TOKENS),
             ("element_bytes", self.element_bytes, 8),
         ];
         let bad = dimensions

@@ -58,7 +58,7 @@ fn what_a_copy_begins_it_ends_where_its_slices_are_paired() {
 }
 
 #[test]
-fn who_is_left_without_a_partner_goes_by_the_shares() {
+fn a_sender_without_a_partner_routes_by_shares() {
     let (plan, profile) = chained(&[("m-0", "m-3"), ("m-1", "m-2")]);
     let config = SimConfig {
         initially_down: vec!["m-3".into()],

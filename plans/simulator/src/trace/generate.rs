@@ -1,4 +1,4 @@
-//! Traces that are made up. The same seed gives the same trace.
+//! Synthetic traces. The same seed gives the same trace.
 
 use std::f64::consts::TAU;
 
@@ -147,7 +147,7 @@ const DRIFT: f64 = 0.45;
 const BURST_CHANCE: f64 = 1.0 / 900.0;
 /// Pareto's exponent of a burst's height, and the height that none exceeds, as multiples of the mean.
 const BURST_TAIL: f64 = 1.5;
-const BURST_MOST: f64 = 1.5;
+const MAX_BURST: f64 = 1.5;
 /// What a burst keeps of itself from second to second: half after 40 s.
 const BURST_KEEPS: f64 = 0.983;
 
@@ -167,7 +167,7 @@ impl TwitterLike {
             burst *= BURST_KEEPS;
             if rng.random::<f64>() < BURST_CHANCE {
                 let height = (1.0 - rng.random::<f64>()).powf(-1.0 / BURST_TAIL) - 1.0;
-                burst += height.min(BURST_MOST);
+                burst += height.min(MAX_BURST);
             }
             let day = 1.0 + DAY * (TAU * second as f64 / DAY_S).sin();
             let load = day * drift.exp() * (1.0 + burst);

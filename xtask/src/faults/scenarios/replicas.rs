@@ -156,7 +156,7 @@ async fn last_stage() -> anyhow::Result<Verdict> {
 async fn deadly() -> anyhow::Result<Verdict> {
     const DEADLY: usize = 100;
     // The first loss may concern any request, and each further one is known to be this one's.
-    const MOST_DEATHS: usize = 6;
+    const MAX_DEATHS: usize = 6;
     const WORKERS: [&str; 6] = ["w1", "w2", "w3", "w4", "w5", "w6"];
     let both: &[&str] = &["small", "large"];
     let plan = plan(&WORKERS.map(|name| (name, both)));
@@ -198,7 +198,7 @@ async fn deadly() -> anyhow::Result<Verdict> {
             fault == Some(Code::ReplicasLost.id()),
             "the deadly request ends with the error for lost replicas",
         )
-        .demand(deaths <= MOST_DEATHS, "the request is found after six crashes")
+        .demand(deaths <= MAX_DEATHS, "the request is found after six crashes")
         .demand(others == 0, "no other request fails")
         .note(format!("{deaths} workers crashed")))
 }

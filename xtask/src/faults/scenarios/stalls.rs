@@ -179,7 +179,7 @@ async fn large_bodies() -> anyhow::Result<Verdict> {
     let faults = tally.faults();
     let (late, refused) = (faults.get("KSK0005"), faults.get("KSK0006"));
     let held = late.copied().unwrap_or_default();
-    // What is held ends with its budget, and its client hears of that a little later.
+    // What is held ends with its budget, and its client gets the fault a little later.
     Ok(Verdict::seen(&tally)
         .demand(tally.lost() == 0, "every request gets a reply")
         .demand(tally.doubled() == 0, "no request gets two")

@@ -1,4 +1,4 @@
-//! What a process keeps, gives back and says of itself.
+//! Resource use, release of resources, and status reports of a process.
 
 use std::time::{Duration, Instant};
 

@@ -9,9 +9,9 @@ use super::{extents, new_matrix};
 
 const UNITS: usize = 256;
 /// Scores that a cube holds.
-const MOST_TOKENS: usize = 8192;
+const MAX_TOKENS: usize = 8192;
 /// New tokens of a request; more read the keys and values too often.
-const MOST_QUERIES: usize = 16;
+const MAX_QUERIES: usize = 16;
 
 /// Extent of an attention.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +29,7 @@ impl Extent {
     pub(in crate::ops::burn) fn has_kernel(&self) -> bool {
         let [batch, new, tokens] = self.padded;
         let sized = batch > 0 && new > 0 && tokens > 0;
-        sized && new <= MOST_QUERIES && tokens <= MOST_TOKENS && self.head_dim <= UNITS
+        sized && new <= MAX_QUERIES && tokens <= MAX_TOKENS && self.head_dim <= UNITS
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) fn launch(
         width / 2,
         scale,
         head_dim,
-        tokens.next_power_of_two().clamp(1024, MOST_TOKENS),
+        tokens.next_power_of_two().clamp(1024, MAX_TOKENS),
         dtype_to_storage_type(ranges.dtype),
     );
     out

@@ -21,7 +21,7 @@ use super::{extents, new_matrix};
 /// Elements to which the rows of all three matrices must be aligned for bulk copies.
 const ALIGNED: usize = 16;
 /// Fewer rows do not fill a tile.
-const FEWEST_ROWS: usize = 64;
+const MIN_ROWS: usize = 64;
 
 /// Whether no product by bulk copies was refused: the GPU may be too old for them.
 static HAS_BULK_COPIES: AtomicBool = AtomicBool::new(true);
@@ -38,7 +38,7 @@ pub(super) fn launch(rows: CubeTensor, weight: &CubeTensor, bulk: bool) -> CubeT
     };
     let aligned = inputs.is_multiple_of(ALIGNED) && outputs.is_multiple_of(ALIGNED);
     let kernel = Strategy::MultiLevel(Kernel::SpecializedTmaMma(Inferred(().into())));
-    if bulk && aligned && count >= FEWEST_ROWS && HAS_BULK_COPIES.load(Relaxed) {
+    if bulk && aligned && count >= MIN_ROWS && HAS_BULK_COPIES.load(Relaxed) {
         if multiply(&kernel, &rows, weight, &out) {
             return out;
         }

@@ -228,7 +228,7 @@ pub(super) fn product(
     if count == 0 || inputs == 0 {
         return None;
     }
-    if count > product::MOST_ROWS {
+    if count > product::MAX_ROWS {
         let product = large_product(rows, weight, can.bulk);
         return Some(match bias {
             Some(bias) => product + bias.clone(),

@@ -7,18 +7,18 @@ use cubecl::prelude::*;
 use super::{extents, new_matrix};
 
 /// Rows that a thread keeps sums of.
-pub(super) const MOST_ROWS: usize = 8;
+pub(super) const MAX_ROWS: usize = 8;
 /// Columns of a cube.
 const COLUMNS: usize = 16;
 /// Most parts of a column, whose sums are added at the end.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 
 pub(super) fn launch(rows: &CubeTensor, weight: &CubeTensor, bias: &CubeTensor, biased: bool) -> CubeTensor {
     let [count, inputs, row_stride] = extents(rows);
     let [_, outputs, weight_stride] = extents(weight);
     let out = new_matrix(rows, count, outputs);
     let units = rows.client.properties().hardware.max_units_per_cube as usize;
-    let parts = (units / COLUMNS).clamp(MOST_ROWS, MOST_PARTS);
+    let parts = (units / COLUMNS).clamp(MAX_ROWS, MAX_PARTS);
     few_rows::launch(
         &rows.client,
         CubeCount::Static(outputs.div_ceil(COLUMNS) as u32, 1, 1),

@@ -9,7 +9,7 @@ use kaskade_stated::families::{StatedFamily, StatedModel, gpt};
 
 /// A family between 20 million and 20 billion weights, and a cascade of all of its models.
 #[derive(Debug, Clone)]
-pub struct MadeUp {
+pub struct SyntheticFamily {
     /// The stated sizes.
     pub family: StatedFamily,
     /// The profile of its figures.
@@ -18,7 +18,7 @@ pub struct MadeUp {
     pub cascade: Plan,
 }
 
-impl MadeUp {
+impl SyntheticFamily {
     /// Makes a family of `models` models, at least two.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl MadeUp {
             }
         };
         let family = StatedFamily {
-            name: format!("made-up-{models}"),
+            name: format!("synthetic-{models}"),
             models: (0..models).map(model).collect(),
             ..gpt()
         };
