@@ -41,6 +41,9 @@ pub(super) struct Common {
     seed: Option<i64>,
     stop: Option<Stop>,
     ignore_eos: Option<bool>,
+    num_beams: Option<i64>,
+    length_penalty: Option<f32>,
+    early_stopping: Option<bool>,
     n: Option<u32>,
     pub(super) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
@@ -110,6 +113,12 @@ impl Common {
             return Err(Failure::param(
                 "top_k",
                 "`top_k` must be at least 1, or 0 or -1 for all tokens",
+            ));
+        }
+        if self.num_beams.is_some_and(|beams| beams > 1) && self.choices() > 1 {
+            return Err(Failure::param(
+                "num_beams",
+                "a beam search returns its best answer alone; leave out `n` or `num_beams`",
             ));
         }
         if self.min_tokens.is_some_and(|least| least < 0) {
@@ -248,6 +257,7 @@ impl Common {
         integer("max_tokens", self.max_completion_tokens.or(self.max_tokens))?;
         integer("min_tokens", self.min_tokens.filter(|least| *least > 0))?;
         integer("top_logprobs", top.map(i64::from))?;
+        integer("num_beams", self.num_beams)?;
         // vLLM's -1 is all tokens.
         integer("top_k", self.top_k.map(|top| top.max(0)))?;
         for (name, value) in [
@@ -257,6 +267,7 @@ impl Common {
             ("repetition_penalty", self.repetition_penalty),
             ("presence_penalty", self.presence_penalty),
             ("frequency_penalty", self.frequency_penalty),
+            ("length_penalty", self.length_penalty),
         ] {
             if let Some(value) = value {
                 inputs.push(Tensor::from_f32(name, &[1], &[value])?);
@@ -268,6 +279,7 @@ impl Common {
         }
         for (name, value) in [
             ("ignore_eos", self.ignore_eos.filter(|ignores| *ignores)),
+            ("early_stopping", self.early_stopping),
             (ADD_SPECIAL_TOKENS, self.add_special_tokens),
         ] {
             inputs.extend(value.map(|value| flag(name, value)));
@@ -402,6 +414,7 @@ mod tests {
             (r#"{"skip_special_tokens":false}"#, "skip_special_tokens"),
             (r#"{"prompt_logprobs":1}"#, "prompt_logprobs"),
             (r#"{"max_tokens":0}"#, "max_tokens"),
+            (r#"{"num_beams":2,"n":2}"#, "num_beams"),
             (
                 r#"{"max_tokens":5,"max_completion_tokens":0}"#,
                 "max_completion_tokens",
@@ -430,6 +443,8 @@ mod tests {
             (r#"{"presence_penalty":3}"#, "presence_penalty"),
             (r#"{"stop":""}"#, "stop"),
             (r#"{"min_tokens":9,"max_tokens":8}"#, "min_tokens"),
+            (r#"{"num_beams":0}"#, "num_beams"),
+            (r#"{"num_beams":2,"temperature":1}"#, "num_beams"),
         ] {
             let refused = common(json).inputs(None).unwrap_err();
             assert_eq!(

@@ -105,7 +105,7 @@ struct Request {
 }
 
 impl Request {
-    /// The blocks it can come to: beams share those that the prompt fills.
+    /// The blocks that it can grow to: beams share those that the prompt fills.
     fn most_blocks(&self, space: &BlockSpace) -> usize {
         let most = space.blocks_for(self.most);
         let shared = (self.prompt / space.block_tokens()).min(most);
@@ -150,7 +150,7 @@ impl Scheduler {
         self.submit_beams(request, 1, prompt, answer, space)
     }
 
-    /// Takes a beam search of up to `beams` beams (at least 1), of which each may come to `answer` tokens.
+    /// Takes a beam search of up to `beams` beams (at least 1), of which each may grow by `answer` tokens.
     ///
     /// # Errors
     /// [`Refused`] for one that could never run.
