@@ -9,10 +9,7 @@ use futures::StreamExt as _;
 use kaskade::Tensor;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::{App, Client, Code, Fault};
-use kaskade_policy::plan::{
-    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Wiring,
-};
+use kaskade_policy::plan::{Batching, Edge, Exit, Partition, Plan, PlannedVariant, Replica, Stage, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, command};
 
 const APP: &str = "slices";
@@ -59,29 +56,20 @@ fn plan((variant, _): Model, of: u32) -> Plan {
         partition: slice(index),
     };
     Plan {
-        version: PLAN_VERSION,
-        app: APP.into(),
         made_by: "test".into(),
-        variants: vec![PlannedVariant {
-            name: variant.into(),
-            calibration: None,
-        }],
-        placement: (0..of).map(replica).collect(),
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            APP,
+            vec![PlannedVariant {
+                name: variant.into(),
+                calibration: None,
+            }],
+            (0..of).map(replica).collect(),
+            Wiring {
                 entry: Edge::to("slice-0"),
                 ensemble: Vec::new(),
                 stages: (0..of).map(stage).collect(),
             },
-        }],
+        )
     }
 }
 
