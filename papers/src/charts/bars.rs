@@ -1,10 +1,11 @@
 //! Groups of bars: ablations (CascadeServe Figure 12), differences (Figure 13).
 
+use kaskade_app::charts::ChartError;
+use kaskade_app::charts::drawing::{
+    Drawn, axis, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode,
+};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
-
-use super::ChartError;
-use super::drawing::{Drawn, axis, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode};
 
 /// A bar chart.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -106,7 +107,7 @@ fn draw(bars: &Bars, (low, high): (f64, f64), into: &mut String) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::charts::drawing::colours_are_known;
+    use crate::charts::colours_are_known;
 
     #[test]
     fn every_bar_and_name_is_drawn() {

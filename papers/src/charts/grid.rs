@@ -1,10 +1,9 @@
 //! A grid of figures: devices needed by latency and accuracy (CascadeServe Figure 7).
 
+use kaskade_app::charts::ChartError;
+use kaskade_app::charts::drawing::{Drawn, axis, palette, text, title, with_dark_mode};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
-
-use super::ChartError;
-use super::drawing::{Drawn, axis, palette, text, title, with_dark_mode};
 
 /// A table of coloured cells.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -104,7 +103,7 @@ fn draw(grid: &Grid, into: &mut String) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::charts::drawing::colours_are_known;
+    use crate::charts::colours_are_known;
 
     #[test]
     fn every_cell_is_drawn() {
