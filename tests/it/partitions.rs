@@ -19,7 +19,7 @@ const ENCODER: Model = ("sentiment-mini", "examples/sentiment/weights/sentiment-
 /// A small random GPT-2 that transformers saved.
 const DECODER: Model = ("gpt2", "models/fixtures/gpt2");
 /// Longest wait for the workers to learn of each other.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const BUDGET: Duration = Duration::from_secs(5);
 const TEXTS: [&str; 3] = [
@@ -206,7 +206,7 @@ fn partitions_over_processes_answer_as_the_whole_model() {
             let direct = of as usize + 1;
             let mut counted = moved(&chain, TEXTS[2]).await;
             // An ingress that has just started sends to every partition by itself until it has told which replicas live.
-            let told_by = Instant::now() + PATIENCE;
+            let told_by = Instant::now() + TIMEOUT;
             while counted.1 > direct && Instant::now() < told_by {
                 counted = moved(&chain, TEXTS[2]).await;
             }

@@ -11,7 +11,7 @@ use std::{
 
 use crate::common::{
     BUDGET, FAIL, Scripted,
-    gears::{PATIENCE, block_on},
+    gears::{TIMEOUT, block_on},
     label,
 };
 use futures::future::join_all;
@@ -233,7 +233,7 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
         node.stop();
         reply.map(|reply| results(&reply)[0].1.to_owned())
     };
-    let generous = PATIENCE.as_micros() as u64;
+    let generous = TIMEOUT.as_micros() as u64;
     assert_eq!(
         ends("late-generous", Dropping::OpportunisticRerouting, generous).unwrap(),
         "classify-accurate"

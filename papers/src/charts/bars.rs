@@ -9,15 +9,15 @@ use plotters::style::text_anchor::{HPos, VPos};
 
 /// A bar chart.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Bars {
+pub(crate) struct Bars {
     /// Title.
-    pub title: String,
+    pub(crate) title: String,
     /// Name and unit of the heights.
-    pub axis: String,
+    pub(crate) axis: String,
     /// The names of the bars of every group.
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// Groups from left to right: a name, and a height for each bar. NaN draws none.
-    pub groups: Vec<(String, Vec<f64>)>,
+    pub(crate) groups: Vec<(String, Vec<f64>)>,
 }
 
 const SIZE: (i32, i32) = (840, 420);
@@ -30,7 +30,7 @@ const BOTTOM: i32 = 52;
 ///
 /// # Errors
 /// When there is no bar of a finite height.
-pub fn svg(bars: &Bars) -> Result<String, ChartError> {
+pub(crate) fn svg(bars: &Bars) -> Result<String, ChartError> {
     let heights = bars
         .groups
         .iter()
