@@ -3,21 +3,25 @@
 //! | module | holds |
 //! |---|---|
 //! | [`verbs`] | the commands, one file per verb |
+//! | `app_address` | the app and broker that a verb addresses |
 //! | [`args`] | flags that several verbs share |
 //! | [`help`] | the grouped help of the root |
 //! | `reference` | the reference page of the documentation, in tests |
+//! | `money` | amounts of money as text |
 //! | [`output`] | results on standard output, errors on standard error |
 //! | [`failure`] | classification of errors, exit codes |
 //! | [`log`] | the log on standard error |
 //!
 //! Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong command line, 75 temporary failure.
 
+mod app_address;
 mod args;
 #[cfg(test)]
 mod docs_tests;
 mod failure;
 mod help;
 mod log;
+mod money;
 mod output;
 #[cfg(test)]
 mod reference;
@@ -98,16 +102,16 @@ fn run(verb: &Verb) -> anyhow::Result<()> {
         Verb::Demo(args) => verbs::demo::run(args),
         Verb::Quantise(args) => verbs::quantise::run(args),
         Verb::Profile(args) => verbs::profile::run(args),
-        Verb::Plan(Planner::Cascade(args)) => verbs::plan::cascade(args),
-        Verb::Plan(Planner::Gears(args)) => verbs::gears::run(args),
-        Verb::Plan(Planner::Pipeline(args)) => verbs::pipeline::run(args),
-        Verb::Plan(Planner::Placement(args)) => verbs::placement::run(args),
-        Verb::Plan(Planner::Cache(args)) => verbs::cache::run(args),
-        Verb::Plan(Planner::Request(args)) => verbs::replan::run(args),
-        Verb::Plan(Planner::Apply(args)) => verbs::deploy::apply(args),
-        Verb::Plan(Planner::Get(args)) => verbs::deploy::get(args),
-        Verb::Plan(Planner::History(args)) => verbs::deploy::history(args),
-        Verb::Plan(Planner::Rollback(args)) => verbs::deploy::rollback(args),
+        Verb::Plan(Planner::Cascade(args)) => verbs::plan::cascade::run(args),
+        Verb::Plan(Planner::Gears(args)) => verbs::plan::gears::run(args),
+        Verb::Plan(Planner::Pipeline(args)) => verbs::plan::pipeline::run(args),
+        Verb::Plan(Planner::Placement(args)) => verbs::plan::placement::run(args),
+        Verb::Plan(Planner::Cache(args)) => verbs::plan::cache::run(args),
+        Verb::Plan(Planner::Request(args)) => verbs::plan::request::run(args),
+        Verb::Plan(Planner::Apply(args)) => verbs::plan::store::apply(args),
+        Verb::Plan(Planner::Get(args)) => verbs::plan::store::get(args),
+        Verb::Plan(Planner::History(args)) => verbs::plan::store::history(args),
+        Verb::Plan(Planner::Rollback(args)) => verbs::plan::store::rollback(args),
         Verb::Simulate(args) => verbs::simulate::run(args),
         Verb::Serve(args) => verbs::serve::run(args),
         Verb::Top(args) => verbs::top::run(args),

@@ -12,15 +12,15 @@ use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
 use kaskade_actors::{Code, Fault, ids};
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::app_state::Joules;
 use crate::config::Streaming;
-use crate::described::Described;
 use crate::failure::Failure;
 use crate::header_names;
 use crate::permits::Permits;
-use crate::shared::Served;
-use crate::together::{Outcome, together};
+use crate::reply_metadata::ReplyMetadata;
+use crate::state::Served;
+use crate::subrequests::{Outcome, run_subrequests};
 use crate::trace::{RequestSpan, of_headers};
-use crate::watch::Joules;
 
 /// The request of a client. Cheap to clone.
 #[derive(Clone)]
@@ -110,7 +110,7 @@ impl Call {
                 }
                 answer
             }
-            Outcome::Later(_) => Err(Failure::full("the app has no room")),
+            Outcome::Requeue(_) => Err(Failure::full("the app has no room")),
         }
     }
 
@@ -125,7 +125,7 @@ impl Call {
         let span = RequestSpan::begin(&self.trace, &request);
         let result = self.app.client.request(request, &self.options(&span)).await;
         if let Some(request) = again.filter(|_| self.may_wait(result.as_ref().err())) {
-            return Outcome::Later(request);
+            return Outcome::Requeue(request);
         }
         let answer = self.note(result, &span);
         if let Ok(reply) = &answer {
@@ -150,7 +150,7 @@ impl Call {
         // A single request is refused at once, as over NATS; parts of one wait for each other.
         let may_wait = requests.len() > 1;
         let run = |_, request| self.ask_part(request, may_wait);
-        let mut answers = pin!(together(self.permits.clone(), requests, run));
+        let mut answers = pin!(run_subrequests(self.permits.clone(), requests, run));
         while let Some((number, answer)) = answers.next().await {
             let answer = answer?;
             if let Some(reply) = replies.get_mut(number) {
@@ -183,7 +183,7 @@ impl Call {
         tokio::spawn(async move {
             let may_wait = requests.len() > 1;
             let run = |choice, request| call.stream_part(request, choice, &pieces, may_wait);
-            let all = together(call.permits.clone(), requests, run);
+            let all = run_subrequests(call.permits.clone(), requests, run);
             let all = all.fold(true, |all, (_, is_answered)| ready(all && is_answered));
             if all.await {
                 call.app.times.request.add(call.begun.elapsed());
@@ -225,7 +225,7 @@ impl Call {
             () = pieces.closed() => return Outcome::Done(false),
         };
         if let Some(request) = again.filter(|_| first.is_none() && self.may_wait(result.as_ref().err())) {
-            return Outcome::Later(request);
+            return Outcome::Requeue(request);
         }
         if let Some((at, from)) = first
             && tokens > from
@@ -261,8 +261,8 @@ impl Call {
     }
 
     /// Returns how a request was answered.
-    pub(crate) fn described<'a>(&self, reply: &'a InferReply) -> Described<'a> {
-        Described::new(reply, self.joules(reply))
+    pub(crate) fn described<'a>(&self, reply: &'a InferReply) -> ReplyMetadata<'a> {
+        ReplyMetadata::new(reply, self.joules(reply))
     }
 
     /// Sets the headers that say how a request was answered.

@@ -12,10 +12,10 @@ use axum::routing::get;
 use kaskade_actors::metrics::CONTENT_TYPE;
 
 use crate::metric_names::{FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// Returns the routes.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes() -> Router<Arc<GatewayState>> {
     Router::new()
         .route("/health", get(ready))
         .route("/live", get(live))
@@ -24,7 +24,7 @@ pub(crate) fn routes() -> Router<Arc<Shared>> {
 }
 
 /// Returns why the process is not live; `None` if it is.
-pub(crate) async fn not_live(shared: &Shared) -> Option<String> {
+pub(crate) async fn not_live(shared: &GatewayState) -> Option<String> {
     let health = shared.health.borrow().clone();
     match health {
         Some(health) => health.live().await.err().map(|reason| reason.to_string()),
@@ -33,7 +33,7 @@ pub(crate) async fn not_live(shared: &Shared) -> Option<String> {
 }
 
 /// Returns why the gateway cannot serve requests; `None` if it can.
-pub(crate) fn not_ready(shared: &Shared) -> Option<String> {
+pub(crate) fn not_ready(shared: &GatewayState) -> Option<String> {
     if *shared.stopping.borrow() {
         return Some("the gateway is shutting down".to_owned());
     }
@@ -62,11 +62,11 @@ pub(crate) fn not_ready(shared: &Shared) -> Option<String> {
     })
 }
 
-async fn live(State(shared): State<Arc<Shared>>) -> Response<Body> {
+async fn live(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     verdict("live", not_live(&shared).await)
 }
 
-async fn ready(State(shared): State<Arc<Shared>>) -> Response<Body> {
+async fn ready(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let full = shared
         .health
         .borrow()
@@ -83,7 +83,7 @@ fn verdict(word: &str, reason: Option<String>) -> Response<Body> {
     }
 }
 
-async fn metrics(State(shared): State<Arc<Shared>>) -> Response<Body> {
+async fn metrics(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let mut page = match shared.health.borrow().as_ref() {
         Some(health) => health.page(),
         None => String::new(),

@@ -6,14 +6,14 @@
 //! | [`config`] | [`Limits`] of a gateway and [`AppOptions`] of an app that it serves |
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
-//! | `shared`, `tenant`, `times` | what all requests share; keys and the limits of tenants; latencies |
-//! | `guard` | what happens to every request before and after its handler |
-//! | `permits`, `together` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
+//! | `state`, `tenant`, `latency` | what all requests share; keys and the limits of tenants; latencies |
+//! | `middleware` | what happens to every request before and after its handler |
+//! | `permits`, `subrequests` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
 //! | `api` | which API a path belongs to |
-//! | `body`, `call`, `described`, `failure`, `grpc_status` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as statuses of HTTP and gRPC |
-//! | `arriving` | bodies of requests as they arrive, within the limit of all bodies |
+//! | `body`, `call`, `reply_metadata`, `failure`, `grpc_status` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as statuses of HTTP and gRPC |
+//! | `limited_body` | bodies of requests as they arrive, within the limit of all bodies |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
-//! | `fields`, `path`, `header_names` | fields of JSON bodies; names in paths; names of headers |
+//! | `json_body`, `path_params`, `header_names` | fields of JSON bodies; names in paths; names of headers |
 //! | `trace` | spans of requests and of what they ask the app |
 //! | `metric_names` | names of the metrics |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
@@ -22,41 +22,41 @@
 //! | `grpc` | the Open Inference Protocol v2 over gRPC, on the same port |
 //! | `openapi` | `/openapi.json`: what the REST interface takes and gives |
 //! | `tei` | `/predict`, `/rerank`, `/embed` |
-//! | [`overview`], `watch` | rates, power and queues of a running app; the task that follows an app on the bus |
+//! | [`overview`], `app_state` | rates, power and queues of a running app; the task that follows an app on the bus |
 //! | `dashboard` | `/`: the page and the events that feed it |
 
 mod api;
-mod arriving;
+mod app_state;
 mod body;
 mod call;
 pub mod config;
 mod connections;
 mod cors;
 mod dashboard;
-mod described;
 mod failure;
-mod fields;
 mod grpc;
 mod grpc_status;
-mod guard;
 mod header_names;
 mod health;
+mod json_body;
+mod latency;
+mod limited_body;
 mod metric_names;
+mod middleware;
 mod oip;
 mod openai;
 mod openapi;
 pub mod overview;
-mod path;
+mod path_params;
 mod permits;
+mod reply_metadata;
 pub mod server;
-mod shared;
+mod state;
+mod subrequests;
 mod tei;
 mod tenant;
-mod times;
 pub mod tls;
-mod together;
 mod trace;
-mod watch;
 
 pub use config::{AppOptions, Limits, Streaming};
 pub use server::{Gateway, GatewayError};

@@ -25,12 +25,12 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
+use crate::app_state::{AppState, subscriptions};
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
-use crate::guard::Guarded;
-use crate::shared::{Served, Shared};
+use crate::middleware::Guarded;
+use crate::state::{GatewayState, Served};
 use crate::tls::{TlsError, TlsListener, acceptor};
-use crate::watch::{Watched, follow};
 use crate::{connections, dashboard, grpc, health, oip, openai, openapi, tei};
 
 /// Why a gateway does not start, or does not serve an app.
@@ -69,7 +69,7 @@ pub enum GatewayError {
 /// A running gateway. Dropping it closes all connections at once; [`Gateway::stop`] lets requests in progress finish.
 pub struct Gateway {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     runtime: Option<Runtime>,
     serving: Option<JoinHandle<()>>,
 }
@@ -96,7 +96,7 @@ impl Gateway {
             .map_err(|error| GatewayError::Thread {
                 reason: error.to_string(),
             })?;
-        let shared = Arc::new(Shared::new(limits));
+        let shared = Arc::new(GatewayState::new(limits));
         let serving = runtime.spawn(run(listener, tls, Arc::clone(&shared)));
         Ok(Self {
             address: bound,
@@ -170,10 +170,10 @@ fn default_threads() -> NonZeroUsize {
     NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
 }
 
-async fn connect(shared: &Shared, options: AppOptions, bus: BusConfig) -> Result<(), GatewayError> {
+async fn connect(shared: &GatewayState, options: AppOptions, bus: BusConfig) -> Result<(), GatewayError> {
     let app = App::new(&options.name)?;
     let bus = Bus::connect(bus).await?;
-    let watched = Arc::new(Watched::new(app.name()));
+    let watched = Arc::new(AppState::new(app.name()));
     let client = Client::new(&bus, app.clone()).beside(options.local.clone());
     let served = shared.add(Served::new(options, client, bus.clone(), watched));
     // A user without the observer's permissions still serves requests; the dashboard stays empty.
@@ -183,7 +183,7 @@ async fn connect(shared: &Shared, options: AppOptions, bus: BusConfig) -> Result
     Ok(())
 }
 
-async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
+async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<GatewayState>) {
     let failed = |error: std::io::Error| tracing::error!(%error, "serving HTTP failed");
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -220,7 +220,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Response<Body> {
 }
 
 /// Returns all routes.
-fn router(shared: Arc<Shared>) -> Router {
+fn router(shared: Arc<GatewayState>) -> Router {
     Router::new()
         .route("/", get(dashboard::page))
         .route("/dashboard/apps", get(dashboard::apps))

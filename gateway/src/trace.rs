@@ -9,8 +9,8 @@ use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_telemetry::{Kind, Span, Value, is_on, record, unix_nanos};
 
+use crate::app_state::Joules;
 use crate::header_names;
-use crate::watch::Joules;
 
 /// The span of an HTTP request.
 pub(crate) struct HttpSpan {

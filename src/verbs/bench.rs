@@ -22,7 +22,7 @@ use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
 
-use super::target::{Target, TargetArgs};
+use crate::app_address::{Target, TargetArgs};
 use crate::args::{Broker, Spacing};
 use crate::failure::Usage;
 use crate::output;

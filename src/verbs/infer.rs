@@ -24,9 +24,9 @@ use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use serde_json::json;
 
-use super::money;
-use super::target::TargetArgs;
+use crate::app_address::TargetArgs;
 use crate::args::Broker;
+use crate::money;
 use crate::output;
 
 /// Sends one request to an app and prints the answer, with the stages that it passed. With `--app` and without `--nats`, starts

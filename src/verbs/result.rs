@@ -6,7 +6,7 @@ use kaskade_app::config::scalar::Span;
 use kaskade_app::serving::{self, Client};
 
 use super::infer;
-use super::target::TargetArgs;
+use crate::app_address::TargetArgs;
 use crate::args::Broker;
 
 /// Prints the result of a durable request. The app keeps results for the time that `[durable]` in its file sets.

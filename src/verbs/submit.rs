@@ -5,7 +5,7 @@ use kaskade_app::serving::{self, Client};
 use serde_json::json;
 
 use super::infer::{self, Asked};
-use super::target::TargetArgs;
+use crate::app_address::TargetArgs;
 use crate::args::Broker;
 use crate::output;
 

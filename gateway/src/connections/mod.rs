@@ -1,6 +1,6 @@
 //! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and closes those that send no request or take no answer.
 
-mod discarded;
+mod drain_body;
 mod head_timer;
 mod protocol;
 mod write_timer;
@@ -23,9 +23,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
-use crate::guard::Guarded;
+use crate::middleware::Guarded;
 
-use discarded::Discarded;
+use drain_body::Discarded;
 use head_timer::HeadTimer;
 pub(crate) use protocol::Negotiated;
 use protocol::{Protocol, Recognised};

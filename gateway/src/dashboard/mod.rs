@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
-use crate::path::Path;
-use crate::shared::{Served, Shared};
+use crate::path_params::Path;
+use crate::state::{GatewayState, Served};
 
 const PAGE: &str = include_str!("page.html");
 
@@ -36,7 +36,7 @@ pub(crate) async fn page() -> Response<Body> {
 }
 
 /// Returns the apps, with what the playground needs.
-pub(crate) async fn apps(State(shared): State<Arc<Shared>>) -> Response<Body> {
+pub(crate) async fn apps(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let apps = shared.apps();
     let apps = apps.iter().map(|app| {
         let inputs = app
@@ -54,14 +54,17 @@ pub(crate) async fn apps(State(shared): State<Arc<Shared>>) -> Response<Body> {
 }
 
 /// Streams everything that is known of an app, and then an update per second.
-pub(crate) async fn events(State(shared): State<Arc<Shared>>, Path(app): Path<String>) -> Response<Body> {
+pub(crate) async fn events(
+    State(shared): State<Arc<GatewayState>>,
+    Path(app): Path<String>,
+) -> Response<Body> {
     match stream_of(&shared, &app) {
         Ok(response) => response,
         Err(failure) => failure.response(Api::Oip),
     }
 }
 
-fn stream_of(shared: &Shared, app: &str) -> Result<Response<Body>, Failure> {
+fn stream_of(shared: &GatewayState, app: &str) -> Result<Response<Body>, Failure> {
     let app = shared.app(app)?;
     let reader = Reader {
         updates: app.watched.updates.subscribe(),

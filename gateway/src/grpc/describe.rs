@@ -15,10 +15,10 @@ use crate::failure::Failure;
 use crate::health::not_ready;
 use crate::oip::metadata::{of_version, tensors, versions};
 use crate::oip::stats::{Row, rows};
-use crate::shared::{Served, Shared, TensorInfo};
+use crate::state::{GatewayState, Served, TensorInfo};
 
 /// Returns the app of that name, if it has the version.
-fn app(shared: &Shared, name: &str, version: Option<&str>) -> Result<Arc<Served>, Failure> {
+fn app(shared: &GatewayState, name: &str, version: Option<&str>) -> Result<Arc<Served>, Failure> {
     match version {
         Some(version) => of_version(shared, name, version),
         None => shared.app(name),
@@ -26,7 +26,7 @@ fn app(shared: &Shared, name: &str, version: Option<&str>) -> Result<Arc<Served>
 }
 
 pub(super) fn ready(
-    shared: &Shared,
+    shared: &GatewayState,
     name: &str,
     version: Option<&str>,
 ) -> Result<ModelReadyResponse, Failure> {
@@ -39,7 +39,7 @@ pub(super) fn ready(
 }
 
 pub(super) fn metadata(
-    shared: &Shared,
+    shared: &GatewayState,
     name: &str,
     version: Option<&str>,
 ) -> Result<ModelMetadataResponse, Failure> {
@@ -66,7 +66,7 @@ pub(super) fn metadata(
 
 /// Returns the configuration as Triton's clients read it. Requests have no batch dimension: the app batches by itself.
 pub(super) fn config(
-    shared: &Shared,
+    shared: &GatewayState,
     name: &str,
     version: Option<&str>,
 ) -> Result<ModelConfigResponse, Failure> {
@@ -114,7 +114,7 @@ const fn data_type(datatype: Datatype) -> DataType {
 
 /// Returns the statistics of an app, or of all without a name.
 pub(super) fn statistics(
-    shared: &Shared,
+    shared: &GatewayState,
     name: Option<&str>,
     version: Option<&str>,
 ) -> Result<ModelStatisticsResponse, Failure> {
@@ -160,7 +160,7 @@ fn statistic(name: &str, row: Row) -> ModelStatistics {
 }
 
 /// Returns all apps with their versions, or those that are ready.
-pub(super) fn index(shared: &Shared, ready: bool) -> RepositoryIndexResponse {
+pub(super) fn index(shared: &GatewayState, ready: bool) -> RepositoryIndexResponse {
     let mut models = Vec::new();
     for app in shared.apps() {
         let live = app.watched.live();

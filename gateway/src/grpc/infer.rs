@@ -21,21 +21,21 @@ use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::named;
-use crate::arriving::take_room;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::grpc_status;
+use crate::limited_body::take_room;
 use crate::oip::infer::{STREAM, alone, at_most_outputs, timeout};
 use crate::oip::metadata::of_version;
 use crate::permits::Permits;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// Requests of one stream that are under way at once.
 const IN_STREAM: usize = 32;
 
 /// Answers one request; its response has the headers of the REST interface as metadata.
 pub(super) async fn one(
-    shared: &Shared,
+    shared: &GatewayState,
     request: Request<ModelInferRequest>,
 ) -> Result<Response<ModelInferResponse>, Status> {
     let (metadata, extensions, asked) = request.into_parts();
@@ -61,7 +61,7 @@ pub(super) async fn one(
 /// Answers the requests of a stream, in their order. A failure is the answer of its request and leaves the stream open. The
 /// stream ends when the gateway drains.
 pub(super) fn many(
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
     request: Request<Streaming<ModelInferRequest>>,
 ) -> Pin<Box<dyn Stream<Item = Result<ModelStreamInferResponse, Status>> + Send>> {
     let (metadata, extensions, requests) = request.into_parts();
@@ -104,7 +104,7 @@ pub(super) fn many(
 }
 
 async fn in_stream(
-    shared: &Shared,
+    shared: &GatewayState,
     headers: &HeaderMap,
     permits: Option<&Permits>,
     trace: Option<Trace>,
@@ -127,7 +127,7 @@ async fn in_stream(
 }
 
 async fn infer(
-    shared: &Shared,
+    shared: &GatewayState,
     headers: &HeaderMap,
     extensions: &Extensions,
     asked: ModelInferRequest,

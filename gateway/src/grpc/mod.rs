@@ -25,10 +25,10 @@ use crate::failure::Failure;
 use crate::grpc_status;
 use crate::health::{not_live, not_ready};
 use crate::oip::EXTENSIONS;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// Returns the routes.
-pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
+pub(crate) fn routes(shared: &Arc<GatewayState>) -> Router<Arc<GatewayState>> {
     let service = GrpcInferenceServiceServer::new(Service {
         shared: Arc::clone(shared),
     });
@@ -43,7 +43,7 @@ pub(crate) fn routes(shared: &Arc<Shared>) -> Router<Arc<Shared>> {
 
 /// The service.
 struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<GatewayState>,
 }
 
 fn answer<T>(result: Result<T, Failure>) -> Result<Response<T>, Status> {

@@ -20,12 +20,12 @@ use super::metadata::of_version;
 use crate::api::Api;
 use crate::body;
 use crate::call::Call;
-use crate::described::Parameters;
 use crate::failure::Failure;
-use crate::fields::{self, or_default};
 use crate::header_names::HEADER_LENGTH;
-use crate::path::Path;
-use crate::shared::{Served, Shared};
+use crate::json_body::{self, or_default};
+use crate::path_params::Path;
+use crate::reply_metadata::Parameters;
+use crate::state::{GatewayState, Served};
 
 /// Bytes that are reserved for the JSON of an answer.
 const JSON_BYTES: usize = 512;
@@ -94,7 +94,7 @@ struct Wanted {
 }
 
 pub(super) async fn model(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<GatewayState>>,
     Path(model): Path<String>,
     request: Request,
 ) -> Response<Body> {
@@ -106,7 +106,7 @@ pub(super) async fn model(
 }
 
 pub(super) async fn version(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<GatewayState>>,
     Path((model, version)): Path<(String, String)>,
     request: Request,
 ) -> Response<Body> {
@@ -136,7 +136,7 @@ pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Fail
     ))
 }
 
-async fn infer(shared: &Shared, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
+async fn infer(shared: &GatewayState, app: Arc<Served>, request: Request) -> Result<Response<Body>, Failure> {
     let (parts, body) = request.into_parts();
     let body = shared.read_body(&parts, body).await?;
     let header = parts.headers.get(&HEADER_LENGTH).cloned();
@@ -164,7 +164,7 @@ struct Read {
 
 fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> {
     let (json, mut rest) = binary::split(body, header)?;
-    let asked: Asked = fields::read(&json)?;
+    let asked: Asked = json_body::read(&json)?;
     if asked.inputs.len() > MAX_TENSORS {
         return Err(Failure::malformed(format!(
             "a request has at most {MAX_TENSORS} inputs"

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use super::{answer, json_response};
 use crate::failure::Failure;
-use crate::fields::{self, or_default};
 use crate::health::not_ready;
-use crate::path::Path;
-use crate::shared::{Served, Shared, TensorInfo};
+use crate::json_body::{self, or_default};
+use crate::path_params::Path;
+use crate::state::{GatewayState, Served, TensorInfo};
 
-type Apps = State<Arc<Shared>>;
+type Apps = State<Arc<GatewayState>>;
 
 pub(super) async fn model(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
     answer(shared.app(&model).map(|app| metadata(&app, &versions(&app))))
@@ -75,7 +75,7 @@ pub(super) async fn index(State(shared): Apps, request: Request) -> Response<Bod
         if body.trim_ascii().is_empty() {
             return Ok(Index::default());
         }
-        fields::read(&body)
+        json_body::read(&body)
     };
     let asked = match asked.await {
         Ok(asked) => asked,
@@ -114,7 +114,7 @@ pub(crate) fn versions(app: &Served) -> Vec<String> {
 }
 
 /// Returns the app, if it has that version.
-pub(crate) fn of_version(shared: &Shared, model: &str, version: &str) -> Result<Arc<Served>, Failure> {
+pub(crate) fn of_version(shared: &GatewayState, model: &str, version: &str) -> Result<Arc<Served>, Failure> {
     let app = shared.app(model)?;
     let known = versions(&app);
     if known.iter().any(|name| name == version) {

@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::health::{not_live, not_ready};
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// Returns the routes.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes() -> Router<Arc<GatewayState>> {
     Router::new()
         .route("/v2", get(server))
         .route("/v2/", get(server))
@@ -86,12 +86,12 @@ async fn server() -> Response<Body> {
     })))
 }
 
-async fn live(State(shared): State<Arc<Shared>>) -> Response<Body> {
+async fn live(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     state("live", not_live(&shared).await)
 }
 
 /// The specification's text says `live` for a server that is ready, KServe's client reads `ready`: both are sent.
-async fn ready(State(shared): State<Arc<Shared>>) -> Response<Body> {
+async fn ready(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     state("ready", not_ready(&shared))
 }
 

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::answer;
 use super::metadata::{of_version, versions};
-use crate::path::Path;
-use crate::shared::{Served, Shared};
-use crate::watch::Totals;
+use crate::app_state::Totals;
+use crate::path_params::Path;
+use crate::state::{GatewayState, Served};
 
-type Apps = State<Arc<Shared>>;
+type Apps = State<Arc<GatewayState>>;
 
 pub(super) async fn all(State(shared): Apps) -> Response<Body> {
     let stats: Vec<Value> = shared.apps().iter().flat_map(|app| of_app(app, None)).collect();

@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
+use super::formats_and_tools::Call;
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, Asked, Form, Head, put};
-use super::structured::Call;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object with the fields of a chat completion")]
@@ -62,12 +62,12 @@ enum Content {
     Empty,
 }
 
-pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = chat(&shared, request).await;
     answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
 }
 
-async fn chat(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
+async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Chat) =
         begin(shared, request, |asked: &Chat| asked.common.model.as_deref()).await?;
     asked.common.check()?;

@@ -8,8 +8,8 @@ use kaskade_models::Tensor;
 use kaskade_models::language::{REASONING, REASONING_TOKENS};
 use serde_json::{Value, json};
 
+use super::formats_and_tools;
 use super::sse::put;
-use super::structured;
 use crate::call::Call;
 use crate::failure::Failure;
 
@@ -42,7 +42,7 @@ pub(super) struct Choice {
     pub(super) top: Vec<Vec<(String, f64)>>,
     pub(super) finish: &'static str,
     /// Calls of tools.
-    pub(super) calls: Vec<structured::Call>,
+    pub(super) calls: Vec<formats_and_tools::Call>,
     /// The tokens of the prompt, if they were asked for.
     pub(super) prompt: Option<Prompt>,
     /// Tokens of the prompt, if the model counts them.
@@ -77,7 +77,7 @@ impl Choice {
             (Some(tokens), Some(logprobs)) => top(tokens, logprobs),
             _ => Vec::new(),
         };
-        let calls = structured::calls(reply);
+        let calls = formats_and_tools::calls(reply);
         let tokens = tokens.map(names).unwrap_or_default();
         let logprobs = probabilities
             .into_iter()

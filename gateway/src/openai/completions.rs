@@ -19,9 +19,9 @@ use crate::api::Api;
 use crate::body;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::fields;
+use crate::json_body;
 use crate::oip::json_response;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// Largest number of prompts times choices, and of texts, of one request.
 pub(super) const MAX_REQUESTS: usize = 2_048;
@@ -137,13 +137,13 @@ impl Prompt {
 
 /// Reads a body and finds its app.
 pub(super) async fn begin<T: DeserializeOwned + Send + 'static>(
-    shared: &Shared,
+    shared: &GatewayState,
     request: Request,
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = shared.read_body(&parts, body).await?;
-    let asked: T = body::process(body, |body| fields::read(body)).await?;
+    let asked: T = body::process(body, |body| json_body::read(body)).await?;
     let app = shared.app_or_only(model(&asked))?;
     let fallback = app.options.max_budget;
     let call = Call::new(app, &parts.headers, &parts.extensions, fallback)?;
@@ -156,12 +156,12 @@ pub(super) async fn answers(call: &Call, asked: &mut [Asked]) -> Result<Vec<Infe
     call.ask_all(requests.collect()).await
 }
 
-pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = complete(&shared, request).await;
     answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
 }
 
-async fn complete(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
+async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, mut asked): (_, Completion) = begin(shared, request, |asked: &Completion| {
         asked.common.model.as_deref()
     })

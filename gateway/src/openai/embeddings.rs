@@ -19,7 +19,7 @@ use super::completions::{Prompts, begin};
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// Names of the output that is an embedding, the first one found.
 const NAMES: [&str; 4] = ["embedding", "sentence_embedding", "embeddings", "pooled"];
@@ -117,12 +117,12 @@ pub(crate) fn prompt_name(name: Option<&str>) -> Result<Option<Tensor>, Failure>
     Ok(input.transpose()?)
 }
 
-pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = embed(&shared, request).await;
     answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
 }
 
-async fn embed(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
+async fn embed(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Embeddings) =
         begin(shared, request, |asked: &Embeddings| asked.model.as_deref()).await?;
     let in_base64 = match asked.encoding_format.as_deref() {

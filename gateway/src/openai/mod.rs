@@ -4,25 +4,25 @@ mod chat;
 mod choice;
 mod completions;
 mod embeddings;
-mod feed;
+mod formats_and_tools;
 mod models;
 mod responses;
 mod sampling;
 mod sse;
-mod structured;
+mod stream_events;
 
 use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::{get, post};
 
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 pub(crate) use embeddings::{embedding, normalise, of_dimensions, prompt_name};
 pub(crate) use sse::put;
 
 /// Returns the routes.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes() -> Router<Arc<GatewayState>> {
     Router::new()
         .route("/v1/models", get(models::all))
         .route("/v1/models/{model}", get(models::one))

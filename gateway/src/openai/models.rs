@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::choice::unix_seconds;
 use crate::api::Api;
 use crate::oip::json_response;
-use crate::path::Path;
-use crate::shared::{Served, Shared};
+use crate::path_params::Path;
+use crate::state::{GatewayState, Served};
 
-pub(super) async fn all(State(shared): State<Arc<Shared>>) -> Response<Body> {
+pub(super) async fn all(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let apps: Vec<Value> = shared.apps().iter().map(|app| describe(app)).collect();
     json_response(
         StatusCode::OK,
@@ -21,7 +21,10 @@ pub(super) async fn all(State(shared): State<Arc<Shared>>) -> Response<Body> {
     )
 }
 
-pub(super) async fn one(State(shared): State<Arc<Shared>>, Path(model): Path<String>) -> Response<Body> {
+pub(super) async fn one(
+    State(shared): State<Arc<GatewayState>>,
+    Path(model): Path<String>,
+) -> Response<Body> {
     match shared.app(&model) {
         Ok(app) => json_response(StatusCode::OK, describe(&app).to_string()),
         Err(failure) => failure.response(Api::OpenAi),

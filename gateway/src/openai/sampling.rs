@@ -8,7 +8,7 @@ use kaskade_models::{Datatype, Tensor};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::structured::{FormatAndTools, malformed};
+use super::formats_and_tools::{FormatAndTools, malformed};
 use crate::failure::Failure;
 
 /// Largest number of choices of one request.

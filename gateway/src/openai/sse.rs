@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, text_of};
-use super::feed::{self, Answer, Feed};
+use super::stream_events::{self, Answer, Feed};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
@@ -123,7 +123,7 @@ pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result
         events.take(index, piece);
         break;
     }
-    let mut response = feed::response(events);
+    let mut response = stream_events::response(events);
     response.headers_mut().extend(described);
     Ok(response)
 }

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use super::{Answered, ask_all, begin, characters, respond};
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::fields::or_default;
+use crate::json_body::or_default;
 use crate::openai::{embedding, normalise, of_dimensions, prompt_name};
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 #[derive(Deserialize)]
 struct Embed {
@@ -70,7 +70,7 @@ struct Similarity {
 }
 
 /// Answers `/embed`.
-pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Embed) = begin(&shared, request, |_| None).await?;
         let texts = asked.inputs.list();
@@ -83,7 +83,7 @@ pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) 
 }
 
 /// Answers `/similarity`.
-pub(super) async fn similarity(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn similarity(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Similarity) = begin(&shared, request, |_| None).await?;
         compared(&call, &asked.inputs, &asked.parameters).await

@@ -21,9 +21,9 @@ use super::{Answered, ask_all, call, characters, respond};
 use crate::body;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::fields::{self, or_default};
+use crate::json_body::{self, or_default};
 use crate::openai::embedding;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// The beginning of an image in JSON.
 const IMAGE_URL: &str = "data:image/";
@@ -61,7 +61,7 @@ struct Question {
 }
 
 /// Answers a request of any task.
-pub(super) async fn root(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn root(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (parts, body) = request.into_parts();
         let body = shared.read_body(&parts, body).await?;
@@ -69,7 +69,7 @@ pub(super) async fn root(State(shared): State<Arc<Shared>>, request: Request) ->
         if is_image(&parts, &body) {
             return of_image(&call, image_file(&body)?, false, &Parameters::default()).await;
         }
-        let asked: Asked = body::process(body, |body| fields::read(body)).await?;
+        let asked: Asked = body::process(body, |body| json_body::read(body)).await?;
         asked.parameters.check()?;
         match &asked.inputs {
             Inputs::Texts(texts) => match image_url(texts) {

@@ -23,15 +23,15 @@ use crate::api::Api;
 use crate::body;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::fields;
+use crate::json_body;
 use crate::oip::json_response;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 /// Largest number of texts of one request.
 const MAX_TEXTS: usize = 2_048;
 
 /// Returns the routes.
-pub(crate) fn routes() -> Router<Arc<Shared>> {
+pub(crate) fn routes() -> Router<Arc<GatewayState>> {
     Router::new()
         .route("/", post(hugging_face::root))
         .route("/predict", post(predict::create))
@@ -94,18 +94,18 @@ fn characters<'a>(texts: impl IntoIterator<Item = &'a String>) -> usize {
 
 /// Reads a body and finds its app: by the header, else by what the body names, else the only one.
 async fn begin<T: DeserializeOwned + Send + 'static>(
-    shared: &Shared,
+    shared: &GatewayState,
     request: Request,
     model: impl FnOnce(&T) -> Option<&str>,
 ) -> Result<(Call, T), Failure> {
     let (parts, body) = request.into_parts();
     let body = shared.read_body(&parts, body).await?;
-    let asked: T = body::process(body, |body| fields::read(body)).await?;
+    let asked: T = body::process(body, |body| json_body::read(body)).await?;
     Ok((call(shared, &parts, model(&asked))?, asked))
 }
 
 /// Finds the app of a request: by the header, else by what its body names, else the only one.
-fn call(shared: &Shared, parts: &Parts, named: Option<&str>) -> Result<Call, Failure> {
+fn call(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Call, Failure> {
     let header = parts.headers.get("x-kaskade-app");
     let header = header.and_then(|name| name.to_str().ok());
     let app = shared.app_or_only(header.or(named))?;

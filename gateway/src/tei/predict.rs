@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 use super::{Answered, ask_all, begin, characters, probabilities, respond, scores, softmax};
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::fields::or_default;
-use crate::shared::Shared;
+use crate::json_body::or_default;
+use crate::state::GatewayState;
 
 /// A text or a pair of texts, or many of them.
 #[derive(Deserialize)]
@@ -117,7 +117,7 @@ fn entities_of(reply: &InferReply, strategy: Option<&str>) -> Result<Option<Valu
 }
 
 /// Answers `/predict`.
-pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Predict) = begin(&shared, request, |_| None).await?;
         let (sequences, single) = match asked.inputs {

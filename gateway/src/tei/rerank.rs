@@ -15,9 +15,9 @@ use super::{Answered, MAX_TEXTS, ask_all, begin, characters, probabilities, resp
 use crate::api::Api;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::fields::or_default;
+use crate::json_body::or_default;
 use crate::oip::json_response;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 
 #[derive(Deserialize)]
 struct TeiRequest {
@@ -58,7 +58,7 @@ impl Document {
 }
 
 /// Answers as text-embeddings-inference does.
-pub(super) async fn texts(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn texts(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, TeiRequest) = begin(&shared, request, |_| None).await?;
         let call = call.of_many_parts();
@@ -79,7 +79,7 @@ pub(super) async fn texts(State(shared): State<Arc<Shared>>, request: Request) -
 }
 
 /// Answers as Cohere and Jina do.
-pub(super) async fn documents(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn documents(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, CohereRequest) =
             begin(&shared, request, |asked: &CohereRequest| asked.model.as_deref()).await?;

@@ -7,10 +7,10 @@ use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature}
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
+use super::formats_and_tools::{self, RawCall};
 use super::logprobs::Logprobs;
 use super::prompt::{Asked, MAX_TOKENS};
 use super::sampling::Sampling;
-use super::structured::{self, RawCall};
 use super::text::{self, Text};
 use super::{UsageField, malformed, or_default, stated, usage};
 use crate::endpoint::{Chat, ChatTask, Confidence, Style};
@@ -46,7 +46,7 @@ pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Pr
     body.insert(field.to_owned(), prompt);
     sampling.write(chat, &mut body);
     if let ChatTask::Generate = chat.task {
-        structured::write(chat, inputs, &mut body)?;
+        formats_and_tools::write(chat, inputs, &mut body)?;
     }
     let mut choices = 1;
     if let Confidence::Agreement { samples, .. } = chat.confidence {

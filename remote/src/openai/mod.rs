@@ -3,6 +3,7 @@
 pub(crate) mod chat;
 pub(crate) mod dialect;
 pub(crate) mod embeddings;
+mod formats_and_tools;
 pub(crate) mod judge;
 mod logprobs;
 pub(crate) mod prompt;
@@ -10,7 +11,6 @@ pub(crate) mod samples;
 mod sampling;
 mod stated;
 pub(crate) mod stream;
-mod structured;
 mod text;
 
 use kaskade_models::ModelError;

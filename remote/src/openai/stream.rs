@@ -11,8 +11,8 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::chat::{self, text_of};
+use super::formats_and_tools::RawCall;
 use super::logprobs::Logprobs;
-use super::structured::RawCall;
 use super::text::Text;
 use super::{UsageField, malformed, of_this_answer, or_default, stated, usage};
 use crate::endpoint::{Api, Chat};

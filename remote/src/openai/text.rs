@@ -3,9 +3,9 @@
 use kaskade_models::{Outputs, Tensor};
 use kaskade_policy::remote::agreement;
 
+use super::formats_and_tools::Calls;
 use super::logprobs::{Candidate, Logprobs, Place, label_of};
 use super::malformed;
-use super::structured::Calls;
 use crate::endpoint::{Chat, ChatTask};
 use crate::error::CallError;
 

@@ -15,7 +15,7 @@ use kaskade_actors::{App, ids, subjects};
 use kaskade_app::serving::overview::Counts;
 use kaskade_policy::plan::Plan;
 
-use super::super::target::Target;
+use crate::app_address::Target;
 
 /// One message, decoded.
 pub(super) enum Event {

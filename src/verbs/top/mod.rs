@@ -27,7 +27,7 @@ use self::feed::{Event, Feed};
 use self::screen::Key;
 use self::terminal::Terminal;
 use self::view::View;
-use super::target::{Target, TargetArgs};
+use crate::app_address::{Target, TargetArgs};
 use crate::args::Broker;
 use crate::output;
 

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::super::choice::{Choice, Usage, text_of};
-use super::super::feed::{self, Answer, Feed};
+use super::super::formats_and_tools::Call as ToolCall;
 use super::super::sse::put;
-use super::super::structured::Call as ToolCall;
+use super::super::stream_events::{self, Answer, Feed};
 use super::resource::{Resource, part, status};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
@@ -62,7 +62,7 @@ pub(super) async fn respond(
     };
     events.begin();
     events.take(0, first);
-    let mut response = feed::response(events);
+    let mut response = stream_events::response(events);
     response.headers_mut().extend(described);
     Ok(response)
 }

@@ -22,7 +22,7 @@ use super::sse::put;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 use resource::Resource;
 
 #[derive(Deserialize)]
@@ -70,12 +70,12 @@ enum Input {
     Items(Vec<Value>),
 }
 
-pub(super) async fn create(State(shared): State<Arc<Shared>>, request: Request) -> Response<Body> {
+pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = respond(&shared, request).await;
     answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
 }
 
-async fn respond(shared: &Shared, request: Request) -> Result<Response<Body>, Failure> {
+async fn respond(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Asked) =
         begin(shared, request, |asked: &Asked| asked.common.model.as_deref()).await?;
     let asked = asked.checked()?;

@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::choice::{Choice, unix_seconds};
+use super::super::formats_and_tools::{Call, FormatAndTools};
 use super::super::sse::put;
-use super::super::structured::{Call, FormatAndTools};
 use crate::failure::Failure;
 
 /// What all forms of a response share.

@@ -10,9 +10,9 @@ use ratatui::style::{Color, Stylize as _};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Sparkline, Table};
 
-use super::super::super::money;
 use super::super::view::View;
 use super::{block, certificates};
+use crate::money;
 
 /// Most lines of the wiring that are shown.
 const WIRING: usize = 9;

@@ -1,4 +1,4 @@
-//! `kaskade plan`: writes and deploys plans; `plan cascade` is here.
+//! `kaskade plan cascade`: plans a confidence cascade.
 
 use std::iter::once;
 use std::path::{Path, PathBuf};
@@ -17,28 +17,13 @@ use crate::args::{GuaranteeArgs, Overwrite};
 use crate::failure::Usage;
 use crate::output;
 
-/// Plans a cascade, gears, a pipeline, a placement or a cache, and deploys plans.
-#[derive(Debug, clap::Subcommand)]
-pub(crate) enum Planner {
-    Cascade(Cascade),
-    Gears(Box<super::gears::Args>),
-    Pipeline(super::pipeline::Args),
-    Placement(Box<super::placement::Args>),
-    Cache(Box<super::cache::Args>),
-    Request(super::replan::Args),
-    Apply(super::deploy::Apply),
-    Get(super::deploy::Get),
-    History(super::deploy::History),
-    Rollback(super::deploy::Rollback),
-}
-
 /// Plans a confidence cascade (HybridServe).
 ///
 /// The planner finds the accuracy-energy frontier, picks a point on it, drops variants that are not worth their cost and adds skip
 /// connections that are. The same profile, options and seed give the same plan.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
-pub(crate) struct Cascade {
+pub(crate) struct Args {
     /// Profile, as `kaskade profile` writes it.
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
@@ -126,7 +111,7 @@ struct Report<'a> {
     planned: &'a CascadePlan,
 }
 
-impl Cascade {
+impl Args {
     /// Returns the objective: that of the flags, or else the guarantee of the app.
     fn objective(&self, app: Option<&App>) -> anyhow::Result<Objective> {
         let aim = match self.objective {
@@ -147,7 +132,7 @@ impl Cascade {
 }
 
 /// Plans a cascade, writes and prints it.
-pub(crate) fn cascade(args: &Cascade) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.app.as_deref().map(App::load_to_plan).transpose()?;

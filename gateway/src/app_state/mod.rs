@@ -1,7 +1,7 @@
 //! Follows an app on the bus: heartbeats, energy reports, gear shifts, plans and the counters of its ingresses.
 
-mod follow;
 mod snapshot;
+mod subscriptions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use crate::overview::{AppSnapshot, Overview};
 
 use snapshot::Listed;
 
-pub(crate) use follow::follow;
+pub(crate) use subscriptions::follow;
 
 /// Errors that are kept.
 const ERRORS: usize = 50;
@@ -35,7 +35,7 @@ const WINDOW: usize = 10;
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
 /// What a gateway knows of an app. Cheap to share.
-pub(crate) struct Watched {
+pub(crate) struct AppState {
     pub(crate) app: String,
     state: Mutex<State>,
     /// The newest update of the dashboard with its number, once per second while it is subscribed to.
@@ -142,7 +142,7 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Watched {
+impl AppState {
     pub(crate) fn new(app: &str) -> Self {
         Self {
             app: app.to_owned(),

@@ -16,7 +16,7 @@ use kaskade_app::serving;
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
 
-use super::target::TargetArgs;
+use crate::app_address::TargetArgs;
 use crate::args::{Broker, Overwrite};
 use crate::output;
 

@@ -6,11 +6,11 @@ use kaskade_policy::remote::price::Cost;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::app_state::Joules;
 use crate::header_names;
-use crate::watch::Joules;
 
 /// How a request was answered.
-pub(crate) struct Described<'a> {
+pub(crate) struct ReplyMetadata<'a> {
     reply: &'a InferReply,
     /// The stages that it passed, in order: `small>large`.
     hops: String,
@@ -38,7 +38,7 @@ pub(crate) struct Parameters<'a> {
     stage: &'a str,
 }
 
-impl<'a> Described<'a> {
+impl<'a> ReplyMetadata<'a> {
     /// Describes a reply whose energy is known or not.
     pub(crate) fn new(reply: &'a InferReply, joules: Option<Joules>) -> Self {
         let hops: Vec<&str> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();

@@ -18,7 +18,7 @@ use crate::grpc_status;
 use crate::permits::Permits;
 
 /// The body of a request whose bytes are counted until the request has ended.
-pub(crate) struct Arriving {
+pub(crate) struct LimitedBody {
     body: Body,
     /// One permit per byte that the gateway may hold.
     room: Arc<Semaphore>,
@@ -31,7 +31,7 @@ pub(crate) struct Arriving {
     missing: usize,
 }
 
-impl Arriving {
+impl LimitedBody {
     pub(crate) const fn new(
         body: Body,
         room: Arc<Semaphore>,
@@ -81,7 +81,7 @@ pub(crate) fn take_room(room: &Arc<Semaphore>, permits: &Permits, bytes: usize) 
     Ok(())
 }
 
-impl HttpBody for Arriving {
+impl HttpBody for LimitedBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -13,17 +13,17 @@ use kaskade_actors::wire::{InferReply, InferRequest, MAX_TENSORS};
 use kaskade_models::{Datatype, Tensor};
 use tokio::sync::{Semaphore, watch};
 
-use crate::arriving::take_room;
+use crate::app_state::AppState;
 use crate::body;
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
+use crate::latency::LatencyHistograms;
+use crate::limited_body::take_room;
 use crate::permits::{InProgress, Permits};
 use crate::tenant::Tenant;
-use crate::times::Times;
-use crate::watch::Watched;
 
 /// What all requests share.
-pub(crate) struct Shared {
+pub(crate) struct GatewayState {
     pub(crate) limits: Limits,
     pub(crate) tenants: Vec<Arc<Tenant>>,
     /// The permits of requests in progress.
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     apps: RwLock<BTreeMap<String, Arc<Served>>>,
 }
 
-impl Shared {
+impl GatewayState {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             in_progress: Arc::new(InProgress::new(limits.max_in_flight)),
@@ -97,7 +97,7 @@ impl Shared {
     /// Returns the app of that name; without a name, the only app.
     ///
     /// # Errors
-    /// As [`Shared::app`]; also without a name if there is not exactly one app.
+    /// As [`GatewayState::app`]; also without a name if there is not exactly one app.
     pub(crate) fn app_or_only(&self, name: Option<&str>) -> Result<Arc<Served>, Failure> {
         if let Some(name) = name {
             return self.app(name);
@@ -118,15 +118,15 @@ pub(crate) struct Served {
     pub(crate) options: AppOptions,
     pub(crate) client: Client,
     pub(crate) bus: Bus,
-    pub(crate) watched: Arc<Watched>,
-    pub(crate) times: Arc<Times>,
-    learned: RwLock<Learned>,
+    pub(crate) watched: Arc<AppState>,
+    pub(crate) times: Arc<LatencyHistograms>,
+    learned: RwLock<ObservedSignature>,
     pub(crate) since: Instant,
 }
 
 /// The tensors that answered requests had.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Learned {
+pub(crate) struct ObservedSignature {
     /// Inputs by name.
     pub(crate) inputs: Vec<TensorInfo>,
     /// Outputs by name.
@@ -142,7 +142,7 @@ pub(crate) struct TensorInfo {
 }
 
 impl Served {
-    pub(crate) fn new(options: AppOptions, client: Client, bus: Bus, watched: Arc<Watched>) -> Self {
+    pub(crate) fn new(options: AppOptions, client: Client, bus: Bus, watched: Arc<AppState>) -> Self {
         Self {
             options,
             client,
@@ -155,7 +155,7 @@ impl Served {
     }
 
     /// Returns the tensors of answered requests.
-    pub(crate) fn learned(&self) -> Learned {
+    pub(crate) fn learned(&self) -> ObservedSignature {
         self.learned
             .read()
             .unwrap_or_else(PoisonError::into_inner)

@@ -17,7 +17,7 @@ pub(crate) enum Outcome<R, T> {
     /// It is answered, or has failed.
     Done(T),
     /// The app had no room for it: it is run again later.
-    Later(R),
+    Requeue(R),
 }
 
 /// Runs the parts of a request together, and returns what each gives with its number, in the order in which they end.
@@ -25,7 +25,7 @@ pub(crate) enum Outcome<R, T> {
 /// The first part uses the permits of the client's request. Each further one has permits of its own while it runs; if there are none,
 /// it waits until another part of the same request has ended. So does a part that the app had no room for: as many run as it had room
 /// for, and one more with each that is answered. Every part counts for the rate of the tenant.
-pub(crate) fn together<R, T, F, Run>(
+pub(crate) fn run_subrequests<R, T, F, Run>(
     permits: Option<Permits>,
     requests: Vec<R>,
     run: Run,
@@ -38,7 +38,7 @@ where
         permits.count(requests.len().saturating_sub(1));
     }
     let most = permits.as_ref().map_or(usize::MAX, Permits::share);
-    let parts = Parts {
+    let parts = Subrequests {
         share: most,
         most,
         pause: None,
@@ -67,7 +67,7 @@ where
                         parts.pause = None;
                         return Some(((number, output), (parts, running)));
                     }
-                    Outcome::Later(request) => {
+                    Outcome::Requeue(request) => {
                         parts.waiting.push_front((number, request));
                         parts.most = running.len().max(1);
                         if running.is_empty() {
@@ -87,7 +87,7 @@ fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + share / 2.0)
 }
 
-struct Parts<R, Run> {
+struct Subrequests<R, Run> {
     waiting: VecDeque<(usize, R)>,
     run: Run,
     /// Most parts that run together.
@@ -101,7 +101,7 @@ struct Parts<R, Run> {
     free: Vec<Permits>,
 }
 
-impl<R, T, F: Future<Output = Outcome<R, T>>, Run: Fn(usize, R) -> F> Parts<R, Run> {
+impl<R, T, F: Future<Output = Outcome<R, T>>, Run: Fn(usize, R) -> F> Subrequests<R, Run> {
     /// Returns the next part if there are permits for it. A part gives its permits back with its outcome.
     fn next(
         &mut self,
@@ -136,7 +136,7 @@ mod tests {
             async move {
                 if inside.get() == 3 {
                     refused.set(refused.get() + 1);
-                    return Outcome::Later(request);
+                    return Outcome::Requeue(request);
                 }
                 inside.set(inside.get() + 1);
                 most.set(most.get().max(inside.get()));
@@ -145,7 +145,7 @@ mod tests {
                 Outcome::Done(request * 10)
             }
         };
-        let mut answers: Vec<(usize, usize)> = together(None, (0..100).collect(), run).collect().await;
+        let mut answers: Vec<(usize, usize)> = run_subrequests(None, (0..100).collect(), run).collect().await;
         answers.sort_unstable();
         assert!(
             answers
@@ -166,12 +166,12 @@ mod tests {
             tries.borrow_mut().push(began.elapsed());
             let full = began.elapsed() < Duration::from_secs(3);
             ready(if full {
-                Outcome::Later(request)
+                Outcome::Requeue(request)
             } else {
                 Outcome::Done(request)
             })
         };
-        let answers: Vec<(usize, usize)> = together(None, vec![7], run).collect().await;
+        let answers: Vec<(usize, usize)> = run_subrequests(None, vec![7], run).collect().await;
         assert_eq!(answers, [(0, 7)]);
         let tries = tries.into_inner();
         assert!((8..20).contains(&tries.len()), "{tries:?}");
@@ -183,12 +183,12 @@ mod tests {
         let began = tokio::time::Instant::now();
         let run = |_: usize, request: usize| {
             ready(if began.elapsed().is_zero() {
-                Outcome::Later(request)
+                Outcome::Requeue(request)
             } else {
                 Outcome::Done(request)
             })
         };
-        let answers: Vec<(usize, usize)> = together(None, (0..100).collect(), run).collect().await;
+        let answers: Vec<(usize, usize)> = run_subrequests(None, (0..100).collect(), run).collect().await;
         assert_eq!(answers.len(), 100);
         assert!(began.elapsed() <= 2 * PAUSES[0], "{:?}", began.elapsed());
     }

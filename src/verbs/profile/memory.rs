@@ -77,7 +77,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     for member in members {
         for index in 0..of {
             let slice = Slice::new(index, of)?;
-            weighed.push(apart(&args.app, &member.name, slice, &batches)?);
+            weighed.push(in_subprocess(&args.app, &member.name, slice, &batches)?);
             progress.advance(1);
         }
     }
@@ -120,7 +120,7 @@ fn as_text(weighed: &[MeasuredMemory], batches: &[u32]) -> String {
 ///
 /// # Errors
 /// When the process does not start, or with its message when it fails.
-pub(crate) fn apart(
+pub(crate) fn in_subprocess(
     app: &Path,
     variant: &str,
     slice: Slice,

@@ -4,7 +4,7 @@ use kaskade_actors::metrics::histogram::Histogram;
 
 /// Histograms of an app's requests, seconds.
 #[derive(Debug)]
-pub(crate) struct Times {
+pub(crate) struct LatencyHistograms {
     /// From the request to the complete answer.
     pub(crate) request: Histogram,
     /// From a streamed request to its first token.
@@ -13,7 +13,7 @@ pub(crate) struct Times {
     pub(crate) per_token: Histogram,
 }
 
-impl Default for Times {
+impl Default for LatencyHistograms {
     fn default() -> Self {
         Self {
             request: Histogram::of_times(),

@@ -10,7 +10,7 @@ use kaskade_app::config::scalar::Span;
 use kaskade_app::load::trace_args::positive;
 use kaskade_app::serving;
 
-use super::target::{Target, TargetArgs};
+use crate::app_address::{Target, TargetArgs};
 use crate::args::Broker;
 use crate::output;
 

@@ -1,5 +1,8 @@
 //! `kaskade profile`: measures the variants of an app, for planners.
 
+mod channels;
+mod memory;
+
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -11,7 +14,6 @@ use kaskade_app::measure::{Judge, Profiler, text};
 use kaskade_app::report;
 use serde::Serialize;
 
-use super::{channels, weigh};
 use crate::args::Overwrite;
 use crate::output;
 
@@ -78,14 +80,14 @@ fn judge(written: &str) -> Result<Judge, String> {
 /// Measurements of one kind only.
 #[derive(Debug, clap::Subcommand)]
 enum Part {
-    Memory(weigh::Args),
+    Memory(memory::Args),
     Channels(channels::Args),
 }
 
 /// Measures and writes the profile.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.part {
-        Some(Part::Memory(args)) => return weigh::run(args),
+        Some(Part::Memory(args)) => return memory::run(args),
         Some(Part::Channels(args)) => return channels::run(args),
         None => {}
     }
@@ -108,8 +110,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         report::write_file(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
         return show(args, &pipeline, &text::pipeline(&pipeline));
     }
-    let profile = profiler
-        .run_with_memory(|member, batches| weigh::apart(file, &member.name, Slice::WHOLE, batches))?;
+    let profile = profiler.run_with_memory(|member, batches| {
+        memory::in_subprocess(file, &member.name, Slice::WHOLE, batches)
+    })?;
     report::write_file(&args.out, &profile.to_json()?)?;
     show(args, &profile, &text::profile(&profile))
 }

@@ -18,9 +18,9 @@ use kaskade_actors::wire::{
 };
 use kaskade_actors::{App, ids, subjects};
 
-use super::{HISTORY, Point, Shift, WINDOW, Watched, Ways, now_ms};
+use super::{AppState, HISTORY, Point, Shift, WINDOW, Ways, now_ms};
+use crate::latency::LatencyHistograms;
 use crate::overview::Counts;
-use crate::times::Times;
 
 /// Heartbeats of one actor are decoded at most this often; actors send ten per second.
 const DECODE: Duration = Duration::from_millis(500);
@@ -48,8 +48,8 @@ enum News {
 pub(crate) async fn follow(
     bus: &Bus,
     app: &App,
-    watched: &Arc<Watched>,
-    times: Arc<Times>,
+    watched: &Arc<AppState>,
+    times: Arc<LatencyHistograms>,
 ) -> Result<(), BusError> {
     let inbox = bus.client().new_inbox();
     let [_, question, _] = subjects::discovery("STATS", app.name(), &ids::unique_token())?;
@@ -105,7 +105,7 @@ pub(crate) async fn follow(
 }
 
 /// Follows the plan store; without one, the wiring stays unknown.
-async fn plans(bus: Bus, app: App, watched: Arc<Watched>) {
+async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
     loop {
         let followed = async {
             let Some(store) = store::find(&bus, &app).await? else {
@@ -128,7 +128,7 @@ async fn plans(bus: Bus, app: App, watched: Arc<Watched>) {
 }
 
 /// Adds a message; ignores one that cannot be decoded, such as that of another version.
-fn take(watched: &Watched, decoded: &mut HashMap<String, Instant>, news: &News) {
+fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, news: &News) {
     match news {
         News::Beat(message) => {
             let at = decoded.get(message.subject.as_str());
@@ -181,7 +181,7 @@ fn take(watched: &Watched, decoded: &mut HashMap<String, Instant>, news: &News) 
 }
 
 /// Adds the counters of an ingress from its statistics as a NATS service.
-fn stats(watched: &Watched, payload: &[u8]) {
+fn stats(watched: &AppState, payload: &[u8]) {
     let Ok(stats) = serde_json::from_slice::<Stats>(payload) else {
         return;
     };
@@ -208,7 +208,7 @@ fn stats(watched: &Watched, payload: &[u8]) {
 }
 
 /// Closes a second: computes the overview, adds a point of history, sends an update. Returns the times until now.
-fn tick(watched: &Watched, times: &Times, before: &histogram::Counts) -> histogram::Counts {
+fn tick(watched: &AppState, times: &LatencyHistograms, before: &histogram::Counts) -> histogram::Counts {
     let until_now = times.request.read();
     let last = until_now.since(before);
     let mut state = watched.state();

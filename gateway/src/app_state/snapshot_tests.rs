@@ -3,7 +3,7 @@ use std::time::{Duration, Instant};
 use kaskade_actors::wire::{Beat, IngressState, ReplicaBeat};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::super::{HISTORY, Point, Watched};
+use super::super::{AppState, HISTORY, Point};
 use super::*;
 
 /// Processor time of this thread.
@@ -13,7 +13,7 @@ fn thread_time() -> Duration {
 }
 
 /// Ten workers with a hundred replicas each, of which every `step`-th has another queue than before.
-fn beat(watched: &Watched, round: u32, step: usize) {
+fn beat(watched: &AppState, round: u32, step: usize) {
     for worker in 0..10 {
         let replicas = (0..100_usize).map(|number| ReplicaBeat {
             id: format!("variant-{worker}-replica-{number}"),
@@ -46,8 +46,8 @@ fn point() -> Point {
 }
 
 /// An app with a thousand replicas and a full history.
-fn thousand() -> Watched {
-    let watched = Watched::new("a");
+fn thousand() -> AppState {
+    let watched = AppState::new("a");
     beat(&watched, 0, 1);
     watched.state().history.extend((0..HISTORY).map(|_| point()));
     watched
@@ -92,7 +92,7 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
 
 #[test]
 fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
-    let watched = Watched::new("a");
+    let watched = AppState::new("a");
     watched.state().beat(Beat {
         actor: "w".to_owned(),
         replicas: vec![ReplicaBeat {

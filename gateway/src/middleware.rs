@@ -14,18 +14,18 @@ use kaskade_actors::ids;
 use kaskade_actors::wire::headers::check_request_id;
 
 use crate::api::{Api, is_grpc_probe, is_grpc_stream};
-use crate::arriving::Arriving;
 use crate::body::{Coding, compressed};
 use crate::cors;
 use crate::failure::Failure;
 use crate::header_names;
+use crate::limited_body::LimitedBody;
 use crate::permits::Permits;
-use crate::shared::Shared;
+use crate::state::GatewayState;
 use crate::tenant::Tenant;
 use crate::trace::HttpSpan;
 
 /// Returns the tenant whose key the request carries.
-fn tenant<'a>(shared: &'a Shared, headers: &HeaderMap) -> Result<Option<&'a Arc<Tenant>>, Failure> {
+fn tenant<'a>(shared: &'a GatewayState, headers: &HeaderMap) -> Result<Option<&'a Arc<Tenant>>, Failure> {
     if shared.tenants.is_empty() {
         return Ok(None);
     }
@@ -57,7 +57,7 @@ fn is_open(path: &str) -> bool {
 
 /// The routes behind the guard.
 pub(crate) struct Guarded {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<GatewayState>,
     pub(crate) routes: TowerToHyperService<Router>,
 }
 
@@ -127,13 +127,13 @@ impl Guarded {
 }
 
 /// Counts the bytes of a request's body as they arrive. Each message of a stream counts by itself, until it is answered.
-fn count(shared: &Shared, request: Request, permits: Permits) -> Request {
+fn count(shared: &GatewayState, request: Request, permits: Permits) -> Request {
     let path = request.uri().path();
     if is_grpc_stream(path) {
         return request;
     }
     let pause = (Api::of(path) == Api::Grpc).then_some(shared.limits.body_pause);
-    request.map(|body| Body::new(Arriving::new(body, Arc::clone(&shared.bodies), permits, pause)))
+    request.map(|body| Body::new(LimitedBody::new(body, Arc::clone(&shared.bodies), permits, pause)))
 }
 
 /// Returns the client's id of the request, or a new one.
@@ -146,7 +146,7 @@ fn request_id(headers: &HeaderMap) -> String {
 }
 
 fn admit(
-    shared: &Shared,
+    shared: &GatewayState,
     headers: &HeaderMap,
     path: &str,
     method: &Method,
