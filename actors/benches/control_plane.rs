@@ -23,7 +23,7 @@ use kaskade_actors::bus::{BusConfig, PlanStorage};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::plan::single;
 use kaskade_actors::stage::worker::WorkerConfig;
-use kaskade_actors::wire::{Beat, IngressState, Message as _, ReplicaBeat};
+use kaskade_actors::wire::{Heartbeat, IngressState, Message as _, ReplicaBeat};
 use kaskade_actors::{App, Node, NodeConfig, Service};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::plan::{Batching, Plan, Replica};
@@ -170,7 +170,7 @@ async fn light(port: u16, number: usize) -> Result<(), Failure> {
     let hello = format!("CONNECT {{\"verbose\":false}}\r\nSUB {} 1\r\n", app.ingresses());
     stream.write_all(hello.as_bytes()).await?;
     let subject = app.beat(&format!("w{number}"))?;
-    let mut beat = Beat {
+    let mut beat = Heartbeat {
         actor: format!("w{number}"),
         kind: "worker".to_owned(),
         epoch: 1,
@@ -181,7 +181,7 @@ async fn light(port: u16, number: usize) -> Result<(), Failure> {
             variant: "only".to_owned(),
             ..ReplicaBeat::default()
         }],
-        ..Beat::default()
+        ..Heartbeat::default()
     };
     let mut period = tokio::time::interval(BEAT);
     let mut received = vec![0; 4 << 10];

@@ -11,7 +11,7 @@
 //! | [`bus`] | the connection to the broker, and the queue of outgoing messages |
 //! | [`metrics`] | every metric: its name, unit and counter |
 //! | [`plan`] | the plan store, and the plan versions that a process knows |
-//! | `watched` | what the ingresses of a process count of the cascades that answer |
+//! | `audit_counts` | what the ingresses of a process count of the cascades that answer |
 //! | [`dispatch`] | mailbox or subject: dispatcher, deliveries, exits, fan-out, subscriptions |
 //! | [`ingress`] | admission, requests in flight, replies, durable requests |
 //! | [`stage`] | the worker, batchers, generators, device leases |
@@ -23,6 +23,7 @@
 //! A folder never imports one below it in this table. The embedded broker is the crate `kaskade_broker`.
 
 mod actor;
+mod audit_counts;
 pub mod bus;
 pub mod client;
 pub mod clock;
@@ -39,7 +40,6 @@ pub mod shutdown;
 pub mod stage;
 pub mod subjects;
 pub mod supervision;
-mod watched;
 pub mod wire;
 
 pub use client::Client;

@@ -6,7 +6,7 @@ use std::alloc::System;
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Beat, ContentType, Done, InferReply, InferRequest, Message, StageRequest, decode_infer,
+    ContentType, Done, Heartbeat, InferReply, InferRequest, Message, StageRequest, decode_infer,
 };
 use proptest::prelude::*;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -32,7 +32,7 @@ fn decode_as_everything(bytes: &Bytes) {
     let _ = InferReply::decode(bytes);
     let _ = StageRequest::decode(bytes);
     let _ = Done::decode(bytes);
-    let _ = Beat::decode(bytes);
+    let _ = Heartbeat::decode(bytes);
     let _ = decode_infer(ContentType::Json, bytes);
 }
 

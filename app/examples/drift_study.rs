@@ -20,11 +20,13 @@ use kaskade_app::planning;
 use kaskade_models::{DeviceChoice, Inputs, Tensor};
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
+use kaskade_policy::certificate_monitor::{
+    self, Audit, AuditSettings, CertificateMonitor, Counts, Finding, MonitorConfig, Room, Sampler,
+};
 use kaskade_policy::confidence::Scores;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use kaskade_policy::routing::{self, Route};
-use kaskade_policy::watch::{self, Audit, AuditSettings, Counts, Finding, Room, Sampler, Watch, WatchConfig};
 use rand::seq::IndexedRandom as _;
 use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
@@ -121,7 +123,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let study = json!({
         "command": "cargo run --release -p kaskade-app --example drift_study",
-        "max_loss": MAX_LOSS, "confidence": 0.95, "alpha": WatchConfig::default().alpha, "seeds": seeds, "phases": PHASES,
+        "max_loss": MAX_LOSS, "confidence": 0.95, "alpha": MonitorConfig::default().alpha, "seeds": seeds, "phases": PHASES,
         "look_every_requests": LOOK, "cascades": list.cascades.len(), "rows": rows,
     });
     std::fs::write("drift.json", serde_json::to_string_pretty(&study)? + "\n")?;
@@ -210,7 +212,7 @@ struct Run {
 fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
     let mut run = Run::default();
     let Some(list) = &plan.certified else { return run };
-    let mut watch = Watch::new(list, WatchConfig::default());
+    let mut watch = CertificateMonitor::new(list, MonitorConfig::default());
     let mut sampler = Sampler::new(AuditSettings::of_share(share), seed);
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let (mut counts, mut since_move) = (Counts::default(), Vec::new());
@@ -239,13 +241,14 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
             }
         }
         if is_chosen && let Some(audit) = Audit::of(plan, gear, &live.variant) {
-            let ask = |gear: u32| walk(gear).map(|walk| watch::Answer::Number(walk.answer.class));
+            let ask =
+                |gear: u32| walk(gear).map(|walk| certificate_monitor::Answer::Number(walk.answer.class));
             run.audits += u64::from(audit.largest.is_some());
             let (largest, probe) = (
                 audit.largest.and_then(ask),
                 audit.probe.and_then(|(_, gear)| ask(gear)),
             );
-            let live = watch::Answer::Number(live.answer.class);
+            let live = certificate_monitor::Answer::Number(live.answer.class);
             audit.count(&mut counts, &live, largest.as_ref(), probe.as_ref());
         }
         note(&mut run, (request, corrupt), live.answer.right, &mut since_move);

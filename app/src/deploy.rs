@@ -7,7 +7,7 @@ use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig, BusError};
 use kaskade_actors::plan::store::{self, HistoryEntry, PlanStore, StoreError};
 use kaskade_actors::subjects::{self, SubjectError};
-use kaskade_actors::wire::{Beat, IngressState, Message as _};
+use kaskade_actors::wire::{Heartbeat, IngressState, Message as _};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::rollout::{Behind, Rollout};
 use thiserror::Error;
@@ -317,7 +317,7 @@ impl Deployment {
                     let now = self.now_us();
                     self.rollout.record(&state.ingress, state.admits, state.gone, now);
                 },
-                Some(message) = self.beats.next() => if let Ok(beat) = Beat::decode(&message.payload) {
+                Some(message) = self.beats.next() => if let Ok(beat) = Heartbeat::decode(&message.payload) {
                     failures.record(epoch, beat, Instant::now());
                 },
                 () = tokio::time::sleep(CHECK) => {}
@@ -348,7 +348,7 @@ impl Deployment {
         let mut newest = 0;
         let listening = async {
             while let Some(message) = beats.next().await {
-                if let Ok(beat) = Beat::decode(&message.payload) {
+                if let Ok(beat) = Heartbeat::decode(&message.payload) {
                     newest = newest.max(beat.epoch);
                 }
             }
@@ -366,7 +366,7 @@ struct Failures {
 }
 
 impl Failures {
-    fn record(&mut self, epoch: u64, beat: Beat, now: Instant) {
+    fn record(&mut self, epoch: u64, beat: Heartbeat, now: Instant) {
         if beat.in_place != epoch || beat.failed.is_empty() {
             self.of.remove(&beat.actor);
             return;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use kaskade_actors::metrics;
-use kaskade_actors::wire::{Beat, EnergyReport, GearShift, ModelEnergy, Tokens, WatchReport};
+use kaskade_actors::wire::{CertificateReport, EnergyReport, GearShift, Heartbeat, ModelEnergy, Tokens};
 use kaskade_policy::energy;
 use kaskade_policy::remote::price::CostSource;
 
@@ -82,9 +82,9 @@ impl<T> ReportHistory<T> {
 pub struct Overview {
     energy: BTreeMap<String, ReportHistory<EnergyReport>>,
     counts: BTreeMap<String, ReportHistory<Counts>>,
-    beats: BTreeMap<String, ReportHistory<Beat>>,
+    beats: BTreeMap<String, ReportHistory<Heartbeat>>,
     gear: Option<GearShift>,
-    certificates: Option<WatchReport>,
+    certificates: Option<CertificateReport>,
 }
 
 impl Overview {
@@ -101,7 +101,7 @@ impl Overview {
     }
 
     /// Adds the heartbeat of an actor.
-    pub fn beat(&mut self, now: Duration, beat: Beat) {
+    pub fn beat(&mut self, now: Duration, beat: Heartbeat) {
         let told = self.beats.entry(beat.actor.clone()).or_default();
         told.add(now, beat, |_, _| true);
     }
@@ -112,7 +112,7 @@ impl Overview {
     }
 
     /// Sets what is known of the plan's certificates.
-    pub fn watched(&mut self, report: WatchReport) {
+    pub fn watched(&mut self, report: CertificateReport) {
         self.certificates = Some(report);
     }
 

@@ -189,11 +189,11 @@ fn replicas_are_counted_by_their_beats() {
         ("w0", vec![replica("a", 2), replica("b", 0)]),
         ("w1", vec![replica("c", 1)]),
     ] {
-        let beat = Beat {
+        let beat = Heartbeat {
             actor: actor.into(),
             epoch: 7,
             replicas,
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         overview.beat(at(1), beat);
     }
@@ -217,16 +217,16 @@ fn rates_look_back_a_few_seconds_and_no_further() {
 
 #[test]
 fn what_was_found_about_another_plan_is_not_shown() {
-    let beat = |epoch| Beat {
+    let beat = |epoch| Heartbeat {
         actor: "worker".to_owned(),
         epoch,
-        ..Beat::default()
+        ..Heartbeat::default()
     };
     let mut overview = Overview::default();
     overview.beat(at(1), beat(3));
-    overview.watched(WatchReport {
+    overview.watched(CertificateReport {
         epoch: 3,
-        ..WatchReport::default()
+        ..CertificateReport::default()
     });
     assert!(overview.snapshot("app", at(1)).certificates.is_some());
     overview.beat(at(2), beat(4));

@@ -1,37 +1,37 @@
-//! The watch of the running plan's certificates, as the shifter runs it. The policy is [`kaskade_policy::watch`].
+//! The watch of the running plan's certificates, as the shifter runs it. The policy is [`kaskade_policy::certificate_monitor`].
 //!
 //! Every ingress process counts its audits, labels and stages, and publishes the counts every second. The shifter of every process adds
 //! up what it receives, so that any of them can take the lead; the leading one decides, and publishes the limit with its counts.
 
 use std::sync::Arc;
 
+use kaskade_policy::certificate_monitor::{CertificateMonitor, Counts, Evidence, Finding, MonitorConfig};
 use kaskade_policy::plan::Plan;
-use kaskade_policy::watch::{Counts, Evidence, Finding, Watch, WatchConfig};
 
 use crate::{
+    audit_counts::AuditCounts,
     dispatch::dispatcher::Dispatcher,
     metrics::Metrics,
-    metrics::watch::FindingKind,
+    metrics::certificates::FindingKind,
     plan::versions::PlanVersion,
     subjects::event::{AUDITED, CERTIFICATE, WATCH},
-    watched::Watched,
-    wire::{AuditReport, CertificateNotice, Found, WatchReport},
+    wire::{AuditReport, CertificateFinding, CertificateNotice, CertificateReport},
 };
 
 /// The certificates of the running plan.
 pub(super) struct Certificates {
     ingress: String,
-    watched: Arc<Watched>,
+    watched: Arc<AuditCounts>,
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     epoch: u64,
-    watch: Option<Watch>,
+    watch: Option<CertificateMonitor>,
 }
 
 impl Certificates {
     pub(super) fn new(
         ingress: &str,
-        watched: Arc<Watched>,
+        watched: Arc<AuditCounts>,
         dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
     ) -> Self {
@@ -48,12 +48,12 @@ impl Certificates {
     /// Watches another plan; what was refuted on the same samples before stays so.
     pub(super) fn adopt(&mut self, version: &PlanVersion) {
         self.epoch = version.epoch;
-        let config = WatchConfig::default();
+        let config = MonitorConfig::default();
         let before = self.watch.take();
         let list = version.plan.certified.as_ref();
         self.watch = list.map(|list| match &before {
-            Some(before) => Watch::succeeding(list, config, before),
-            None => Watch::new(list, config),
+            Some(before) => CertificateMonitor::succeeding(list, config, before),
+            None => CertificateMonitor::new(list, config),
         });
         self.metrics.watch(|metrics| metrics.reported(None));
     }
@@ -113,7 +113,7 @@ impl Certificates {
         }
         let report = limit.and_then(|limit| {
             let standings = self.watch.as_ref()?.standings();
-            Some(WatchReport {
+            Some(CertificateReport {
                 epoch: self.epoch,
                 limit,
                 cascades: standings.into_iter().map(Into::into).collect(),
@@ -155,7 +155,7 @@ impl Certificates {
                     by,
                     "a certificate no longer holds; a safer cascade runs"
                 );
-                let found = Found::Refuted {
+                let found = CertificateFinding::Refuted {
                     from: from as u32,
                     to: to as u32,
                     by: by.to_owned(),
@@ -169,7 +169,7 @@ impl Certificates {
                     to,
                     "a certificate holds again; a cheaper cascade runs"
                 );
-                let found = Found::Restored {
+                let found = CertificateFinding::Restored {
                     from: from as u32,
                     to: to as u32,
                 };
@@ -183,7 +183,7 @@ impl Certificates {
                     stage,
                     "the inputs have drifted: a stage defers or is confident otherwise than on the certification samples"
                 );
-                let found = Found::Drifted {
+                let found = CertificateFinding::Drifted {
                     cascade: cascade as u32,
                     stage,
                 };
@@ -192,7 +192,7 @@ impl Certificates {
             Finding::Settled { cascade } => {
                 tracing::info!(epoch, cascade, "no further drift of the inputs was found");
                 let cascade = cascade as u32;
-                (None, Found::Settled { cascade })
+                (None, CertificateFinding::Settled { cascade })
             }
         };
         if let Some(kind) = kind {

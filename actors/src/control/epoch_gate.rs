@@ -7,14 +7,14 @@ use kaskade_policy::adoption::gate::{Gate, Report};
 use tokio::sync::mpsc;
 
 use super::heartbeats::Heartbeats;
-use crate::{dispatch::dispatcher::Dispatcher, plan::versions::PlanVersions, wire::Beat};
+use crate::{dispatch::dispatcher::Dispatcher, plan::versions::PlanVersions, wire::Heartbeat};
 
 /// Interval of the checks for workers that fell silent and block an epoch no longer: half a heartbeat period.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Reads heartbeats, and admits epochs from then on.
 pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans: &PlanVersions) {
-    let (pass, mut beats) = mpsc::unbounded_channel::<Arc<Beat>>();
+    let (pass, mut beats) = mpsc::unbounded_channel::<Arc<Heartbeat>>();
     heartbeats.listen(move |beat| {
         // The task ends with the plans, after everything that reads heartbeats.
         let _ = pass.send(Arc::clone(beat));
@@ -45,7 +45,7 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
 }
 
 /// Records a heartbeat. Returns whether it may change what is admitted.
-fn update(gate: &mut Gate, beat: &Beat, now: u64) -> bool {
+fn update(gate: &mut Gate, beat: &Heartbeat, now: u64) -> bool {
     if beat.kind == "worker" {
         let report = Report {
             worker: &beat.actor,

@@ -6,7 +6,8 @@ use async_nats::connection::State;
 use kaskade_policy::liveness::Start;
 
 use crate::{
-    bus::Bus, dispatch::dispatcher::Dispatcher, ingress::Ingresses, plan::versions::PlanVersions, wire::Beat,
+    bus::Bus, dispatch::dispatcher::Dispatcher, ingress::Ingresses, plan::versions::PlanVersions,
+    wire::Heartbeat,
 };
 
 /// Updates the dispatcher's liveness, and reports lost replicas to the ingresses. [`super::heartbeats`] feeds it.
@@ -39,7 +40,7 @@ impl FailureDetector {
 
     /// Records a heartbeat: the replicas that it lists are alive; those that its sender no longer lists have left in
     /// good order. If its worker restarted, what it hosted before is lost.
-    pub(crate) fn record(&mut self, beat: &Beat) {
+    pub(crate) fn record(&mut self, beat: &Heartbeat) {
         let now = self.dispatcher.clock().now();
         let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
         let before = self
@@ -131,7 +132,7 @@ mod tests {
     use crate::ingress::{DepartedReplicas, LostReplicas};
     use crate::subjects::App;
     use crate::wire::{Message as _, ReplicaBeat};
-    use kaskade_policy::liveness::{BEAT_PERIOD_US, FORGOTTEN_US, LOOK_PERIOD_US};
+    use kaskade_policy::liveness::{CHECK_PERIOD_US, FORGOTTEN_US, HEARTBEAT_PERIOD_US};
 
     use super::*;
 
@@ -208,16 +209,16 @@ mod tests {
             let mut detector = FailureDetector::new(&bus, &dispatcher, &Ingresses::default());
             let plans = PlanVersions::new("forgets");
             for actor in ["alive", "killed"] {
-                detector.record(&Beat {
+                detector.record(&Heartbeat {
                     actor: actor.to_owned(),
                     replicas: vec![ReplicaBeat {
                         id: format!("{actor}-replica"),
                         ..ReplicaBeat::default()
                     }],
-                    ..Beat::default()
+                    ..Heartbeat::default()
                 });
             }
-            let later = dispatcher.clock().now() + FORGOTTEN_US + LOOK_PERIOD_US;
+            let later = dispatcher.clock().now() + FORGOTTEN_US + CHECK_PERIOD_US;
             dispatcher.liveness(|liveness| {
                 assert!(liveness.declare_lost("killed-replica"));
                 assert_eq!(liveness.started("alive", 0, 0, later), Start::Same);
@@ -244,7 +245,7 @@ mod tests {
             ingresses.add("recorder", recorder.clone().recipient(), recorder.recipient());
             let mut detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
             let mut beat = |unavailable: bool, sequence: u64| {
-                detector.record(&Beat {
+                detector.record(&Heartbeat {
                     actor: "w".to_owned(),
                     replicas: vec![ReplicaBeat {
                         id: "large".to_owned(),
@@ -252,7 +253,7 @@ mod tests {
                         ..ReplicaBeat::default()
                     }],
                     sequence,
-                    ..Beat::default()
+                    ..Heartbeat::default()
                 });
                 detector.check(&PlanVersions::new("unavailable"));
                 dispatcher.liveness(|liveness| {
@@ -280,10 +281,10 @@ mod tests {
         runtime.spawn(async move {
             let client = async_nats::connect(url).await.unwrap();
             let subject = App::new("stalled").unwrap().beat(name).unwrap();
-            let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
+            let mut period = tokio::time::interval(Duration::from_micros(HEARTBEAT_PERIOD_US));
             for sequence in 0.. {
                 period.tick().await;
-                let beat = Beat {
+                let beat = Heartbeat {
                     actor: name.to_owned(),
                     kind: "worker".to_owned(),
                     sequence,
@@ -291,7 +292,7 @@ mod tests {
                         id: name.to_owned(),
                         ..ReplicaBeat::default()
                     }],
-                    ..Beat::default()
+                    ..Heartbeat::default()
                 };
                 client
                     .publish(subject.clone(), beat.encode().unwrap())

@@ -7,19 +7,20 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
-use kaskade_policy::liveness::LOOK_PERIOD_US;
+use kaskade_policy::liveness::CHECK_PERIOD_US;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::failure_detector::FailureDetector;
 use crate::{
     bus::{Bus, BusError},
+    control::heartbeat_filter,
     dispatch::dispatcher::Dispatcher,
-    plan::{beats, versions::PlanVersions},
+    plan::versions::PlanVersions,
     subjects::App,
-    wire::Beat,
+    wire::Heartbeat,
 };
 
-type Listener = Box<dyn FnMut(&Arc<Beat>)>;
+type Listener = Box<dyn FnMut(&Arc<Heartbeat>)>;
 
 /// The parts of a process that read heartbeats.
 #[derive(Default)]
@@ -30,7 +31,7 @@ pub(crate) struct Heartbeats {
 
 impl Heartbeats {
     /// Passes every heartbeat to `listener`.
-    pub(crate) fn listen(&mut self, listener: impl FnMut(&Arc<Beat>) + 'static) {
+    pub(crate) fn listen(&mut self, listener: impl FnMut(&Arc<Heartbeat>) + 'static) {
         self.listeners.push(Box::new(listener));
     }
 
@@ -64,13 +65,13 @@ impl Heartbeats {
     }
 
     async fn run(mut self, mut heartbeats: Subscriber, app: App, plans: PlanVersions) {
-        let mut looks = interval(Duration::from_micros(LOOK_PERIOD_US));
+        let mut looks = interval(Duration::from_micros(CHECK_PERIOD_US));
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Heartbeats first: those that waited are read before their senders are looked for.
             tokio::select! {
                 biased;
-                message = heartbeats.next() => match message.map(|message| beats::read(&app, &plans, &message)) {
+                message = heartbeats.next() => match message.map(|message| heartbeat_filter::read(&app, &plans, &message)) {
                     Some(Ok(Some(beat))) => self.record(&Arc::new(beat)),
                     Some(Ok(None)) => {}
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
@@ -85,7 +86,7 @@ impl Heartbeats {
         }
     }
 
-    fn record(&mut self, beat: &Arc<Beat>) {
+    fn record(&mut self, beat: &Arc<Heartbeat>) {
         if let Some(detector) = &mut self.detector {
             detector.record(beat);
         }

@@ -4,6 +4,7 @@ pub(crate) mod beat_sequence;
 mod certificates;
 pub(crate) mod epoch_gate;
 pub(crate) mod failure_detector;
+mod heartbeat_filter;
 pub(crate) mod heartbeats;
 pub(crate) mod ingress_states;
 pub mod planner;

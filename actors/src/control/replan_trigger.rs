@@ -7,7 +7,7 @@ use async_nats::Subscriber;
 use futures::StreamExt;
 use kaskade_policy::arrivals::ArrivalCounter;
 use kaskade_policy::demand::Periods;
-use kaskade_policy::liveness::{LOOK_PERIOD_US, Liveness};
+use kaskade_policy::liveness::{CHECK_PERIOD_US, Liveness};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -16,7 +16,7 @@ use crate::{
     control::heartbeats::Heartbeats,
     dispatch::dispatcher::Dispatcher,
     subjects::event::LOAD,
-    wire::{Beat, LoadCount, Message as _, Observation, PlanRequest},
+    wire::{Heartbeat, LoadCount, Message as _, Observation, PlanRequest},
 };
 
 /// When a planner plans without a request.
@@ -53,7 +53,7 @@ pub(crate) struct LoadListener {
     trigger: ReplanTrigger,
     dispatcher: Dispatcher,
     loads: Subscriber,
-    beats: mpsc::UnboundedReceiver<Arc<Beat>>,
+    beats: mpsc::UnboundedReceiver<Arc<Heartbeat>>,
 }
 
 impl LoadListener {
@@ -87,7 +87,7 @@ impl LoadListener {
         let mut workers = LiveWorkers::default();
         let mut looks = interval(self.trigger.observe());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut silence = interval(Duration::from_micros(LOOK_PERIOD_US));
+        let mut silence = interval(Duration::from_micros(CHECK_PERIOD_US));
         silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
@@ -140,7 +140,7 @@ fn record<T: Clone>(
 struct LiveWorkers(Liveness);
 
 impl LiveWorkers {
-    fn record(&mut self, beat: &Beat, now: u64) {
+    fn record(&mut self, beat: &Heartbeat, now: u64) {
         // A leaving worker and one that waits for its first plan both send heartbeats without replicas.
         if beat.kind == "worker" {
             self.0.beat(&beat.actor, now);
@@ -233,20 +233,20 @@ mod tests {
     #[test]
     fn a_worker_without_heartbeats_is_lost() {
         let mut workers = LiveWorkers::default();
-        let beat = |actor: &str| Beat {
+        let beat = |actor: &str| Heartbeat {
             actor: actor.into(),
             kind: "worker".into(),
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         workers.record(&beat("a"), 0);
-        workers.record(&beat("b"), LOOK_PERIOD_US);
-        for now in (0..=DETECTION_US).step_by(LOOK_PERIOD_US as usize) {
+        workers.record(&beat("b"), CHECK_PERIOD_US);
+        for now in (0..=DETECTION_US).step_by(CHECK_PERIOD_US as usize) {
             workers.observe(now);
         }
         assert_eq!(workers.alive(), ["a", "b"]);
-        workers.observe(DETECTION_US + LOOK_PERIOD_US);
+        workers.observe(DETECTION_US + CHECK_PERIOD_US);
         assert_eq!(workers.alive(), ["b"]);
-        for now in (DETECTION_US..=FORGOTTEN_US + DETECTION_US).step_by(LOOK_PERIOD_US as usize) {
+        for now in (DETECTION_US..=FORGOTTEN_US + DETECTION_US).step_by(CHECK_PERIOD_US as usize) {
             workers.observe(now);
         }
         assert!(!workers.0.lost("a"), "it is forgotten");

@@ -17,6 +17,7 @@ use kaskade_policy::shifting::ShiftConfig;
 
 use super::certificates::Certificates;
 use crate::{
+    audit_counts::AuditCounts,
     bus::{Bus, BusError},
     control::heartbeats::Heartbeats,
     dispatch::dispatcher::Dispatcher,
@@ -24,8 +25,7 @@ use crate::{
     plan::versions::{PlanVersion, PlanVersions},
     subjects::event::{AUDITED, DRIFT, LOAD, SHIFTED},
     supervision::TaskGuard,
-    watched::Watched,
-    wire::{AuditReport, Beat, DriftNotice, GearShift, LoadCount, Message as _, ShiftReport},
+    wire::{AuditReport, DriftNotice, GearShift, Heartbeat, LoadCount, Message as _, ShiftReport},
 };
 
 /// Ticks after which the leader publishes the gear again, for processes that joined later: one second.
@@ -58,7 +58,7 @@ pub(crate) struct Shifter {
 /// The newest heartbeat of one worker, which has the lengths of its queues.
 struct Queues {
     heard: u64,
-    beat: Arc<Beat>,
+    beat: Arc<Heartbeat>,
 }
 
 #[derive(Message)]
@@ -66,7 +66,7 @@ struct Queues {
 enum ShifterEvent {
     Load(LoadCount),
     Audits(Box<AuditReport>),
-    Beat(Arc<Beat>),
+    Beat(Arc<Heartbeat>),
 }
 
 impl Shifter {
@@ -78,7 +78,7 @@ impl Shifter {
         plans: PlanVersions,
         dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
-        watched: Arc<Watched>,
+        watched: Arc<AuditCounts>,
     ) -> Self {
         let last_tick = dispatcher.clock().now();
         let mut load = ArrivalCounter::new(last_tick);

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 
 use kaskade_models::{Tensor, entities};
+use kaskade_policy::certificate_monitor::Answer;
 use kaskade_policy::confidence::deferral::number_of_text;
 use kaskade_policy::texts::TextComparison;
-use kaskade_policy::watch::Answer;
 
 /// Returns a number for an answer, the same for the same answer, as profiles, scores of stages and audits use it: the class; a hash of a
 /// text, of the text of a span (of its ends where it has none), of entities or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.

@@ -13,14 +13,14 @@ use super::client_ids::ClientIds;
 use super::config::IngressConfig;
 use super::epochs::Epochs;
 use super::in_flight::{InFlight, Reading};
-use super::siblings::Ingresses;
+use super::process_ingresses::Ingresses;
 use crate::{
+    audit_counts::AuditCounts,
     dispatch::dispatcher::Dispatcher,
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::PlanVersions,
     supervision::TaskGuard,
-    watched::Watched,
     wire::{Hop, StageRequest, TokenKey},
 };
 
@@ -86,7 +86,7 @@ impl Ingress {
 
     /// Makes its counts of audits and labels part of those of the process.
     #[must_use]
-    pub(crate) fn watched_by(mut self, watched: &Arc<Watched>) -> Self {
+    pub(crate) fn watched_by(mut self, watched: &Arc<AuditCounts>) -> Self {
         self.audits.count_in(watched);
         self
     }

@@ -4,7 +4,7 @@ use async_nats::Subject;
 use tokio::sync::{mpsc, oneshot};
 
 use super::durable::Submission;
-use super::held::Held;
+use super::reservation::RequestReservation;
 use crate::error::Fault;
 use crate::wire::{ContentType, InferReply};
 
@@ -18,7 +18,10 @@ pub(super) struct Client {
 /// The recipient of the reply, and the permit that the request holds until then.
 pub(super) enum To {
     /// A client's inbox; `None` if it gave no reply subject.
-    Inbox { inbox: Option<Subject>, held: Held },
+    Inbox {
+        inbox: Option<Subject>,
+        held: RequestReservation,
+    },
     /// The stream of durable requests.
     Stream(Box<Submission>),
     /// A client in this process.
@@ -40,7 +43,7 @@ pub(super) struct LocalClient {
     pub(super) reply: oneshot::Sender<Result<InferReply, Fault>>,
     /// Where parts of a streamed answer go, all of them before the reply.
     pub(super) parts: Option<Parts>,
-    pub(super) held: Held,
+    pub(super) held: RequestReservation,
 }
 
 impl LocalClient {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use kaskade_policy::certificate_monitor::AuditSettings;
 use kaskade_policy::drift::DriftConfig;
 use kaskade_policy::shifting::ShiftConfig;
-use kaskade_policy::watch::AuditSettings;
 
 use super::durable::DurableConfig;
 

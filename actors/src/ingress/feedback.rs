@@ -5,8 +5,8 @@
 
 use async_nats::{Message as NatsMessage, Subject};
 use futures::StreamExt;
+use kaskade_policy::certificate_monitor::{Answer, Class, RecentReply};
 use kaskade_policy::confidence::deferral::number_of_text;
-use kaskade_policy::watch::{Answer, Class, RecentReply};
 
 use super::actor::Ingress;
 use crate::{

@@ -7,8 +7,8 @@ use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
 use super::client::Client;
 use super::client_ids::Listed;
-use super::retained::RetainedInputs;
-use super::tally::Tally;
+use super::inputs::RetainedInputs;
+use super::votes::Tally;
 use crate::{plan::versions::PlanVersion, wire::Done, wire::headers::Trace};
 
 /// State of a request until its terminal reply.

@@ -17,10 +17,10 @@ use super::actor::Ingress;
 use super::client::{Client, To};
 use super::config::IngressConfig;
 use super::feedback;
-use super::held::Held;
 use super::messages::{Cancel, Inbound, Reconnected, Undeliverable};
 use super::refusal::{ENDED, Refusal, TOO_MANY_BYTES, TOO_MANY_REQUESTS};
 use super::reply;
+use super::reservation::RequestReservation;
 use crate::{
     bus::{Bus, BusError, Link, Subscription},
     dispatch::dispatcher::{Dispatcher, Finished},
@@ -167,7 +167,7 @@ async fn pump_requests(
         let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
             return refuse(&dispatcher, &metrics, &message, &TOO_MANY_REQUESTS);
         };
-        let mut held = Held::new(permit, &bytes);
+        let mut held = RequestReservation::new(permit, &bytes);
         if !ingress.connected() {
             // An actor that has ended swallows its messages.
             refuse(&dispatcher, &metrics, &message, &ENDED);
@@ -204,7 +204,7 @@ fn in_memory_of_its_own(body: Bytes) -> Bytes {
 
 /// Refuses a request immediately.
 fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, refusal: &Refusal) {
-    let client = Client::of(message, To::inbox(message, Held::default()));
+    let client = Client::of(message, To::inbox(message, RequestReservation::default()));
     reply::refuse_at_once(dispatcher, metrics, client, refusal);
 }
 

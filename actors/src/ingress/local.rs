@@ -12,10 +12,10 @@ use tokio::sync::{oneshot, watch};
 
 use super::actor::Ingress;
 use super::client::{LocalClient, Parts};
-use super::held::Held;
 use super::intake::Capacity;
 use super::messages::{Asked, Dropped};
 use super::refusal::{TOO_MANY_BYTES, TOO_MANY_REQUESTS};
+use super::reservation::RequestReservation;
 use crate::{
     bus::publisher::HEADROOM,
     error::Fault,
@@ -131,7 +131,7 @@ impl LocalIntake {
         let taken = match permit {
             Err(_) => refuse(TOO_MANY_REQUESTS.fault(), reply),
             Ok(permit) => {
-                let mut held = Held::new(permit, &self.0.capacity.bytes);
+                let mut held = RequestReservation::new(permit, &self.0.capacity.bytes);
                 if held.charge(size) {
                     entry.ingress.do_send(Asked {
                         request: Arc::clone(request),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::client::LocalClient;
-use super::held::Held;
+use super::reservation::RequestReservation;
 use crate::actor::Message;
 use crate::wire::{InferRequest, RequestOptions};
 
@@ -12,7 +12,7 @@ use crate::wire::{InferRequest, RequestOptions};
 #[rtype(result = "()")]
 pub(super) struct Inbound {
     pub(super) message: async_nats::Message,
-    pub(super) held: Held,
+    pub(super) held: RequestReservation,
 }
 
 /// A request of a client in this process.

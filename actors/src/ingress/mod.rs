@@ -10,25 +10,23 @@
 //! | `request` | reading and checking a client's request |
 //! | `actor`, `config` | the actor, and how it sends requests; its configuration |
 //! | `in_flight`, `client` | the state of each request, and where its reply goes |
-//! | `held` | the permits and bytes that requests hold |
+//! | `reservation` | the permits and bytes that requests hold |
 //! | `messages` | what an ingress handles besides results |
-//! | `check` | what results of stages must satisfy |
+//! | `result_checks` | what results of stages must satisfy |
 //! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
-//! | `audits`, `auditing` | audits of a share of the requests, after their replies |
+//! | `audits/` | audits of a share of the requests, after their replies |
 //! | `feedback` | labels that arrive later |
-//! | `retained` | the inputs of a request, for each of its dispatches |
+//! | `inputs` | the inputs of a request, for each of its dispatches |
 //! | `refusal` | refusals under overload, encoded once |
 //! | `reply` | encoding and publishing replies |
-//! | `siblings` | the ingresses of one process, one per shard |
+//! | `process_ingresses` | the ingresses of one process, one per shard |
 //! | `state`, `epochs` | publishing the state for workers: replicas to avoid, epochs in use |
-//! | `tally` | votes of an ensemble |
+//! | `votes` | votes of an ensemble |
 //! | [`durable`] | durable requests on JetStream |
 
 mod actor;
-mod auditing;
 mod audits;
-pub mod check;
 pub(crate) mod client;
 mod client_ids;
 mod completion;
@@ -36,18 +34,19 @@ mod config;
 pub mod durable;
 mod epochs;
 mod feedback;
-pub(crate) mod held;
 mod in_flight;
+mod inputs;
 mod intake;
 pub(crate) mod local;
 mod messages;
+mod process_ingresses;
 mod refusal;
 mod reply;
 mod request;
-mod retained;
-mod siblings;
+pub(crate) mod reservation;
+pub mod result_checks;
 mod state;
-mod tally;
+mod votes;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -65,12 +64,12 @@ pub use intake::{Capacity, Identity, IntakeParts, open};
 pub use local::LocalIntake;
 use messages::{Asked, Cancel, Dropped, Inbound, Reconnected, Undeliverable};
 pub use messages::{DepartedReplicas, FailInFlight, LostReplicas};
+pub(crate) use process_ingresses::Ingresses;
 use refusal::TOO_MANY_WAIT;
 use reply::refuse_at_once;
 use request::Source;
-pub(crate) use siblings::Ingresses;
 pub(crate) use state::StatePublisher;
-use tally::Tally;
+use votes::Tally;
 
 use crate::{
     dispatch::dispatcher::Finished,
@@ -262,7 +261,11 @@ impl Handler<Finished> for Ingress {
 
     fn handle(&mut self, Finished { done, checked }: Finished, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        let mut done = if checked { done } else { check::checked(done) };
+        let mut done = if checked {
+            done
+        } else {
+            result_checks::checked(done)
+        };
         if audits::is_audit(done.id) {
             return self.audit_ended(done);
         }

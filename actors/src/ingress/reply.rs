@@ -6,9 +6,9 @@ use kaskade_policy::gather::Branch;
 
 use super::actor::Ingress;
 use super::client::{Client, To};
-use super::held::Held;
 use super::in_flight::InFlight;
 use super::refusal::Refusal;
+use super::reservation::RequestReservation;
 use crate::{
     bus::publisher::HEADROOM,
     dispatch::dispatcher::Dispatcher,
@@ -165,7 +165,7 @@ impl Ingress {
                 let client = Client {
                     to: To::Inbox {
                         inbox: Some(inbox),
-                        held: Held::default(),
+                        held: RequestReservation::default(),
                     },
                     content_type,
                     id: entry.client.id,

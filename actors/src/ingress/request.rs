@@ -7,10 +7,10 @@ use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
 use super::client::{Client, To};
 use super::config::IngressConfig;
-use super::held::Held;
 use super::in_flight::Reading;
+use super::inputs::RetainedInputs;
 use super::refusal::TOO_MANY_BYTES;
-use super::retained::RetainedInputs;
+use super::reservation::RequestReservation;
 use crate::{
     error::{Code, Fault},
     subjects,
@@ -77,7 +77,7 @@ impl Read {
 
 impl To {
     /// The sender of the message, and what its request holds.
-    pub(super) fn inbox(message: &Message, held: Held) -> Self {
+    pub(super) fn inbox(message: &Message, held: RequestReservation) -> Self {
         Self::Inbox {
             inbox: inbox_of(message),
             held,

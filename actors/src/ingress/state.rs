@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use async_nats::Subject;
-use kaskade_policy::liveness::BEAT_PERIOD_US;
+use kaskade_policy::liveness::HEARTBEAT_PERIOD_US;
 use kaskade_policy::reachability::STATE_PERIOD_US;
 use tokio::{
     sync::watch,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Interval of the checks for changes that come with time: replicas of a new plan, replicas that never sent a heartbeat.
-const CHECK: Duration = Duration::from_micros(BEAT_PERIOD_US);
+const CHECK: Duration = Duration::from_micros(HEARTBEAT_PERIOD_US);
 
 /// Pause after a message. Changes within it are published together: when many workers start at once, the number of
 /// messages does not grow with the number of workers.

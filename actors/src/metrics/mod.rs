@@ -8,11 +8,11 @@ use std::{
     },
 };
 
+pub(crate) mod certificates;
 pub mod histogram;
 mod latencies;
 mod names;
 mod text;
-pub(crate) mod watch;
 
 use dashmap::DashMap;
 use kaskade_policy::remote::price::Cost;
@@ -26,10 +26,10 @@ use crate::{
 use histogram::Histogram;
 use latencies::Latencies;
 
+pub use certificates::{AUDITS, CERTIFICATE_FINDINGS, CERTIFIED_PLACE, LABELS, LIVE_DIFFERENCE, LIVE_LOSS};
 pub use latencies::quantile;
 pub use names::*;
 pub use text::{CONTENT_TYPE, Gauges};
-pub use watch::{AUDITS, CERTIFICATE_FINDINGS, CERTIFIED_PLACE, LABELS, LIVE_DIFFERENCE, LIVE_LOSS};
 
 /// Counters of a process, or of one shard of it.
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ pub struct Metrics {
     variants: DashMap<String, VariantCount>,
     fan_outs: DashMap<String, FanOuts>,
     energy: Mutex<Option<EnergyReport>>,
-    watch: watch::WatchMetrics,
+    watch: certificates::CertificateMetrics,
 }
 
 /// A histogram of times.
@@ -187,7 +187,7 @@ impl Metrics {
     }
 
     /// Counts audits, labels or findings.
-    pub(crate) fn watch(&self, count: impl Fn(&watch::WatchMetrics)) {
+    pub(crate) fn watch(&self, count: impl Fn(&certificates::CertificateMetrics)) {
         for metrics in self.all() {
             count(&metrics.watch);
         }

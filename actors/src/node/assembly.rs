@@ -9,13 +9,14 @@ use std::{
 use tokio::sync::watch;
 
 use super::{
-    NodeConfig, NodeError, first_plan, follow,
+    NodeConfig, NodeError, first_plan, plan_watch,
     running_ingress::{self, Common, RunningIngress, RunningIngresses},
     serving::Parts,
     shards::{self, Shards},
 };
 use crate::{
     actor::{Actor, Addr},
+    audit_counts::AuditCounts,
     bus::Bus,
     clock::Clock,
     control::epoch_gate,
@@ -32,10 +33,9 @@ use crate::{
     ops::meter::Meter,
     plan::store,
     plan::versions::PlanVersions,
-    stage::hosting::Shared,
+    stage::replica::ShardContext,
     stage::worker::{IngressStateReceived, Loader, Readiness, Worker, WorkerConfig},
     subjects::App,
-    watched::Watched,
 };
 
 /// What the actors' thread reports once it serves.
@@ -113,7 +113,7 @@ async fn assemble(
         let meter = Meter::new(&node, power, dispatcher.clone(), Arc::clone(&metrics));
         meter.start()
     });
-    let followed = follow::Followed::new();
+    let followed = plan_watch::Followed::new();
     let health = Health::new(
         &bus,
         (&app, dispatcher.supervisor()),
@@ -162,7 +162,7 @@ async fn start_ingresses(
     closed: watch::Receiver<bool>,
 ) -> Result<RunningIngresses, NodeError> {
     let (capacity, ingresses) = (Capacity::of(limits), Ingresses::default());
-    let watched = Arc::<Watched>::default();
+    let watched = Arc::<AuditCounts>::default();
     let mut running: Vec<RunningIngress> = Vec::new();
     for shard in shards.shared() {
         let metrics = match shards.shared() {
@@ -185,7 +185,7 @@ async fn start_ingresses(
     let (Some(shard), Some(first)) = (shards.shared().first(), running.first()) else {
         return Err(shards::ended());
     };
-    let Shared {
+    let ShardContext {
         bus,
         plans,
         dispatcher,

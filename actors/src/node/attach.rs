@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::actor::{self, Recipient};
-use kaskade_policy::liveness::BEAT_PERIOD_US;
+use kaskade_policy::liveness::HEARTBEAT_PERIOD_US;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,
@@ -21,9 +21,9 @@ use crate::{
     dispatch::subscribe::{self, Binding},
     ids,
     node::NodeError,
-    node::leaving::Senders,
+    node::drain::Senders,
     subjects::{self, App},
-    wire::{Beat, Message as _, ReplicaBeat},
+    wire::{Heartbeat, Message as _, ReplicaBeat},
 };
 
 /// The stage to serve, and the limits of its queue.
@@ -166,7 +166,7 @@ async fn beat(
     let Ok(subject) = dispatcher.app().beat(&config.replica) else {
         return;
     };
-    let mut period = tokio::time::interval(Duration::from_micros(BEAT_PERIOD_US));
+    let mut period = tokio::time::interval(Duration::from_micros(HEARTBEAT_PERIOD_US));
     let (mut sequence, instance) = (BeatSequence::default(), ids::unique());
     loop {
         let detached = tokio::select! {
@@ -186,7 +186,7 @@ async fn beat(
             in_flight,
             ..ReplicaBeat::default()
         };
-        let beat = Beat {
+        let beat = Heartbeat {
             actor: config.replica.clone(),
             kind: "custom".to_owned(),
             sequence: sequence.next(bus.connection().counts().disconnects),
@@ -197,7 +197,7 @@ async fn beat(
             } else {
                 vec![replica]
             },
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         // A heartbeat covers the connection on which requests arrive, not only for its own.
         if let (true, Ok(payload)) = (bus.connection().is_up(), beat.encode()) {

@@ -7,16 +7,16 @@
 //! | `shards` | the threads of a node |
 //! | `running_ingress` | one ingress with all that belongs to it |
 //! | `serving` | serving until the node is stopped, and leaving |
-//! | `leaving` | waiting until senders avoid the replicas that leave |
-//! | `first_plan`, `follow` | the first plan; following plans and gears |
+//! | `drain` | waiting until senders avoid the replicas that leave |
+//! | `first_plan`, `plan_watch` | the first plan; following plans and gears |
 //! | [`service`], [`attach`], [`stage`] | starting a node from models; custom actors; custom stages |
 
 mod assembly;
 pub mod attach;
 pub mod config;
+mod drain;
 mod first_plan;
-mod follow;
-mod leaving;
+mod plan_watch;
 mod running_ingress;
 pub mod service;
 mod serving;

@@ -7,14 +7,14 @@ use tokio::{sync::watch, task::JoinHandle};
 use super::NodeError;
 use crate::{
     actor::{Actor, Addr},
+    audit_counts::AuditCounts,
     ingress::durable::{self, DurableIntake},
     ingress::{
         self, Capacity, Identity, Ingress, IngressConfig, Ingresses, IntakeParts, LocalIntake, StatePublisher,
     },
     metrics::Metrics,
     ops::discovery::{self, Announcement},
-    stage::hosting::Shared,
-    watched::Watched,
+    stage::replica::ShardContext,
     wire::TokenKey,
 };
 
@@ -66,7 +66,7 @@ pub(super) struct Common {
     pub(super) capacity: Capacity,
     pub(super) ingresses: Ingresses,
     /// What they count of the cascades that answer.
-    pub(super) watched: Arc<Watched>,
+    pub(super) watched: Arc<AuditCounts>,
     /// Ends all intakes when it turns true.
     pub(super) closed: watch::Receiver<bool>,
     /// Whether this ingress takes durable requests. One per process does, so that `in_flight` bounds those of the process.
@@ -80,7 +80,7 @@ pub(super) struct Common {
 /// [`NodeError`]: the broker, or no random numbers.
 pub(super) async fn start(
     limits: IngressConfig,
-    shared: Shared,
+    shared: ShardContext,
     metrics: Arc<Metrics>,
     common: Common,
 ) -> Result<RunningIngress, NodeError> {

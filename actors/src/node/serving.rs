@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::select_all;
 use tokio::{sync::watch, time::Instant};
 
-use super::{follow, leaving, running_ingress::RunningIngresses, shards::Shards};
+use super::{drain, plan_watch, running_ingress::RunningIngresses, shards::Shards};
 use crate::{
     actor::Addr,
     bus::Link,
@@ -13,7 +13,7 @@ use crate::{
     metrics::Metrics,
     plan::store::PlanStore,
     plan::versions::PlanVersions,
-    stage::hosting::Shared,
+    stage::replica::ShardContext,
     stage::worker::{AnnounceLeave, Leave, Left, Reconcile, Worker},
 };
 
@@ -25,7 +25,7 @@ pub(super) struct Parts {
     pub(super) metrics: Arc<Metrics>,
     pub(super) ingresses: Option<RunningIngresses>,
     pub(super) worker: Option<Addr<Worker>>,
-    pub(super) followed: follow::Followed,
+    pub(super) followed: plan_watch::Followed,
     /// Ends the intakes when it turns true.
     pub(super) close: watch::Sender<bool>,
     /// Last, because the actors run on them.
@@ -44,24 +44,26 @@ impl Parts {
             self.plans.clone(),
             self.followed.store.clone(),
         );
-        let follow_store = supervisor.spawn_again("watch of the plan store", follow::OPEN_AGAIN, move || {
-            follow::store(Arc::clone(&store), plans.clone(), link.clone())
-        });
+        let follow_store =
+            supervisor.spawn_again("watch of the plan store", plan_watch::OPEN_AGAIN, move || {
+                plan_watch::store(Arc::clone(&store), plans.clone(), link.clone())
+            });
         let (bus, dispatcher, link) = (
             first.bus.clone(),
             first.dispatcher.clone(),
             self.followed.gears.clone(),
         );
         let (plans, metrics) = (self.plans.clone(), Arc::clone(&self.metrics));
-        let follow_gears = supervisor.spawn_again("subscription to gears", follow::OPEN_AGAIN, move || {
-            follow::gears(
-                bus.clone(),
-                dispatcher.clone(),
-                plans.clone(),
-                Arc::clone(&metrics),
-                link.clone(),
-            )
-        });
+        let follow_gears =
+            supervisor.spawn_again("subscription to gears", plan_watch::OPEN_AGAIN, move || {
+                plan_watch::gears(
+                    bus.clone(),
+                    dispatcher.clone(),
+                    plans.clone(),
+                    Arc::clone(&metrics),
+                    link.clone(),
+                )
+            });
         let follow_book = self.worker.clone().map(|worker| {
             let mut changes = self.plans.changes();
             supervisor.spawn("plans of the worker", async move {
@@ -123,8 +125,8 @@ impl Parts {
 
 /// Takes the worker's replicas out of service: others stop choosing them, the subscriptions end, what was accepted is answered,
 /// and a last heartbeat tells that they are gone.
-async fn leave(worker: &Addr<Worker>, shard: &Shared, end: Instant) {
-    let senders = leaving::Senders::listen(&shard.bus, shard.dispatcher.app()).await;
+async fn leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
+    let senders = drain::Senders::listen(&shard.bus, shard.dispatcher.app()).await;
     let Ok(replicas) = worker.send(AnnounceLeave).await else {
         return;
     };

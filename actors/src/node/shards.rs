@@ -15,7 +15,7 @@ use crate::{
     metrics::Metrics,
     ops::health::ShardHealth,
     plan::versions::PlanVersions,
-    stage::hosting::Shared,
+    stage::replica::ShardContext,
 };
 
 /// Longest wait for the broker to take the last messages of a shard. A broker that is gone takes none.
@@ -23,7 +23,7 @@ const FLUSHING: Duration = Duration::from_secs(3);
 
 /// The shards of a node, the first one first. Dropping them stops the threads of the others and waits for them.
 pub(super) struct Shards {
-    shared: Vec<Shared>,
+    shared: Vec<ShardContext>,
     threads: Vec<Arbiter>,
 }
 
@@ -40,7 +40,7 @@ impl Shards {
         plans: &PlanVersions,
         metrics: &Arc<Metrics>,
     ) -> Result<Self, NodeError> {
-        let first = Shared {
+        let first = ShardContext {
             arbiter: Arbiter::current(),
             bus: bus.clone(),
             plans: plans.clone(),
@@ -59,7 +59,7 @@ impl Shards {
                 name: format!("{}/shard-{number}", config.name),
                 ..config.clone()
             };
-            let shared = Shared {
+            let shared = ShardContext {
                 arbiter,
                 ..first.clone()
             };
@@ -70,7 +70,7 @@ impl Shards {
                 Ok::<_, BusError>((bus, dispatcher))
             });
             let (bus, dispatcher) = opened.await.map_err(|_| ended())??;
-            shards.shared.push(Shared {
+            shards.shared.push(ShardContext {
                 bus,
                 dispatcher,
                 ..shared
@@ -80,7 +80,7 @@ impl Shards {
     }
 
     /// Returns the handles of the shards.
-    pub(super) fn shared(&self) -> &[Shared] {
+    pub(super) fn shared(&self) -> &[ShardContext] {
         &self.shared
     }
 

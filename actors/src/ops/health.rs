@@ -19,7 +19,7 @@ use crate::plan::versions::PlanVersions;
 use crate::stage::worker::Readiness;
 use crate::subjects::App;
 use crate::supervision::Supervisor;
-use crate::wire::Beat;
+use crate::wire::Heartbeat;
 
 /// Time within which the actors' thread must respond. It only moves messages, so a response usually takes far less.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -212,7 +212,7 @@ pub(crate) struct IngressHealth {
 pub(crate) struct WorkerHealth {
     pub(crate) readiness: watch::Receiver<Readiness>,
     /// Its newest heartbeat.
-    pub(crate) beat: watch::Receiver<Arc<Beat>>,
+    pub(crate) beat: watch::Receiver<Arc<Heartbeat>>,
     pub(crate) queue_capacity: usize,
 }
 

@@ -102,9 +102,9 @@ impl Drop for Probes {
 }
 
 /// The watched health, once it is set.
-type Watched = watch::Receiver<Option<Health>>;
+type HealthReceiver = watch::Receiver<Option<Health>>;
 
-async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiver<()>) {
+async fn serve(listener: TcpListener, watched: HealthReceiver, stopped: oneshot::Receiver<()>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "serving the probes failed"),
@@ -127,11 +127,11 @@ async fn serve(listener: TcpListener, watched: Watched, stopped: oneshot::Receiv
 
 const STARTING: &str = "starting: connecting to the broker and loading models\n";
 
-fn known(watched: &Watched) -> Option<Health> {
+fn known(watched: &HealthReceiver) -> Option<Health> {
     watched.borrow().clone()
 }
 
-async fn live(State(watched): State<Watched>) -> Response {
+async fn live(State(watched): State<HealthReceiver>) -> Response {
     match known(&watched) {
         // A process that fails to load its models exits.
         None => (StatusCode::OK, STARTING).into_response(),
@@ -139,7 +139,7 @@ async fn live(State(watched): State<Watched>) -> Response {
     }
 }
 
-async fn ready(State(watched): State<Watched>) -> Response {
+async fn ready(State(watched): State<HealthReceiver>) -> Response {
     match known(&watched) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
         Some(health) => {
@@ -156,7 +156,7 @@ async fn ready(State(watched): State<Watched>) -> Response {
     }
 }
 
-async fn metrics_page(State(watched): State<Watched>) -> Response {
+async fn metrics_page(State(watched): State<HealthReceiver>) -> Response {
     match known(&watched) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
         Some(health) => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], health.page()).into_response(),

@@ -19,8 +19,8 @@ use crate::{
     error::{Code, Fault},
     metrics::Metrics,
     plan::versions::PlanVersions,
-    stage::lease::{Device, Lease, LeaseGranted},
-    stage::{ending, hosting},
+    stage::device_lease::{Device, Lease, LeaseGranted},
+    stage::replica,
     supervision::{PanicGuard, Supervisor},
 };
 
@@ -210,7 +210,7 @@ impl Batcher {
             }
             // The deliveries were dropped with the closure and have answered themselves.
             tracing::error!(replica = self.replica, "the model thread has ended");
-            self.supervisor.report(hosting::MODEL_TASK);
+            self.supervisor.report(replica::MODEL_TASK);
         }
     }
 
@@ -233,7 +233,7 @@ impl Actor for Batcher {
         for lease in [self.former.take(), self.lease.take()].into_iter().flatten() {
             lease.cancel();
         }
-        ending::end(&mut self.executor);
+        replica::end(&mut self.executor);
     }
 }
 

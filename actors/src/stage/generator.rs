@@ -24,7 +24,7 @@ use crate::{
     metrics::Metrics,
     ops::spans,
     plan::versions::PlanVersions,
-    stage::{ending, hosting},
+    stage::replica,
     supervision::{PanicGuard, Supervisor},
     wire::Tokens,
 };
@@ -198,7 +198,7 @@ impl Actor for Generator {
     }
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        ending::end(&mut self.parts.executor);
+        replica::end(&mut self.parts.executor);
     }
 }
 
@@ -224,7 +224,7 @@ impl Handler<Delivery> for Generator {
         self.next += 1;
         let budget = Duration::from_micros(delivery.deadline.saturating_sub(now));
         if !self.parts.executor.submit_within(number, inputs, budget) {
-            self.parts.supervisor.report(hosting::MODEL_TASK);
+            self.parts.supervisor.report(replica::MODEL_TASK);
             let message = "the model thread has ended; restart the worker";
             return delivery.fail(Fault::new(Code::Unavailable, message));
         }

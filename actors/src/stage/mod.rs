@@ -1,9 +1,8 @@
 //! The worker and the actors that run a replica: batcher, generator, device lease.
 
+mod adoption;
 pub(crate) mod batcher;
-mod ending;
+pub(crate) mod device_lease;
 pub(crate) mod generator;
-pub(crate) mod hosting;
-pub(crate) mod lease;
-mod placement;
+pub(crate) mod replica;
 pub mod worker;

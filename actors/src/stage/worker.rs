@@ -11,19 +11,18 @@ use std::{
 use crate::actor::{self, Actor, AsyncContext, Context, Handler, Message};
 use kaskade_models::{Executor, Model};
 use kaskade_policy::adoption::retention::Retention;
-use kaskade_policy::liveness::BEAT_PERIOD_US;
+use kaskade_policy::liveness::HEARTBEAT_PERIOD_US;
 use kaskade_policy::load_retry::LoadRetry;
 use kaskade_policy::plan::Replica;
 use tokio::sync::{Semaphore, oneshot, watch};
 
-use super::ending;
-use super::hosting::{Hosted, Shared};
-use super::lease::Device;
+use super::device_lease::Device;
+use super::replica::{self, Hosted, ShardContext};
 use crate::{
     control::beat_sequence::BeatSequence,
     ids,
     supervision::TaskGuard,
-    wire::{Beat, IngressState, Message as _},
+    wire::{Heartbeat, IngressState, Message as _},
 };
 
 /// Loads the model of a replica. Called on the thread that will run it; the error is shown to the operator.
@@ -65,9 +64,9 @@ const KEEP_EPOCHS: Duration = Duration::from_mins(2);
 pub struct Worker {
     pub(super) config: WorkerConfig,
     /// The shard on which it runs.
-    pub(super) shared: Shared,
+    pub(super) shared: ShardContext,
     /// The shards of the process, over which it spreads its replicas.
-    pub(super) shards: Vec<Shared>,
+    pub(super) shards: Vec<ShardContext>,
     /// How many replicas it has started.
     hosted: usize,
     pub(super) loader: Loader,
@@ -79,7 +78,7 @@ pub struct Worker {
     load_retry: LoadRetry,
     pub(super) readiness: watch::Sender<Readiness>,
     /// Its newest heartbeat, for the health of the process.
-    beat: watch::Sender<Arc<Beat>>,
+    beat: watch::Sender<Arc<Heartbeat>>,
     pub(super) subscribing: Vec<oneshot::Receiver<()>>,
     beats: BeatSequence,
     /// Differs from that of an earlier start of the worker.
@@ -165,7 +164,11 @@ impl<A: Actor, M: Message<Result = Draining>> actor::MessageResponse<A, M> for D
 
 impl Worker {
     /// Creates a worker without replicas, and a channel of its progress.
-    pub fn new(config: WorkerConfig, shared: Shared, loader: Loader) -> (Self, watch::Receiver<Readiness>) {
+    pub fn new(
+        config: WorkerConfig,
+        shared: ShardContext,
+        loader: Loader,
+    ) -> (Self, watch::Receiver<Readiness>) {
         let (readiness, watch) = watch::channel(Readiness::default());
         let worker = Self {
             config,
@@ -194,20 +197,20 @@ impl Worker {
 
     /// Spreads its replicas over these shards of the process, of which there is at least one.
     #[must_use]
-    pub(crate) fn on_shards(mut self, shards: Vec<Shared>) -> Self {
+    pub(crate) fn on_shards(mut self, shards: Vec<ShardContext>) -> Self {
         self.shards = shards;
         self
     }
 
     /// Returns the shard of the next replica: each in turn.
-    pub(super) fn next_shard(&mut self) -> Shared {
+    pub(super) fn next_shard(&mut self) -> ShardContext {
         let shard = self.hosted.checked_rem(self.shards.len()).unwrap_or(0);
         self.hosted += 1;
         self.shards.get(shard).unwrap_or(&self.shared).clone()
     }
 
     /// Returns a channel of its newest heartbeat.
-    pub fn heartbeats(&self) -> watch::Receiver<Arc<Beat>> {
+    pub fn heartbeats(&self) -> watch::Receiver<Arc<Heartbeat>> {
         self.beat.subscribe()
     }
 
@@ -219,7 +222,7 @@ impl Worker {
         let mut replicas: Vec<_> = self.listed().map(Hosted::beat).collect();
         replicas.dedup_by(|one, other| one.id == other.id);
         let ready = self.readiness.borrow().clone();
-        let beat = Beat {
+        let beat = Heartbeat {
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
             sequence: self.beats.next(disconnects),
@@ -252,7 +255,7 @@ impl Actor for Worker {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
-        ctx.run_interval(Duration::from_micros(BEAT_PERIOD_US), |worker, ctx| {
+        ctx.run_interval(Duration::from_micros(HEARTBEAT_PERIOD_US), |worker, ctx| {
             worker.beat();
             if worker.has_loads_to_retry() {
                 worker.reconcile(ctx);
@@ -292,7 +295,7 @@ impl Handler<Loaded> for Worker {
         self.loading.remove(&replica);
         if self.leaving {
             if let Ok(mut executor) = executor {
-                ending::end(&mut executor);
+                replica::end(&mut executor);
             }
             return;
         }
@@ -419,8 +422,8 @@ mod tests {
         }
     }
 
-    fn shared(bus: Bus) -> Shared {
-        Shared {
+    fn shared(bus: Bus) -> ShardContext {
+        ShardContext {
             arbiter: Arbiter::current(),
             plans: PlanVersions::new(APP),
             dispatcher: Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start()),

@@ -64,7 +64,7 @@ pub mod event {
     pub const ENERGY: &str = "energy";
     /// Each ingress process publishes what it counted of the cascades that answer ([`crate::wire::AuditReport`]).
     pub const AUDITED: &str = "audit";
-    /// The leading shifter reports what is known of the plan's certificates ([`crate::wire::WatchReport`]).
+    /// The leading shifter reports what is known of the plan's certificates ([`crate::wire::CertificateReport`]).
     pub const WATCH: &str = "watch";
     /// The leading shifter reports that a certificate no longer holds, or holds again, or that the inputs of a stage have drifted
     /// ([`crate::wire::CertificateNotice`]).

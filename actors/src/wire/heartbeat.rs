@@ -9,7 +9,7 @@ use super::{MAX_REPLICAS, Message};
 
 /// A heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The actor's name, unique in the app.
     pub actor: String,
     /// Its kind: `ingress`, `worker`, ...
@@ -56,8 +56,8 @@ pub struct Beat {
     pub instance: u64,
 }
 
-impl Message for Beat {
-    const NAME: &'static str = "Beat";
+impl Message for Heartbeat {
+    const NAME: &'static str = "Heartbeat";
 
     fn size_hint(&self) -> usize {
         let replicas = self.replicas.iter();
@@ -96,7 +96,7 @@ pub struct Runs {
     pub busy_us: u64,
 }
 
-/// One replica in a [`Beat`].
+/// One replica in a [`Heartbeat`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplicaBeat {
     /// Its id in the plan.

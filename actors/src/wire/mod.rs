@@ -3,6 +3,7 @@
 //! Messages are MessagePack maps with field names; unknown fields are ignored, so that peers of different versions
 //! and languages interoperate. [`Message`] encodes and decodes; [`client_codec`] adds JSON for clients.
 
+mod certificates;
 pub mod chunks;
 mod client;
 pub mod client_codec;
@@ -20,8 +21,11 @@ mod tensors;
 #[cfg(test)]
 mod tests;
 mod token;
-mod watch;
 
+pub use certificates::{
+    AuditReport, CascadeStanding, CertificateFinding, CertificateNotice, CertificateReport, Feedback,
+    FeedbackReply, RightAnswer,
+};
 pub use client::{BranchReply, InferReply, InferRequest};
 pub use client_codec::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
 pub use codec::{CodecError, Limits, Message};
@@ -30,16 +34,13 @@ pub use control::{
 };
 pub use done::{Done, DoneResult};
 pub use energy::{EnergyReport, ModelEnergy, Spent, Tokens};
-pub use heartbeat::{Beat, FanOuts, IngressState, ReplicaBeat, Runs};
+pub use heartbeat::{FanOuts, Heartbeat, IngressState, ReplicaBeat, Runs};
 pub use lists::MAX_PARAMETERS;
 pub use options::RequestOptions;
 pub(crate) use options::STREAM;
 pub use stage::{Abandoned, Hop, HopAnswer, StageRequest};
 pub use tensors::{Data as TensorData, MAX_RANK, MAX_TENSORS, WrittenData as TensorElements};
 pub use token::{NotAToken, Token, TokenKey};
-pub use watch::{
-    AuditReport, CascadeStanding, CertificateNotice, Feedback, FeedbackReply, Found, RightAnswer, WatchReport,
-};
 
 /// Largest number of hops in one message.
 pub const MAX_HOPS: usize = 64;

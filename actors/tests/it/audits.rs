@@ -8,16 +8,16 @@ use async_nats::{HeaderMap, Subscriber};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::metrics::Gauges;
 use kaskade_actors::wire::{
-    CertificateNotice, Found, InferRequest, RightAnswer, ShiftReport, WatchReport, headers,
+    CertificateFinding, CertificateNotice, CertificateReport, InferRequest, RightAnswer, ShiftReport, headers,
 };
 use kaskade_actors::{App, Client, Node, Service};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_policy::certificate_monitor::AuditSettings;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
     Certificate, CertifiedCascade, CertifiedList, Edge, Exit, ExpectedStage, Gear, Guarantee, Plan,
 };
 use kaskade_policy::texts::{Metric, TextComparison};
-use kaskade_policy::watch::AuditSettings;
 
 use crate::common::gears::{block_on, events, next, quick_shifts};
 use crate::common::{BUDGET, Scripted, ask, cascade, label};
@@ -194,7 +194,7 @@ fn a_loss_runs_the_safer_cascade_and_its_end_the_cheaper_one_again() {
         wrong.store(true, Ordering::Relaxed);
         let refuted: CertificateNotice = until(&client, &mut found, &mut asked, |_| ()).await;
         assert!(
-            matches!(&refuted.found, Found::Refuted { from: 1, to: 0, by } if by == "audits"),
+            matches!(&refuted.found, CertificateFinding::Refuted { from: 1, to: 0, by } if by == "audits"),
             "{refuted:?}"
         );
         let shift: ShiftReport = next(&mut shifts).await;
@@ -210,7 +210,7 @@ fn a_loss_runs_the_safer_cascade_and_its_end_the_cheaper_one_again() {
         // Probes find that the cascade is as certified again; meanwhile every answer is the largest variant's.
         let restored: CertificateNotice =
             until(&client, &mut found, &mut asked, |answer| assert_eq!(answer, 2)).await;
-        assert_eq!(restored.found, Found::Restored { from: 0, to: 1 });
+        assert_eq!(restored.found, CertificateFinding::Restored { from: 0, to: 1 });
         let back: ShiftReport = next(&mut shifts).await;
         assert_eq!((back.from, back.to), (1, 0));
         // Audits are in no counter of requests, and each request had one reply. Two may have been dropped when an event arrived.
@@ -246,7 +246,7 @@ fn audits_that_fail_hurt_nothing() {
             let reply = client.infer(ask(2.0, 9.0), BUDGET).await.unwrap();
             assert_eq!(reply.stage, "small");
         }
-        let report: WatchReport = next(&mut reports).await;
+        let report: CertificateReport = next(&mut reports).await;
         assert_eq!((report.limit, report.cascades.len()), (1, 2));
         assert!(report.cascades.iter().all(|cascade| cascade.audited == 0));
         let counted = node.metrics().read();
@@ -314,7 +314,7 @@ fn labels_that_arrive_later_refute_a_certificate() {
             refuted = next(&mut found) => refuted,
         };
         assert!(
-            matches!(refuted.found, Found::Refuted { from: 1, to: 0, .. }),
+            matches!(refuted.found, CertificateFinding::Refuted { from: 1, to: 0, .. }),
             "{refuted:?}"
         );
         let page = node.metrics().text(app, &Gauges::default());
@@ -362,7 +362,10 @@ fn the_audits_of_other_processes_reach_the_leader() {
         let client = Client::new(first.bus(), App::new(app).unwrap());
         let mut asked = 0;
         let refuted: CertificateNotice = until(&client, &mut found, &mut asked, |_| ()).await;
-        assert!(matches!(refuted.found, Found::Refuted { from: 1, to: 0, .. }));
+        assert!(matches!(
+            refuted.found,
+            CertificateFinding::Refuted { from: 1, to: 0, .. }
+        ));
         // Every process follows the gear.
         for node in std::iter::once(&first).chain(&others) {
             let mut changes = node.plans().changes();
@@ -446,7 +449,7 @@ fn texts_are_audited_and_labelled_by_the_metric_of_the_plan() {
         assert!(tell("right", "lighthouse").await);
         assert!(!tell("wrong", "a ship").await);
         loop {
-            let report: WatchReport = next(&mut reports).await;
+            let report: CertificateReport = next(&mut reports).await;
             if report.cascades[1].audited >= 2 {
                 break;
             }

@@ -7,7 +7,7 @@ use futures::{FutureExt, StreamExt};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::wire::{
-    Beat, Done, DoneResult, InferRequest, Message as _, ReplicaBeat, StageRequest, headers,
+    Done, DoneResult, Heartbeat, InferRequest, Message as _, ReplicaBeat, StageRequest, headers,
 };
 use kaskade_actors::{App, Client, Code, Fault, Node, Service};
 use kaskade_models::{Datatype, Tensor};
@@ -403,7 +403,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
             tokio::spawn(async move {
                 for sequence in 1.. {
                     for replica in &plan.placement {
-                        let beat = Beat {
+                        let beat = Heartbeat {
                             actor: replica.worker.clone(),
                             kind: "worker".into(),
                             replicas: vec![ReplicaBeat {
@@ -412,7 +412,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
                             }],
                             sequence,
                             in_place: epoch,
-                            ..Beat::default()
+                            ..Heartbeat::default()
                         };
                         let subject = app.beat(&replica.worker).unwrap();
                         nats.publish(subject, beat.encode().unwrap()).await.unwrap();
@@ -690,7 +690,7 @@ fn the_loss_of_a_replica_ends_an_answer_that_no_other_attempt_repeats() {
             bus.barrier().await.unwrap();
             let texts = |text: &str| vec![Tensor::from_texts("text", &[text]).unwrap()];
             let beat = async |instance| {
-                let beat = Beat {
+                let beat = Heartbeat {
                     actor: "r1".to_owned(),
                     kind: "custom".to_owned(),
                     replicas: vec![ReplicaBeat {
@@ -699,7 +699,7 @@ fn the_loss_of_a_replica_ends_an_answer_that_no_other_attempt_repeats() {
                     }],
                     sequence: 1,
                     instance,
-                    ..Beat::default()
+                    ..Heartbeat::default()
                 };
                 let subject = served.app.beat("r1").unwrap();
                 publish(&served, subject.to_string(), beat.encode().unwrap().to_vec()).await;

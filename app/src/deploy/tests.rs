@@ -83,10 +83,10 @@ async fn an_applied_plan_gets_an_epoch_above_those_in_use() {
     let deployment = Arc::new(deployment);
     let beating = Arc::clone(&deployment);
     let beats = tokio::spawn(async move {
-        let beat = Beat {
+        let beat = Heartbeat {
             actor: "w".to_owned(),
             epoch: 41,
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         loop {
             let subject = beating.app.beat("w").unwrap();
@@ -143,11 +143,11 @@ async fn the_wait_ends_when_every_ingress_admits_the_plan() {
 #[test]
 fn replicas_that_stay_unloaded_end_the_wait() {
     let (mut failures, begun) = (Failures::default(), Instant::now());
-    let beat = |in_place, failed: &[&str]| Beat {
+    let beat = |in_place, failed: &[&str]| Heartbeat {
         actor: "w".to_owned(),
         in_place,
         failed: failed.iter().map(ToString::to_string).collect(),
-        ..Beat::default()
+        ..Heartbeat::default()
     };
     failures.record(5, beat(5, &["large-0"]), begun);
     failures.record(5, beat(5, &["large-0"]), begun + FAILED_FOR / 2);

@@ -26,8 +26,8 @@ use kaskade_actors::subjects::SubjectError;
 use kaskade_broker::{BrokerConfig, BrokerError};
 use kaskade_models::power::PowerError;
 use kaskade_models::{DeviceChoice, DeviceError, PowerMeter, device};
+use kaskade_policy::certificate_monitor::AuditSettings;
 use kaskade_policy::plan::Plan;
-use kaskade_policy::watch::AuditSettings;
 use thiserror::Error;
 
 pub use kaskade_gateway::overview;

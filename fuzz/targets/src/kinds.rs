@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, Beat, CertificateNotice, Done, DriftNotice, EnergyReport, Feedback,
-    FeedbackReply, GearShift, InferReply, InferRequest, IngressState, LoadCount, Message, PlanNotice,
-    PlanReport, PlanRequest, ShiftReport, StageRequest, WatchReport,
+    Abandoned, AuditReport, CertificateNotice, CertificateReport, Done, DriftNotice, EnergyReport, Feedback,
+    FeedbackReply, GearShift, Heartbeat, InferReply, InferRequest, IngressState, LoadCount, Message,
+    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest,
 };
 
 use crate::edit::edited;
@@ -47,7 +47,7 @@ macro_rules! kinds {
 kinds! {
     "wire_abandoned": Abandoned => receivers::none;
     "wire_audit_report": AuditReport => receivers::audit_report;
-    "wire_beat": Beat => receivers::beat;
+    "wire_beat": Heartbeat => receivers::beat;
     "wire_certificate_notice": CertificateNotice => receivers::none;
     "wire_done": Done => receivers::done;
     "wire_drift_notice": DriftNotice => receivers::none;
@@ -64,7 +64,7 @@ kinds! {
     "wire_plan_request": PlanRequest => receivers::none;
     "wire_shift_report": ShiftReport => receivers::none;
     "wire_stage_request": StageRequest => receivers::stage_request;
-    "wire_watch_report": WatchReport => receivers::none;
+    "wire_watch_report": CertificateReport => receivers::none;
 }
 
 /// Returns the examples of a message as JSON.

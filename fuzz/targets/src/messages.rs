@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, Beat, BranchReply, CertificateNotice, Done, DoneResult, DriftNotice,
-    EnergyReport, FanOuts, Feedback, FeedbackReply, Found, GearShift, Hop, HopAnswer, InferReply,
-    InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice, PlanReport,
-    PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageRequest, Tokens, WatchReport,
+    Abandoned, AuditReport, BranchReply, CertificateFinding, CertificateNotice, CertificateReport, Done,
+    DoneResult, DriftNotice, EnergyReport, FanOuts, Feedback, FeedbackReply, GearShift, Heartbeat, Hop,
+    HopAnswer, InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation,
+    PlanNotice, PlanReport, PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageRequest,
+    Tokens,
 };
 use kaskade_models::{Datatype, Tensor};
+use kaskade_policy::certificate_monitor::Counts;
 use kaskade_policy::gather::Branch;
 use kaskade_policy::remote::price::{Cost, CostSource};
-use kaskade_policy::watch::Counts;
 
 /// A message as bytes and, for those that can be written so, as JSON.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ pub fn examples() -> Vec<Example> {
         example("feedback", &feedback()),
         example("feedback-reply", &feedback_reply()),
         example("audit", &audit()),
-        example("watch", &WatchReport::default()),
+        example("watch", &CertificateReport::default()),
         example("certificate", &certificate()),
     ];
     let results = [outputs(), part(), fault()];
@@ -203,8 +204,8 @@ fn fault() -> (&'static str, DoneResult) {
     ("fault", DoneResult::Fault(fault))
 }
 
-fn beat() -> Beat {
-    Beat {
+fn beat() -> Heartbeat {
+    Heartbeat {
         actor: "a".into(),
         kind: "worker".into(),
         replicas: vec![ReplicaBeat {
@@ -302,7 +303,7 @@ fn counts() -> Counts {
 fn certificate() -> CertificateNotice {
     CertificateNotice {
         epoch: 3,
-        found: Found::Refuted {
+        found: CertificateFinding::Refuted {
             from: 2,
             to: 1,
             by: "audits".to_owned(),

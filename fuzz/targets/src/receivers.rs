@@ -3,19 +3,19 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use kaskade_actors::ingress::check::checked;
+use kaskade_actors::ingress::result_checks::checked;
 use kaskade_actors::plan::versions::PlanVersions;
 use kaskade_actors::wire::{
-    AuditReport, Beat, ContentType, Done, DoneResult, Feedback, FeedbackReply, GearShift, IngressState,
+    AuditReport, ContentType, Done, DoneResult, Feedback, FeedbackReply, GearShift, Heartbeat, IngressState,
     LoadCount, Message, StageRequest,
 };
 use kaskade_models::check_outputs;
 use kaskade_policy::adoption::arrival::{Arrival, Arriving, arrival};
 use kaskade_policy::arrivals::ArrivalCounter;
-use kaskade_policy::liveness::{DETECTION_US, LOOK_PERIOD_US, Liveness, Start};
+use kaskade_policy::certificate_monitor::{CertificateMonitor, MonitorConfig};
+use kaskade_policy::liveness::{CHECK_PERIOD_US, DETECTION_US, Liveness, Start};
 use kaskade_policy::plan::{CertifiedList, Plan};
 use kaskade_policy::reachability::{IngressStates, IngressView, STATE_VALID_US};
-use kaskade_policy::watch::{Watch, WatchConfig};
 use serde_json::json;
 
 use crate::wire;
@@ -159,7 +159,9 @@ pub fn stage_request(bytes: &Bytes) {
 
 /// A heartbeat at the failure detector: what it lists lives until it falls silent, and is lost then.
 pub fn beat(bytes: &Bytes) {
-    let Ok(beat) = Beat::decode(bytes) else { return };
+    let Ok(beat) = Heartbeat::decode(bytes) else {
+        return;
+    };
     let mut liveness = Liveness::default();
     liveness.newly_lost(0);
     for replica in &beat.replicas {
@@ -176,10 +178,10 @@ pub fn beat(bytes: &Bytes) {
     let listed = |name: &str| beat.replicas.iter().any(|replica| replica.id == name);
     assert!(liveness.living().all(listed));
     // The observer looks on time, so that the silence counts.
-    for look in 1..=2 * DETECTION_US / LOOK_PERIOD_US {
+    for look in 1..=2 * DETECTION_US / CHECK_PERIOD_US {
         assert!(
             liveness
-                .newly_lost(look * LOOK_PERIOD_US)
+                .newly_lost(look * CHECK_PERIOD_US)
                 .iter()
                 .all(|name| listed(name))
         );
@@ -233,7 +235,7 @@ pub fn audit_report(bytes: &Bytes) {
     };
     let list = certified();
     for leads in [true, false] {
-        let mut watch = Watch::new(list, WatchConfig::default());
+        let mut watch = CertificateMonitor::new(list, MonitorConfig::default());
         for _ in 0..2 {
             if leads {
                 watch.take(&report.counts);

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, Beat, CertificateNotice, ContentType, Done, DriftNotice, EnergyReport, Feedback,
-    FeedbackReply, GearShift, InferReply, InferRequest, IngressState, LoadCount, Message, PlanNotice,
-    PlanReport, PlanRequest, ShiftReport, StageRequest, WatchReport, decode_infer, decode_reply,
-    encode_fault, encode_reply,
+    Abandoned, AuditReport, CertificateNotice, CertificateReport, ContentType, Done, DriftNotice,
+    EnergyReport, Feedback, FeedbackReply, GearShift, Heartbeat, InferReply, InferRequest, IngressState,
+    LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, decode_infer,
+    decode_reply, encode_fault, encode_reply,
 };
 
 use crate::receivers;
@@ -18,7 +18,7 @@ pub fn wire(input: &[u8]) {
     round::<StageRequest>(&bytes);
     round::<Done>(&bytes);
     receivers::done(&bytes);
-    round::<Beat>(&bytes);
+    round::<Heartbeat>(&bytes);
     round::<Abandoned>(&bytes);
     round::<IngressState>(&bytes);
     round::<GearShift>(&bytes);
@@ -28,7 +28,7 @@ pub fn wire(input: &[u8]) {
     round::<Feedback>(&bytes);
     round::<FeedbackReply>(&bytes);
     round::<AuditReport>(&bytes);
-    round::<WatchReport>(&bytes);
+    round::<CertificateReport>(&bytes);
     round::<CertificateNotice>(&bytes);
     round::<PlanRequest>(&bytes);
     round::<PlanReport>(&bytes);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kaskade_actors::App;
 use kaskade_actors::bus::Bus;
-use kaskade_actors::wire::{Beat, Message as _, ReplicaBeat};
+use kaskade_actors::wire::{Heartbeat, Message as _, ReplicaBeat};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{MissedTickBehavior, interval};
@@ -98,12 +98,12 @@ async fn beat(bus: Bus, workers: usize, per_worker: usize) -> Result<(), Failure
                 in_flight: 0,
                 unavailable: false,
             });
-            let beat = Beat {
+            let beat = Heartbeat {
                 actor: format!("simulated-{worker}"),
                 kind: "worker".to_owned(),
                 replicas: replicas.collect(),
                 sequence: tick / 10,
-                ..Beat::default()
+                ..Heartbeat::default()
             };
             bus.publish(app.beat(&beat.actor)?, None, None, beat.encode()?)
                 .await?;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kaskade_actors::Fault;
-use kaskade_actors::wire::{Beat, InferReply, IngressState};
+use kaskade_actors::wire::{Heartbeat, InferReply, IngressState};
 use kaskade_policy::plan::{Plan, Wiring};
 use serde::Serialize;
 use tokio::sync::watch;
@@ -90,7 +90,7 @@ pub(crate) struct Totals {
 /// The newest heartbeat of an actor.
 struct ReceivedState {
     at: Instant,
-    beat: Beat,
+    beat: Heartbeat,
 }
 
 /// Answers of one second through this gateway.
@@ -325,7 +325,7 @@ impl State {
         }
     }
 
-    fn beat(&mut self, beat: Beat) {
+    fn beat(&mut self, beat: Heartbeat) {
         let heard = ReceivedState {
             at: Instant::now(),
             beat: beat.clone(),

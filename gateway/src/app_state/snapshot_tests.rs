@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use kaskade_actors::wire::{Beat, IngressState, ReplicaBeat};
+use kaskade_actors::wire::{Heartbeat, IngressState, ReplicaBeat};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::super::{AppState, HISTORY, Point};
@@ -22,11 +22,11 @@ fn beat(watched: &AppState, round: u32, step: usize) {
             in_flight: 8,
             ..ReplicaBeat::default()
         });
-        let beat = Beat {
+        let beat = Heartbeat {
             actor: format!("worker-{worker}"),
             kind: "worker".to_owned(),
             replicas: replicas.collect(),
-            ..Beat::default()
+            ..Heartbeat::default()
         };
         watched.state().beat(beat);
     }
@@ -76,13 +76,13 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
         assert_eq!(known["replicas"], all["replicas"], "after round {round}");
     }
     // Another replica: the list is sent again.
-    watched.state().beat(Beat {
+    watched.state().beat(Heartbeat {
         actor: "worker-9b".to_owned(),
         replicas: vec![ReplicaBeat {
             id: "another".to_owned(),
             ..ReplicaBeat::default()
         }],
-        ..Beat::default()
+        ..Heartbeat::default()
     });
     let (_, update) = watched.state().next_update("a");
     let update: Value = serde_json::from_str(&update).unwrap();
@@ -93,13 +93,13 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
 #[test]
 fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
     let watched = AppState::new("a");
-    watched.state().beat(Beat {
+    watched.state().beat(Heartbeat {
         actor: "w".to_owned(),
         replicas: vec![ReplicaBeat {
             id: "r".to_owned(),
             ..ReplicaBeat::default()
         }],
-        ..Beat::default()
+        ..Heartbeat::default()
     });
     for (ingress, avoided) in [("killed", vec!["r".to_owned()]), ("well", Vec::new())] {
         watched.state().ingress(IngressState {

@@ -14,7 +14,7 @@ use kaskade_actors::metrics::Snapshot as Counters;
 use kaskade_actors::metrics::histogram;
 use kaskade_actors::plan::store;
 use kaskade_actors::wire::{
-    Beat, EnergyReport, GearShift, IngressState, Message as _, ShiftReport, WatchReport,
+    CertificateReport, EnergyReport, GearShift, Heartbeat, IngressState, Message as _, ShiftReport,
 };
 use kaskade_actors::{App, ids, subjects};
 
@@ -136,7 +136,7 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, news: &News)
                 return;
             }
             decoded.insert(message.subject.to_string(), Instant::now());
-            if let Ok(beat) = Beat::decode(&message.payload) {
+            if let Ok(beat) = Heartbeat::decode(&message.payload) {
                 watched.state().beat(beat);
             }
         }
@@ -167,7 +167,7 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, news: &News)
             }
         }
         News::Certificates(message) => {
-            if let Ok(report) = WatchReport::decode(&message.payload) {
+            if let Ok(report) = CertificateReport::decode(&message.payload) {
                 watched.state().overview.watched(report);
             }
         }

@@ -1,6 +1,6 @@
 //! What an overview says of an app at one moment.
 
-use kaskade_actors::wire::{Tokens, WatchReport};
+use kaskade_actors::wire::{CertificateReport, Tokens};
 use kaskade_policy::remote::price::CostSource;
 use serde::Serialize;
 
@@ -32,7 +32,7 @@ pub struct AppSnapshot {
     pub nodes: Vec<NodeRow>,
     /// What is known of the certificates of the running plan; absent without a certified list.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub certificates: Option<WatchReport>,
+    pub certificates: Option<CertificateReport>,
 }
 
 /// All ingresses together.

@@ -38,7 +38,7 @@
 //! | [`shifting`] | the gear for a measured load |
 //! | [`drift`] | whether the load still is what the plan was made for |
 //! | [`texts`] | how texts are compared with right ones |
-//! | [`watch`] | whether the inputs still are what the plan's certificates were proven on |
+//! | [`certificate_monitor`] | whether the inputs still are what the plan's certificates were proven on |
 //! | [`remote`] | models behind endpoints: circuit breaker, retries, prices |
 //! | [`energy`] | energy in joules, if known |
 //! | [`fit`] | straight lines through measurements |
@@ -48,6 +48,7 @@ pub mod admission;
 pub mod adoption;
 pub mod arrivals;
 pub mod batching;
+pub mod certificate_monitor;
 pub mod client_retry;
 pub mod confidence;
 pub mod demand;
@@ -80,7 +81,6 @@ pub mod slack;
 pub mod stream_offset;
 pub mod texts;
 pub mod vote;
-pub mod watch;
 
 #[cfg(test)]
 mod schema_tests;

@@ -12,21 +12,21 @@ use std::sync::Arc;
 use crate::reachability::Reachability;
 
 /// How often actors beat, microseconds.
-pub const BEAT_PERIOD_US: u64 = 100_000;
+pub const HEARTBEAT_PERIOD_US: u64 = 100_000;
 
 /// Beats that may be missed before an actor counts as lost. Three, so that one lost message and one late timer on a
 /// busy machine are forgiven, and a death is still noticed in well under half a second.
-pub const MISSED_BEATS: u64 = 3;
+pub const MISSED_HEARTBEATS: u64 = 3;
 
 /// Silence after which an actor counts as lost, microseconds.
-pub const DETECTION_US: u64 = MISSED_BEATS * BEAT_PERIOD_US;
+pub const DETECTION_US: u64 = MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US;
 
 /// Silence after which a lost actor that no plan names is forgotten, microseconds. Its name may never return: every start of a
 /// stage may have a new one.
 pub const FORGOTTEN_US: u64 = 60_000_000;
 
 /// How often a process looks for silent actors, microseconds: half a heartbeat period.
-pub const LOOK_PERIOD_US: u64 = BEAT_PERIOD_US / 2;
+pub const CHECK_PERIOD_US: u64 = HEARTBEAT_PERIOD_US / 2;
 
 /// Beats of the process before that show that it is still alive: fewer may be late.
 const BEATS_BESIDE: u32 = 10;
@@ -35,7 +35,7 @@ const BEATS_BESIDE: u32 = 10;
 const MOST_INSTANCES: usize = 64;
 
 /// Time between two looks beyond which the observer counts as stalled, microseconds.
-const LATE_LOOK_US: u64 = 2 * LOOK_PERIOD_US;
+const LATE_CHECK_US: u64 = 2 * CHECK_PERIOD_US;
 
 /// The living and the lost, by name.
 #[derive(Debug, Clone, Default)]
@@ -164,7 +164,7 @@ impl Liveness {
     }
 
     /// Looks for silence: names whose newest beat is over [`DETECTION_US`] old at `now` (µs) and that were not lost at
-    /// the last call. Call it every [`LOOK_PERIOD_US`], after reading the beats that have arrived.
+    /// the last call. Call it every [`CHECK_PERIOD_US`], after reading the beats that have arrived.
     ///
     /// If the last call was much longer ago, the observer was stalled. Then the stall does not count as silence, and
     /// this look finds nothing: beats may still be on their way through the observer's own queues. A second late look
@@ -197,10 +197,10 @@ impl Liveness {
             stalled: 0,
         });
         let gap = now.saturating_sub(std::mem::replace(&mut looks.last, now));
-        let late = gap > LATE_LOOK_US;
+        let late = gap > LATE_CHECK_US;
         let before = std::mem::replace(&mut looks.late, late);
         if late {
-            looks.stalled += gap - LOOK_PERIOD_US;
+            looks.stalled += gap - CHECK_PERIOD_US;
             let running = self.running(now);
             // Beats that were read between the stall and this look.
             for seen in self.seen.values_mut() {

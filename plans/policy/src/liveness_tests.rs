@@ -77,7 +77,7 @@ fn a_replica_that_could_not_be_loaded_is_avoided_although_another_worker_lists_i
 
 /// Looks in time from one point to another; returns what was found.
 fn looks(liveness: &mut Liveness, from: u64, until: u64) -> Vec<String> {
-    let times = (from..=until).step_by(LOOK_PERIOD_US as usize);
+    let times = (from..=until).step_by(CHECK_PERIOD_US as usize);
     times.flat_map(|now| liveness.newly_lost(now)).collect()
 }
 
@@ -117,7 +117,7 @@ fn the_lost_are_forgotten_unless_a_plan_places_them() {
         liveness.beat(name, 0);
         assert_eq!(liveness.started(name, 1, 1, 0), Start::Same);
     }
-    looks(&mut liveness, 0, FORGOTTEN_US - LOOK_PERIOD_US);
+    looks(&mut liveness, 0, FORGOTTEN_US - CHECK_PERIOD_US);
     liveness.beat("alive", FORGOTTEN_US);
     liveness.started("alive", 1, 2, FORGOTTEN_US);
     let forget = |liveness: &mut Liveness, now| {
@@ -160,7 +160,7 @@ fn a_leaving_replica_is_avoided_and_still_lost_when_silent() {
     liveness.beat_leaving("a", 0);
     assert!(liveness.alive("a") && !liveness.reachability().is_reachable("a"));
     assert!(liveness.reachability().is_avoided("a"));
-    assert_eq!(looks(&mut liveness, 0, DETECTION_US + LOOK_PERIOD_US), ["a"]);
+    assert_eq!(looks(&mut liveness, 0, DETECTION_US + CHECK_PERIOD_US), ["a"]);
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_stall_of_the_observer_is_no_evidence() {
     liveness.beat("a", 1_560_000);
     // From here the time counts again: b fell silent, a goes on.
     let mut found = Vec::new();
-    for now in (1_600_000..=2_500_000).step_by(LOOK_PERIOD_US as usize) {
+    for now in (1_600_000..=2_500_000).step_by(CHECK_PERIOD_US as usize) {
         liveness.beat("a", now);
         found.extend(liveness.newly_lost(now));
     }
@@ -189,7 +189,7 @@ fn a_beat_read_after_a_stall_does_not_hide_a_death() {
     assert!(liveness.newly_lost(0).is_empty());
     liveness.beat("a", 5_000_000);
     assert!(liveness.newly_lost(5_000_000).is_empty());
-    let until = 5_000_000 + DETECTION_US + LOOK_PERIOD_US;
+    let until = 5_000_000 + DETECTION_US + CHECK_PERIOD_US;
     assert_eq!(looks(&mut liveness, 5_050_000, until), ["a"]);
 }
 
@@ -197,7 +197,7 @@ fn a_beat_read_after_a_stall_does_not_hide_a_death() {
 fn a_process_whose_looks_are_always_late_finds_the_lost() {
     let mut liveness = Liveness::default();
     liveness.beat("a", 0);
-    let mut times = (0..20).map(|look| look * 3 * LOOK_PERIOD_US);
+    let mut times = (0..20).map(|look| look * 3 * CHECK_PERIOD_US);
     assert!(times.any(|now| liveness.newly_lost(now) == ["a"]));
 }
 
@@ -228,7 +228,7 @@ proptest! {
         for stall in stalls {
             liveness.beat("a", now);
             for _ in 0..2 {
-                now += LOOK_PERIOD_US;
+                now += CHECK_PERIOD_US;
                 prop_assert!(liveness.newly_lost(now).is_empty());
             }
             now += stall;
@@ -241,10 +241,10 @@ proptest! {
     #[test]
     fn silence_is_found_in_time(heard in 0_u64..1_000_000) {
         let mut liveness = Liveness::default();
-        let late = heard + DETECTION_US + LOOK_PERIOD_US + 1;
+        let late = heard + DETECTION_US + CHECK_PERIOD_US + 1;
         liveness.newly_lost(0);
         let found = (0..=late)
-            .step_by(LOOK_PERIOD_US as usize)
+            .step_by(CHECK_PERIOD_US as usize)
             .find(|now| {
                 if *now >= heard && !liveness.alive("a") && !liveness.lost("a") {
                     liveness.beat("a", heard);
@@ -259,21 +259,28 @@ proptest! {
 fn silence_is_noticed_once_and_a_return_too() {
     let mut liveness = Liveness::default();
     assert!(liveness.beat("a", 0));
-    assert!(!liveness.beat("a", BEAT_PERIOD_US));
-    assert!(looks(&mut liveness, 0, 4 * BEAT_PERIOD_US).is_empty());
-    assert_eq!(liveness.newly_lost(4 * BEAT_PERIOD_US + 1), ["a"]);
-    assert!(looks(&mut liveness, 4 * BEAT_PERIOD_US + 2, 9 * BEAT_PERIOD_US).is_empty());
+    assert!(!liveness.beat("a", HEARTBEAT_PERIOD_US));
+    assert!(looks(&mut liveness, 0, 4 * HEARTBEAT_PERIOD_US).is_empty());
+    assert_eq!(liveness.newly_lost(4 * HEARTBEAT_PERIOD_US + 1), ["a"]);
+    assert!(
+        looks(
+            &mut liveness,
+            4 * HEARTBEAT_PERIOD_US + 2,
+            9 * HEARTBEAT_PERIOD_US
+        )
+        .is_empty()
+    );
     assert!(liveness.lost("a") && !liveness.alive("a"));
-    assert!(liveness.beat("a", 9 * BEAT_PERIOD_US));
+    assert!(liveness.beat("a", 9 * HEARTBEAT_PERIOD_US));
     assert!(liveness.alive("a"));
 }
 
 #[test]
 fn a_beat_that_arrives_late_does_not_turn_back_the_clock() {
     let mut liveness = Liveness::default();
-    liveness.beat("a", 10 * BEAT_PERIOD_US);
-    liveness.beat("a", 2 * BEAT_PERIOD_US);
-    assert!(looks(&mut liveness, 10 * BEAT_PERIOD_US, 12 * BEAT_PERIOD_US).is_empty());
+    liveness.beat("a", 10 * HEARTBEAT_PERIOD_US);
+    liveness.beat("a", 2 * HEARTBEAT_PERIOD_US);
+    assert!(looks(&mut liveness, 10 * HEARTBEAT_PERIOD_US, 12 * HEARTBEAT_PERIOD_US).is_empty());
 }
 
 #[test]
@@ -281,6 +288,6 @@ fn a_process_that_left_is_not_reported_lost() {
     let mut liveness = Liveness::default();
     liveness.beat("a", 0);
     liveness.forget("a");
-    assert!(looks(&mut liveness, 0, 9 * BEAT_PERIOD_US).is_empty());
+    assert!(looks(&mut liveness, 0, 9 * HEARTBEAT_PERIOD_US).is_empty());
     assert!(!liveness.alive("a") && !liveness.lost("a"));
 }

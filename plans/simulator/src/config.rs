@@ -10,7 +10,7 @@ use kaskade_policy::admission::AdmissionConfig;
 use kaskade_policy::energy::EnergyModel;
 use kaskade_policy::invalid::Invalid;
 use kaskade_policy::ledger::LedgerConfig;
-use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use kaskade_policy::liveness::{HEARTBEAT_PERIOD_US, MISSED_HEARTBEATS};
 use kaskade_policy::plan::Sharing;
 use kaskade_policy::profile::{HopAtRate, LatencySpread, hop};
 use kaskade_policy::routing::RoutingError;
@@ -121,7 +121,7 @@ impl Default for SimConfig {
                 ..LedgerConfig::default()
             },
             // A beat is missed half a period after the failure on average.
-            detection_us: BEAT_PERIOD_US * MISSED_BEATS + BEAT_PERIOD_US / 2,
+            detection_us: HEARTBEAT_PERIOD_US * MISSED_HEARTBEATS + HEARTBEAT_PERIOD_US / 2,
             timeline: Vec::new(),
             initially_down: Vec::new(),
             contention: false,

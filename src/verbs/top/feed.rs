@@ -8,8 +8,8 @@ use kaskade_actors::bus::Bus;
 use kaskade_actors::metrics::Snapshot;
 use kaskade_actors::plan::store;
 use kaskade_actors::wire::{
-    Beat, CertificateNotice, DriftNotice, EnergyReport, GearShift, IngressState, Message as _, ShiftReport,
-    WatchReport,
+    CertificateNotice, CertificateReport, DriftNotice, EnergyReport, GearShift, Heartbeat, IngressState,
+    Message as _, ShiftReport,
 };
 use kaskade_actors::{App, ids, subjects};
 use kaskade_app::serving::overview::Counts;
@@ -19,12 +19,12 @@ use crate::app_address::Target;
 
 /// One message, decoded.
 pub(super) enum Event {
-    Beat(Beat),
+    Beat(Heartbeat),
     Energy(EnergyReport),
     Gear(GearShift),
     Shifted(ShiftReport),
     Drift(DriftNotice),
-    Certificates(WatchReport),
+    Certificates(CertificateReport),
     Finding(CertificateNotice),
     Ingress(IngressState),
     Stats(IngressStats),
@@ -66,7 +66,7 @@ impl Feed {
         let mut news = SelectAll::new();
         let read: [(async_nats::Subject, Read); 9] = [
             (names.beats(), |message| {
-                Some(Event::Beat(Beat::decode(&message.payload).ok()?))
+                Some(Event::Beat(Heartbeat::decode(&message.payload).ok()?))
             }),
             (names.event(subjects::event::ENERGY)?, |message| {
                 Some(Event::Energy(EnergyReport::decode(&message.payload).ok()?))
@@ -78,7 +78,9 @@ impl Feed {
                 Some(Event::Drift(DriftNotice::decode(&message.payload).ok()?))
             }),
             (names.event(subjects::event::WATCH)?, |message| {
-                Some(Event::Certificates(WatchReport::decode(&message.payload).ok()?))
+                Some(Event::Certificates(
+                    CertificateReport::decode(&message.payload).ok()?,
+                ))
             }),
             (names.event(subjects::event::CERTIFICATE)?, |message| {
                 Some(Event::Finding(CertificateNotice::decode(&message.payload).ok()?))

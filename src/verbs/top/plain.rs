@@ -1,6 +1,6 @@
 //! The plain form of `kaskade top`: tables, one refresh after the other.
 
-use kaskade_actors::wire::WatchReport;
+use kaskade_actors::wire::CertificateReport;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::overview::{AppSnapshot, ModelRow, NodeRow};
@@ -42,7 +42,7 @@ pub(super) fn as_text(look: &AppSnapshot) -> String {
 }
 
 /// What is known of the certificate of the cascade that runs, as a line.
-pub(super) fn certificates(report: &WatchReport) -> String {
+pub(super) fn certificates(report: &CertificateReport) -> String {
     let Some(running) = report.cascades.get(report.limit as usize) else {
         return String::new();
     };

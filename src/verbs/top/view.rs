@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use kaskade_actors::wire::{Beat, CertificateNotice, DriftNotice, ShiftReport, WatchReport};
+use kaskade_actors::wire::{CertificateNotice, CertificateReport, DriftNotice, Heartbeat, ShiftReport};
 use kaskade_app::serving::overview::{AppSnapshot, Overview};
 use kaskade_policy::plan::{Gear, Plan};
 
@@ -73,7 +73,7 @@ pub(super) struct View {
     app: String,
     begun: Instant,
     overview: Overview,
-    beats: BTreeMap<String, (Duration, Beat)>,
+    beats: BTreeMap<String, (Duration, Heartbeat)>,
     avoided: BTreeMap<String, BTreeSet<String>>,
     pub(super) look: AppSnapshot,
     pub(super) plan: Option<(u64, Plan)>,
@@ -225,7 +225,7 @@ impl View {
     }
 
     /// What is known of the certificates of the plan.
-    pub(super) const fn certificates(&self) -> Option<&WatchReport> {
+    pub(super) const fn certificates(&self) -> Option<&CertificateReport> {
         self.look.certificates.as_ref()
     }
 

@@ -16,7 +16,7 @@ use super::submission::{Submission, Submitted};
 use crate::bus::{Bus, Link};
 use crate::dispatch::dispatcher::Dispatcher;
 use crate::error::{Code, Fault};
-use crate::ingress::held::Held;
+use crate::ingress::reservation::RequestReservation;
 use crate::metrics::Metrics;
 use crate::subjects;
 use crate::wire;
@@ -262,7 +262,7 @@ impl Pump {
 
     fn take(&self, message: &async_nats::jetstream::Message, room: Room) {
         self.streams.metrics.arrived();
-        let held = Held::reserved(room.permit, &self.bytes, room.bytes, message.payload.len());
+        let held = RequestReservation::reserved(room.permit, &self.bytes, room.bytes, message.payload.len());
         let Some(mut submission) = Submission::of(&self.streams, message, held) else {
             return;
         };

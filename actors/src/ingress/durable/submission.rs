@@ -12,7 +12,7 @@ use kaskade_policy::redelivery::{Blame, Verdict};
 use super::config::DurableError;
 use super::streams::Streams;
 use crate::error::{Code, Fault};
-use crate::ingress::held::Held;
+use crate::ingress::reservation::RequestReservation;
 use crate::subjects;
 use crate::wire::headers;
 use crate::wire::{self, ContentType};
@@ -45,12 +45,16 @@ pub(crate) struct Submission {
     headers: HeaderMap,
     payload: Bytes,
     /// The permits that it holds until it is settled.
-    pub(crate) held: Held,
+    pub(crate) held: RequestReservation,
 }
 
 impl Submission {
     /// Creates a submission from a consumer's message; `None` for a message of another kind.
-    pub(super) fn of(streams: &Arc<Streams>, message: &jetstream::Message, held: Held) -> Option<Self> {
+    pub(super) fn of(
+        streams: &Arc<Streams>,
+        message: &jetstream::Message,
+        held: RequestReservation,
+    ) -> Option<Self> {
         let info = message.info().ok()?;
         let headers = message.headers.clone().unwrap_or_default();
         let named = headers::request_id(&headers).ok().flatten();

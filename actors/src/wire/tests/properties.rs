@@ -86,7 +86,7 @@ fn survive(bytes: &Bytes) {
     let _ = InferReply::decode(bytes);
     let _ = StageRequest::decode(bytes);
     let _ = Done::decode(bytes);
-    let _ = Beat::decode(bytes);
+    let _ = Heartbeat::decode(bytes);
     let _ = GearShift::decode(bytes);
     let _ = LoadCount::decode(bytes);
     let _ = DriftNotice::decode(bytes);

@@ -264,7 +264,7 @@ fn fan_outs() -> impl Strategy<Value = FanOuts> {
     (any::<u64>(), children).prop_map(|(requests, children)| FanOuts { requests, children })
 }
 
-pub(super) fn beat() -> impl Strategy<Value = Beat> {
+pub(super) fn beat() -> impl Strategy<Value = Heartbeat> {
     let replica = (
         "[a-z]{1,8}",
         "[a-z]{0,8}",
@@ -300,7 +300,7 @@ pub(super) fn beat() -> impl Strategy<Value = Beat> {
                 ((queue, in_flight, epoch, sequence, instance, in_place, leaving), failed),
                 fan_outs,
                 runs,
-            )| Beat {
+            )| Heartbeat {
                 actor,
                 kind,
                 replicas,

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use crate::liveness::{HEARTBEAT_PERIOD_US, MISSED_HEARTBEATS};
 use crate::plan::Plan;
 
 /// How long stages of the current epoch must be without a replica before an epoch that lacks the same stages is admitted,
@@ -201,7 +201,7 @@ fn counts(worker: &Worker, now: u64) -> bool {
 }
 
 fn is_alive(heard: u64, now: u64) -> bool {
-    now.saturating_sub(heard) <= MISSED_BEATS * BEAT_PERIOD_US
+    now.saturating_sub(heard) <= MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const BEAT: u64 = BEAT_PERIOD_US;
+const BEAT: u64 = HEARTBEAT_PERIOD_US;
 
 /// A cascade of `small` and `large`, each with one replica on the given worker.
 fn plan(small: &str, large: &str) -> Plan {

@@ -13,7 +13,7 @@ use crate::texts::TextComparison;
 pub const MAX_CERTIFIED: usize = 16;
 
 /// The certified list of a plan. Live, the shifter moves along it: towards the largest variant when a certificate no longer holds, and
-/// back when it holds again ([`crate::watch`]).
+/// back when it holds again ([`crate::certificate_monitor`]).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedList {

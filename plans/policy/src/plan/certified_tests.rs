@@ -1,5 +1,5 @@
 use super::super::Plan;
-use crate::watch::tests::{list, plan};
+use crate::certificate_monitor::tests::{list, plan};
 
 #[test]
 fn a_plan_with_a_certified_list_survives_the_file() {

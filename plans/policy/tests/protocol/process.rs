@@ -8,7 +8,7 @@ use kaskade_policy::{
         Adoption, EPOCHS_KEPT,
         gate::{Gate, Report},
     },
-    liveness::{BEAT_PERIOD_US, LOOK_PERIOD_US, Liveness, MISSED_BEATS},
+    liveness::{CHECK_PERIOD_US, HEARTBEAT_PERIOD_US, Liveness, MISSED_HEARTBEATS},
     plan::{Plan, Replica as Placed},
     reachability::{IngressStates, IngressView, Reachability, STATE_PERIOD_US},
 };
@@ -152,12 +152,12 @@ impl World {
         if index < self.scenario.ingresses {
             self.begin_timer(index, super::scenario::SWEEP_US, Timer::Sweep);
             self.begin_timer(index, super::ingress::TICK_US, Timer::Tick);
-            self.begin_timer(index, LOOK_PERIOD_US, Timer::Observation);
+            self.begin_timer(index, CHECK_PERIOD_US, Timer::Observation);
             self.begin_timer(index, STATE_PERIOD_US, Timer::State);
         } else {
-            self.begin_timer(index, LOOK_PERIOD_US, Timer::Expire);
+            self.begin_timer(index, CHECK_PERIOD_US, Timer::Expire);
         }
-        self.begin_timer(index, BEAT_PERIOD_US, Timer::Beat);
+        self.begin_timer(index, HEARTBEAT_PERIOD_US, Timer::Beat);
         if self.scenario.store_recreated.is_some() {
             self.begin_timer(index, super::control::READ_US, Timer::Read);
         }
@@ -246,7 +246,7 @@ impl World {
     /// A worker's heartbeat. Ingresses receive it, the sender's too.
     pub(crate) fn beat(&mut self, of: usize) {
         if self.now < STOP_US {
-            self.timer(of, BEAT_PERIOD_US, Timer::Beat);
+            self.timer(of, HEARTBEAT_PERIOD_US, Timer::Beat);
         }
         self.release(of);
         self.beat_now(of);
@@ -279,7 +279,7 @@ impl World {
     /// A worker announces that it leaves, and ends its subscriptions once others can have heard of it.
     fn leave(&mut self, of: usize) {
         self.beat_now(of);
-        let heard_us = MISSED_BEATS * BEAT_PERIOD_US;
+        let heard_us = MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US;
         self.timer(of, heard_us, Timer::Unsubscribe);
     }
 
@@ -400,7 +400,7 @@ impl World {
     /// A worker drops the states of ingresses that fell silent.
     pub(crate) fn expire(&mut self, of: usize) {
         if self.now < STOP_US {
-            self.timer(of, LOOK_PERIOD_US, Timer::Expire);
+            self.timer(of, CHECK_PERIOD_US, Timer::Expire);
         }
         let now = self.now;
         let process = &mut self.processes[of];
@@ -518,7 +518,7 @@ impl World {
     /// Checks for silence. A process that is cut off from the broker hears no other, so it concludes nothing.
     pub(crate) fn observe(&mut self, of: usize) {
         if self.now < STOP_US {
-            self.timer(of, LOOK_PERIOD_US, Timer::Observation);
+            self.timer(of, CHECK_PERIOD_US, Timer::Observation);
         }
         let now = self.now;
         let process = &mut self.processes[of];

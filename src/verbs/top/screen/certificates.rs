@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use kaskade_actors::wire::{CascadeStanding, CertificateNotice, Found, WatchReport};
+use kaskade_actors::wire::{CascadeStanding, CertificateFinding, CertificateNotice, CertificateReport};
 use kaskade_app::report::units;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -47,7 +47,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, view: &View, place: &mut P
 }
 
 /// The cascades of the list, those that may not run dimmed.
-fn cascades(frame: &mut Frame<'_>, area: Rect, report: &WatchReport) {
+fn cascades(frame: &mut Frame<'_>, area: Rect, report: &CertificateReport) {
     let rows = report.cascades.iter().zip(0_u32..).map(|(cascade, place)| {
         let number = if place == report.limit {
             format!("{} runs", place + 1)
@@ -107,7 +107,7 @@ fn live(count: u64, [least, most]: [f64; 2]) -> String {
 }
 
 /// The line of the cascade that runs, for the page of the app.
-pub(super) fn running(report: &WatchReport) -> Option<Line<'static>> {
+pub(super) fn running(report: &CertificateReport) -> Option<Line<'static>> {
     let running = report.cascades.get(report.limit as usize)?;
     let mut text = format!(
         "certified cascade {} of {}",
@@ -136,20 +136,22 @@ pub(super) fn running(report: &WatchReport) -> Option<Line<'static>> {
 /// A finding as a sentence.
 fn said(notice: &CertificateNotice) -> Span<'static> {
     match &notice.found {
-        Found::Refuted { from, to, by } => format!(
+        CertificateFinding::Refuted { from, to, by } => format!(
             "{by} refute the certificate of cascade {}: cascade {} runs",
             from + 1,
             to + 1
         )
         .fg(Color::Red),
-        Found::Restored { to, .. } => {
+        CertificateFinding::Restored { to, .. } => {
             format!("the certificate of cascade {} holds again", to + 1).fg(Color::Green)
         }
-        Found::Drifted { cascade, stage } => format!(
+        CertificateFinding::Drifted { cascade, stage } => format!(
             "the inputs of stage {stage} of cascade {} have drifted",
             cascade + 1
         )
         .fg(Color::Yellow),
-        Found::Settled { cascade } => format!("no further drift of cascade {}", cascade + 1).into(),
+        CertificateFinding::Settled { cascade } => {
+            format!("no further drift of cascade {}", cascade + 1).into()
+        }
     }
 }

@@ -3,8 +3,8 @@ use std::time::Duration;
 
 use kaskade_actors::wire::Spent;
 use kaskade_actors::wire::{
-    Beat, CascadeStanding, CertificateNotice, EnergyReport, Found, GearShift, IngressState, ModelEnergy,
-    ReplicaBeat, ShiftReport, WatchReport,
+    CascadeStanding, CertificateFinding, CertificateNotice, CertificateReport, EnergyReport, GearShift,
+    Heartbeat, IngressState, ModelEnergy, ReplicaBeat, ShiftReport,
 };
 use kaskade_app::serving::overview::Counts;
 use kaskade_policy::plan::Plan;
@@ -110,12 +110,12 @@ fn view(small: usize, large: usize) -> View {
                 in_flight: 2,
                 ..ReplicaBeat::default()
             });
-            let beat = Beat {
+            let beat = Heartbeat {
                 actor: worker.to_owned(),
                 kind: "worker".to_owned(),
                 replicas: replicas.collect(),
                 epoch: 3,
-                ..Beat::default()
+                ..Heartbeat::default()
             };
             view.take_at(at(second), Event::Beat(beat));
         }
@@ -200,7 +200,7 @@ fn watched() -> View {
         may_lose: 0.01,
         ..CascadeStanding::default()
     };
-    let report = WatchReport {
+    let report = CertificateReport {
         epoch: 3,
         limit: 1,
         cascades: vec![
@@ -222,14 +222,14 @@ fn watched() -> View {
     for (second, found) in [
         (
             2,
-            Found::Drifted {
+            CertificateFinding::Drifted {
                 cascade: 2,
                 stage: "first".to_owned(),
             },
         ),
         (
             3,
-            Found::Refuted {
+            CertificateFinding::Refuted {
                 from: 2,
                 to: 1,
                 by: "audits".to_owned(),

@@ -10,7 +10,7 @@ use kaskade_actors::App;
 use kaskade_actors::bus::Bus;
 use kaskade_actors::plan::store;
 use kaskade_actors::plan::store::{PlanStore, StoreError};
-use kaskade_actors::wire::{Beat, Message as _};
+use kaskade_actors::wire::{Heartbeat, Message as _};
 use kaskade_testkit::NatsOptions;
 
 use super::scenarios;
@@ -47,7 +47,7 @@ pub(super) async fn adopted(bus: &Bus, app: &App, wanted: u64) -> anyhow::Result
     let mut told = BTreeMap::new();
     let until = Instant::now() + Duration::from_secs(5);
     while let Ok(Some(message)) = tokio::time::timeout_at(until.into(), beats.next()).await {
-        if let Ok(beat) = Beat::decode(&message.payload) {
+        if let Ok(beat) = Heartbeat::decode(&message.payload) {
             told.insert(beat.actor, beat.epoch);
         }
         if told.len() >= 2 && told.values().all(|epoch| *epoch == wanted) {

@@ -1,4 +1,4 @@
-//! Starts the actor of a replica on a shard and binds it to its subjects.
+//! Starts the actor of a replica on a shard and binds it to its subjects, and ends its model.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ pub(super) const SUBSCRIBING_TASK: &str = "subscribing of a replica";
 
 /// Handles shared by the actors of one shard.
 #[derive(Clone)]
-pub struct Shared {
+pub struct ShardContext {
     /// The thread of the shard.
     pub arbiter: ArbiterHandle,
     /// Its connection to the broker.
@@ -60,7 +60,7 @@ pub(super) enum ReplicaActor {
     Generator(Addr<Generator>),
 }
 
-impl Shared {
+impl ShardContext {
     /// Runs `work` on the thread of the shard, supervised under the name `task`. The receiver gets its result, or an error
     /// if the thread has ended.
     pub(crate) fn run<T, F>(
@@ -87,7 +87,7 @@ impl Shared {
 pub(super) struct Hosted {
     pub(super) replica: Replica,
     /// Its shard.
-    shard: Shared,
+    shard: ShardContext,
     /// What says whether its model can answer at present.
     availability: Option<Availability>,
     pub(super) local: LocalReplica,
@@ -105,7 +105,7 @@ impl Hosted {
         executor: Executor,
         batching: Batching,
         queue_capacity: usize,
-        shared: Shared,
+        shared: ShardContext,
     ) -> Self {
         let depth = Arc::new(AtomicUsize::new(0));
         let running = Arc::new(AtomicUsize::new(0));
@@ -265,4 +265,14 @@ impl Hosted {
 
 fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Ends a model without blocking the actors' thread while it finishes its batch and leaves memory.
+pub(super) fn end(executor: &mut Executor) {
+    let ending = executor.end();
+    match tokio::runtime::Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(move || ending.wait())),
+        // The system has ended, and this thread serves no other actor.
+        Err(_) => ending.wait(),
+    }
 }

@@ -6,18 +6,22 @@
 
 use async_nats::Message;
 
-use super::versions::PlanVersions;
 use crate::{
+    plan::versions::PlanVersions,
     subjects::{App, Route},
-    wire::{Beat, CodecError, Message as _},
+    wire::{CodecError, Heartbeat, Message as _},
 };
 
 /// Decodes a heartbeat. Claims about other actors are removed; `None` if it names an actor other than that of its subject.
 ///
 /// # Errors
 /// [`CodecError`] if it cannot be decoded.
-pub(crate) fn read(app: &App, plans: &PlanVersions, message: &Message) -> Result<Option<Beat>, CodecError> {
-    let mut beat = Beat::decode(&message.payload)?;
+pub(crate) fn read(
+    app: &App,
+    plans: &PlanVersions,
+    message: &Message,
+) -> Result<Option<Heartbeat>, CodecError> {
+    let mut beat = Heartbeat::decode(&message.payload)?;
     if app.parse(&message.subject) != Some(Route::Beat(&beat.actor)) {
         tracing::warn!(subject = %message.subject, actor = beat.actor, "a heartbeat names an actor other than that of its subject; dropped");
         return Ok(None);
@@ -39,7 +43,7 @@ pub(crate) fn read(app: &App, plans: &PlanVersions, message: &Message) -> Result
         }
         return Ok(Some(beat));
     }
-    let Beat { actor, replicas, .. } = &mut beat;
+    let Heartbeat { actor, replicas, .. } = &mut beat;
     replicas.retain(|replica| plans.places(actor, &replica.id));
     Ok(Some(beat))
 }
@@ -66,8 +70,8 @@ mod tests {
         plans
     }
 
-    fn beat(actor: &str, replicas: &[&str]) -> Beat {
-        Beat {
+    fn beat(actor: &str, replicas: &[&str]) -> Heartbeat {
+        Heartbeat {
             actor: actor.into(),
             kind: "worker".into(),
             replicas: replicas
@@ -85,11 +89,11 @@ mod tests {
             queue: 9,
             leaving: true,
             sequence: 4,
-            ..Beat::default()
+            ..Heartbeat::default()
         }
     }
 
-    fn accepted(subject: &str, beat: &Beat) -> Option<Beat> {
+    fn accepted(subject: &str, beat: &Heartbeat) -> Option<Heartbeat> {
         let app = App::new("beats").unwrap();
         let payload = beat.encode().unwrap();
         let message = Message {
@@ -104,7 +108,7 @@ mod tests {
         read(&app, &plans(), &message).unwrap()
     }
 
-    fn replicas(beat: &Beat) -> Vec<&str> {
+    fn replicas(beat: &Heartbeat) -> Vec<&str> {
         beat.replicas.iter().map(|replica| replica.id.as_str()).collect()
     }
 
@@ -141,7 +145,7 @@ mod tests {
         let idle = accepted("w9", &beat("w9", &["small-0"])).unwrap();
         assert_eq!(idle.kind, "worker");
         assert!(idle.replicas.is_empty());
-        let other = Beat {
+        let other = Heartbeat {
             kind: "anything".into(),
             ..beat("mine", &["mine"])
         };

@@ -8,14 +8,14 @@ use crate::bus::publisher::Permits;
 
 /// What a request in flight holds until its reply has been written.
 #[derive(Default)]
-pub(crate) struct Held {
+pub(crate) struct RequestReservation {
     permits: Permits,
     /// The bytes that all requests of the ingress may hold, and how many of them this one holds.
     bytes: Option<Arc<Semaphore>>,
     charged: usize,
 }
 
-impl Held {
+impl RequestReservation {
     /// Holds a permit, and bytes of that semaphore.
     pub(crate) fn new(permit: OwnedSemaphorePermit, bytes: &Arc<Semaphore>) -> Self {
         Self {
@@ -69,13 +69,13 @@ mod tests {
         let (permits, bytes) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(100)));
         let permit = || Arc::clone(&permits).try_acquire_owned().unwrap();
         let reserve = || Arc::clone(&bytes).try_acquire_many_owned(60).unwrap();
-        let mut held = Held::reserved(permit(), &bytes, reserve(), 20);
+        let mut held = RequestReservation::reserved(permit(), &bytes, reserve(), 20);
         assert_eq!(bytes.available_permits(), 80);
         assert!(held.charge(90) && !held.charge(101));
         assert_eq!(bytes.available_permits(), 10);
         drop(held);
         assert_eq!((permits.available_permits(), bytes.available_permits()), (1, 100));
-        let held = Held::reserved(permit(), &bytes, reserve(), 70);
+        let held = RequestReservation::reserved(permit(), &bytes, reserve(), 70);
         assert_eq!(bytes.available_permits(), 40);
         drop(held);
         assert_eq!(bytes.available_permits(), 100);

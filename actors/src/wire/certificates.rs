@@ -1,8 +1,8 @@
 //! Messages about live accuracy: labels that arrive later, what ingresses count, what is known of the plan's certificates.
 
 use bytes::Bytes;
+use kaskade_policy::certificate_monitor::{Counts, Standing};
 use kaskade_policy::plan::MAX_CERTIFIED;
-use kaskade_policy::watch::{Counts, Standing};
 use serde::{Deserialize, Serialize};
 
 use super::client_codec::{ContentType, from_body};
@@ -125,7 +125,7 @@ impl Message for AuditReport {
 
 /// What is known of the certificates of the running plan, published every second by the leading shifter.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct WatchReport {
+pub struct CertificateReport {
     /// The running plan.
     pub epoch: u64,
     /// The last place of the certified list that may run.
@@ -135,8 +135,8 @@ pub struct WatchReport {
     pub cascades: Vec<CascadeStanding>,
 }
 
-impl Message for WatchReport {
-    const NAME: &'static str = "WatchReport";
+impl Message for CertificateReport {
+    const NAME: &'static str = "CertificateReport";
 }
 
 /// What audits and labels say about one cascade since its tests last began. Intervals have 95 % confidence at every moment.
@@ -190,13 +190,13 @@ pub struct CertificateNotice {
     pub epoch: u64,
     /// What was found.
     #[serde(flatten)]
-    pub found: Found,
+    pub found: CertificateFinding,
 }
 
 /// What the watch of a plan found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "found", rename_all = "snake_case")]
-pub enum Found {
+pub enum CertificateFinding {
     /// The certificate of the cascade at place `from` no longer holds: only cascades up to place `to` run.
     Refuted {
         /// The place of the cascade.
@@ -233,7 +233,7 @@ impl Message for CertificateNotice {
 
 #[cfg(test)]
 mod tests {
-    use kaskade_policy::watch::CascadeCounts;
+    use kaskade_policy::certificate_monitor::CascadeCounts;
     use proptest::prelude::*;
 
     use super::*;
@@ -256,7 +256,7 @@ mod tests {
             counts,
             limit: Some(2),
         });
-        same(&WatchReport {
+        same(&CertificateReport {
             epoch: 3,
             limit: 1,
             cascades: vec![CascadeStanding {
@@ -267,7 +267,7 @@ mod tests {
         });
         same(&CertificateNotice {
             epoch: 3,
-            found: Found::Refuted {
+            found: CertificateFinding::Refuted {
                 from: 2,
                 to: 1,
                 by: "audits".to_owned(),
@@ -313,7 +313,7 @@ mod tests {
             let bytes = Bytes::from(bytes);
             let _ = Feedback::decode(&bytes);
             let _ = AuditReport::decode_within(&bytes, &AuditReport::LIMITS);
-            let _ = WatchReport::decode(&bytes);
+            let _ = CertificateReport::decode(&bytes);
             let _ = CertificateNotice::decode(&bytes);
         }
 

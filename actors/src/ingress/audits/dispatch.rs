@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use kaskade_models::Tensor;
+use kaskade_policy::certificate_monitor::{Answer, Audit, LabelCounts, RecentReply, Room};
 use kaskade_policy::gather::Branch;
 use kaskade_policy::plan::Edge;
-use kaskade_policy::watch::{Answer, Audit, LabelCounts, RecentReply, Room};
 
-use super::actor::Ingress;
-use super::audits::{BUDGET_US, Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};
-use super::in_flight::InFlight;
+use super::{BUDGET_US, Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};
+use crate::ingress::actor::Ingress;
+use crate::ingress::in_flight::InFlight;
 use crate::{
     dispatch::{
         answer::comparable,
@@ -22,7 +22,12 @@ use crate::{
 
 impl Ingress {
     /// Counts an answer by its stages, remembers it for labels, and decides whether it is audited.
-    pub(super) fn note_answer(&mut self, entry: &InFlight, done: &Done, degraded: bool) -> Option<Chosen> {
+    pub(in crate::ingress) fn note_answer(
+        &mut self,
+        entry: &InFlight,
+        done: &Done,
+        degraded: bool,
+    ) -> Option<Chosen> {
         let version = &entry.version;
         let place = version.plan.place_of(entry.gear)?;
         // Drawn before it is known which variant has answered.
@@ -98,7 +103,7 @@ impl Ingress {
     }
 
     /// Sends an audit's requests; counts at once an audit that asks nothing.
-    pub(super) fn begin_audit(&mut self, chosen: Chosen, now: u64) {
+    pub(in crate::ingress) fn begin_audit(&mut self, chosen: Chosen, now: u64) {
         let Chosen {
             audit,
             version,
@@ -174,7 +179,7 @@ impl Ingress {
     }
 
     /// Handles a result of an audit's request.
-    pub(super) fn audit_ended(&mut self, mut done: Done) {
+    pub(in crate::ingress) fn audit_ended(&mut self, mut done: Done) {
         let (number, part) = place_of(done.id);
         let Some(open) = self.audits.open.get(&number) else {
             return;
@@ -226,7 +231,7 @@ impl Ingress {
     }
 
     /// Ends the part of an audit whose request could not be delivered.
-    pub(super) fn audit_failed(&mut self, id: u64) {
+    pub(in crate::ingress) fn audit_failed(&mut self, id: u64) {
         let (number, part) = place_of(id);
         self.end_part(number, part, None);
         self.close_audit(number);
@@ -270,7 +275,7 @@ impl Ingress {
     }
 
     /// Counts what a label says about a reply.
-    pub(super) fn count_labels(&self, reply: &RecentReply, labels: &LabelCounts) {
+    pub(in crate::ingress) fn count_labels(&self, reply: &RecentReply, labels: &LabelCounts) {
         self.audits.watched.count(reply.epoch, |counts| {
             if let Some(counts) = counts.at(reply.place) {
                 counts.labels.add(labels);
@@ -279,7 +284,7 @@ impl Ingress {
     }
 
     /// Ends the audits whose time is over.
-    pub(super) fn sweep_audits(&mut self, now: u64) {
+    pub(in crate::ingress) fn sweep_audits(&mut self, now: u64) {
         let late = self.audits.open.iter().filter(|(_, open)| open.deadline <= now);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {

@@ -19,14 +19,14 @@
 //! | `profiled_rate` | the range of a rate that a profile leaves open |
 //! | `counts` | what ingresses count and report |
 //! | `cascade` | the tests of one cascade of the list |
-//! | `answer` | answers as audits and labels compare them |
-//! | `coin` | the choice of the requests to audit |
+//! | `comparison` | answers as audits and labels compare them |
+//! | `audit_sampler` | the choice of the requests to audit |
 //! | `sampling` | which requests are audited, and what an audit asks |
 //! | `labels` | recent replies, to which labels that arrive later belong |
 
-mod answer;
+mod audit_sampler;
 mod cascade;
-mod coin;
+mod comparison;
 mod counts;
 mod labels;
 mod mean_test;
@@ -36,8 +36,8 @@ mod sampling;
 use crate::plan::{CertifiedList, Guarantee};
 use cascade::CascadeWatch;
 
-pub use answer::{Answer, Class};
-pub use coin::Coin;
+pub use audit_sampler::Coin;
+pub use comparison::{Answer, Class};
 pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
 pub use labels::{RecentReplies, RecentReply};
 pub use mean_test::{Counted, MeanTest, mean_interval};
@@ -87,12 +87,12 @@ pub enum Finding {
 
 /// How often a watch may be wrong.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct WatchConfig {
+pub struct MonitorConfig {
     /// Probability of any false alarm of one kind over the life of a plan, and of any false return.
     pub alpha: f64,
 }
 
-impl Default for WatchConfig {
+impl Default for MonitorConfig {
     fn default() -> Self {
         Self { alpha: 0.05 }
     }
@@ -100,15 +100,15 @@ impl Default for WatchConfig {
 
 /// Watches the cascades of a certified list.
 #[derive(Debug, Clone)]
-pub struct Watch {
+pub struct CertificateMonitor {
     cascades: Vec<CascadeWatch>,
     /// The last place of the list that may run.
     limit: usize,
 }
 
-impl Watch {
+impl CertificateMonitor {
     /// Creates the watch of a list, which was validated with its plan. Every cascade may run.
-    pub fn new(list: &CertifiedList, config: WatchConfig) -> Self {
+    pub fn new(list: &CertifiedList, config: MonitorConfig) -> Self {
         // Every cascade gets its part of the probability.
         let alpha = config.alpha / list.cascades.len().max(1) as f64;
         let cascades = list.cascades.iter().enumerate();
@@ -121,7 +121,7 @@ impl Watch {
 
     /// Creates the watch of a list that replaces the one of `before`. What was refuted of a list from the same samples stays so: of the
     /// new list, only cascades that were allowed before may run, at least the largest variant alone, until probes acquit the next one.
-    pub fn succeeding(list: &CertifiedList, config: WatchConfig, before: &Self) -> Self {
+    pub fn succeeding(list: &CertifiedList, config: MonitorConfig, before: &Self) -> Self {
         let mut watch = Self::new(list, config);
         let mut pairs = watch.cascades.iter().zip(&before.cascades);
         let proven = |(new, old): (&CascadeWatch, &CascadeWatch)| new.is_proven_on_samples_of(old);

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use async_nats::Subscriber;
 use futures::StreamExt;
-use kaskade_policy::liveness::{BEAT_PERIOD_US, MISSED_BEATS};
+use kaskade_policy::liveness::{HEARTBEAT_PERIOD_US, MISSED_HEARTBEATS};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Shortest wait: a process that has not received the last heartbeat by then would take the replicas for lost.
-const MIN_WAIT: Duration = Duration::from_micros(MISSED_BEATS * BEAT_PERIOD_US);
+const MIN_WAIT: Duration = Duration::from_micros(MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US);
 
 /// Longest wait for an ingress that continues to send.
 const MAX_WAIT: Duration = Duration::from_secs(1);

@@ -31,7 +31,7 @@ fn divergence(p: f64, q: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::coin::Coin;
+    use crate::certificate_monitor::audit_sampler::Coin;
 
     #[test]
     fn a_range_holds_what_was_observed_and_narrows() {

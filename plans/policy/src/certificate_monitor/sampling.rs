@@ -140,7 +140,7 @@ fn note(counts: &mut AuditCounts, one: Option<&Answer>, largest: Option<&Answer>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::watch::tests::{list, plan};
+    use crate::certificate_monitor::tests::{list, plan};
 
     const FREE: Room = Room {
         in_flight: 0,

@@ -137,7 +137,7 @@ impl Live {
     }
 
     /// One batch of ten audited requests under the watch's limit.
-    fn batch(&mut self, watch: &Watch) -> Counts {
+    fn batch(&mut self, watch: &CertificateMonitor) -> Counts {
         let mut counts = Counts::default();
         let limit = watch.limit();
         for _ in 0..10 {
@@ -172,7 +172,7 @@ impl Live {
     /// Runs batches until the watch finds something that counts; returns it with the requests that it took.
     fn until(
         &mut self,
-        watch: &mut Watch,
+        watch: &mut CertificateMonitor,
         batches: usize,
         counts: impl Fn(&Finding) -> bool,
     ) -> Option<(usize, Finding)> {
@@ -184,8 +184,8 @@ impl Live {
     }
 }
 
-fn watch() -> Watch {
-    Watch::new(&list(&[0, 10, 15, 20]), WatchConfig::default())
+fn watch() -> CertificateMonitor {
+    CertificateMonitor::new(&list(&[0, 10, 15, 20]), MonitorConfig::default())
 }
 
 fn is_move(finding: &Finding) -> bool {
@@ -245,8 +245,9 @@ fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
 /// A plan that was made from the same samples ran the refuted cascade again.
 #[test]
 fn a_refuted_certificate_is_none_in_the_next_plan_either() {
-    let of =
-        |differs: &[u64], before: &Watch| Watch::succeeding(&list(differs), WatchConfig::default(), before);
+    let of = |differs: &[u64], before: &CertificateMonitor| {
+        CertificateMonitor::succeeding(&list(differs), MonitorConfig::default(), before)
+    };
     let mut before = watch();
     assert_eq!(of(&[0, 10, 15, 20], &before).limit(), 3, "nothing was refuted");
     before.follow(2);
@@ -267,7 +268,7 @@ fn a_refuted_certificate_is_none_in_the_next_plan_either() {
         cascade.certificate.right -= 1;
     }
     assert_eq!(
-        Watch::succeeding(&other, WatchConfig::default(), &before).limit(),
+        CertificateMonitor::succeeding(&other, MonitorConfig::default(), &before).limit(),
         3
     );
 }

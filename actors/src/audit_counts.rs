@@ -5,16 +5,16 @@ use std::sync::{
     atomic::{AtomicBool, Ordering::Relaxed},
 };
 
-use kaskade_policy::watch::Counts;
+use kaskade_policy::certificate_monitor::Counts;
 
 /// Counts of one epoch, shared by the ingresses and the shifter of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Watched {
+pub(crate) struct AuditCounts {
     counts: Mutex<(u64, Counts)>,
     in_doubt: AtomicBool,
 }
 
-impl Watched {
+impl AuditCounts {
     /// Adds to the counts of an epoch. The first count of a newer epoch discards those of the older one.
     pub(crate) fn count(&self, epoch: u64, add: impl FnOnce(&mut Counts)) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn counts_belong_to_one_epoch() {
-        let watched = Watched::default();
+        let watched = AuditCounts::default();
         let audit = |counts: &mut Counts| counts.at(0).unwrap().audits.agree += 1;
         watched.count(2, audit);
         watched.count(1, audit);

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::wire::WatchReport;
+use crate::wire::CertificateReport;
 
 /// Audits, by outcome: the cascade's answer agreed with the largest variant's, differed, or the audit did not end.
 pub const AUDITS: &str = "kaskade_audits_total";
@@ -22,7 +22,7 @@ pub const LIVE_LOSS: &str = "kaskade_live_loss_ratio";
 
 /// Counters of audits, labels and findings.
 #[derive(Debug, Default)]
-pub(crate) struct WatchMetrics {
+pub(crate) struct CertificateMetrics {
     agree: AtomicU64,
     differ: AtomicU64,
     failed: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct WatchMetrics {
     refuted: AtomicU64,
     restored: AtomicU64,
     drifted: AtomicU64,
-    report: Mutex<Option<WatchReport>>,
+    report: Mutex<Option<CertificateReport>>,
 }
 
 /// A kind of finding.
@@ -42,7 +42,7 @@ pub(crate) enum FindingKind {
     Drifted,
 }
 
-impl WatchMetrics {
+impl CertificateMetrics {
     /// Counts an audit by whether the two answers agree; `None` if one did not come.
     pub(crate) fn audited(&self, agrees: Option<bool>) {
         let counter = match agrees {
@@ -68,7 +68,7 @@ impl WatchMetrics {
     }
 
     /// Sets what is known; `None` in a process that does not lead.
-    pub(crate) fn reported(&self, report: Option<WatchReport>) {
+    pub(crate) fn reported(&self, report: Option<CertificateReport>) {
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn unknown_values_are_left_out() {
-        let metrics = WatchMetrics::default();
+        let metrics = CertificateMetrics::default();
         metrics.audited(Some(true));
         metrics.audited(Some(false));
         metrics.audited(None);
@@ -178,7 +178,7 @@ mod tests {
             differs: [0.1, 0.4],
             ..CascadeStanding::default()
         };
-        metrics.reported(Some(WatchReport {
+        metrics.reported(Some(CertificateReport {
             epoch: 1,
             limit: 0,
             cascades: vec![standing],

@@ -2,16 +2,18 @@
 //!
 //! An audit is no request of a client: it has no entry in the ledger, holds no permit, is sent once and never again, and its answers only
 //! count. Its requests to stages carry numbers of their own, so that no result of one can end a client's request. Which requests are
-//! audited, and what an audit asks, are decisions of [`kaskade_policy::watch`]. This file has their state; `auditing` sends and counts.
+//! audited, and what an audit asks, are decisions of [`kaskade_policy::certificate_monitor`]. This file has their state; `auditing` sends and counts.
+
+mod dispatch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kaskade_policy::watch::{Answer, Audit, RecentReplies, Sampler};
+use kaskade_policy::certificate_monitor::{Answer, Audit, RecentReplies, Sampler};
 
 use super::config::IngressConfig;
-use super::retained::RetainedInputs;
-use crate::{plan::versions::PlanVersion, watched::Watched};
+use super::inputs::RetainedInputs;
+use crate::{audit_counts::AuditCounts, plan::versions::PlanVersion};
 
 /// Marks the number of an audit's request. The ledger counts from 0 and never gets there.
 pub(super) const MARK: u64 = 1 << 63;
@@ -26,7 +28,7 @@ pub(super) fn is_audit(id: u64) -> bool {
 
 /// The audits of an ingress.
 pub(super) struct Audits {
-    pub(super) watched: Arc<Watched>,
+    pub(super) watched: Arc<AuditCounts>,
     pub(super) sampler: Sampler,
     pub(super) open: BTreeMap<u64, Open>,
     pub(super) next: u64,
@@ -81,7 +83,7 @@ impl Audits {
     }
 
     /// Counts in the counts of the process.
-    pub(super) fn count_in(&mut self, watched: &Arc<Watched>) {
+    pub(super) fn count_in(&mut self, watched: &Arc<AuditCounts>) {
         self.watched = Arc::clone(watched);
     }
 }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::coin::Coin;
+use super::super::audit_sampler::Coin;
 use super::*;
 
 /// Feeds one value at a time with that probability of 1; returns the place at which the test decides, if it does.
