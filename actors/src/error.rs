@@ -289,7 +289,7 @@ mod tests {
         assert!(ids.is_sorted());
         for code in Code::ALL {
             assert_eq!(Code::from_id(code.id()), Some(*code));
-            assert!([400, 404, 413, 422, 429, 499, 500, 501, 503, 504].contains(&code.status()));
+            assert!([400, 403, 404, 413, 422, 429, 499, 500, 501, 503, 504].contains(&code.status()));
             assert!(code.explain().contains('\n'), "{code} says no cause and remedy");
         }
     }

@@ -104,8 +104,8 @@ impl Delivery {
     }
 
     /// Sends new pieces of a streamed answer ([`StageRequest::stream`]), from piece `from` up to `until`. The answer
-    /// itself is still due.
-    pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32) {
+    /// itself is still due. `once` says that another attempt would give another answer.
+    pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32, once: bool) {
         let Some(handle) = &self.handle else { return };
         let request = &self.request;
         let done = Done {
@@ -115,7 +115,12 @@ impl Delivery {
             stage: request.stage.clone(),
             replica: handle.replica.clone(),
             hops: Vec::new(),
-            result: DoneResult::Part { outputs, from, until },
+            result: DoneResult::Part {
+                outputs,
+                from,
+                until,
+                once,
+            },
         };
         let finished = Finished { done, checked: false };
         handle

@@ -116,6 +116,7 @@ mod tests {
             outputs: vec![tensor(&[1.0])],
             from: 0,
             until: 1,
+            once: false,
         };
         for sound in [
             answer(vec![tensor(&[0.5])], Some(1.0), &[]),
@@ -140,6 +141,7 @@ mod tests {
             outputs,
             from: 0,
             until: 1,
+            once: false,
         };
         let long = |size: usize| "x".repeat(size);
         let named = |stage: String, replica: String, hop: String| Done {

@@ -279,7 +279,13 @@ impl Ingress {
 
     /// Forwards a part of a streamed answer to its client if it is the next one of the newest attempt.
     pub(super) fn forward_part(&mut self, done: Done) {
-        let DoneResult::Part { outputs, from, until } = done.result else {
+        let DoneResult::Part {
+            outputs,
+            from,
+            until,
+            once,
+        } = done.result
+        else {
             return;
         };
         let newest = self.ledger.place(done.id).map(|(attempt, _)| attempt) == Some(done.attempt);
@@ -288,6 +294,9 @@ impl Ingress {
         };
         let reading = entry.reading.as_mut();
         if reading.is_some_and(|reading| reading.take(&done.stage, newest, from, until)) {
+            if once && entry.once.as_ref() != Some(&done.stage) {
+                entry.once = Some(done.stage.clone());
+            }
             self.publish_part(done.id, done.stage, outputs, from);
         }
     }

@@ -36,6 +36,8 @@ pub(super) struct InFlight {
     pub(super) gather: Gather<Done>,
     /// Progress of a streamed answer, if the client asked for streaming.
     pub(super) reading: Option<Reading>,
+    /// The stage whose parts another attempt would not repeat, if the client has one of them.
+    pub(super) once: Option<String>,
 }
 
 /// Progress of a streamed answer.
@@ -65,6 +67,12 @@ impl Reading {
 }
 
 impl InFlight {
+    /// Whether the client has a part of an answer that another attempt would not repeat.
+    pub(super) fn is_begun_once(&self) -> bool {
+        let stage = self.once.as_deref().zip(self.reading.as_ref());
+        stage.is_some_and(|(stage, reading)| reading.has_begun(stage))
+    }
+
     /// Notes that the result of a stage is forwarded. Returns false if it was before: a stage that repeats its answer
     /// must not multiply the work of the next one.
     pub(super) fn forward_once(&mut self, done: &Done) -> bool {

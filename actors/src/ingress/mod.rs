@@ -103,6 +103,12 @@ impl Ingress {
 
     fn resend(&mut self, entries: Vec<(u64, u32)>, now: u64) {
         for (id, attempt) in entries {
+            if self.ledger.get(id).is_some_and(InFlight::is_begun_once) {
+                let message = "the replica was lost after a part of its answer, which no other attempt repeats; send the request again";
+                let fault = Fault::new(Code::ReplicasLost, message);
+                self.end_attempt(id, attempt, &fault, false, now);
+                continue;
+            }
             self.metrics.retried();
             self.send(id, attempt, now);
         }
@@ -171,6 +177,7 @@ impl Ingress {
             tally: Tally::default(),
             gather: Gather::default(),
             reading: read.stream.reading().filter(|_| one_answer),
+            once: None,
         };
         match self.ledger.admit(now, read.budget_us, entry) {
             Ok(Admitted { id, attempt }) => {

@@ -135,7 +135,9 @@ impl Generator {
             one.begun.get_or_insert(began);
             one.last = now;
             if one.streams {
-                one.delivery.part(part, pieces.saturating_sub(1), pieces);
+                // An endpoint repeats no answer.
+                let once = self.parts.executor.availability().is_some();
+                one.delivery.part(part, pieces.saturating_sub(1), pieces, once);
             }
         }
         if let Some(end) = end {

@@ -56,6 +56,8 @@ pub enum DoneResult {
         from: u32,
         /// Index after its last piece.
         until: u32,
+        /// Whether another attempt would give another answer, as an endpoint does.
+        once: bool,
     },
     /// A typed error.
     Fault(Fault),
@@ -126,7 +128,7 @@ impl Serialize for Done {
             DoneResult::Outputs {
                 confidence, children, ..
             } => 2 + usize::from(confidence.is_some()) + usize::from(!children.is_empty()),
-            DoneResult::Part { .. } => 2,
+            DoneResult::Part { once, .. } => 2 + usize::from(*once),
             DoneResult::Fault(_) => 1,
         };
         let branch = usize::from(!self.branch.is_root());
@@ -155,8 +157,16 @@ impl Serialize for Done {
                 map.serialize_entry("routed", routed)?;
                 map.serialize_entry("outputs", &Tensors(outputs))?;
             }
-            DoneResult::Part { outputs, from, until } => {
+            DoneResult::Part {
+                outputs,
+                from,
+                until,
+                once,
+            } => {
                 map.serialize_entry("part", &(from, until))?;
+                if *once {
+                    map.serialize_entry("once", once)?;
+                }
                 map.serialize_entry("outputs", &Tensors(outputs))?;
             }
             DoneResult::Fault(fault) => map.serialize_entry("error", fault)?,
@@ -190,6 +200,8 @@ struct Received {
     #[serde(default)]
     part: Option<(u32, u32)>,
     #[serde(default)]
+    once: bool,
+    #[serde(default)]
     error: Option<Fault>,
 }
 
@@ -199,7 +211,12 @@ impl<'de> Deserialize<'de> for Done {
         let result = match (received.outputs, received.error) {
             (None, Some(fault)) => DoneResult::Fault(fault),
             (Some(outputs), None) => match received.part {
-                Some((from, until)) => DoneResult::Part { outputs, from, until },
+                Some((from, until)) => DoneResult::Part {
+                    outputs,
+                    from,
+                    until,
+                    once: received.once,
+                },
                 None => judge(DoneResult::Outputs {
                     outputs,
                     confidence: received.confidence,

@@ -577,6 +577,7 @@ fn a_repeated_answer_makes_no_more_work_for_later_stages() {
                     outputs: vec![logits(&[1.0])],
                     from: 0,
                     until: 1,
+                    once: false,
                 };
                 done(result).encode().unwrap().to_vec()
             })
@@ -638,6 +639,7 @@ fn an_answer_that_an_endpoint_breaks_off_after_a_part_is_not_begun_again() {
                     outputs: texts("one"),
                     from: 0,
                     until: 1,
+                    once: false,
                 });
                 if let Some(part) = part {
                     publish(&served, reply.clone(), done(part).encode().unwrap().to_vec()).await;
@@ -671,6 +673,72 @@ fn an_answer_that_an_endpoint_breaks_off_after_a_part_is_not_begun_again() {
             };
             assert_eq!((ended, parts), (expected, usize::from(has_part)));
         }
+        bus.barrier().await.unwrap();
+        assert!(requests.next().now_or_never().is_none(), "it was sent again");
+    });
+    drop(served);
+}
+
+/// The ingress sent the request again, and the client got the beginning of one answer and the rest of another.
+#[test]
+fn the_loss_of_a_replica_ends_an_answer_that_no_other_attempt_repeats() {
+    let app = "foreign-once";
+    let served = Foreign::start(app, one_stage(app));
+    runtime().block_on(async {
+        let (bus, stage) = (served.node.bus(), served.app.stage("only").unwrap());
+        let mut requests = bus.client().queue_subscribe(stage, "q".into()).await.unwrap();
+        bus.barrier().await.unwrap();
+        let texts = |text: &str| vec![Tensor::from_texts("text", &[text]).unwrap()];
+        let beat = async |instance| {
+            let beat = Beat {
+                actor: "r1".to_owned(),
+                kind: "custom".to_owned(),
+                replicas: vec![ReplicaBeat {
+                    id: "r1".to_owned(),
+                    ..ReplicaBeat::default()
+                }],
+                sequence: 1,
+                instance,
+                ..Beat::default()
+            };
+            let subject = served.app.beat("r1").unwrap();
+            publish(&served, subject.to_string(), beat.encode().unwrap().to_vec()).await;
+        };
+        let arrived = tokio::sync::Notify::new();
+        let serving = async {
+            let reply = requests.next().await.unwrap().reply.unwrap().to_string();
+            let part = DoneResult::Part {
+                outputs: texts("one"),
+                from: 0,
+                until: 1,
+                once: true,
+            };
+            publish(&served, reply, done(part).encode().unwrap().to_vec()).await;
+            arrived.notified().await;
+            // Its replica starts again.
+            beat(1).await;
+            tokio::task::block_in_place(|| {
+                wait_until("the replica is alive", PATIENCE, || {
+                    served.node.dispatcher().liveness(|liveness| liveness.alive("r1"))
+                });
+            });
+            beat(2).await;
+        };
+        let request = InferRequest {
+            inputs: vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()],
+            ..InferRequest::default()
+        };
+        let asked = served
+            .client
+            .stream(request, async_nats::HeaderMap::new(), BUDGET, |_| {
+                arrived.notify_one();
+            });
+        let (answer, ()) = tokio::join!(asked, serving);
+        let ended = answer.map(|_| ()).map_err(|fault| fault.code);
+        assert_eq!(
+            (ended, served.node.metrics().read().retried),
+            (Err(Code::ReplicasLost), 0)
+        );
         bus.barrier().await.unwrap();
         assert!(requests.next().now_or_never().is_none(), "it was sent again");
     });

@@ -193,6 +193,7 @@ fn part() -> (&'static str, DoneResult) {
         outputs: vec![texts()],
         from: 2,
         until: 4,
+        once: false,
     };
     ("part", result)
 }

@@ -223,7 +223,12 @@ pub(super) fn done() -> impl Strategy<Value = Done> {
             children,
         });
     let part = (vec(tensor(false), 0..4), any::<(u32, u32)>());
-    let part = part.prop_map(|(outputs, (from, until))| DoneResult::Part { outputs, from, until });
+    let part = (part, any::<bool>()).prop_map(|((outputs, (from, until)), once)| DoneResult::Part {
+        outputs,
+        from,
+        until,
+        once,
+    });
     let fault = (proptest::sample::select(Code::ALL), ".{0,20}")
         .prop_map(|(code, message)| DoneResult::Fault(Fault::new(code, message)));
     (
