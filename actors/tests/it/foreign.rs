@@ -682,62 +682,65 @@ fn an_answer_that_an_endpoint_breaks_off_after_a_part_is_not_begun_again() {
 /// The ingress sent the request again, and the client got the beginning of one answer and the rest of another.
 #[test]
 fn the_loss_of_a_replica_ends_an_answer_that_no_other_attempt_repeats() {
-    for (app, once) in [("foreign-repeated", false), ("foreign-once", true)] {
-        let served = Foreign::start(app, one_stage(app));
-        runtime().block_on(async {
-            let (bus, stage) = (served.node.bus(), served.app.stage("only").unwrap());
-            let mut requests = bus.client().queue_subscribe(stage, "q".into()).await.unwrap();
-            bus.barrier().await.unwrap();
-            let texts = |text: &str| vec![Tensor::from_texts("text", &[text]).unwrap()];
-            let beat = async |instance| {
-                let beat = Heartbeat {
-                    actor: "r1".to_owned(),
-                    kind: "custom".to_owned(),
-                    replicas: vec![ReplicaBeat {
-                        id: "r1".to_owned(),
-                        ..ReplicaBeat::default()
-                    }],
-                    sequence: 1,
-                    instance,
-                    ..Heartbeat::default()
-                };
-                let subject = served.app.beat("r1").unwrap();
-                publish(&served, subject.to_string(), beat.encode().unwrap().to_vec()).await;
+    let app = "foreign-once";
+    let served = Foreign::start(app, one_stage(app));
+    runtime().block_on(async {
+        let (bus, stage) = (served.node.bus(), served.app.stage("only").unwrap());
+        let mut requests = bus.client().queue_subscribe(stage, "q".into()).await.unwrap();
+        bus.barrier().await.unwrap();
+        let texts = |text: &str| vec![Tensor::from_texts("text", &[text]).unwrap()];
+        let beat = async |instance| {
+            let beat = Heartbeat {
+                actor: "r1".to_owned(),
+                kind: "custom".to_owned(),
+                replicas: vec![ReplicaBeat {
+                    id: "r1".to_owned(),
+                    ..ReplicaBeat::default()
+                }],
+                sequence: 1,
+                instance,
+                ..Heartbeat::default()
             };
-            let arrived = tokio::sync::Notify::new();
-            let serving = async {
-                let reply = requests.next().await.unwrap().reply.unwrap().to_string();
-                let part = DoneResult::Part {
-                    outputs: texts("one"),
-                    from: 0,
-                    until: 1,
-                    once,
-                };
-                publish(&served, reply, done(part).encode().unwrap().to_vec()).await;
-                arrived.notified().await;
-                // Its replica starts again.
-                beat(1).await;
-                beat(2).await;
-                if !once {
-                    let reply = requests.next().await.unwrap().reply.unwrap().to_string();
-                    publish(&served, reply, outputs(texts("one two"), Some(1.0), true)).await;
-                }
+            let subject = served.app.beat("r1").unwrap();
+            publish(&served, subject.to_string(), beat.encode().unwrap().to_vec()).await;
+        };
+        let arrived = tokio::sync::Notify::new();
+        let serving = async {
+            let reply = requests.next().await.unwrap().reply.unwrap().to_string();
+            let part = DoneResult::Part {
+                outputs: texts("one"),
+                from: 0,
+                until: 1,
+                once: true,
             };
-            let request = InferRequest {
-                inputs: vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()],
-                ..InferRequest::default()
-            };
-            let asked = served
-                .client
-                .stream(request, async_nats::HeaderMap::new(), BUDGET, |_| {
-                    arrived.notify_one();
+            publish(&served, reply, done(part).encode().unwrap().to_vec()).await;
+            arrived.notified().await;
+            // Its replica starts again.
+            beat(1).await;
+            tokio::task::block_in_place(|| {
+                wait_until("the replica is alive", PATIENCE, || {
+                    served.node.dispatcher().liveness(|liveness| liveness.alive("r1"))
                 });
-            let (answer, ()) = tokio::join!(asked, serving);
-            let ended = answer.map(|_| ()).map_err(|fault| fault.code);
-            assert_eq!(ended, if once { Err(Code::ReplicasLost) } else { Ok(()) });
-            bus.barrier().await.unwrap();
-            assert!(requests.next().now_or_never().is_none(), "it was sent again");
-        });
-        drop(served);
-    }
+            });
+            beat(2).await;
+        };
+        let request = InferRequest {
+            inputs: vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()],
+            ..InferRequest::default()
+        };
+        let asked = served
+            .client
+            .stream(request, async_nats::HeaderMap::new(), BUDGET, |_| {
+                arrived.notify_one();
+            });
+        let (answer, ()) = tokio::join!(asked, serving);
+        let ended = answer.map(|_| ()).map_err(|fault| fault.code);
+        assert_eq!(
+            (ended, served.node.metrics().read().retried),
+            (Err(Code::ReplicasLost), 0)
+        );
+        bus.barrier().await.unwrap();
+        assert!(requests.next().now_or_never().is_none(), "it was sent again");
+    });
+    drop(served);
 }
