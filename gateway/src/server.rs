@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::api::Api;
-use crate::app_state::{AppState, subscriptions};
+use crate::app_state::{AppState, follow};
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
 use crate::middleware::Guarded;
