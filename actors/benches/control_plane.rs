@@ -40,7 +40,7 @@ const BEAT: Duration = Duration::from_millis(100);
 /// Time in which a started fleet settles.
 const SETTLE: Duration = Duration::from_secs(3);
 /// Time in which the fleet must be heard and every death noticed.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 struct Yes;
 
@@ -217,7 +217,7 @@ struct Fleet {
 }
 
 async fn next(states: &mut async_nats::Subscriber) -> Result<IngressState, Failure> {
-    let next = tokio::time::timeout(PATIENCE, states.next());
+    let next = tokio::time::timeout(TIMEOUT, states.next());
     let message = next.await?.ok_or("the connection ended")?;
     Ok(IngressState::decode(&message.payload)?)
 }
@@ -240,7 +240,7 @@ async fn fleet(light_workers: usize, measure: Duration) -> Result<Fleet, Failure
         if missing == 0 && !state.starting {
             break;
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             return Err(format!("{missing} light workers are not heard; the machine is too busy").into());
         }
     }

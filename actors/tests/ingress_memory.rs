@@ -21,7 +21,7 @@ use kaskade_actors::wire::{InferRequest, Message as _, headers};
 use kaskade_actors::{App, Code, Service};
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::plan::Plan;
-use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
+use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
 
 const MIB: usize = 1 << 20;
 const REQUESTS: usize = 4_096;
@@ -105,7 +105,7 @@ fn requests_of_a_mebibyte_stay_under_the_limit_and_the_rest_is_refused() {
             if number.is_multiple_of(WINDOW) {
                 nats.flush().await.unwrap();
                 tokio::task::block_in_place(|| {
-                    wait_until("the requests have arrived", PATIENCE, || {
+                    wait_until("the requests have arrived", TIMEOUT, || {
                         node.metrics().read().arrived == number as u64
                     });
                 });
@@ -115,7 +115,7 @@ fn requests_of_a_mebibyte_stay_under_the_limit_and_the_rest_is_refused() {
         let accepted = node.metrics().read().accepted as usize;
         let mut refused: BTreeMap<&str, usize> = BTreeMap::new();
         for _ in 0..REQUESTS - accepted {
-            let reply = tokio::time::timeout(PATIENCE, replies.next())
+            let reply = tokio::time::timeout(TIMEOUT, replies.next())
                 .await
                 .unwrap()
                 .unwrap();

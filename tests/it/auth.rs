@@ -8,7 +8,7 @@ use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::plan::store;
 use kaskade_actors::subjects::App;
 use kaskade_testkit::{
-    NatsOptions, NatsServer, PATIENCE, ROOT, Served, digits_app, digits_profile, eventually, http_post,
+    NatsOptions, NatsServer, ROOT, Served, TIMEOUT, digits_app, digits_profile, eventually, http_post,
     is_ready, json, kaskade, said, wait_until,
 };
 
@@ -46,7 +46,7 @@ fn serve(app: &str, url: &str, folder: &Path, more: &[&str]) -> Vec<Served> {
     let followers = ["--stored-plan", "--http", "127.0.0.1:0"];
     let mut others = vec![start("ingress", &followers), start("worker", &followers)];
     let probes: Vec<String> = others.iter_mut().map(Served::probes).collect();
-    wait_until("ingress and worker are ready", PATIENCE, || {
+    wait_until("ingress and worker are ready", TIMEOUT, || {
         probes.iter().all(|address| is_ready(address))
     });
     others.push(planner);
@@ -197,7 +197,7 @@ async fn is_refused_the_rest(url: &str, folder: &Path, user: &str, publish: &[&s
         }
     }
     bus.barrier().await.unwrap();
-    eventually(&format!("{user} is refused everything"), PATIENCE, async || {
+    eventually(&format!("{user} is refused everything"), TIMEOUT, async || {
         let refused = refused.lock().unwrap();
         expected.iter().all(|line| refused.contains(line.as_str()))
     })
@@ -339,7 +339,7 @@ fn processes_wait_for_the_planner_to_create_the_plan_store() {
         address
     });
     let _planner = start("planner", &[]);
-    wait_until("both are ready", PATIENCE, || {
+    wait_until("both are ready", TIMEOUT, || {
         probes.iter().all(|address| is_ready(address))
     });
 }
@@ -365,7 +365,7 @@ fn gateways_need_the_permissions_of_their_role_and_no_others() {
     for served in [&mut whole, &mut gateway] {
         let address = served.probes();
         // A gateway alone is ready once it hears the app's heartbeats.
-        wait_until("the gateway is ready", PATIENCE, || is_ready(&address));
+        wait_until("the gateway is ready", TIMEOUT, || is_ready(&address));
         let (head, answer) = http_post(&address, "/v2/models/digits/infer", &body);
         assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kaskade_testkit::{PATIENCE, Process, ROOT, alone, built, free_port, nats_server_binary, wait_until};
+use kaskade_testkit::{Process, ROOT, TIMEOUT, alone, built, free_port, nats_server_binary, wait_until};
 use tempfile::TempDir;
 
 /// How long one block may run; the machine may be busy.
@@ -143,7 +143,7 @@ impl Run {
         );
         let shown = block.shown.as_deref().unwrap_or_default();
         let page = self.page;
-        wait_until(&format!("{page}: `{}` serves", block.script), PATIENCE, || {
+        wait_until(&format!("{page}: `{}` serves", block.script), TIMEOUT, || {
             let printed = fs::read_to_string(&output).unwrap();
             assert!(
                 process.exited().is_none(),
@@ -159,7 +159,7 @@ impl Run {
     fn stop_background(&mut self) {
         while let Some((mut process, output)) = self.background.pop() {
             process.terminate();
-            wait_until("a background block ends", PATIENCE, || process.exited().is_some());
+            wait_until("a background block ends", TIMEOUT, || process.exited().is_some());
             let printed = fs::read_to_string(output).unwrap();
             let succeeded = process.exited().is_some_and(|status| status.success());
             assert!(

@@ -15,8 +15,7 @@ use kaskade::models::{
 };
 use kaskade::policy::confidence::{Calibration, Estimator};
 use kaskade::policy::plan::{
-    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
+    Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Stage, Target, Wiring,
 };
 use kaskade_actors::bus::Bus;
 use kaskade_actors::bus::BusConfig;
@@ -357,25 +356,16 @@ fn cascade(app: &str) -> Plan {
         },
     ];
     Plan {
-        version: PLAN_VERSION,
-        app: app.into(),
         made_by: "test".into(),
-        variants: vec![variant("small"), variant("large")],
-        placement: vec![replica("small"), replica("large")],
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            app,
+            vec![variant("small"), variant("large")],
+            vec![replica("small"), replica("large")],
+            Wiring {
                 entry: Edge::to("small"),
                 ensemble: Vec::new(),
                 stages: vec![stage("small", Exit::Bands { bands }), stage("large", Exit::Reply)],
             },
-        }],
+        )
     }
 }

@@ -9,10 +9,7 @@ use futures::StreamExt as _;
 use kaskade::Tensor;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::{App, Client, Code, Fault};
-use kaskade_policy::plan::{
-    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Partition, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Wiring,
-};
+use kaskade_policy::plan::{Batching, Edge, Exit, Partition, Plan, PlannedVariant, Replica, Stage, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, command};
 
 const APP: &str = "slices";
@@ -22,7 +19,7 @@ const ENCODER: Model = ("sentiment-mini", "examples/sentiment/weights/sentiment-
 /// A small random GPT-2 that transformers saved.
 const DECODER: Model = ("gpt2", "models/fixtures/gpt2");
 /// Longest wait for the workers to learn of each other.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 const BUDGET: Duration = Duration::from_secs(5);
 const TEXTS: [&str; 3] = [
@@ -59,29 +56,20 @@ fn plan((variant, _): Model, of: u32) -> Plan {
         partition: slice(index),
     };
     Plan {
-        version: PLAN_VERSION,
-        app: APP.into(),
         made_by: "test".into(),
-        variants: vec![PlannedVariant {
-            name: variant.into(),
-            calibration: None,
-        }],
-        placement: (0..of).map(replica).collect(),
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            APP,
+            vec![PlannedVariant {
+                name: variant.into(),
+                calibration: None,
+            }],
+            (0..of).map(replica).collect(),
+            Wiring {
                 entry: Edge::to("slice-0"),
                 ensemble: Vec::new(),
                 stages: (0..of).map(stage).collect(),
             },
-        }],
+        )
     }
 }
 
@@ -218,7 +206,7 @@ fn partitions_over_processes_answer_as_the_whole_model() {
             let direct = of as usize + 1;
             let mut counted = moved(&chain, TEXTS[2]).await;
             // An ingress that has just started sends to every partition by itself until it has told which replicas live.
-            let told_by = Instant::now() + PATIENCE;
+            let told_by = Instant::now() + TIMEOUT;
             while counted.1 > direct && Instant::now() < told_by {
                 counted = moved(&chain, TEXTS[2]).await;
             }

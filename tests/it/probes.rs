@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kaskade_actors::metrics::{Gauges, Metrics};
 use kaskade_testkit::{
-    DIGITS, NatsOptions, NatsServer, PATIENCE, ROOT, Served, free_port, http_get as get, is_ready, kaskade,
+    DIGITS, NatsOptions, NatsServer, ROOT, Served, TIMEOUT, free_port, http_get as get, is_ready, kaskade,
     said, wait_until,
 };
 
@@ -17,7 +17,7 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
     let mut served = Served::start(&["--app", DIGITS, "--http", "127.0.0.1:0"]);
     let address = served.probes();
     // The listener answers before the models are loaded; the app is ready afterwards.
-    wait_until("it is ready", PATIENCE, || {
+    wait_until("it is ready", TIMEOUT, || {
         let (head, body) = get(&address, "/ready").unwrap();
         match head.split(' ').nth(1) {
             Some("200") => true,
@@ -75,7 +75,7 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
         &listen,
     ];
     let _ingress = Served::start(&ingress);
-    wait_until("the ingress reports that it has no plan", PATIENCE, || {
+    wait_until("the ingress reports that it has no plan", TIMEOUT, || {
         get(&listen, "/ready").is_some_and(|(_, body)| body.starts_with("no plan yet"))
     });
     assert!(get(&listen, "/live").unwrap().0.starts_with("HTTP/1.1 200"));
@@ -94,7 +94,7 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
         "127.0.0.1:0",
     ]);
     let there = worker.probes();
-    wait_until("both are ready", PATIENCE, || {
+    wait_until("both are ready", TIMEOUT, || {
         is_ready(&listen) && is_ready(&there)
     });
 }

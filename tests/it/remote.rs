@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kaskade_testkit::endpoint::{Does, Server};
-use kaskade_testkit::{PATIENCE, Process, ROOT, Served, command, http_get, json, kaskade, wait_until};
+use kaskade_testkit::{Process, ROOT, Served, TIMEOUT, command, http_get, json, kaskade, wait_until};
 use serde_json::Value;
 
 /// Another Kaskade, and the address of its gateway.
@@ -19,7 +19,7 @@ fn serve(app: &Path) -> (Served, String) {
     let mut served = Served::start(&["--app", app.to_str().unwrap(), "--http", "127.0.0.1:0"]);
     let address = served.probes();
     let address = address.split(['/', ' ', ',']).next().unwrap().to_owned();
-    wait_until("the endpoint serves", PATIENCE, || {
+    wait_until("the endpoint serves", TIMEOUT, || {
         http_get(&address, "/v2/health/ready").is_some_and(|(head, _)| head.contains(" 200 "))
     });
     (served, address)
@@ -194,7 +194,7 @@ fn a_recording_that_is_killed_goes_on_and_asks_nothing_twice() {
         profile
     };
     let mut killed = Process::start(profile().stderr(Stdio::null()));
-    wait_until("a third is recorded", PATIENCE, || server.calls() >= SAMPLES / 3);
+    wait_until("a third is recorded", TIMEOUT, || server.calls() >= SAMPLES / 3);
     killed.kill();
     let before = server.calls();
     assert!(before < SAMPLES, "it was killed too late");
@@ -269,7 +269,7 @@ fn the_server_of_transformers_completes_what_a_small_model_passes_on() {
         .stderr(log);
     let served = Process::start(&mut serve);
     let address = format!("127.0.0.1:{port}");
-    wait_until("the server of transformers answers", PATIENCE * 2, || {
+    wait_until("the server of transformers answers", TIMEOUT * 2, || {
         http_get(&address, "/health").is_some_and(|(head, _)| head.contains(" 200 "))
     });
     let app = example(folder.path(), "verses", &address);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use kaskade_testkit::{
-    DIGITS, NatsOptions, NatsServer, PATIENCE, Process, ROOT, Served, command, digits_app, digits_profile,
+    DIGITS, NatsOptions, NatsServer, Process, ROOT, Served, TIMEOUT, command, digits_app, digits_profile,
     http_get, http_post, is_ready, json, kaskade, refusal, text, wait_until,
 };
 use serde_json::Value;
@@ -443,7 +443,7 @@ fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
         other.line("serving");
     }
     for address in &addresses {
-        wait_until("the gateway is ready", PATIENCE, || is_ready(address));
+        wait_until("the gateway is ready", TIMEOUT, || is_ready(address));
     }
     let image = vec!["0.5"; 64].join(",");
     let body = format!(

@@ -13,13 +13,13 @@ use std::future::Future;
 use super::super::{BusConfig, Embedded};
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const DELAY: Duration = Duration::from_millis(50);
 const PERIOD: Duration = Duration::from_micros(500);
 
 async fn connect(url: String) -> Bus {
     let config = BusConfig {
-        timeout: PATIENCE,
+        timeout: TIMEOUT,
         ..BusConfig::new("digits").url(url)
     };
     Bus::connect(config).await.unwrap()
@@ -157,7 +157,7 @@ async fn an_idle_subscription_ends_in_a_few_round_trips() {
             .await
             .unwrap();
         let ended = idle.finish(|message| panic!("unexpected: {message:?}"));
-        tokio::time::timeout(PATIENCE, ended).await.unwrap();
+        tokio::time::timeout(TIMEOUT, ended).await.unwrap();
         let reply = Some(Subject::from_static("unanswered"));
         let mut notices = bus.subscribe("unanswered".into(), None).await.unwrap();
         bus.publish("idle".into(), reply, None, Bytes::new())
@@ -216,5 +216,5 @@ async fn a_subscription_ends_where_padding_is_not_permitted() {
     let bus = connect(server.url().replace("nats://", "nats://a:a@")).await;
     let idle = Subscription::open(&bus, "idle".into(), None).await.unwrap();
     let ended = idle.finish(|message| panic!("unexpected: {message:?}"));
-    tokio::time::timeout(PATIENCE, ended).await.unwrap();
+    tokio::time::timeout(TIMEOUT, ended).await.unwrap();
 }

@@ -17,11 +17,11 @@ use super::*;
 use crate::subjects::App;
 
 /// Long enough for a machine under load; tests that pass do not wait for it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn config() -> BusConfig {
     BusConfig {
-        timeout: PATIENCE,
+        timeout: TIMEOUT,
         ..BusConfig::new("digits")
     }
 }
@@ -85,7 +85,7 @@ async fn an_unreachable_server_is_reported_immediately() {
     let url = format!("nats://kaskade:secret@127.0.0.1:{}", free_port());
     let start = Instant::now();
     let error = Bus::connect(config().url(url)).await.unwrap_err();
-    assert!(start.elapsed() < PATIENCE, "a refused connection was waited for");
+    assert!(start.elapsed() < TIMEOUT, "a refused connection was waited for");
     assert!(matches!(error, BusError::Unreachable { .. }), "{error}");
     let said = error.to_string();
     assert!(
@@ -155,7 +155,7 @@ async fn wrong_credentials_are_a_refusal() {
         .map(Guarded)
         .unwrap();
     let with = |password: &str| config().url(format!("nats://kaskade:{password}@127.0.0.1:{port}"));
-    eventually("the server refuses", PATIENCE, async || {
+    eventually("the server refuses", TIMEOUT, async || {
         match Bus::connect(with("wrong")).await.unwrap_err() {
             BusError::Unreachable { .. } => false,
             BusError::Refused { .. } => true,
@@ -217,7 +217,7 @@ async fn a_shared_broker_ends_with_its_last_user() {
         timeout: Duration::from_millis(200),
         ..config().url(first)
     };
-    eventually("the first broker is gone", PATIENCE, async || {
+    eventually("the first broker is gone", TIMEOUT, async || {
         matches!(
             Bus::connect(gone.clone()).await,
             Err(BusError::Unreachable { .. })
@@ -320,7 +320,7 @@ async fn messages_lost_by_a_full_subscription_are_counted_and_observed() {
                 .await
                 .unwrap();
         }
-        eventually("the loss is counted", PATIENCE, async || {
+        eventually("the loss is counted", TIMEOUT, async || {
             bus.connection().counts().slow_consumer > 0 && told.load(std::sync::atomic::Ordering::Relaxed) > 0
         })
         .await;
@@ -349,7 +349,7 @@ async fn a_drain_loses_nothing_that_was_published_or_received() {
                 .await
                 .unwrap();
         }
-        ours.drain(PATIENCE).await.unwrap();
+        ours.drain(TIMEOUT).await.unwrap();
         assert_eq!(*ours.connection().link().borrow(), Link::Closed);
         let mut buffered = 0;
         while at_ours.next().await.is_some() {

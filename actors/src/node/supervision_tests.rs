@@ -23,7 +23,7 @@ use crate::stage::{batcher, generator};
 use crate::subjects::App;
 use crate::wire::headers;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 struct Constant;
 
@@ -104,7 +104,7 @@ fn an_ingress_that_panics_ends_its_node_and_takes_no_more_requests() {
             .await
             .unwrap();
         let client = Client::new(&bus, app.clone());
-        let ask = || client.infer(vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()], PATIENCE);
+        let ask = || client.infer(vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()], TIMEOUT);
         ask().await.unwrap();
         assert_eq!(health.live().await, Ok(()));
         let mut cancel = async_nats::HeaderMap::new();
@@ -112,7 +112,7 @@ fn an_ingress_that_panics_ends_its_node_and_takes_no_more_requests() {
         bus.publish(app.cancel(), None, Some(cancel), Bytes::new())
             .await
             .unwrap();
-        let failure = tokio::time::timeout(PATIENCE, node.failure()).await.unwrap();
+        let failure = tokio::time::timeout(TIMEOUT, node.failure()).await.unwrap();
         assert!(
             matches!(failure, NodeError::Ended { task: "ingress" }),
             "{failure}"
@@ -128,7 +128,7 @@ fn an_ingress_that_panics_ends_its_node_and_takes_no_more_requests() {
             "{refused}"
         );
     });
-    wait_until("the node's thread ends", PATIENCE, || {
+    wait_until("the node's thread ends", TIMEOUT, || {
         node.thread.as_ref().is_some_and(thread::JoinHandle::is_finished)
     });
     node.stop();
@@ -141,13 +141,13 @@ fn a_node_whose_connection_is_closed_is_not_live_and_ends() {
     runtime().block_on(async {
         assert_eq!(health.live().await, Ok(()));
         node.bus().close().await;
-        tokio::time::timeout(PATIENCE, node.failure()).await.unwrap();
+        tokio::time::timeout(TIMEOUT, node.failure()).await.unwrap();
         assert!(matches!(
             health.live().await,
             Err(NotReady::Ended { .. } | NotReady::Closed { .. })
         ));
     });
-    wait_until("the node's thread ends", PATIENCE, || {
+    wait_until("the node's thread ends", TIMEOUT, || {
         node.thread.as_ref().is_some_and(thread::JoinHandle::is_finished)
     });
 }
@@ -170,7 +170,7 @@ fn ends_with(task: &'static str, node: &Node, app: &str) {
             .await
             .unwrap();
         let client = Client::new(&bus, app.clone());
-        let ask = || client.infer(vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()], PATIENCE);
+        let ask = || client.infer(vec![Tensor::from_f32("x", &[1], &[1.0]).unwrap()], TIMEOUT);
         ask().await.unwrap();
         supervisor.make_panic(task);
         if task == subscribe::TASK {
@@ -181,13 +181,13 @@ fn ends_with(task: &'static str, node: &Node, app: &str) {
             let failed = ask().await.unwrap_err();
             assert_ne!(failed.code, Code::Expired, "{failed}");
         }
-        let failure = tokio::time::timeout(PATIENCE, node.failure()).await.unwrap();
+        let failure = tokio::time::timeout(TIMEOUT, node.failure()).await.unwrap();
         assert!(
             matches!(failure, NodeError::Ended { task: ended } if ended == task),
             "{failure}"
         );
     });
-    wait_until("the node's thread ends", PATIENCE, || {
+    wait_until("the node's thread ends", TIMEOUT, || {
         node.thread.as_ref().is_some_and(thread::JoinHandle::is_finished)
     });
 }
@@ -238,7 +238,7 @@ fn whole(app: &str, server: &NatsServer) -> Node {
         plan: Some(plan),
         planner: Some(PlannerConfig {
             planning: Arc::new(|_, _| Err("no plan".to_owned())),
-            limit: PATIENCE,
+            limit: TIMEOUT,
             replan_on_drift: true,
             trigger: ReplanTrigger::OnRequest,
         }),
@@ -271,7 +271,7 @@ fn any_core_task_that_panics_ends_its_node() {
         let health = node.health().clone();
         node.dispatcher().supervisor().make_panic(task);
         runtime().block_on(async {
-            let failure = tokio::time::timeout(PATIENCE, node.failure()).await;
+            let failure = tokio::time::timeout(TIMEOUT, node.failure()).await;
             let failure = failure.unwrap_or_else(|_| panic!("the node outlives its task `{task}`"));
             assert!(
                 matches!(failure, NodeError::Ended { task: ended } if ended == task),

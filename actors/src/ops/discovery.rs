@@ -258,7 +258,7 @@ mod tests {
     use crate::error::Code;
     use kaskade_broker::BrokerConfig;
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const TIMEOUT: Duration = Duration::from_secs(20);
 
     async fn ask(bus: &Bus, subject: String) -> Option<Value> {
         let answer = bus.client().request(subject, Bytes::new()).await.ok()?;
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(names, BTreeSet::from(["digits".to_owned(), "library".to_owned()]));
 
         announcement.withdraw();
-        eventually("the service is withdrawn", PATIENCE, async || {
+        eventually("the service is withdrawn", TIMEOUT, async || {
             ask(&client, "$SRV.PING.digits".into()).await.is_none()
         })
         .await;
@@ -368,7 +368,7 @@ mod tests {
     async fn discovery_is_answered_on_a_nats_server() {
         let server = NatsServer::start(NatsOptions::default());
         let config = BusConfig {
-            timeout: PATIENCE,
+            timeout: TIMEOUT,
             ..BusConfig::new("digits").url(server.url())
         };
         check(config).await;

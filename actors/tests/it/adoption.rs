@@ -18,7 +18,7 @@ use kaskade_models::{
     Continuous, Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
 };
 use kaskade_policy::plan::{Edge, Exit, Partition, Plan, Replica};
-use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
+use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
 
 /// Time in which a request must be answered while models load: far less than the loads take, since these wait for the test.
 const SOON: Duration = Duration::from_secs(2);
@@ -132,19 +132,19 @@ impl Loading {
     }
 
     fn waits(&self, loads: usize) {
-        wait_until("the models are being loaded", PATIENCE, || {
+        wait_until("the models are being loaded", TIMEOUT, || {
             self.state.lock().unwrap().waiting == loads
         });
     }
 
     fn unloaded(&self, models: usize) {
-        wait_until("the old models have left memory", PATIENCE, || {
+        wait_until("the old models have left memory", TIMEOUT, || {
             self.state.lock().unwrap().unloaded == models
         });
     }
 
     fn leaves(&self, models: usize) {
-        wait_until("the old models leave memory", PATIENCE, || {
+        wait_until("the old models leave memory", TIMEOUT, || {
             self.state.lock().unwrap().leaving == models
         });
     }
@@ -214,7 +214,7 @@ impl Cluster {
         };
         let workers = vec![node(Some("w1")), node(Some("w2"))];
         let ingress = node(None);
-        wait_until("the first plan is in place", PATIENCE, || {
+        wait_until("the first plan is in place", TIMEOUT, || {
             ingress.plans().is_admitted()
         });
         let app = App::new(app).unwrap();
@@ -247,7 +247,7 @@ impl Cluster {
     }
 
     fn admits(&self, epoch: u64) {
-        wait_until("the ingress admits under the epoch", PATIENCE, || {
+        wait_until("the ingress admits under the epoch", TIMEOUT, || {
             self.epoch() == epoch
         });
     }
@@ -366,7 +366,7 @@ fn an_ingress_that_starts_while_the_workers_load_refuses_requests_until_the_plan
         (started, node)
     });
     loading.waits(2);
-    wait_until("the ingress hears of the load", PATIENCE, || {
+    wait_until("the ingress hears of the load", TIMEOUT, || {
         ingress.plans().is_loading()
     });
     let runtime = crate::foreign::runtime();
@@ -384,7 +384,7 @@ fn an_ingress_that_starts_while_the_workers_load_refuses_requests_until_the_plan
     let client = Client::new(ingress.bus(), app.clone());
     let waiting = runtime.spawn(async move { client.infer(question(), BUDGET).await });
     let refused = || ingress.metrics().read().faults.values().sum::<u64>();
-    wait_until("the client is refused", PATIENCE, || refused() > 1);
+    wait_until("the client is refused", TIMEOUT, || refused() > 1);
     drop(let_go);
     let reply = runtime.block_on(waiting).unwrap().unwrap();
     assert_eq!(by(&reply), ("small".to_owned(), "w1".to_owned()));
@@ -498,7 +498,7 @@ fn a_load_that_fails_leaves_the_plan_before_in_force() {
     let (_, slowest) = cluster.under_load(|| {
         let epoch = cluster.apply(&moved);
         let health = cluster.workers[1].health();
-        wait_until("the worker says why", PATIENCE, || {
+        wait_until("the worker says why", TIMEOUT, || {
             matches!(health.ready(), Err(NotReady::Failed(reasons)) if reasons["small-0"].contains("no such file"))
         });
         for _ in 0..50 {

@@ -17,7 +17,7 @@ const SERVERS: usize = 3;
 const REQUESTS: usize = 50;
 
 /// Elections of a cluster take seconds on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Three nats-servers that know each other.
 fn cluster() -> Vec<NatsServer> {
@@ -66,7 +66,7 @@ async fn start(service: impl Fn() -> Service + Clone + Send + 'static) -> Node {
             .unwrap();
         match started {
             Ok(node) => return node,
-            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(start.elapsed() < TIMEOUT, "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -119,7 +119,7 @@ async fn submit(client: &Client, number: usize) {
     };
     // While a server is away and another one is elected, a submission may be refused or get no answer; it may then be
     // repeated, because the stream knows its id.
-    eventually("a request is submitted", PATIENCE, async || {
+    eventually("a request is submitted", TIMEOUT, async || {
         let mut headers = HeaderMap::new();
         headers::put_request_id(&mut headers, &id(number)).unwrap();
         client.submit(&request, headers).await.is_ok()
@@ -136,7 +136,7 @@ async fn the_plan_and_submitted_requests_survive_the_loss_of_a_server() {
     let epoch = first.plans().newest().unwrap().epoch;
     let (bus, client) = asking(&all).await;
     let mut seen = Vec::new();
-    eventually("every stream has three current replicas", PATIENCE, async || {
+    eventually("every stream has three current replicas", TIMEOUT, async || {
         seen = copies(&bus).await;
         seen.len() == 4
             && seen
@@ -158,14 +158,14 @@ async fn the_plan_and_submitted_requests_survive_the_loss_of_a_server() {
     let second = start(move || served(with_models(APP), &urls)).await;
     assert_eq!(second.plans().newest().unwrap().epoch, epoch);
     for number in 0..2 * REQUESTS {
-        let reply = client.wait_for(&id(number), PATIENCE).await.unwrap();
+        let reply = client.wait_for(&id(number), TIMEOUT).await.unwrap();
         assert_eq!(label(&reply.outputs), 1, "{number}");
     }
     // The server comes back, and catches up.
     servers[0].restart();
     eventually(
         "every stream has three current replicas again",
-        PATIENCE,
+        TIMEOUT,
         async || {
             let seen = copies(&bus).await;
             seen.len() == 4

@@ -15,7 +15,7 @@ use kaskade_actors::{
 use kaskade_broker::BrokerConfig;
 use kaskade_models::Tensor;
 use kaskade_policy::plan::{Plan, Replica};
-use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE};
+use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT};
 
 use crate::common::gears::block_on;
 use crate::common::{Scripted, ask};
@@ -108,14 +108,14 @@ fn heartbeats_do_not_wait_behind_a_large_message() {
         beats.next().await.unwrap();
         let client = Client::new(node.bus(), App::new(app).unwrap());
         let begun = Instant::now();
-        let reply = client.infer(ask(2.0, 4.0), PATIENCE).await.unwrap();
+        let reply = client.infer(ask(2.0, 4.0), TIMEOUT).await.unwrap();
         assert_eq!(reply.stage, "second");
         assert!(
             begun.elapsed() > Duration::from_secs(1),
             "the link was slow enough to delay heartbeats"
         );
         assert_eq!(node.metrics().read().retried, 0);
-        stage.detach(PATIENCE).await;
+        stage.detach(TIMEOUT).await;
     });
     node.stop();
 }

@@ -18,7 +18,7 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::redelivery::RedeliveryConfig;
 use kaskade_testkit::{NatsOptions, NatsServer, eventually};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const APP: &str = "lasting";
 
 /// Short backoffs, so that the tests are quick.
@@ -88,7 +88,7 @@ impl Asking {
 
     /// Returns the label in the answer to the request of that id.
     async fn answer(&self, id: &str) -> Result<usize, Code> {
-        let reply = self.client.wait_for(id, PATIENCE).await;
+        let reply = self.client.wait_for(id, TIMEOUT).await;
         reply
             .map(|reply| label(&reply.outputs))
             .map_err(|fault| fault.code)
@@ -153,7 +153,7 @@ async fn a_request_submitted_repeatedly_is_answered_once() {
         .unwrap();
     assert_eq!(asking.submit("later", 1.0).await, Ok(false));
     assert_eq!(asking.answer("later").await, Ok(1));
-    eventually("both are settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    eventually("both are settled", TIMEOUT, async || waiting(&asking).await == 0).await;
     assert_eq!(asking.answer("a.b/1").await, Ok(2));
     assert_eq!(kept(&node), 2);
     node.stop();
@@ -200,7 +200,7 @@ async fn a_result_is_pushed_on_request() {
     let asking = Asking::at(&server).await;
     let reply = asking
         .client
-        .submit_and_wait(&request(3.0), HeaderMap::new(), PATIENCE)
+        .submit_and_wait(&request(3.0), HeaderMap::new(), TIMEOUT)
         .await
         .unwrap();
     assert_eq!(label(&reply.outputs), 3);
@@ -214,29 +214,29 @@ async fn a_stored_result_is_polled_although_its_push_is_lost() {
     let asking = Asking::at(&server).await;
     assert_eq!(asking.submit("once", 3.0).await, Ok(false));
     assert_eq!(asking.answer("once").await, Ok(3));
-    eventually("it is settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    eventually("it is settled", TIMEOUT, async || waiting(&asking).await == 0).await;
     node.stop();
 
     let wait = |id: &'static str, client: Client| async move {
         let asked = std::time::Instant::now();
-        let waited = client.submit_and_wait(&request(3.0), named(id), PATIENCE).await;
+        let waited = client.submit_and_wait(&request(3.0), named(id), TIMEOUT).await;
         let reply = waited.map(|reply| label(&reply.outputs));
         (reply.map_err(|fault| fault.code), asked.elapsed())
     };
     let (reply, took) = wait("once", asking.client.clone()).await;
     assert_eq!(reply, Ok(3), "a duplicate's result is stored");
-    assert!(took < PATIENCE / 4, "{took:?}");
+    assert!(took < TIMEOUT / 4, "{took:?}");
 
     // The result is stored by hand, so that no push follows.
     let pending = tokio::spawn(wait("lost", asking.client.clone()));
-    eventually("it is accepted", PATIENCE, async || waiting(&asking).await == 1).await;
+    eventually("it is accepted", TIMEOUT, async || waiting(&asking).await == 1).await;
     let (app, nats) = (App::new(APP).unwrap(), asking.bus.client());
     let query = subjects::result_query(&app, "once");
     let stored = nats.request(query, bytes::Bytes::new()).await.unwrap();
     nats.publish(app.result("lost"), stored.payload).await.unwrap();
     let (reply, took) = pending.await.unwrap();
     assert_eq!(reply, Ok(3), "a stored result is found without its push");
-    assert!(took < PATIENCE / 4, "{took:?}");
+    assert!(took < TIMEOUT / 4, "{took:?}");
 }
 
 #[tokio::test]
@@ -276,10 +276,7 @@ async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
 
     let mut letters = Vec::new();
     for _ in 0..2 {
-        let letter = tokio::time::timeout(PATIENCE, dead.next())
-            .await
-            .unwrap()
-            .unwrap();
+        let letter = tokio::time::timeout(TIMEOUT, dead.next()).await.unwrap().unwrap();
         let headers = letter.headers.clone().unwrap();
         let deliveries = headers.get("Kaskade-Deliveries").unwrap().as_str().to_owned();
         let id = headers::request_id(&headers).unwrap().unwrap().to_owned();
@@ -300,7 +297,7 @@ async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
     ];
     assert_eq!(letters, expected);
     assert_eq!(node.metrics().read().dead_letters, 2);
-    eventually("all are settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    eventually("all are settled", TIMEOUT, async || waiting(&asking).await == 0).await;
     node.stop();
 }
 
@@ -324,7 +321,7 @@ async fn requests_survive_a_restart_of_the_server_and_all_nodes() {
     for number in 0..200_u8 {
         assert_eq!(asking.answer(&format!("r{number}")).await, Ok(1), "{number}");
     }
-    eventually("all are settled", PATIENCE, async || waiting(&asking).await == 0).await;
+    eventually("all are settled", TIMEOUT, async || waiting(&asking).await == 0).await;
     second.stop();
 }
 
@@ -336,7 +333,7 @@ async fn an_outage_of_all_workers_loses_no_request() {
     assert_eq!(asking.submit("patient", 2.0).await, Ok(false));
     let tried =
         async || ingress_alone.metrics().read().redelivered > u64::from(quick().redelivery.max_deliver);
-    eventually("it was tried more often than `max_deliver`", PATIENCE, tried).await;
+    eventually("it was tried more often than `max_deliver`", TIMEOUT, tried).await;
     let worker = served(&server, None).ingress(None).start().unwrap();
     assert_eq!(asking.answer("patient").await, Ok(2));
     worker.stop();
@@ -460,7 +457,7 @@ async fn an_idle_intake_of_durable_requests_leaves_bytes_to_other_requests() {
     assert_eq!(asking.answer("first").await, Ok(1), "the intake runs");
     let once = asking.client.clone().retry(false);
     for number in 0..200 {
-        let answer = once.infer(ask(1.0, 9.0), PATIENCE).await;
+        let answer = once.infer(ask(1.0, 9.0), TIMEOUT).await;
         assert!(answer.is_ok(), "{number}: {answer:?}");
     }
     tokio::task::spawn_blocking(move || node.stop()).await.unwrap();
@@ -507,7 +504,7 @@ async fn a_cancelled_request_ends_without_a_dead_letter() {
         asking.client.cancel("unwanted").await.unwrap();
         asking.client.result("unwanted").await.unwrap().is_some()
     };
-    eventually("it is cancelled", PATIENCE, cancelled).await;
+    eventually("it is cancelled", TIMEOUT, cancelled).await;
     assert_eq!(asking.answer("unwanted").await, Err(Code::Cancelled));
     assert_eq!(ingress_alone.metrics().read().dead_letters, 0);
     ingress_alone.stop();

@@ -13,7 +13,7 @@ use kaskade_actors::{App, Client, Code, Fault, Node, Service};
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::fan_in::{Branch, MAX_BRANCHES};
 use kaskade_policy::plan::{Plan, Replica};
-use kaskade_testkit::{PATIENCE, wait_until};
+use kaskade_testkit::{TIMEOUT, wait_until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -205,7 +205,7 @@ fn a_huge_first_axis_without_data_is_refused_without_an_allocation() {
         let own = logits(&[1.0]);
         let body = outputs(vec![own, empty("classify/x", &[1 << 40, 0])], None, false);
         let finding = served.serve("find-finder", move |_| body.clone()).await;
-        let fault = served.ask(PATIENCE.min(BUDGET)).await.unwrap_err();
+        let fault = served.ask(TIMEOUT.min(BUDGET)).await.unwrap_err();
         assert_eq!(fault.code, Code::BadOutput, "{fault}");
         finding.abort();
     });
@@ -254,7 +254,7 @@ async fn hold(served: &Arc<Foreign>, stage: &str) -> Held {
         .unwrap();
     served.node.bus().barrier().await.unwrap();
     let asking = Arc::clone(served);
-    let asked = tokio::spawn(async move { asking.ask(PATIENCE).await });
+    let asked = tokio::spawn(async move { asking.ask(TIMEOUT).await });
     let message = requests.next().await.unwrap();
     Held {
         request: StageRequest::decode(&message.payload).unwrap(),
@@ -305,7 +305,7 @@ fn a_result_without_the_token_of_the_request_is_dropped_and_counted() {
         let expected = 3 * forged.len() as u64;
         let seen = Arc::clone(&served);
         tokio::task::block_in_place(|| {
-            wait_until("every forged result is counted", PATIENCE, || {
+            wait_until("every forged result is counted", TIMEOUT, || {
                 seen.node.metrics().read().forged == expected
             });
         });
@@ -360,7 +360,7 @@ fn a_child_task_cannot_answer_for_its_parent_or_a_sibling() {
         }
         let seen = Arc::clone(&served);
         tokio::task::block_in_place(|| {
-            wait_until("every forged result is counted", PATIENCE, || {
+            wait_until("every forged result is counted", TIMEOUT, || {
                 seen.node.metrics().read().forged == 3
             });
         });
@@ -427,7 +427,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
             .unwrap();
         served.node.bus().barrier().await.unwrap();
         tokio::task::block_in_place(|| {
-            wait_until("both replicas are alive", PATIENCE, || {
+            wait_until("both replicas are alive", TIMEOUT, || {
                 served
                     .node
                     .dispatcher()
@@ -435,14 +435,14 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
             });
         });
         let asking = Arc::clone(&served);
-        let asked = tokio::spawn(async move { asking.ask(PATIENCE).await });
-        let next = timeout(PATIENCE, requests.next()).await;
+        let asked = tokio::spawn(async move { asking.ask(TIMEOUT).await });
+        let next = timeout(TIMEOUT, requests.next()).await;
         let first = next.expect("a first attempt").unwrap();
         let old = first.reply.unwrap().to_string();
         // The first attempt fails, and the request moves on.
         let failed = done(DoneResult::Fault(Fault::new(Code::Unavailable, "scripted")));
         publish(&served, old.clone(), failed.encode().unwrap().to_vec()).await;
-        let next = timeout(PATIENCE, requests.next()).await;
+        let next = timeout(TIMEOUT, requests.next()).await;
         let second = next.expect("a second attempt").unwrap();
         for _ in 0..20 {
             publish_notice(&served, &old).await;
@@ -459,7 +459,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
         .await;
         assert!(asked.await.unwrap().is_ok());
         // A replica that still works at the first attempt is told to stop.
-        timeout(PATIENCE, abandoned.next()).await.unwrap().unwrap();
+        timeout(TIMEOUT, abandoned.next()).await.unwrap().unwrap();
         assert_eq!(
             served.node.metrics().read().retried,
             1,
@@ -538,7 +538,7 @@ fn the_bytes_of_requests_in_flight_are_bounded_and_the_rest_is_refused() {
                 .unwrap();
             // One at a time: a burst would exceed what the broker keeps for a subscriber.
             tokio::task::block_in_place(|| {
-                wait_until("the request has arrived", PATIENCE, || {
+                wait_until("the request has arrived", TIMEOUT, || {
                     node.metrics().read().arrived == number
                 });
             });
@@ -598,7 +598,7 @@ fn a_repeated_answer_makes_no_more_work_for_later_stages() {
         }
         let metrics = Arc::clone(&served);
         tokio::task::block_in_place(|| {
-            wait_until("every repetition is dropped", PATIENCE, || {
+            wait_until("every repetition is dropped", TIMEOUT, || {
                 metrics.node.metrics().read().stale == 29
             });
         });

@@ -10,7 +10,7 @@ use std::{
 
 use crate::common::{
     BUDGET, Scripted, ask, cascade,
-    gears::{PATIENCE, block_on, events, geared, next, quick_shifts},
+    gears::{TIMEOUT, block_on, events, geared, next, quick_shifts},
     service,
 };
 use async_nats::Subscriber;
@@ -211,7 +211,7 @@ fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
             "two shifters would each have reported the shift up"
         );
     });
-    kaskade_testkit::wait_until("the worker followed both shifts", PATIENCE, || {
+    kaskade_testkit::wait_until("the worker followed both shifts", TIMEOUT, || {
         worker.metrics().read().shifts >= 2
     });
     for node in ingresses {

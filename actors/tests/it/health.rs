@@ -14,7 +14,7 @@ use kaskade_actors::{App, Client, Node, Service};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_testkit::{http_get, wait_until};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A model that reports when a batch has begun, and ends it when it is told to.
 struct Held {
@@ -73,7 +73,7 @@ fn send(node: &Node, app: &str, count: usize) -> Vec<std::thread::JoinHandle<boo
                     .enable_all()
                     .build()
                     .unwrap();
-                runtime.block_on(client.infer(ask(1.0, 1.0), PATIENCE)).is_ok()
+                runtime.block_on(client.infer(ask(1.0, 1.0), TIMEOUT)).is_ok()
             })
         })
         .collect()
@@ -95,9 +95,9 @@ fn a_node_is_ready_then_draining_then_gone() {
     assert_eq!(health.ready(), Ok(()));
     assert_eq!(live(&health), Ok(()));
     let asked = send(&node, "drained", 1);
-    begins.recv_timeout(PATIENCE).unwrap();
+    begins.recv_timeout(TIMEOUT).unwrap();
     let stopping = std::thread::spawn(move || node.stop());
-    wait_until("the node drains", PATIENCE, || {
+    wait_until("the node drains", TIMEOUT, || {
         health.ready() == Err(NotReady::Draining)
     });
     assert_eq!(live(&health), Ok(()), "it drains, and turns");
@@ -122,9 +122,9 @@ fn a_process_with_a_full_queue_is_ready_and_says_that_it_is_full() {
         .unwrap();
     let health = node.health().clone();
     let running = send(&node, "full", 1);
-    begins.recv_timeout(PATIENCE).unwrap();
+    begins.recv_timeout(TIMEOUT).unwrap();
     let waiting = send(&node, "full", 2);
-    wait_until("the queue is full", PATIENCE, || {
+    wait_until("the queue is full", TIMEOUT, || {
         matches!(health.full(), Some(Full::Queue { waiting: 2, .. }))
     });
     assert_eq!(health.ready(), Ok(()));
@@ -148,7 +148,7 @@ fn a_process_with_a_full_queue_is_ready_and_says_that_it_is_full() {
     for asked in running.into_iter().chain(waiting) {
         assert!(asked.join().unwrap());
     }
-    wait_until("there is room again", PATIENCE, || health.full().is_none());
+    wait_until("there is room again", TIMEOUT, || health.full().is_none());
     node.stop();
 }
 
@@ -164,7 +164,7 @@ fn an_ingress_at_its_limit_is_ready_and_the_probe_says_that_it_is_full() {
         .unwrap();
     let health = node.health().clone();
     let asked = send(&node, "limited", 1);
-    begins.recv_timeout(PATIENCE).unwrap();
+    begins.recv_timeout(TIMEOUT).unwrap();
     assert_eq!(health.full(), Some(Full::Ingress { in_flight: 1 }));
     assert_eq!(health.ready(), Ok(()));
     let probes = Probes::listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -188,11 +188,11 @@ fn without_its_broker_a_node_is_not_ready_until_it_is_back() {
     let health = node.health().clone();
     assert_eq!(health.ready(), Ok(()));
     server.kill();
-    wait_until("the loss is noticed", PATIENCE, || {
+    wait_until("the loss is noticed", TIMEOUT, || {
         matches!(health.ready(), Err(NotReady::NoBroker { .. }))
     });
     assert_eq!(live(&health), Ok(()), "a lost broker is no reason to restart");
     server.restart();
-    wait_until("it is back", PATIENCE, || health.ready().is_ok());
+    wait_until("it is back", TIMEOUT, || health.ready().is_ok());
     node.stop();
 }

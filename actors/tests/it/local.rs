@@ -12,7 +12,7 @@ use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
 use kaskade_actors::{App, Client, Code, Fault, Node, Service};
 use kaskade_models::{Continuous, Inputs, Model, ModelError, Outputs, Progress, Tensor};
-use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
+use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
@@ -233,38 +233,38 @@ fn a_dropped_request_is_cancelled_and_others_of_its_id_are_not() {
     let [over_bus, beside] = both(&node, app);
     let kept = runtime.spawn({
         let beside = beside.clone();
-        async move { beside.request(prompt(), &options("same", PATIENCE)).await }
+        async move { beside.request(prompt(), &options("same", TIMEOUT)).await }
     });
-    wait_until("the model has the request", PATIENCE, || {
+    wait_until("the model has the request", TIMEOUT, || {
         has.load(Ordering::SeqCst) == 1
     });
     for streamed in [false, true] {
         let beside = beside.clone();
         let dropped = runtime.spawn(async move {
-            let options = options("same", PATIENCE);
+            let options = options("same", TIMEOUT);
             if streamed {
                 beside.request_streamed(prompt(), &options, |_| {}).await
             } else {
                 beside.request(prompt(), &options).await
             }
         });
-        wait_until("the model has both requests", PATIENCE, || {
+        wait_until("the model has both requests", TIMEOUT, || {
             has.load(Ordering::SeqCst) == 2
         });
         dropped.abort();
-        wait_until("the model has one request", PATIENCE, || {
+        wait_until("the model has one request", TIMEOUT, || {
             has.load(Ordering::SeqCst) == 1
         });
     }
     let kept = runtime.block_on(kept).unwrap();
     assert!(kept.is_ok(), "{kept:?}");
     // Over the broker, the requests of an id are cancelled together.
-    let dropped = runtime.spawn(async move { over_bus.request(prompt(), &options("other", PATIENCE)).await });
-    wait_until("the model has the request", PATIENCE, || {
+    let dropped = runtime.spawn(async move { over_bus.request(prompt(), &options("other", TIMEOUT)).await });
+    wait_until("the model has the request", TIMEOUT, || {
         has.load(Ordering::SeqCst) == 1
     });
     dropped.abort();
-    wait_until("the model has no request", PATIENCE, || {
+    wait_until("the model has no request", TIMEOUT, || {
         has.load(Ordering::SeqCst) == 0
     });
     assert_eq!(node.metrics().read().faults[Code::Cancelled.id()], 3);
@@ -304,12 +304,12 @@ fn a_client_turns_to_other_processes_when_its_own_ingress_leaves() {
             }
         }
     });
-    wait_until("the own ingress answers", PATIENCE, || {
+    wait_until("the own ingress answers", TIMEOUT, || {
         own.metrics().read().answered > 100
     });
     let before = connection.metrics().read().answered;
     own.stop();
-    wait_until("the other process answers", PATIENCE, || {
+    wait_until("the other process answers", TIMEOUT, || {
         connection.metrics().read().answered > before + 100
     });
     asking.abort();

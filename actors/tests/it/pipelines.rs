@@ -11,7 +11,7 @@ use std::{
 
 use crate::common::{
     BUDGET, FAIL, Scripted,
-    gears::{PATIENCE, block_on},
+    gears::{TIMEOUT, block_on},
     label,
 };
 use futures::future::join_all;
@@ -21,8 +21,7 @@ use kaskade_actors::wire::InferReply;
 use kaskade_actors::{App, Client, Code, Service};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::plan::{
-    Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Profiled,
-    Replica, Sharing, Stage, Wiring,
+    Batching, Child, Dropping, Edge, Exit, Plan, PlannedVariant, Profiled, Replica, Stage, Wiring,
 };
 
 /// Finds the objects in its input: each label becomes a request to `classify`.
@@ -108,34 +107,25 @@ pub(crate) fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
     }];
     let names = ["finder", "accurate", "quick"];
     Plan {
-        version: PLAN_VERSION,
-        app: app.into(),
         made_by: "test".into(),
-        variants: names
-            .map(|name| PlannedVariant {
-                name: name.into(),
-                calibration: None,
-            })
-            .to_vec(),
-        placement: names
-            .map(|name| Replica {
-                id: format!("{name}-0"),
-                variant: name.into(),
-                worker: worker(name),
-                device: "cpu".into(),
-                partition: None,
-            })
-            .to_vec(),
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            app,
+            names
+                .map(|name| PlannedVariant {
+                    name: name.into(),
+                    calibration: None,
+                })
+                .to_vec(),
+            names
+                .map(|name| Replica {
+                    id: format!("{name}-0"),
+                    variant: name.into(),
+                    worker: worker(name),
+                    device: "cpu".into(),
+                    partition: None,
+                })
+                .to_vec(),
+            Wiring {
                 entry: Edge {
                     shares: BTreeMap::from([("finder-0".into(), 1.0)]),
                     ..Edge::to("find-finder")
@@ -147,7 +137,7 @@ pub(crate) fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
                     stage("classify", "quick", Exit::Reply),
                 ],
             },
-        }],
+        )
     }
 }
 
@@ -243,7 +233,7 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
         node.stop();
         reply.map(|reply| results(&reply)[0].1.to_owned())
     };
-    let generous = PATIENCE.as_micros() as u64;
+    let generous = TIMEOUT.as_micros() as u64;
     assert_eq!(
         ends("late-generous", Dropping::OpportunisticRerouting, generous).unwrap(),
         "classify-accurate"

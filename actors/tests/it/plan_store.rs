@@ -13,7 +13,7 @@ use kaskade_testkit::{NatsOptions, NatsServer, wait_until};
 
 use crate::common::{cascade, service};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn plan(app: &str, made_by: &str) -> Plan {
     Plan {
@@ -72,7 +72,7 @@ fn a_starting_process_follows_the_store(app: &str, bus: &BusConfig) {
     let second = node(app, bus, plan(app, "configured"));
     assert_eq!(running(&second), (applied, "applied".to_owned()));
     assert_eq!(writer.stored(), Some((applied, "applied".to_owned())));
-    wait_until("the first process adopts the plan", PATIENCE, || {
+    wait_until("the first process adopts the plan", TIMEOUT, || {
         running(&first).0 == applied
     });
 }
@@ -104,7 +104,7 @@ fn a_plan_written_to_a_recreated_store_is_adopted_everywhere() {
         newest = writer.put(&plan(APP, made_by), Some(newest));
     }
     let all_run = |made_by: &str| nodes.iter().all(|node| running(node).1 == made_by);
-    wait_until("the newest plan runs", PATIENCE, || all_run("fourth"));
+    wait_until("the newest plan runs", TIMEOUT, || all_run("fourth"));
     writer.runtime.block_on(async {
         let jetstream = jetstream::new(writer.bus.client().clone());
         let bucket = format!("kaskade-{APP}");
@@ -115,12 +115,12 @@ fn a_plan_written_to_a_recreated_store_is_adopted_everywhere() {
         };
         jetstream.create_key_value(config).await.unwrap();
     });
-    wait_until("a process restores the running plan", PATIENCE, || {
+    wait_until("a process restores the running plan", TIMEOUT, || {
         writer.stored() == Some((newest, "fourth".to_owned()))
     });
     let epoch = writer.put(&plan(APP, "fifth"), Some(newest));
     assert!(epoch > newest);
-    wait_until("the new plan runs", PATIENCE, || all_run("fifth"));
+    wait_until("the new plan runs", TIMEOUT, || all_run("fifth"));
     assert!(nodes.iter().all(|node| running(node).0 == epoch));
 }
 
@@ -142,7 +142,7 @@ fn a_deleted_bucket_is_created_again_and_an_older_plan_does_not_run() {
     });
     // It finds no bucket, or the restored plan; in both cases the running plan remains.
     let second = node(APP, &bus, plan(APP, "old"));
-    wait_until("both run the plan that ran", PATIENCE, || {
+    wait_until("both run the plan that ran", TIMEOUT, || {
         [&first, &second].map(running) == [(newest, "new".to_owned()), (newest, "new".to_owned())]
     });
     assert_eq!(writer.stored(), Some((newest, "new".to_owned())));

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::common::{
     BUDGET, ask,
-    gears::{PATIENCE, block_on, events, geared, next},
+    gears::{TIMEOUT, block_on, events, geared, next},
     service,
 };
 use async_nats::Subscriber;
@@ -33,7 +33,7 @@ async fn replan(node: &Node, app: &str) -> PlanReport {
     };
     let subject = App::new(app).unwrap().replan();
     let asked = node.bus().client().request(subject, request.encode().unwrap());
-    let reply = timeout(PATIENCE, asked).await.unwrap().unwrap();
+    let reply = timeout(TIMEOUT, asked).await.unwrap().unwrap();
     PlanReport::decode(&reply.payload).unwrap()
 }
 
@@ -54,7 +54,7 @@ fn a_planner_that_fails_keeps_the_running_plan() {
     });
     let brief = Duration::from_millis(50);
     let cases: [Case; 4] = [
-        (Arc::new(|_, _| panic!("scripted to panic")), PATIENCE, |report| {
+        (Arc::new(|_, _| panic!("scripted to panic")), TIMEOUT, |report| {
             *report == PlanReport::Crashed
         }),
         (hang, brief, |report| {
@@ -62,12 +62,12 @@ fn a_planner_that_fails_keeps_the_running_plan() {
         }),
         (
             Arc::new(|_, _| Err("no cascade holds the SLO".to_owned())),
-            PATIENCE,
+            TIMEOUT,
             |report| matches!(report, PlanReport::Refused { reason } if reason.contains("holds the SLO")),
         ),
         (
             unsound,
-            PATIENCE,
+            TIMEOUT,
             |report| matches!(report, PlanReport::Refused { reason } if reason.contains("placement")),
         ),
     ];
@@ -110,7 +110,7 @@ fn a_planner_that_hangs_is_busy_until_its_run_ends() {
         }
         assert_eq!(started.load(std::sync::atomic::Ordering::SeqCst), 1);
         drop(release);
-        eventually("the planner is free again", PATIENCE, async || {
+        eventually("the planner is free again", TIMEOUT, async || {
             matches!(replan(&node, "hangs").await, PlanReport::Refused { .. })
         })
         .await;
@@ -142,7 +142,7 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
         };
         let config = PlannerConfig {
             replan_on_drift: true,
-            ..planner(planning(name), PATIENCE)
+            ..planner(planning(name), TIMEOUT)
         };
         service("race")
             .plan(geared("race"))
@@ -177,7 +177,7 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
         for node in &nodes {
             let mut changes = node.plans().changes();
             while node.plans().current().unwrap().0.epoch < epoch {
-                assert!(timeout(PATIENCE, changes.next()).await.unwrap());
+                assert!(timeout(TIMEOUT, changes.next()).await.unwrap());
             }
             assert_ne!(node.plans().current().unwrap().0.plan.made_by, "test");
         }
@@ -205,7 +205,7 @@ fn scaling() -> Planning {
 fn replicas_follow_the_load_period_by_period() {
     let config = PlannerConfig {
         trigger: ReplanTrigger::Periodic(Duration::from_millis(200)),
-        ..planner(scaling(), PATIENCE)
+        ..planner(scaling(), TIMEOUT)
     };
     let node = service("scale").planner(config).start().unwrap();
     let replicas = |node: &Node| node.plans().newest().unwrap().plan.placement.len();

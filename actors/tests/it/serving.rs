@@ -14,7 +14,7 @@ use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service, wire};
 use kaskade_models::power::SourceKind;
 use kaskade_models::{DeviceChoice, PowerConfig, PowerMeter, Tensor, device};
 use kaskade_policy::plan::{Batching, Plan};
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::TIMEOUT;
 
 fn client(node: &Node, app: &str) -> Client {
     Client::new(node.bus(), App::new(app).unwrap())
@@ -218,7 +218,7 @@ fn a_spent_budget_is_refused_and_a_short_one_expires_in_time() {
         let message = async_nats::Request::new()
             .headers(budget)
             .payload(wire::Message::encode(&request).unwrap())
-            .timeout(Some(PATIENCE));
+            .timeout(Some(TIMEOUT));
         let nats = node.bus().client();
         let reply = nats.send_request("kaskade.slow.infer", message).await.unwrap();
         let fault = headers::fault(reply.headers.as_ref()).unwrap();

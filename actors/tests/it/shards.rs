@@ -21,7 +21,7 @@ use kaskade_testkit::{DelayProxy, NatsOptions, NatsServer, eventually};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::common::gears::{PATIENCE, block_on};
+use crate::common::gears::{TIMEOUT, block_on};
 use crate::common::{Scripted, ask, cascade, label};
 
 const BUDGET: Duration = Duration::from_secs(30);
@@ -104,7 +104,7 @@ async fn statistics(bus: &Bus, app: &str) -> BTreeMap<String, Snapshot> {
     nats.publish_with_reply(subject, inbox, "".into()).await.unwrap();
     let mut found = BTreeMap::new();
     while found.len() < SHARDS.get() {
-        let answer = timeout(PATIENCE, answers.next()).await.unwrap().unwrap();
+        let answer = timeout(TIMEOUT, answers.next()).await.unwrap().unwrap();
         let mut stats: Value = serde_json::from_slice(&answer.payload).unwrap();
         let data = stats["endpoints"][0]["data"].take();
         let id = stats["id"].as_str().unwrap().to_owned();
@@ -147,7 +147,7 @@ fn every_shard_takes_its_part_and_the_metrics_add_up() {
         assert_eq!(node.health().ready(), Ok(()));
         let mut heard = BTreeSet::new();
         while heard != ids {
-            let state = timeout(PATIENCE, states.next()).await.unwrap().unwrap();
+            let state = timeout(TIMEOUT, states.next()).await.unwrap().unwrap();
             heard.insert(IngressState::decode(&state.payload).unwrap().ingress);
         }
     });
@@ -201,7 +201,7 @@ fn a_plan_that_swaps_the_workers_of_shards_loses_no_request() {
         let (bus, client) = client(app, &server.url()).await;
         ask_all(&client, 50).await;
         // Until an ingress has found a plan in place, it refuses requests while models load.
-        eventually("the first plan is in place", PATIENCE, async || {
+        eventually("the first plan is in place", TIMEOUT, async || {
             nodes.iter().all(|node| node.plans().is_admitted())
         })
         .await;
@@ -222,7 +222,7 @@ fn a_plan_that_swaps_the_workers_of_shards_loses_no_request() {
         assert_eq!(behind.len(), 2 * SHARDS.get());
         let listening = async {
             while !behind.is_empty() {
-                let message = timeout(PATIENCE, states.next()).await.unwrap().unwrap();
+                let message = timeout(TIMEOUT, states.next()).await.unwrap().unwrap();
                 let state = IngressState::decode(&message.payload).unwrap();
                 if state.admits == epoch {
                     behind.remove(&state.ingress);
@@ -270,7 +270,7 @@ fn durable_requests_to_a_node_of_shards_are_answered_once() {
             assert!(client.submit(&request, named).await.unwrap().duplicate);
         }
         for (number, id) in ids.iter().enumerate() {
-            let reply = client.wait_for(id, PATIENCE).await.unwrap();
+            let reply = client.wait_for(id, TIMEOUT).await.unwrap();
             assert_eq!(label(&reply.outputs), number % 4);
         }
     });
@@ -293,7 +293,7 @@ fn a_node_of_shards_that_vanishes_loses_no_request() {
         let before = vanishes.metrics().read().arrived;
         let cutting = async {
             // It has accepted more requests than a client sends again at once, and can no longer answer them.
-            eventually("requests arrive", PATIENCE, async || {
+            eventually("requests arrive", TIMEOUT, async || {
                 vanishes.metrics().read().arrived > before + 300
             })
             .await;

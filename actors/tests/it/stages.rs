@@ -17,7 +17,7 @@ use kaskade_actors::{
 use kaskade_models::Tensor;
 use kaskade_policy::confidence::deferral::{DeferralScore, Feature, Linear, Term};
 use kaskade_policy::plan::Plan;
-use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
+use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
 use tokio::sync::Semaphore;
 
 /// The worker of replicas that no process of the tests hosts.
@@ -53,7 +53,7 @@ impl Doubler {
     }
 
     fn runs(&self, requests: usize) {
-        wait_until("the stage runs that many requests", PATIENCE, || {
+        wait_until("the stage runs that many requests", TIMEOUT, || {
             self.running.load(Ordering::SeqCst) == requests
         });
     }
@@ -176,7 +176,7 @@ fn serves_a_cascade(app: &str, bus: BusConfig) {
             async move { served.ask(15.0).await }
         });
         tokio::task::block_in_place(|| stage.runs(1));
-        let leaving = tokio::spawn(first.detach(PATIENCE));
+        let leaving = tokio::spawn(first.detach(TIMEOUT));
         stage.gate.add_permits(1);
         assert_eq!(asking.await.unwrap().unwrap(), (30.0, "first".to_owned()));
         leaving.await.unwrap();
@@ -185,7 +185,7 @@ fn serves_a_cascade(app: &str, bus: BusConfig) {
             .await
             .unwrap_err();
         assert!(matches!(gone.code, Code::Unavailable | Code::Expired), "{gone}");
-        second.detach(PATIENCE).await;
+        second.detach(TIMEOUT).await;
     });
     Arc::into_inner(served).unwrap().node.stop();
 }
@@ -228,7 +228,7 @@ fn a_full_stage_refuses_and_one_without_a_free_slot_queues() {
         for answered in [taken, waiting] {
             assert_eq!(answered.await.unwrap().unwrap(), (30.0, "first".to_owned()));
         }
-        attached.detach(PATIENCE).await;
+        attached.detach(TIMEOUT).await;
     });
     Arc::into_inner(served).unwrap().node.stop();
 }
@@ -246,7 +246,7 @@ fn a_stage_stops_working_when_the_budget_ends() {
         stage.begun.acquire().await.unwrap().forget();
         assert_eq!(late.await.unwrap().unwrap_err().code, Code::Expired);
         tokio::task::block_in_place(|| stage.runs(0));
-        attached.detach(PATIENCE).await;
+        attached.detach(TIMEOUT).await;
     });
     Arc::into_inner(served).unwrap().node.stop();
 }
@@ -287,7 +287,7 @@ fn the_score_of_a_custom_stage_reads_the_length_of_the_input() {
             let reply = served.client.infer(inputs, BUDGET).await.unwrap();
             assert_eq!(reply.stage, stage, "{values} values");
         }
-        first.detach(PATIENCE).await;
-        second.detach(PATIENCE).await;
+        first.detach(TIMEOUT).await;
+        second.detach(TIMEOUT).await;
     });
 }

@@ -5,24 +5,30 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 /// A picture, or a part of one.
-pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// The result of drawing.
-pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
+pub type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Colours on a light background, and their replacements on a dark one.
-pub(super) mod palette {
+pub mod palette {
     use plotters::style::RGBColor;
 
-    pub(in crate::charts) const GROUND: RGBColor = RGBColor(255, 255, 255);
-    pub(in crate::charts) const INK: RGBColor = RGBColor(31, 41, 55);
-    pub(in crate::charts) const FAINT: RGBColor = RGBColor(107, 114, 128);
-    pub(in crate::charts) const GRID: RGBColor = RGBColor(229, 231, 235);
-    pub(in crate::charts) const FRONTIER: RGBColor = RGBColor(29, 111, 216);
-    pub(in crate::charts) const MARK: RGBColor = RGBColor(200, 58, 30);
+    /// The ground.
+    pub const GROUND: RGBColor = RGBColor(255, 255, 255);
+    /// Names and titles.
+    pub const INK: RGBColor = RGBColor(31, 41, 55);
+    /// Numbers and notes.
+    pub const FAINT: RGBColor = RGBColor(107, 114, 128);
+    /// Grid lines and frames.
+    pub const GRID: RGBColor = RGBColor(229, 231, 235);
+    /// The first series; a frontier.
+    pub const FRONTIER: RGBColor = RGBColor(29, 111, 216);
+    /// The second series; a marked point.
+    pub const MARK: RGBColor = RGBColor(200, 58, 30);
 
     /// Colours of series, in order; distinguishable in both modes and by most colour-blind readers.
-    pub(in crate::charts) const SERIES: [RGBColor; 10] = [
+    pub const SERIES: [RGBColor; 10] = [
         FRONTIER,
         MARK,
         RGBColor(15, 128, 99),
@@ -36,7 +42,7 @@ pub(super) mod palette {
     ];
 
     /// Light and dark of every colour above, in the notation of the SVG backend.
-    pub(in crate::charts) const DARK: [(&str, &str); 13] = [
+    pub const DARK: [(&str, &str); 13] = [
         ("#FFFFFF", "#0F1419"),
         ("#1F2937", "#E6E9EE"),
         ("#6B7280", "#9AA4B2"),
@@ -54,14 +60,14 @@ pub(super) mod palette {
 }
 
 /// The colour of the series of that number.
-pub(super) fn colour(number: usize) -> RGBColor {
+pub fn colour(number: usize) -> RGBColor {
     let [first, ..] = palette::SERIES;
     let place = number % palette::SERIES.len();
     palette::SERIES.get(place).copied().unwrap_or(first)
 }
 
 /// Draws text at a place, anchored there.
-pub(super) fn text(
+pub fn text(
     words: &str,
     at: (i32, i32),
     size: i32,
@@ -77,12 +83,18 @@ pub(super) fn text(
 }
 
 /// Draws the title of a picture.
-pub(super) fn title(root: &Area<'_>, words: &str) -> Drawn {
+///
+/// # Errors
+/// Those of the back end.
+pub fn title(root: &Area<'_>, words: &str) -> Drawn {
     words_at(root, words, (20, 16), 18)
 }
 
 /// Draws the name of an axis at its upper end.
-pub(super) fn axis(area: &Area<'_>, words: &str, at: (i32, i32)) -> Drawn {
+///
+/// # Errors
+/// Those of the back end.
+pub fn axis(area: &Area<'_>, words: &str, at: (i32, i32)) -> Drawn {
     words_at(area, words, at, 13)
 }
 
@@ -92,7 +104,10 @@ fn words_at(area: &Area<'_>, words: &str, at: (i32, i32), size: i32) -> Drawn {
 }
 
 /// The names of series in their colours, side by side under the title.
-pub(super) fn legend(root: &Area<'_>, names: impl IntoIterator<Item = impl AsRef<str>>) -> Drawn {
+///
+/// # Errors
+/// Those of the back end.
+pub fn legend(root: &Area<'_>, names: impl IntoIterator<Item = impl AsRef<str>>) -> Drawn {
     let mut left = 20;
     for (number, name) in names.into_iter().enumerate() {
         let name = name.as_ref();
@@ -105,7 +120,7 @@ pub(super) fn legend(root: &Area<'_>, names: impl IntoIterator<Item = impl AsRef
 }
 
 /// About `wanted` round values inside a range.
-pub(super) fn round_ticks((low, high): (f64, f64), wanted: usize) -> Vec<f64> {
+pub fn round_ticks((low, high): (f64, f64), wanted: usize) -> Vec<f64> {
     let rough = (high - low) / wanted.max(1) as f64;
     if !(rough.is_finite() && rough > 0.0) {
         return Vec::new();
@@ -122,7 +137,7 @@ pub(super) fn round_ticks((low, high): (f64, f64), wanted: usize) -> Vec<f64> {
 }
 
 /// A number as a tick shows it: no more digits than it needs.
-pub(super) fn plain(value: f64) -> String {
+pub fn plain(value: f64) -> String {
     let rounded = (value * 1e4).round() / 1e4;
     if rounded.abs() >= 10_000.0 {
         return format!("{}k", (rounded / 1e3 * 10.0).round() / 10.0);
@@ -131,7 +146,7 @@ pub(super) fn plain(value: f64) -> String {
 }
 
 /// Adds the style that exchanges every colour where the reader prefers dark.
-pub(super) fn with_dark_mode(svg: &str) -> String {
+pub fn with_dark_mode(svg: &str) -> String {
     let rule = |(light, dark): (&str, &str)| {
         [
             format!("[fill=\"{light}\"]{{fill:{dark}}}"),

@@ -1,10 +1,8 @@
 //! Pictures as SVG, in colours that suit light and dark pages.
 
-pub mod bars;
 pub mod deployment;
-mod drawing;
+pub mod drawing;
 pub mod graph;
-pub mod grid;
 pub mod panels;
 
 use thiserror::Error;
@@ -37,7 +35,8 @@ pub enum ChartError {
 }
 
 impl ChartError {
-    fn backend(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error>) -> Self {
+    /// Wraps an error of the back end; `what` names the kind of picture.
+    pub fn backend(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error>) -> Self {
         move |error| Self::Backend {
             what,
             reason: error.to_string(),

@@ -3,7 +3,7 @@
 use kaskade_actors::Service;
 use kaskade_gateway::{AppOptions, Limits};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::TIMEOUT;
 use serde_json::{Value, json};
 
 use crate::openai;
@@ -255,7 +255,7 @@ fn a_post_to_the_address_itself_predicts_or_embeds_as_the_app_does() {
     let service = Service::new("app").model("embeds", || Ok::<_, String>(Embeds));
     let stand = Stand::of(
         service,
-        AppOptions::new("app").default_budget(PATIENCE),
+        AppOptions::new("app").default_budget(TIMEOUT),
         Limits::default(),
     );
     let asked = json!({"inputs": ["abc", "a"], "normalize": false, "truncate": null});
@@ -272,7 +272,7 @@ fn a_post_to_the_address_itself_predicts_or_embeds_as_the_app_does() {
 #[test]
 fn tokens_of_embeddings_are_those_that_the_variant_counts_and_never_null() {
     let service = Service::new("app").model("embeds", || Ok::<_, String>(Embeds));
-    let options = AppOptions::new("app").max_budget(PATIENCE);
+    let options = AppOptions::new("app").max_budget(TIMEOUT);
     let stand = Stand::of(service, options, Limits::default());
     let count = |input: Value| {
         let asked = json!({"model": "app", "input": input});
@@ -303,7 +303,7 @@ impl Model for Scores {
 
 #[test]
 fn headers_say_how_much_was_computed_for_texts() {
-    let options = || AppOptions::new("app").max_budget(PATIENCE);
+    let options = || AppOptions::new("app").max_budget(TIMEOUT);
     let service = Service::new("app").model("scores", || Ok::<_, String>(Scores));
     let scores = Stand::of(service, options(), Limits::default());
     let service = Service::new("app").model("embeds", || Ok::<_, String>(Embeds));

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use kaskade_gateway::{Gateway, Limits};
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::TIMEOUT;
 
 use crate::support::{exchange, request};
 
@@ -24,7 +24,7 @@ fn gateway(head_pause: Duration) -> Gateway {
 fn connect(gateway: &Gateway) -> TcpStream {
     let stream = TcpStream::connect(gateway.address()).unwrap();
     stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
 }
 
@@ -42,7 +42,7 @@ fn one_by_one(gateway: &Gateway, bytes: &[u8]) -> [u8; 12] {
 
 #[test]
 fn both_protocols_are_served_whole_and_byte_by_byte() {
-    let gateway = gateway(PATIENCE);
+    let gateway = gateway(TIMEOUT);
     let asked = request("GET", "/v2", &[], b"");
     assert_eq!(exchange(gateway.address(), &asked).status, 200);
     assert_eq!(&one_by_one(&gateway, &asked), b"HTTP/1.1 200");
@@ -94,7 +94,7 @@ fn a_connection_over_http2_ends_when_its_client_answers_no_ping() {
 
 #[test]
 fn heads_of_hundreds_of_kilobytes_are_read() {
-    let gateway = gateway(PATIENCE);
+    let gateway = gateway(TIMEOUT);
     let long = "a".repeat(4_000);
     let headers = vec![("x-long", long.as_str()); 80];
     let asked = request("GET", "/v2", &headers, b"");
@@ -105,7 +105,7 @@ fn heads_of_hundreds_of_kilobytes_are_read() {
 
 #[test]
 fn a_gateway_that_stops_waits_for_no_connection_whose_protocol_is_unknown() {
-    let gateway = gateway(PATIENCE);
+    let gateway = gateway(TIMEOUT);
     let mut begun = connect(&gateway);
     begun.write_all(&HTTP2[..10]).unwrap();
     // A later connection is served, so that the earlier one is accepted.
@@ -122,7 +122,7 @@ fn a_gateway_that_stops_waits_for_no_connection_whose_protocol_is_unknown() {
 
 /// Whether a request that is sent after the gateway has begun to stop is answered on a connection that was idle.
 fn is_answered_after_the_stop() -> bool {
-    let gateway = gateway(PATIENCE);
+    let gateway = gateway(TIMEOUT);
     let address = gateway.address();
     let mut idle = connect(&gateway);
     let asked = "GET /live HTTP/1.1\r\nhost: x\r\n\r\n";

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kaskade_actors::Service;
 use kaskade_actors::bus::BusConfig;
 use kaskade_gateway::{AppOptions, Gateway, Limits, Streaming};
-use kaskade_testkit::{NatsOptions, NatsServer, PATIENCE, wait_until};
+use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
 use serde_json::json;
 
 use crate::streaming;
@@ -38,18 +38,18 @@ fn clients_that_vanish_in_mid_stream_leave_no_request_running() {
             stream
         })
         .collect();
-    wait_until("the model has all requests", PATIENCE, || {
+    wait_until("the model has all requests", TIMEOUT, || {
         in_model.load(Ordering::SeqCst) == clients
     });
     for mut stream in &streams {
         let mut first = [0; 12];
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.read_exact(&mut first).unwrap();
         assert_eq!(&first, b"HTTP/1.1 200");
     }
     let begun = Instant::now();
     drop(streams);
-    wait_until("no request is in the model", PATIENCE, || {
+    wait_until("no request is in the model", TIMEOUT, || {
         in_model.load(Ordering::SeqCst) == 0
     });
     eprintln!("{clients} requests ended after {:?}", begun.elapsed());
@@ -64,14 +64,14 @@ fn a_reader_that_does_not_read_stalls_no_other() {
     let mut idle = TcpStream::connect(stand.address()).unwrap();
     idle.write_all(&request("POST", "/v1/completions", &[], asked.as_bytes()))
         .unwrap();
-    wait_until("the model has the first request", PATIENCE, || {
+    wait_until("the model has the first request", TIMEOUT, || {
         in_model.load(Ordering::SeqCst) == 1
     });
     let mut reader = TcpStream::connect(stand.address()).unwrap();
     reader
         .write_all(&request("POST", "/v1/completions", &[], asked.as_bytes()))
         .unwrap();
-    reader.set_read_timeout(Some(PATIENCE)).unwrap();
+    reader.set_read_timeout(Some(TIMEOUT)).unwrap();
     // Far more than the buffers of a connection hold.
     let mut bytes = vec![0; 2 << 20];
     reader.read_exact(&mut bytes).unwrap();
@@ -90,14 +90,14 @@ fn a_client_that_reads_nothing_of_its_stream_frees_its_place() {
     let mut idle = TcpStream::connect(stand.address()).unwrap();
     idle.write_all(&request("POST", "/v1/completions", &[], asked.as_bytes()))
         .unwrap();
-    wait_until("the model has the request", PATIENCE, || {
+    wait_until("the model has the request", TIMEOUT, || {
         in_model.load(Ordering::SeqCst) == 1
     });
     // A body that cannot be read, so that no other request begins.
     let ask = || stand.post("/v1/completions", &[], "{").status;
     assert_eq!(ask(), 429, "the place is taken");
-    wait_until("the place is free", PATIENCE, || ask() == 400);
-    wait_until("the request is cancelled", PATIENCE, || {
+    wait_until("the place is free", TIMEOUT, || ask() == 400);
+    wait_until("the request is cancelled", TIMEOUT, || {
         in_model.load(Ordering::SeqCst) == 0
     });
 }
@@ -110,12 +110,12 @@ fn several_gateways_share_an_app_over_a_nats_server_and_keep_nothing() {
     let node = service.bus(bus.clone()).start().unwrap();
     let gateways = [0, 1].map(|_| {
         let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), Limits::default()).unwrap();
-        let options = AppOptions::new("app").default_budget(PATIENCE);
+        let options = AppOptions::new("app").default_budget(TIMEOUT);
         gateway.serve(options, bus.clone()).unwrap();
         gateway
     });
     for gateway in &gateways {
-        wait_until("the gateway hears the app", PATIENCE, || {
+        wait_until("the gateway hears the app", TIMEOUT, || {
             exchange(gateway.address(), &request("GET", "/ready", &[], b"")).status == 200
         });
     }
@@ -139,7 +139,7 @@ fn several_gateways_share_an_app_over_a_nats_server_and_keep_nothing() {
     assert_eq!(ask(&second).status, 200);
     // Without its app a gateway is not ready, and says so instead of waiting.
     node.stop();
-    wait_until("the gateway misses the app", PATIENCE, || {
+    wait_until("the gateway misses the app", TIMEOUT, || {
         exchange(second.address(), &request("GET", "/ready", &[], b"")).status == 503
     });
     let short = [("x-kaskade-budget-ms", "300")];

@@ -24,7 +24,7 @@ use kaskade_oip::proto::{
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::retry::RetryConfig;
 use kaskade_remote::{Api, Endpoint, Secret};
-use kaskade_testkit::{PATIENCE, wait_until};
+use kaskade_testkit::{TIMEOUT, wait_until};
 use serde_json::json;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request};
@@ -217,7 +217,7 @@ fn a_message_that_never_arrives_frees_its_place() {
     let refused = runtime().block_on(async {
         client.ready().await.unwrap();
         let asking = client.client_streaming(silent, path, codec);
-        tokio::time::timeout(PATIENCE, asking).await.expect("an answer")
+        tokio::time::timeout(TIMEOUT, asking).await.expect("an answer")
     });
     let refused = refused.unwrap_err();
     assert_eq!(
@@ -292,7 +292,7 @@ fn a_deadline_ends_a_call_and_the_caller_that_leaves_cancels_it() {
     let service = Service::new("app").model("slow", || Ok::<_, String>(Slow(Duration::from_millis(1_500))));
     let stand = Stand::of(
         service,
-        AppOptions::new("app").default_budget(PATIENCE),
+        AppOptions::new("app").default_budget(TIMEOUT),
         Limits::default(),
     );
     let runtime = runtime();
@@ -314,11 +314,11 @@ fn a_deadline_ends_a_call_and_the_caller_that_leaves_cancels_it() {
         );
         client.model_infer(asked).await
     });
-    wait_until("the model has the request", PATIENCE, || {
+    wait_until("the model has the request", TIMEOUT, || {
         in_model.load(Ordering::SeqCst) == 1
     });
     call.abort();
-    wait_until("the model has dropped it", PATIENCE, || {
+    wait_until("the model has dropped it", TIMEOUT, || {
         in_model.load(Ordering::SeqCst) == 0
     });
 }
@@ -331,7 +331,7 @@ fn the_messages_of_a_stream_take_no_more_memory_than_allowed() {
         max_bodies: 1_000_000,
         ..Limits::default()
     };
-    let stand = Stand::of(service, AppOptions::new("app").default_budget(PATIENCE), limits);
+    let stand = Stand::of(service, AppOptions::new("app").default_budget(TIMEOUT), limits);
     let of_size = |elements: usize| ModelInferRequest {
         model_name: "app".to_owned(),
         inputs: vec![input("x", "FP32", &[i64::try_from(elements).unwrap()])],
@@ -405,7 +405,7 @@ fn endpoint(stand: &Stand, key: &str, model: &str) -> Endpoint {
         },
         price: None,
         concurrency: NonZeroUsize::new(4).unwrap(),
-        timeout: PATIENCE,
+        timeout: TIMEOUT,
         retry: RetryConfig {
             retries: 0,
             ..RetryConfig::default()

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use kaskade_gateway::Limits;
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::TIMEOUT;
 use serde_json::json;
 
 use crate::openai;
@@ -99,7 +99,7 @@ fn a_client_that_stops_sending_its_body_frees_its_place() {
     };
     let stand = Stand::cascade(limits);
     let mut client = TcpStream::connect(stand.address()).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     let head = "POST /v2/models/app/infer HTTP/1.1\r\nhost: here\r\ncontent-length: 100\r\n\r\n{\"inputs\"";
     client.write_all(head.as_bytes()).unwrap();
     let mut answer = [0; 12];

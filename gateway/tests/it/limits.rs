@@ -15,7 +15,7 @@ use kaskade_actors::ingress::IngressConfig;
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Gateway, Limits};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
-use kaskade_testkit::{PATIENCE, wait_until};
+use kaskade_testkit::{TIMEOUT, wait_until};
 use serde_json::json;
 
 use crate::support::{Slow, Stand, exchange, request};
@@ -28,7 +28,7 @@ fn body() -> String {
 
 fn slow(time: Duration, limits: Limits) -> Stand {
     let service = Service::new("app").model("slow", move || Ok::<_, String>(Slow(time)));
-    Stand::of(service, AppOptions::new("app").default_budget(PATIENCE), limits)
+    Stand::of(service, AppOptions::new("app").default_budget(TIMEOUT), limits)
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_budget_ends_a_request_and_a_full_gateway_refuses_the_next() {
             }
         }
     });
-    wait_until("the gateway is full", PATIENCE, || {
+    wait_until("the gateway is full", TIMEOUT, || {
         let refused = stand.post(INFER, &[], "{");
         if refused.status == 429 {
             assert_eq!(refused.header("x-should-retry"), Some("true"));
@@ -124,7 +124,7 @@ fn bodies_take_no_more_memory_than_allowed_while_they_arrive() {
     let mut first = begin();
     let padded = body() + &" ".repeat(200_000);
     let ask = || stand.post(INFER, &[], &padded);
-    wait_until("the first body takes the room", PATIENCE, || {
+    wait_until("the first body takes the room", TIMEOUT, || {
         let refused = ask();
         if refused.status == 429 {
             assert_eq!(refused.header("x-kaskade-fault"), Some("KSK0006"));
@@ -140,7 +140,7 @@ fn bodies_take_no_more_memory_than_allowed_while_they_arrive() {
         "a small one finds room"
     );
     drop(first);
-    wait_until("its room is free again", PATIENCE, || ask().status == 200);
+    wait_until("its room is free again", TIMEOUT, || ask().status == 200);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_client_that_expects_to_be_asked_for_its_body_sends_none_that_is_refused() {
             "POST {INFER} HTTP/1.1\r\nhost: here\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
         );
         let mut stream = TcpStream::connect(stand.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
         let mut first = [0; 12];
         stream.read_exact(&mut first).unwrap();
@@ -222,7 +222,7 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
         let gateway = kaskade_gateway::Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
         let bus = kaskade_actors::bus::BusConfig::new("app").url(open.node.bus().url());
         gateway
-            .serve(AppOptions::new("app").default_budget(PATIENCE), bus)
+            .serve(AppOptions::new("app").default_budget(TIMEOUT), bus)
             .unwrap();
         (open, gateway)
     };
@@ -287,7 +287,7 @@ fn every_prompt_of_a_request_counts_for_the_limits() {
     let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
     let bus = BusConfig::new("app").url(open.node.bus().url());
     gateway
-        .serve(AppOptions::new("app").default_budget(PATIENCE), bus)
+        .serve(AppOptions::new("app").default_budget(TIMEOUT), bus)
         .unwrap();
     let ask = |key: &str, prompts: usize, stream: bool| {
         let prompts: Vec<String> = (0..prompts).map(|number| number.to_string()).collect();
@@ -321,7 +321,7 @@ fn a_connection_without_a_complete_request_head_is_closed() {
     let stand = Stand::cascade(limits);
     let begins = |sent: &[u8]| {
         let mut stream = TcpStream::connect(stand.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(sent).unwrap();
         stream
     };
@@ -356,13 +356,13 @@ fn a_gateway_that_stops_answers_what_it_has() {
     let stand = slow(Duration::from_millis(500), Limits::default());
     let address = stand.address();
     let asked = thread::spawn(move || exchange(address, &request("POST", INFER, &[], body().as_bytes())));
-    wait_until("the request is in flight", PATIENCE, || {
+    wait_until("the request is in flight", TIMEOUT, || {
         stand.node.metrics().read().accepted == 1
     });
     let begun = Instant::now();
     stand.gateway.stop();
     assert_eq!(asked.join().unwrap().status, 200);
-    assert!(begun.elapsed() < PATIENCE);
+    assert!(begun.elapsed() < TIMEOUT);
     assert!(TcpStream::connect(address).is_err(), "it listens no more");
 }
 
@@ -377,9 +377,7 @@ fn parts_of_a_request_wait_until_the_app_has_room() {
     let service = Service::new("app")
         .ingress(ingress)
         .model("wide", move || Ok::<_, String>(Widest(Arc::clone(&counted))));
-    let options = AppOptions::new("app")
-        .default_budget(PATIENCE)
-        .max_budget(PATIENCE);
+    let options = AppOptions::new("app").default_budget(TIMEOUT).max_budget(TIMEOUT);
     let stand = Stand::of(service, options, Limits::default());
     let address = stand.gateway.address();
     let ask = |stream: bool| {

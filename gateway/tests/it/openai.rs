@@ -4,7 +4,7 @@ use kaskade_actors::Service;
 use kaskade_gateway::{AppOptions, Limits};
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::plan::Plan;
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::TIMEOUT;
 use serde_json::{Value, json};
 
 use crate::support::{Stand, events};
@@ -99,9 +99,7 @@ pub(crate) fn stand() -> Stand {
         .plan(plan.build().unwrap())
         .model("small", || Ok::<_, String>(Shout(0.2)))
         .model("large", || Ok::<_, String>(Shout(0.8)));
-    let options = AppOptions::new("app")
-        .default_budget(PATIENCE)
-        .max_budget(PATIENCE);
+    let options = AppOptions::new("app").default_budget(TIMEOUT).max_budget(TIMEOUT);
     Stand::of(service, options, Limits::default())
 }
 
@@ -309,8 +307,8 @@ fn an_app_that_ranks_gets_all_texts_in_one_request() {
         inputs: vec![input("query"), input("passages")],
     };
     let options = AppOptions::new("app")
-        .default_budget(PATIENCE)
-        .max_budget(PATIENCE)
+        .default_budget(TIMEOUT)
+        .max_budget(TIMEOUT)
         .signature(Some(signature));
     let stand = Stand::of(service, options, Limits::default());
     let ask = |more: &str| {
@@ -393,9 +391,7 @@ fn entities_have_the_form_of_transformers() {
     let service = Service::new("app")
         .plan(plan.build().unwrap())
         .model("finder", || Ok::<_, String>(FindsFirstWord));
-    let options = AppOptions::new("app")
-        .default_budget(PATIENCE)
-        .max_budget(PATIENCE);
+    let options = AppOptions::new("app").default_budget(TIMEOUT).max_budget(TIMEOUT);
     let stand = Stand::of(service, options, Limits::default());
     let ask = |body: &str| stand.post("/predict", &[], body).json();
     let entity = json!({"entity_group": "PER", "score": 0.75, "word": "Éva", "start": 0, "end": 3});

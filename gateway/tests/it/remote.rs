@@ -11,7 +11,7 @@ use kaskade_models::{
 };
 use kaskade_policy::plan::Plan;
 use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Style, connect};
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::TIMEOUT;
 use kaskade_testkit::endpoint::{Does, Request, Server};
 use serde_json::{Value, json};
 
@@ -96,8 +96,8 @@ fn cascade(threshold: f64, large: Endpoint) -> Stand {
         .model("small", || small(tempfile::tempdir().unwrap().path()))
         .model("large", move || connect(&large).map(|loaded| Any(loaded.model)));
     let options = AppOptions::new("verses")
-        .default_budget(PATIENCE)
-        .max_budget(PATIENCE);
+        .default_budget(TIMEOUT)
+        .max_budget(TIMEOUT);
     Stand::of(service, options, Limits::default())
 }
 

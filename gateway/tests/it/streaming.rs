@@ -11,7 +11,7 @@ use kaskade_actors::bus::BusConfig;
 use kaskade_gateway::{AppOptions, Gateway, Limits, Streaming};
 use kaskade_models::{Continuous, Inputs, Model, ModelError, Outputs, Progress, Tensor};
 use kaskade_policy::plan::Plan;
-use kaskade_testkit::{PATIENCE, wait_until};
+use kaskade_testkit::{TIMEOUT, wait_until};
 use serde_json::{Value, json};
 
 use crate::support::{Stand, events, request};
@@ -115,7 +115,7 @@ pub(crate) fn stand_within(
             in_model: Arc::clone(&counter),
         })
     });
-    let options = AppOptions::new("app").max_budget(PATIENCE).streaming(streaming);
+    let options = AppOptions::new("app").max_budget(TIMEOUT).streaming(streaming);
     (Stand::of(service, options, limits), in_model)
 }
 
@@ -173,7 +173,7 @@ fn cascade(streaming: Streaming) -> Stand {
         .plan(plan.build().unwrap())
         .model("small", letters('a', 3, 0.2))
         .model("large", letters('m', 5, 0.9));
-    let options = AppOptions::new("app").max_budget(PATIENCE).streaming(streaming);
+    let options = AppOptions::new("app").max_budget(TIMEOUT).streaming(streaming);
     Stand::of(service, options, Limits::default())
 }
 
@@ -233,7 +233,7 @@ fn the_request_of_a_client_that_goes_away_is_cancelled() {
     let (stand, in_model) = stand(100_000, Duration::from_millis(5), Streaming::AfterCertain);
     // A gateway that asks over the broker.
     let apart = Gateway::listen("127.0.0.1:0".parse().unwrap(), Limits::default()).unwrap();
-    let options = AppOptions::new("app").max_budget(PATIENCE);
+    let options = AppOptions::new("app").max_budget(TIMEOUT);
     let bus = BusConfig::new("app").url(stand.node.bus().url());
     apart.serve(options, bus).unwrap();
     let bodies = [asked(), json!({"prompt": "x"}).to_string()];
@@ -247,11 +247,11 @@ fn the_request_of_a_client_that_goes_away_is_cancelled() {
             let mut lines = BufReader::new(client.try_clone().unwrap()).lines();
             assert!(lines.any(|line| line.unwrap().starts_with("data: ")));
         }
-        wait_until("the model has the request", PATIENCE, || {
+        wait_until("the model has the request", TIMEOUT, || {
             in_model.load(Ordering::SeqCst) == 1
         });
         drop(client);
-        wait_until("the model has dropped it", PATIENCE, || {
+        wait_until("the model has dropped it", TIMEOUT, || {
             in_model.load(Ordering::SeqCst) == 0
         });
     }

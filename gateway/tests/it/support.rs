@@ -11,7 +11,7 @@ use kaskade_broker::BrokerConfig;
 use kaskade_gateway::{AppOptions, Gateway, Limits};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
 use kaskade_policy::plan::Plan;
-use kaskade_testkit::{PATIENCE, wait_until};
+use kaskade_testkit::{TIMEOUT, wait_until};
 use serde_json::Value;
 
 /// Answers with its inputs. Its confidence is the input `sure`, if there is one.
@@ -91,7 +91,7 @@ impl Stand {
             .plan(plan.build().unwrap())
             .model("small", || Ok::<_, String>(Echo(0.5)))
             .model("large", || Ok::<_, String>(Echo(0.9)));
-        Self::of(service, AppOptions::new("app").default_budget(PATIENCE), limits)
+        Self::of(service, AppOptions::new("app").default_budget(TIMEOUT), limits)
     }
 
     /// The cascade behind a gateway that needs keys; the test looks at it with `key`.
@@ -99,11 +99,11 @@ impl Stand {
         let open = Self::cascade(Limits::default());
         let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
         let bus = BusConfig::new("app").url(open.node.bus().url());
-        let options = AppOptions::new("app").default_budget(PATIENCE);
+        let options = AppOptions::new("app").default_budget(TIMEOUT);
         gateway.serve(options, bus).unwrap();
         let stand = Self { gateway, ..open };
         let value = format!("Bearer {key}");
-        wait_until("the gateway is ready and knows the plan", PATIENCE, || {
+        wait_until("the gateway is ready and knows the plan", TIMEOUT, || {
             let path = request("GET", "/v2/models/app", &[("authorization", &value)], b"");
             exchange(stand.address(), &path).json()["versions"] != serde_json::json!([])
                 && stand.get("/ready").status == 200
@@ -123,7 +123,7 @@ impl Stand {
             node,
             _broker: broker,
         };
-        wait_until("the gateway is ready and knows the plan", PATIENCE, || {
+        wait_until("the gateway is ready and knows the plan", TIMEOUT, || {
             stand.get("/v2/models/app").json()["versions"] != serde_json::json!([])
                 && stand.get("/ready").status == 200
         });
@@ -154,7 +154,7 @@ pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: 
 
 pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Answer {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(request).unwrap();
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).unwrap();

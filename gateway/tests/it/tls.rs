@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{Gateway, GatewayError, Limits, TlsFiles};
-use kaskade_testkit::PATIENCE;
+use kaskade_testkit::TIMEOUT;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
@@ -41,7 +41,7 @@ fn get(address: SocketAddr, certificate: &Path, protocol: &str) -> (String, Stri
     let name = ServerName::try_from("localhost").unwrap();
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let tcp = TcpStream::connect(address).unwrap();
-    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    tcp.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut stream = StreamOwned::new(connection, tcp);
     let asked = if protocol == "h2" {
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec()
@@ -76,7 +76,7 @@ fn a_gateway_with_a_certificate_speaks_tls_alone() {
     assert_eq!((frame.as_bytes()[3], chosen.as_str()), (4, "h2"));
     // Plain HTTP gets no answer.
     let mut plain = TcpStream::connect(gateway.address()).unwrap();
-    plain.set_read_timeout(Some(PATIENCE)).unwrap();
+    plain.set_read_timeout(Some(TIMEOUT)).unwrap();
     plain.write_all(&request("GET", "/v2", &[], b"")).unwrap();
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);

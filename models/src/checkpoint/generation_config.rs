@@ -128,7 +128,8 @@ impl GenerationConfig {
 }
 
 /// Keys that change which tokens are sampled and are not implemented, with the number that has no effect.
-const IGNORED: [(&str, Option<f64>); 4] = [
+const IGNORED: [(&str, Option<f64>); 5] = [
+    ("num_beams", Some(1.0)),
     ("typical_p", Some(1.0)),
     ("epsilon_cutoff", Some(0.0)),
     ("eta_cutoff", Some(0.0)),
@@ -207,6 +208,18 @@ mod tests {
             ..GenerationConfig::default()
         };
         assert_eq!(read.unwrap(), expected);
+        let searched =
+            parse(r#"{"num_beams": 4, "length_penalty": 2.0, "early_stopping": "never"}"#).unwrap();
+        assert_eq!(
+            (
+                searched.num_beams,
+                searched.length_penalty,
+                searched.early_stopping
+            ),
+            (Some(4), Some(2.0), Some(EarlyStopping::Never))
+        );
+        let error = parse(r#"{"early_stopping": "soon"}"#).unwrap_err().to_string();
+        assert!(error.contains("use true, false or"), "{error}");
         let error = parse(r#"{"eos_token_id": "end"}"#).unwrap_err().to_string();
         assert!(error.contains("`eos_token_id`"), "{error}");
         let json = br#"{"min_length": 9, "max_length": 20, "do_sample": true, "top_k": 5, "eos_token_id": 3, "stop_strings": "END"}"#;
@@ -225,8 +238,9 @@ mod tests {
             let found = ignored(&config, do_sample).unwrap().into_iter();
             found.map(|(key, _)| key).collect::<Vec<_>>()
         };
-        let json = r#"{"typical_p": 0.5, "epsilon_cutoff": 0.0, "top_h": 0.4, "eta_cutoff": null}"#;
-        assert_eq!(found(json, true), ["typical_p", "top_h"]);
+        let json =
+            r#"{"typical_p": 0.5, "epsilon_cutoff": 0.0, "top_h": 0.4, "eta_cutoff": null, "num_beams": 4}"#;
+        assert_eq!(found(json, true), ["num_beams", "typical_p", "top_h"]);
         assert!(found(json, false).is_empty());
     }
 }

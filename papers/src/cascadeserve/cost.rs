@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use crate::charts::grid::{self, Cell, Grid};
 use crate::peers::gears::Peer;
-use kaskade_app::charts::grid::{self, Cell, Grid};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::report;
 use kaskade_planners::pareto::{Place, pareto_front};

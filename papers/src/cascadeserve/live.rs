@@ -11,11 +11,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::charts::bars::{self, Bars};
 use crate::parallel::compute_threads;
 use crate::peers::gears::{Peer, plan_peer};
 use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::BusConfig;
-use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::config::App;
 use kaskade_app::data::Samples;
 use kaskade_app::family::Family;

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::charts::bars::{self, Bars};
 use crate::peers::gears::Peer;
-use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::report::{self, units};
 use kaskade_planners::gears::exhaustive::{CascadeOutcomes, constrained};
 use kaskade_planners::gears::random::random;

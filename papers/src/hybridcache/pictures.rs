@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::report;
 use kaskade_simulator::offload::Mode;
@@ -12,6 +11,7 @@ use super::field::{self, Run};
 use super::motivation::Motivation;
 use super::policy::{self, Line};
 use super::traffic::{BATCHES, Pair, of_batch};
+use crate::charts::bars::{self, Bars};
 use crate::reproduction::Reproduction;
 
 /// The data of all pictures.

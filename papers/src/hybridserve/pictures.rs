@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::charts::{deployment, graph};
 use kaskade_app::planning::cascade;
@@ -15,6 +14,7 @@ use super::paper::Paper;
 use super::planning::Grown;
 use super::served::{Reached, Served};
 use super::took::Took;
+use crate::charts::bars::{self, Bars};
 use crate::reproduction::Reproduction;
 
 /// Draws everything.

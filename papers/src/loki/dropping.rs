@@ -1,12 +1,12 @@
 //! Policies of early dropping (Loki §6.3, Figure 7), by the headroom of the plans.
 
-use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::{self, units};
 use kaskade_policy::plan::Dropping;
 
 use super::Args;
 use super::field::{Contestant, Field, HEADROOM, Run};
+use crate::charts::bars::{self, Bars};
 use crate::parallel::in_parallel;
 use crate::reproduction::{Claim, Reproduction};
 

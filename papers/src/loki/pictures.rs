@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use kaskade_app::charts::bars::{self, Bars};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series};
 use kaskade_app::report;
 use kaskade_simulator::Bucket;
 
 use super::day::{Day, missed};
 use super::field::Run;
+use crate::charts::bars::{self, Bars};
 use crate::over_time::over_time;
 
 impl Day<'_> {

@@ -16,8 +16,7 @@ use std::time::Instant;
 
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
-    Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
+    Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Sharing, Stage, Target, Wiring,
 };
 use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
 use kaskade_simulator::{SimConfig, Simulator};
@@ -242,26 +241,18 @@ fn plan(regime: &Regime) -> Plan {
         })
     });
     Plan {
-        version: PLAN_VERSION,
-        app: "bench".into(),
         made_by: "the simulator's benchmark".into(),
-        variants: VARIANTS.iter().map(planned).collect(),
-        placement: replicas.collect(),
         sharing: regime.sharing,
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            "bench",
+            VARIANTS.iter().map(planned).collect(),
+            replicas.collect(),
+            Wiring {
                 entry: edge(first),
                 ensemble: Vec::new(),
                 stages: VARIANTS.iter().enumerate().map(stage).collect(),
             },
-        }],
+        )
     }
 }
 

@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::wait::wait_until;
 
 /// How long a process may take to start, load its models or stop; the machine may be busy compiling.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The root folder of the workspace.
 pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
@@ -170,10 +170,10 @@ impl Served {
     /// Waits for the next line on standard error that contains `begin`, and returns what follows `begin`.
     ///
     /// # Panics
-    /// When the process ends first, or no such line comes within [`PATIENCE`]; the message holds what it printed.
+    /// When the process ends first, or no such line comes within [`TIMEOUT`]; the message holds what it printed.
     pub fn line(&mut self, begin: &str) -> String {
         loop {
-            match self.lines.recv_timeout(PATIENCE) {
+            match self.lines.recv_timeout(TIMEOUT) {
                 Ok(line) => {
                     self.note(&line);
                     if let Some((_, rest)) = line.trim().split_once(begin) {
@@ -184,7 +184,7 @@ impl Served {
                     panic!("it ended without printing {begin:?}: {}", self.said)
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("it printed no {begin:?} in {PATIENCE:?}: {}", self.said)
+                    panic!("it printed no {begin:?} in {TIMEOUT:?}: {}", self.said)
                 }
             }
         }
@@ -216,7 +216,7 @@ impl Served {
     /// Asks it to stop (SIGTERM), waits for its end, and returns all that it printed on standard error.
     ///
     /// # Panics
-    /// When it does not stop within [`PATIENCE`], or ends with a failure.
+    /// When it does not stop within [`TIMEOUT`], or ends with a failure.
     pub fn end(self) -> String {
         self.process.terminate();
         self.ended()
@@ -233,7 +233,7 @@ impl Served {
 
     fn ended(mut self) -> String {
         let mut status: Option<ExitStatus> = None;
-        wait_until("the process ends", PATIENCE, || {
+        wait_until("the process ends", TIMEOUT, || {
             status = self.process.exited();
             status.is_some()
         });
@@ -270,9 +270,9 @@ pub fn http_get(address: &str, path: &str) -> Option<(String, String)> {
 /// When the connection fails.
 pub fn http_post(address: &str, path: &str, body: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     let length = body.len();
-    let budget = PATIENCE.as_millis();
+    let budget = TIMEOUT.as_millis();
     write!(
         stream,
         "POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nx-kaskade-budget-ms: {budget}\r\nContent-Length: {length}\r\n\r\n{body}"

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::{free_port, nats_server_binary, wait_until};
 
 /// Time within which a server must answer; the machine may be busy compiling.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Attempts with another port if the chosen one was taken in between.
 const ATTEMPTS: u32 = 5;
 
@@ -179,7 +179,7 @@ impl NatsServer {
         let Some(mut running) = self.running.take() else {
             return;
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while running.server.try_wait().is_ok_and(|status| status.is_none()) {
             if Instant::now() > deadline {
                 break;
@@ -205,7 +205,7 @@ impl NatsServer {
             .expect("cannot start nats-server");
         let watchdog = watchdog(server.id());
         let mut ended = false;
-        wait_until("nats-server answers or ends", PATIENCE, || {
+        wait_until("nats-server answers or ends", TIMEOUT, || {
             ended = server.try_wait().is_ok_and(|status| status.is_some());
             ended || self.answers()
         });

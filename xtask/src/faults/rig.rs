@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use crate::node::{APP, PROBES, plan};
 
 /// How long a process may take to stop on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A nats-server, and a folder for the plan and the logs of the app's processes.
 pub(super) struct Rig {
@@ -170,7 +170,7 @@ impl Rig {
 
 /// Waits until a process has ended.
 pub(super) async fn ended(process: &mut Process) -> anyhow::Result<ExitStatus> {
-    process.wait(PATIENCE).await.context("a process did not end")
+    process.wait(TIMEOUT).await.context("a process did not end")
 }
 
 /// The resident memory of a process, MiB.

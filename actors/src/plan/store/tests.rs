@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kaskade_policy::plan::{Dropping, Edge, Gear, LoadRange, PLAN_VERSION, Sharing, Wiring};
+use kaskade_policy::plan::{Edge, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
 use super::*;
@@ -11,26 +11,17 @@ use kaskade_broker::BrokerConfig;
 
 fn plan(made_by: &str) -> Plan {
     Plan {
-        version: PLAN_VERSION,
-        app: "digits".to_owned(),
         made_by: made_by.to_owned(),
-        variants: Vec::new(),
-        placement: Vec::new(),
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".to_owned(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            "digits",
+            Vec::new(),
+            Vec::new(),
+            Wiring {
                 entry: Edge::to("tiny"),
                 ensemble: Vec::new(),
                 stages: Vec::new(),
             },
-        }],
+        )
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::cascade;
 
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The cascade below 200 requests/s, its first stage alone above.
 pub(crate) fn geared(app: &str) -> Plan {
@@ -62,11 +62,11 @@ pub(crate) fn block_on<F: Future>(test: F) -> F::Output {
         .enable_all()
         .build()
         .unwrap()
-        .block_on(async { timeout(4 * PATIENCE, test).await.unwrap() })
+        .block_on(async { timeout(4 * TIMEOUT, test).await.unwrap() })
 }
 
 pub(crate) async fn next<M: Message>(events: &mut Subscriber) -> M {
-    let message = timeout(PATIENCE, events.next()).await.unwrap().unwrap();
+    let message = timeout(TIMEOUT, events.next()).await.unwrap().unwrap();
     M::decode(&message.payload).unwrap()
 }
 

@@ -9,10 +9,7 @@ use kaskade_actors::node::service::SOLE_WORKER;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::{
     confidence::{Calibration, Estimator},
-    plan::{
-        Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-        Sharing, Stage, Target, Wiring,
-    },
+    plan::{Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Stage, Target, Wiring},
 };
 
 pub(crate) const BUDGET: Duration = Duration::from_secs(5);
@@ -100,36 +97,27 @@ pub(crate) fn cascade(app: &str) -> Plan {
     };
     let names = ["small", "medium", "large"];
     Plan {
-        version: PLAN_VERSION,
-        app: app.into(),
         made_by: "test".into(),
-        variants: names
-            .iter()
-            .map(|name| PlannedVariant {
-                name: (*name).into(),
-                calibration,
-            })
-            .collect(),
-        placement: names
-            .iter()
-            .map(|name| Replica {
-                id: format!("{name}-0"),
-                variant: (*name).into(),
-                worker: SOLE_WORKER.into(),
-                device: "cpu".into(),
-                partition: None,
-            })
-            .collect(),
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            app,
+            names
+                .iter()
+                .map(|name| PlannedVariant {
+                    name: (*name).into(),
+                    calibration,
+                })
+                .collect(),
+            names
+                .iter()
+                .map(|name| Replica {
+                    id: format!("{name}-0"),
+                    variant: (*name).into(),
+                    worker: SOLE_WORKER.into(),
+                    device: "cpu".into(),
+                    partition: None,
+                })
+                .collect(),
+            Wiring {
                 entry: Edge::to("small"),
                 ensemble: Vec::new(),
                 stages: vec![
@@ -152,7 +140,7 @@ pub(crate) fn cascade(app: &str) -> Plan {
                     stage("large", Exit::Reply),
                 ],
             },
-        }],
+        )
     }
 }
 

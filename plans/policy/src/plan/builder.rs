@@ -30,6 +30,33 @@ impl Plan {
             made_by: "by hand".to_owned(),
         }
     }
+
+    /// A plan of one gear for every load, with the default sharing, no dropping and no objective; its `made_by` is `by hand`.
+    pub fn one_gear(
+        app: impl Into<String>,
+        variants: Vec<PlannedVariant>,
+        placement: Vec<Replica>,
+        wiring: Wiring,
+    ) -> Self {
+        Self {
+            version: PLAN_VERSION,
+            app: app.into(),
+            made_by: "by hand".to_owned(),
+            variants,
+            placement,
+            sharing: Sharing::default(),
+            dropping: Dropping::None,
+            slo: None,
+            certificate: None,
+            certified: None,
+            gears: vec![Gear {
+                name: "only".to_owned(),
+                load: LoadRange::ALL,
+                expected: None,
+                wiring,
+            }],
+        }
+    }
 }
 
 /// A cascade without stages; [`CascadeBuilder::stage`] adds the first.
@@ -209,31 +236,17 @@ impl StageBuilder {
             .collect();
         let last_stage = last.with_exit(Exit::Reply);
         stages.push(last_stage);
+        let placement = draft.variants.iter().flat_map(VariantDraft::placement).collect();
+        let wiring = Wiring {
+            entry: Edge::to(stages.first().map_or("", |stage| stage.name.as_str())),
+            ensemble: Vec::new(),
+            stages,
+        };
+        let variants = draft.variants.into_iter();
+        let variants = variants.map(|variant| variant.planned(&wiring.stages)).collect();
         Plan {
-            version: PLAN_VERSION,
-            app: draft.app,
             made_by: draft.made_by,
-            placement: draft.variants.iter().flat_map(VariantDraft::placement).collect(),
-            variants: draft
-                .variants
-                .into_iter()
-                .map(|variant| variant.planned(&stages))
-                .collect(),
-            sharing: Sharing::default(),
-            dropping: Dropping::None,
-            slo: None,
-            certificate: None,
-            certified: None,
-            gears: vec![Gear {
-                name: "only".to_owned(),
-                load: LoadRange::ALL,
-                expected: None,
-                wiring: Wiring {
-                    entry: Edge::to(stages.first().map_or("", |stage| stage.name.as_str())),
-                    ensemble: Vec::new(),
-                    stages,
-                },
-            }],
+            ..Plan::one_gear(draft.app, variants, placement, wiring)
         }
     }
 

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use crate::confidence::{Calibration, Estimator};
 use crate::plan::{
-    Band, Batching, Child, Dropping, Edge, Exit, Expected, Gear, LoadRange, PLAN_VERSION, Plan,
-    PlannedVariant, Replica, Sharing, Slo, Stage, Target, Wiring,
+    Band, Batching, Child, Edge, Exit, Expected, LoadRange, Plan, PlannedVariant, Replica, Sharing, Slo,
+    Stage, Target, Wiring,
 };
 
 fn variant(name: &str) -> PlannedVariant {
@@ -57,42 +57,30 @@ fn sound() -> Plan {
         band(0.25, Some("middle")),
         band(0.75, None),
     ];
-    Plan {
-        version: PLAN_VERSION,
-        app: "digits".into(),
-        made_by: "by hand".into(),
-        variants: ["tiny", "middle", "large"].map(variant).to_vec(),
-        placement: vec![
+    Plan::one_gear(
+        "digits",
+        ["tiny", "middle", "large"].map(variant).to_vec(),
+        vec![
             replica("t1", "tiny"),
             replica("t2", "tiny"),
             replica("m", "middle"),
             replica("g", "large"),
         ],
-        sharing: Sharing::default(),
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
-                entry,
-                ensemble: Vec::new(),
-                stages: vec![
-                    stage("tiny", Exit::Bands { bands }),
-                    stage(
-                        "middle",
-                        Exit::Next {
-                            to: Edge::to("large"),
-                        },
-                    ),
-                    stage("large", Exit::Reply),
-                ],
-            },
-        }],
-    }
+        Wiring {
+            entry,
+            ensemble: Vec::new(),
+            stages: vec![
+                stage("tiny", Exit::Bands { bands }),
+                stage(
+                    "middle",
+                    Exit::Next {
+                        to: Edge::to("large"),
+                    },
+                ),
+                stage("large", Exit::Reply),
+            ],
+        },
+    )
 }
 
 /// Returns the validation error after a change of a valid plan.

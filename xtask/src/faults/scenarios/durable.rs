@@ -27,7 +27,7 @@ scenarios! {
 }
 
 /// Time within which an accepted request must have its result after a restart of all processes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Submitting {
     _bus: Bus,
@@ -86,7 +86,7 @@ impl Submitting {
     /// What became of the accepted requests.
     async fn fates(&self, accepted: &[(u64, Instant)], struck: Option<Instant>) -> Tally {
         let asking = stream::iter(accepted.iter().copied()).map(async |(number, sent)| {
-            let result = self.client.wait_for(&format!("r{number}"), PATIENCE).await;
+            let result = self.client.wait_for(&format!("r{number}"), TIMEOUT).await;
             let end = match result {
                 Ok(reply) => Some(End::Answer {
                     degraded: reply.degraded,

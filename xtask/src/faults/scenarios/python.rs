@@ -24,7 +24,7 @@ scenarios! {
 const BATCH: &str = "0.01";
 
 /// Longest time until a batch is under way.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process with a replica of the large model.
 struct PythonStage {
@@ -85,7 +85,7 @@ async fn killed() -> anyhow::Result<Verdict> {
     let mut interrupted = 0;
     let tally = under(&load, async || {
         let begun = Instant::now();
-        while interrupted == 0 && begun.elapsed() < PATIENCE {
+        while interrupted == 0 && begun.elapsed() < TIMEOUT {
             interrupted = first.running.load(Ordering::SeqCst);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

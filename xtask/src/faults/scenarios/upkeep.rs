@@ -25,11 +25,11 @@ scenarios! {
 }
 
 /// Time within which a process must notice.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits until `holds`.
 async fn until(what: &str, mut holds: impl FnMut() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while !holds()? {
         if Instant::now() > end {
             bail!("in time: {what}");

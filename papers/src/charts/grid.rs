@@ -1,33 +1,32 @@
 //! A grid of figures: devices needed by latency and accuracy (CascadeServe Figure 7).
 
+use kaskade_app::charts::ChartError;
+use kaskade_app::charts::drawing::{Drawn, axis, palette, text, title, with_dark_mode};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::ChartError;
-use super::drawing::{Drawn, axis, palette, text, title, with_dark_mode};
-
 /// A table of coloured cells.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Grid {
+pub(crate) struct Grid {
     /// Title.
-    pub title: String,
+    pub(crate) title: String,
     /// Name and unit of the columns.
-    pub column_axis: String,
+    pub(crate) column_axis: String,
     /// Names of the columns, from the left.
-    pub columns: Vec<String>,
+    pub(crate) columns: Vec<String>,
     /// Name of the rows.
-    pub row_axis: String,
+    pub(crate) row_axis: String,
     /// Rows from the top: a name, and a cell for each column.
-    pub rows: Vec<(String, Vec<Cell>)>,
+    pub(crate) rows: Vec<(String, Vec<Cell>)>,
 }
 
 /// One cell.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Cell {
+pub(crate) struct Cell {
     /// Its text.
-    pub says: String,
+    pub(crate) says: String,
     /// Whether it is emphasised.
-    pub strong: bool,
+    pub(crate) strong: bool,
 }
 
 const CELL: (i32, i32) = (104, 44);
@@ -38,7 +37,7 @@ const TOP: i32 = 92;
 ///
 /// # Errors
 /// When there are no rows or no columns.
-pub fn svg(grid: &Grid) -> Result<String, ChartError> {
+pub(crate) fn svg(grid: &Grid) -> Result<String, ChartError> {
     if grid.rows.is_empty() || grid.columns.is_empty() {
         return Err(ChartError::Empty {
             what: "grid",
@@ -104,7 +103,7 @@ fn draw(grid: &Grid, into: &mut String) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::charts::drawing::colours_are_known;
+    use crate::charts::colours_are_known;
 
     #[test]
     fn every_cell_is_drawn() {

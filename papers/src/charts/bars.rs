@@ -1,22 +1,23 @@
 //! Groups of bars: ablations (CascadeServe Figure 12), differences (Figure 13).
 
+use kaskade_app::charts::ChartError;
+use kaskade_app::charts::drawing::{
+    Drawn, axis, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode,
+};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
-use super::ChartError;
-use super::drawing::{Drawn, axis, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode};
-
 /// A bar chart.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Bars {
+pub(crate) struct Bars {
     /// Title.
-    pub title: String,
+    pub(crate) title: String,
     /// Name and unit of the heights.
-    pub axis: String,
+    pub(crate) axis: String,
     /// The names of the bars of every group.
-    pub names: Vec<String>,
+    pub(crate) names: Vec<String>,
     /// Groups from left to right: a name, and a height for each bar. NaN draws none.
-    pub groups: Vec<(String, Vec<f64>)>,
+    pub(crate) groups: Vec<(String, Vec<f64>)>,
 }
 
 const SIZE: (i32, i32) = (840, 420);
@@ -29,7 +30,7 @@ const BOTTOM: i32 = 52;
 ///
 /// # Errors
 /// When there is no bar of a finite height.
-pub fn svg(bars: &Bars) -> Result<String, ChartError> {
+pub(crate) fn svg(bars: &Bars) -> Result<String, ChartError> {
     let heights = bars
         .groups
         .iter()
@@ -106,7 +107,7 @@ fn draw(bars: &Bars, (low, high): (f64, f64), into: &mut String) -> Drawn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::charts::drawing::colours_are_known;
+    use crate::charts::colours_are_known;
 
     #[test]
     fn every_bar_and_name_is_drawn() {
