@@ -31,7 +31,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use kaskade::app::load::questions::Set;
+//! use kaskade::app::load::requests::Set;
 //! use kaskade::{App, Client, Profiler, Service, planning};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -126,7 +126,7 @@ fn behind_text(behind: &[Behind]) -> String {
 
 /// A plan that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct AppliedPlan {
     /// Its epoch.
     pub epoch: u64,
     /// The epoch that it replaces; `None` if the store was empty.
@@ -197,7 +197,7 @@ impl Deployment {
     /// # Errors
     /// [`DeployError::OtherApp`]; [`DeployError::NotExpected`] if another epoch than `expect` is stored; [`StoreError::Stale`] if another
     /// writer was first; what the broker says.
-    pub async fn apply(&self, plan: &Plan, expect: Option<u64>) -> Result<Written, DeployError> {
+    pub async fn apply(&self, plan: &Plan, expect: Option<u64>) -> Result<AppliedPlan, DeployError> {
         if plan.app != self.app.name() {
             return Err(DeployError::OtherApp {
                 plan: plan.app.clone(),
@@ -218,7 +218,7 @@ impl Deployment {
         }
         let known = self.newest_in_use().await?;
         let epoch = self.store.put_above(plan, replaced, known).await?;
-        Ok(Written { epoch, replaced })
+        Ok(AppliedPlan { epoch, replaced })
     }
 
     /// Returns the newest plan, or the one of that epoch.
@@ -250,7 +250,7 @@ impl Deployment {
     ///
     /// # Errors
     /// As [`Deployment::get`] and [`Deployment::apply`]; [`DeployError::NothingEarlier`].
-    pub async fn roll_back(&self, epoch: Option<u64>) -> Result<(u64, Written), DeployError> {
+    pub async fn roll_back(&self, epoch: Option<u64>) -> Result<(u64, AppliedPlan), DeployError> {
         let newest = self.newest().await?;
         let older = if let Some(epoch) = epoch {
             self.get(Some(epoch)).await?

@@ -12,7 +12,7 @@ use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
-    ModelInfo, Paced, PinnedModel, Slice, WeightType, load_checkpoint, load_onnx, warm_up,
+    ModelInfo, PinnedModel, Slice, Throttled, WeightType, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -22,7 +22,7 @@ use thiserror::Error;
 pub use self::classes::{Classes, OtherClasses};
 use crate::config::remote::RemoteRule;
 use crate::config::{App, Task, Variant};
-use crate::priced::Priced;
+use crate::cost_output::WithPrice;
 use crate::ranker::Ranker;
 use crate::report::in_one_line;
 
@@ -456,11 +456,11 @@ impl Member {
         let loaded = self.ranked(loaded)?;
         let Loaded { mut model, info } = loaded;
         if choice == DeviceChoice::Cpu && self.share != CoreShare::WHOLE {
-            model = Box::new(Paced::new(model, self.share));
+            model = Box::new(Throttled::new(model, self.share));
         }
         // The last partition answers; the others hand on hidden states.
         if let Some(price) = self.price.filter(|_| slice.is_last()) {
-            model = Box::new(Priced::new(model, price));
+            model = Box::new(WithPrice::new(model, price));
         }
         Ok(Loaded { model, info })
     }

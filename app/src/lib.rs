@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`config`] | the TOML file of an app |
 //! | [`family`] | the sources of an app's models, and loading them onto a device |
-//! | `priced` | local models with a price |
+//! | `cost_output` | local models with a price |
 //! | [`data`] | labelled samples |
 //! | [`ranker`] | ranking passages with embedders and cross-encoders |
 //! | [`measure`] | profiles: costs and answers of variants |
@@ -18,6 +18,7 @@
 
 pub mod charts;
 pub mod config;
+mod cost_output;
 pub mod data;
 pub mod deploy;
 pub mod family;
@@ -25,7 +26,6 @@ pub mod keys;
 pub mod load;
 pub mod measure;
 pub mod planning;
-mod priced;
 pub mod ranker;
 pub mod report;
 pub mod serving;

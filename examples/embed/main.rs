@@ -11,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use kaskade::app::data::{Label, reply::label_of};
-use kaskade::app::load::questions::Set;
+use kaskade::app::load::requests::Set;
 use kaskade::{App, Client, Inputs, Profiler, Service, planning};
 
 /// Samples of the test set to ask.

@@ -43,15 +43,15 @@ pub use language::Generation;
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use precision::{Table, UnknownWeightType, WeightType};
 pub use quantise::{QuantiseError, Quantised, quantise};
+pub use runtime::core_share::{CoreShare, Throttled};
 pub use runtime::cores::{Cores, CoresError, PinnedModel};
 pub use runtime::datatype::Datatype;
-pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, Stepped};
+pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, StepResult};
 pub use runtime::loaded::{Loaded, ModelInfo, Task};
 pub use runtime::model::{
     Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Reader,
     Signature, Waker, check_outputs,
 };
-pub use runtime::pace::{CoreShare, Paced};
 pub use runtime::sample_request::{SampleError, SampleSize, sample_request};
 pub use runtime::slice::Slice;
 pub use runtime::tensor::{Tensor, TensorError};

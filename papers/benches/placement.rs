@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use kaskade_papers::hybridserve::synthetic::{SyntheticFamily, busy_load, options};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::lp::Solver;
-use kaskade_planners::placement::{Fleet, Goal, Placed, PlacementOptions, Proof, judge, plan_placement};
+use kaskade_planners::placement::{
+    Fleet, Goal, Placement, PlacementOptions, Proof, exact_reference, plan_placement,
+};
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::profile::Profile;
 use kaskade_stated::families::{gpt, gpt_of_eight, t5, vit};
@@ -20,7 +22,7 @@ const NODES: u64 = 5_000;
 /// Twelve servers with one device each (§VI).
 const SERVERS: usize = 12;
 
-fn proof(placed: &Placed) -> String {
+fn proof(placed: &Placement) -> String {
     match placed.proof {
         Proof::Optimal => "optimal".to_owned(),
         Proof::Gap { gap, .. } => format!("gap {:.1} %", gap * 100.0),
@@ -143,9 +145,10 @@ fn small() {
 }
 
 /// What the embedded solver makes of the combination that was placed, with no placement to begin from.
-fn alone(profile: &Profile, placed: &Placed, options: &PlacementOptions) -> String {
+fn alone(profile: &Profile, placed: &Placement, options: &PlacementOptions) -> String {
     let start = Instant::now();
-    let judged = judge::by_program(profile, placed, options, Solver::Embedded, None, Some(NODES));
+    let judged =
+        exact_reference::solve_exactly(profile, placed, options, Solver::Embedded, None, Some(NODES));
     let seconds = start.elapsed().as_secs_f64();
     match judged {
         Ok(judged) => match judged.overhead_s {
@@ -191,7 +194,8 @@ fn highs(seconds: u64) {
             let ours_s = start.elapsed().as_secs_f64();
             let limit = Some(Duration::from_secs(seconds));
             let start = Instant::now();
-            let judged = judge::by_program(&profile, &placed, &options, Solver::Highs, limit, None);
+            let judged =
+                exact_reference::solve_exactly(&profile, &placed, &options, Solver::Highs, limit, None);
             let theirs_s = start.elapsed().as_secs_f64();
             print!(
                 "{models:>2} models, {devices} devices, {on_each_host} to a host, {:.0} % busy: ours {:.4} ms per request, {} ({ours_s:.2} s)",

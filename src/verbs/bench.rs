@@ -8,11 +8,11 @@ use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
-use kaskade_app::data::grading::Grading;
+use kaskade_app::data::text_metric::Grading;
 use kaskade_app::load::arrivals::Arrivals;
-use kaskade_app::load::drive::{self, Until};
-use kaskade_app::load::questions::{Questions, Set};
+use kaskade_app::load::generator::{self, Until};
 use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::load::requests::{Questions, Set};
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::planning::initial;
@@ -260,7 +260,7 @@ async fn drive(
     let (warm_up, length) = (args.warm_up, args.duration.duration());
     if let Some(clients) = args.load.concurrency {
         let until = Until::Elapsed(length);
-        return Ok(drive::closed_loop(questions, clients as usize, until, warm_up, record).await);
+        return Ok(generator::closed_loop(questions, clients as usize, until, warm_up, record).await);
     }
     let arrivals = match (args.trace.read()?, args.load.rate) {
         (Some(trace), _) => Arrivals::of_trace(&trace, args.spacing.into(), args.speed, args.seed),
@@ -269,7 +269,7 @@ async fn drive(
             Arrivals::generated(args.spacing.into(), rate, warm_up + length, args.seed)
         }
     };
-    Ok(drive::open_loop(questions, drive::paced(arrivals), warm_up, record).await)
+    Ok(generator::open_loop(questions, generator::paced(arrivals), warm_up, record).await)
 }
 
 fn describe(args: &Args) -> String {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use kaskade_models::{Tensor, entities};
 use kaskade_policy::certificate_monitor::Answer;
 use kaskade_policy::confidence::deferral::number_of_text;
-use kaskade_policy::texts::TextComparison;
+use kaskade_policy::text_metrics::TextComparison;
 
 /// Returns a number for an answer, the same for the same answer, as profiles, scores of stages and audits use it: the class; a hash of a
 /// text, of the text of a span (of its ends where it has none), of entities or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
@@ -90,7 +90,7 @@ fn largest(outputs: &[Tensor], name: &str) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use kaskade_policy::texts::Metric;
+    use kaskade_policy::text_metrics::Metric;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use kaskade_models::Tensor;
 use kaskade_policy::confidence::Estimator;
-use kaskade_policy::confidence::deferral::{ClassSpread, Evidence, Judged};
+use kaskade_policy::confidence::deferral::{ClassSpread, Evidence, ScoredSample};
 
 use crate::{
     dispatch::answer::answer_number,
@@ -40,7 +40,7 @@ pub(crate) fn score(
     });
     let logits = temperature.and_then(|_| logits(outputs));
     let evidence = Evidence {
-        judged: Judged {
+        judged: ScoredSample {
             confidence,
             answer: answer_number(outputs).unwrap_or_default(),
         },
@@ -50,7 +50,7 @@ pub(crate) fn score(
     };
     let earlier = |name: &str| {
         let mut hops = passing.hops.iter().rev();
-        hops.find(|hop| hop.stage == name)?.answer.map(Judged::from)
+        hops.find(|hop| hop.stage == name)?.answer.map(ScoredSample::from)
     };
     Some(score.evaluate(&evidence, earlier))
 }
@@ -98,7 +98,7 @@ pub(crate) fn answer_to_note(
     let scores = stages.iter().filter_map(|other| other.score.as_ref());
     let mut read = scores.flat_map(|score| score.terms().filter_map(|term| term.feature.earlier()));
     read.any(|name| name == stage).then(|| {
-        HopAnswer::from(Judged {
+        HopAnswer::from(ScoredSample {
             confidence,
             answer: answer_number(outputs).unwrap_or_default(),
         })

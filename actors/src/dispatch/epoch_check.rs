@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kaskade_policy::adoption::arrival::{Arrival, Arriving, arrival};
+use kaskade_policy::adoption::arrival::{Arrival, ArrivingRequest, arrival};
 use kaskade_policy::plan::Replica;
 
 use super::dispatcher::{Dispatcher, not_served};
@@ -32,7 +32,7 @@ impl EpochCheck {
     ) -> Option<StageRequest> {
         let version = self.plans.at(request.epoch);
         let plan = version.as_ref().map(|version| &version.plan);
-        let arriving = Arriving {
+        let arriving = ArrivingRequest {
             epoch: request.epoch,
             gear: request.gear,
             stage: &request.stage,

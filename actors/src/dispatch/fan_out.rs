@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
-use kaskade_policy::gather::MAX_BRANCHES;
+use kaskade_policy::fan_in::MAX_BRANCHES;
 
 use crate::error::{Code, Fault};
 

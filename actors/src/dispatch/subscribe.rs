@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use crate::actor::Recipient;
 use async_nats::{Message, Subject};
 use bytes::Bytes;
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,

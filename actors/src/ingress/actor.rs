@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kaskade_policy::admission::{Admission, AdmissionConfig};
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use kaskade_policy::ledger::{Ledger, LedgerConfig};
 use kaskade_policy::plan::Edge;
 use tokio::sync::watch;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use kaskade_policy::gather::{Branch, Gather};
+use kaskade_policy::fan_in::{Branch, Gather};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
 use super::client::Client;

@@ -7,7 +7,7 @@ use crate::actor::Addr;
 use async_nats::{Message, StatusCode};
 use bytes::Bytes;
 use futures::StreamExt;
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use tokio::{
     sync::{Semaphore, watch},
     task::JoinHandle,

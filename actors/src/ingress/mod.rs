@@ -51,7 +51,7 @@ mod votes;
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::actor::{Actor, AsyncContext, Context, Handler};
-use kaskade_policy::gather::Gather;
+use kaskade_policy::fan_in::Gather;
 use kaskade_policy::ledger::{Admitted, Answer};
 
 pub use actor::Ingress;

@@ -2,7 +2,7 @@
 
 use async_nats::HeaderMap;
 use kaskade_models::Tensor;
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 
 use super::actor::Ingress;
 use super::client::{Client, To};

@@ -77,7 +77,7 @@ mod tests {
 
     use bytes::Bytes;
     use kaskade_models::{Datatype, Tensor};
-    use kaskade_policy::gather::Branch;
+    use kaskade_policy::fan_in::Branch;
 
     use super::*;
     use crate::wire::Hop;

@@ -77,7 +77,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use kaskade_models::Tensor;
-    use kaskade_policy::gather::Branch;
+    use kaskade_policy::fan_in::Branch;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Every metric: its name and unit (`names.rs`, `watch.rs`) and its counter. No other module names a metric.
+//! Every metric: its name and unit (`names.rs`, `certificates.rs`) and its counter. No other module names a metric.
 
 use std::{
     collections::BTreeMap,

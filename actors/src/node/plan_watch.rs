@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::StreamExt;
-use kaskade_policy::epochs::{self, Found, Step};
+use kaskade_policy::epochs::{self, Step, StoreContent};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::bus::Bus;
 use crate::dispatch::dispatcher::Dispatcher;
 use crate::metrics::Metrics;
 use crate::ops::health::Interruption;
-use crate::plan::store::{PlanStore, StoreError, Stored};
+use crate::plan::store::{PlanStore, StoreError, StoredPlan};
 use crate::plan::versions::{AdoptError, PlanVersions};
 use crate::wire::{GearShift, Message as _};
 
@@ -153,9 +153,9 @@ impl Follower {
     }
 
     /// Adopts what was found, or restores the running plan. Returns whether anything changed.
-    async fn take(&mut self, stored: Option<Stored>) -> Result<bool, StoreError> {
+    async fn take(&mut self, stored: Option<StoredPlan>) -> Result<bool, StoreError> {
         let running = self.plans.newest();
-        let found = Found {
+        let found = StoreContent {
             stored: stored.as_ref().map(|stored| stored.epoch),
             running: running.as_ref().map(|version| version.epoch),
             same_plan: stored.as_ref().map(|stored| &stored.plan)
@@ -179,7 +179,7 @@ impl Follower {
         }
     }
 
-    fn adopt(&mut self, Stored { plan, epoch }: Stored) -> bool {
+    fn adopt(&mut self, StoredPlan { plan, epoch }: StoredPlan) -> bool {
         if self.refused == Some(epoch) {
             return false;
         }
@@ -254,7 +254,7 @@ mod tests {
     }
 
     impl PlanStore for Denied {
-        fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
+        fn get(&self) -> BoxFuture<'_, Result<Option<StoredPlan>, StoreError>> {
             denied()
         }
 
@@ -275,7 +275,7 @@ mod tests {
     struct Away(watch::Receiver<bool>);
 
     impl PlanStore for Away {
-        fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
+        fn get(&self) -> BoxFuture<'_, Result<Option<StoredPlan>, StoreError>> {
             if *self.0.borrow() {
                 return denied();
             }

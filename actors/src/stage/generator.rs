@@ -14,7 +14,7 @@ use std::{
 };
 
 use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
-use kaskade_models::{Executor, Outputs, Progress, Signature, Stepped};
+use kaskade_models::{Executor, Outputs, Progress, Signature, StepResult};
 
 use crate::{
     clock::Clock,
@@ -80,7 +80,7 @@ struct Running {
 /// The model has finished a step.
 #[derive(Message)]
 #[rtype(result = "()")]
-struct Step(Stepped);
+struct Step(StepResult);
 
 /// Cancels these requests of an ingress.
 #[derive(Debug, Clone, Message)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kaskade_models::Tensor;
-use kaskade_policy::gather::{Branch, MAX_BRANCHES};
+use kaskade_policy::fan_in::{Branch, MAX_BRANCHES};
 use serde::{Deserialize, Serialize};
 
 use super::lists::{self, at_most};

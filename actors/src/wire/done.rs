@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kaskade_models::Tensor;
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

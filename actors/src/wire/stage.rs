@@ -1,8 +1,8 @@
 //! Messages from an ingress to the replicas of a stage. They answer with a [`Done`](super::Done).
 
 use kaskade_models::Tensor;
-use kaskade_policy::confidence::deferral::Judged;
-use kaskade_policy::gather::Branch;
+use kaskade_policy::confidence::deferral::ScoredSample;
+use kaskade_policy::fan_in::Branch;
 use kaskade_policy::remote::price::Cost;
 use serde::{Deserialize, Serialize};
 
@@ -117,8 +117,8 @@ pub struct HopAnswer {
     pub answer: u32,
 }
 
-impl From<Judged> for HopAnswer {
-    fn from(judged: Judged) -> Self {
+impl From<ScoredSample> for HopAnswer {
+    fn from(judged: ScoredSample) -> Self {
         Self {
             confidence_ppm: (judged.confidence.clamp(0.0, 1.0) * 1e6).round() as u32,
             answer: judged.answer,
@@ -126,7 +126,7 @@ impl From<Judged> for HopAnswer {
     }
 }
 
-impl From<HopAnswer> for Judged {
+impl From<HopAnswer> for ScoredSample {
     fn from(answer: HopAnswer) -> Self {
         Self {
             confidence: (f64::from(answer.confidence_ppm) / 1e6).min(1.0),

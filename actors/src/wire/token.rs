@@ -8,7 +8,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use thiserror::Error;

@@ -17,7 +17,7 @@ use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
     Certificate, CertifiedCascade, CertifiedList, Edge, Exit, ExpectedStage, Gear, Guarantee, Plan,
 };
-use kaskade_policy::texts::{Metric, TextComparison};
+use kaskade_policy::text_metrics::{Metric, TextComparison};
 
 use crate::common::gears::{block_on, events, next, quick_shifts};
 use crate::common::{BUDGET, Scripted, ask, cascade, label};

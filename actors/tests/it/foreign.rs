@@ -11,7 +11,7 @@ use kaskade_actors::wire::{
 };
 use kaskade_actors::{App, Client, Code, Fault, Node, Service};
 use kaskade_models::{Datatype, Tensor};
-use kaskade_policy::gather::{Branch, MAX_BRANCHES};
+use kaskade_policy::fan_in::{Branch, MAX_BRANCHES};
 use kaskade_policy::plan::{Plan, Replica};
 use kaskade_testkit::{TIMEOUT, wait_until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

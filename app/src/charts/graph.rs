@@ -19,7 +19,7 @@ pub struct Point {
 
 /// A point with a name beside it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Named {
+pub struct NamedPoint {
     /// The name.
     pub name: String,
     /// Its position.
@@ -38,9 +38,9 @@ pub struct Graph {
     /// Points of cascades, ascending by energy and accuracy.
     pub frontier: Vec<Point>,
     /// The single models.
-    pub models: Vec<Named>,
+    pub models: Vec<NamedPoint>,
     /// The named points: AP, EO.
-    pub marks: Vec<Named>,
+    pub marks: Vec<NamedPoint>,
 }
 
 const SIZE: (u32, u32) = (840, 520);
@@ -113,7 +113,7 @@ fn draw(graph: &Graph, x: (f64, f64), y: (f64, f64), into: &mut String) -> Drawn
 }
 
 /// The marks by place on the picture: those that would cover each other share one label.
-fn shared(marks: &[Named], place: impl Fn(&Named) -> (i32, i32)) -> Vec<(String, (i32, i32))> {
+fn shared(marks: &[NamedPoint], place: impl Fn(&NamedPoint) -> (i32, i32)) -> Vec<(String, (i32, i32))> {
     const APART: i32 = 24;
     let mut labels: Vec<(String, (i32, i32))> = Vec::new();
     for mark in marks.iter().filter(|mark| drawable(&mark.at)) {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     fn graph() -> Graph {
-        let named = |name: &str, at| Named {
+        let named = |name: &str, at| NamedPoint {
             name: name.to_owned(),
             at,
         };

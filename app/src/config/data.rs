@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Component, Path, PathBuf};
 
-use kaskade_policy::texts::Metric;
+use kaskade_policy::text_metrics::Metric;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -18,7 +18,7 @@
 //! | [`guarantee`] | the accuracy guarantee that plans carry |
 //! | [`planner`] | the gear planner that runs while an app serves |
 //! | [`pipeline`] | the tasks of a pipeline, and its allocator |
-//! | `load`, `problems`, `error` | loading a file; contradictions and missing files; errors |
+//! | `load`, `validate`, `error` | loading a file; contradictions and missing files; errors |
 //!
 //! Parsing checks each value and reports its line. [`App::problems`] checks values against each other and against the
 //! files that they name, and reports every problem.
@@ -38,11 +38,11 @@ pub mod objective;
 pub mod pipeline;
 pub mod planner;
 pub mod power;
-mod problems;
 pub mod records;
 pub mod remote;
 pub mod scalar;
 pub mod telemetry;
+mod validate;
 mod variant;
 mod worker;
 

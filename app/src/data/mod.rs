@@ -1,18 +1,18 @@
 //! Labelled samples, ready for a model.
 
+mod columns;
 mod error;
 mod folder;
-pub mod grading;
 mod label;
-mod named;
 mod parquet;
-mod ranked;
+mod rankings;
 mod records;
 pub mod reply;
 mod scene_error;
 pub mod scenes;
-mod tagged;
+pub mod text_metric;
 mod texts;
+mod token_labels;
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;

@@ -36,7 +36,7 @@ struct Object {
 
 /// An object that a detector found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct Detection {
     /// Which of the kinds.
     pub kind: usize,
     /// In which cell, row-major.
@@ -47,7 +47,7 @@ pub struct Found {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassifiedObject {
     /// The found object.
-    pub found: Found,
+    pub found: Detection,
     /// Its class; `None` if the branch was dropped or failed.
     pub class: Option<usize>,
 }
@@ -168,7 +168,7 @@ impl Scenes {
     ///
     /// # Errors
     /// When they have another form.
-    pub fn found(&self, outputs: &[Tensor]) -> Result<Vec<Found>, SceneError> {
+    pub fn found(&self, outputs: &[Tensor]) -> Result<Vec<Detection>, SceneError> {
         let Some(boxes) = outputs.iter().find(|output| output.name == BOXES) else {
             return Ok(Vec::new());
         };
@@ -188,7 +188,7 @@ impl Scenes {
                     kinds: self.kinds.len(),
                 });
             }
-            Ok(Found {
+            Ok(Detection {
                 kind,
                 cell: (top / height) * self.columns + left / width,
             })
@@ -253,9 +253,9 @@ impl Scenes {
     }
 
     /// Precision and recall of the objects found in a scene, without their classes.
-    pub(crate) fn judge_found(&self, scene: usize, found: &[Found]) -> Score {
+    pub(crate) fn judge_found(&self, scene: usize, found: &[Detection]) -> Score {
         let truth = self.truths.get(scene).map_or(&[][..], Vec::as_slice);
-        let is_there = |found: &&Found| self.kind_at(scene, found.cell) == Some(found.kind);
+        let is_there = |found: &&Detection| self.kind_at(scene, found.cell) == Some(found.kind);
         Score {
             right: found.iter().filter(is_there).count() as u64,
             told: found.len() as u64,
@@ -269,7 +269,7 @@ impl Scenes {
     }
 
     /// The class of the object in the cell of a found one, if it is of that kind.
-    pub(crate) fn class_at(&self, scene: usize, found: Found) -> Option<usize> {
+    pub(crate) fn class_at(&self, scene: usize, found: Detection) -> Option<usize> {
         let object = self.truths.get(scene)?.get(found.cell).copied()??;
         (object.kind == found.kind).then_some(object.class)
     }
@@ -383,7 +383,7 @@ mod tests {
                 Score::default()
             ]
         );
-        let found: Vec<Found> = told.iter().map(|told| told.found).collect();
+        let found: Vec<Detection> = told.iter().map(|told| told.found).collect();
         assert_eq!(
             scenes.judge_found(0, &found),
             Score {

@@ -1,9 +1,9 @@
 //! Load generation: arrivals, clients, and the outcomes of requests.
 
 pub mod arrivals;
-pub mod drive;
-pub mod questions;
+pub mod generator;
 pub mod record;
+pub mod requests;
 #[cfg(feature = "clap")]
 pub mod trace_args;
-pub mod tracefile;
+pub mod trace_file;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use kaskade_simulator::trace::Trace;
 
-use super::tracefile::{Format, TraceFile, TraceFileError};
+use super::trace_file::{Format, TraceFile, TraceFileError};
 
 /// Trace of arrivals, and how it is played.
 #[derive(Debug, Clone, Default, clap::Args)]

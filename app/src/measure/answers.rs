@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 
 use super::MeasureError;
 use super::judge::{JudgeProgram, Question};
-use crate::data::grading::Grading;
 use crate::data::reply::{
     CONFIDENCE, ReplyError, answer_of, class_of, comparable, given_answer, logits_of, names_of, span_of,
 };
+use crate::data::text_metric::Grading;
 use crate::data::{Label, Samples};
 
 /// Requests per batch: here only the answers count.

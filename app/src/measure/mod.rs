@@ -5,30 +5,30 @@
 //! | [`answers`] | answers of a model on a labelled set, calibrated |
 //! | [`channels`] | how long a message takes from stage to stage |
 //! | [`cost`] | latency, energy and utilisation by batch size |
-//! | `findings` | objects that a detector found in scenes, and their accuracy |
+//! | `detections` | objects that a detector found in scenes, and their accuracy |
 //! | [`judge`] | a program that judges answers |
 //! | [`memory`] | memory of a model on its device by batch size |
 //! | [`meter`] | stretches of work and their energy |
 //! | [`profiler`] | [`Profiler`]: measures an app as configured |
 //! | `remote` | answers of remote variants, recorded once |
-//! | [`served`] | the overhead of serving: messages, and the time between two batches |
+//! | [`serving_overhead`] | the overhead of serving: messages, and the time between two batches |
 //! | [`text`] | profiles as text for people |
-//! | [`tree`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
+//! | [`pipeline`] | a pipeline: costs and multiplicative factors of its variants, accuracy of its paths |
 //! | `error` | why a family or a pipeline cannot be measured |
 
 pub mod answers;
 pub mod channels;
 pub mod cost;
+mod detections;
 mod error;
-mod findings;
 pub mod judge;
 pub mod memory;
 pub mod meter;
+pub mod pipeline;
 pub mod profiler;
 mod remote;
-pub mod served;
+pub mod serving_overhead;
 pub mod text;
-pub mod tree;
 
 use answers::{Answers, Standard};
 use cost::Effort;
@@ -38,11 +38,11 @@ use kaskade_models::power::PowerConfig;
 use kaskade_models::{Inputs, Loaded, Model, ModelInfo};
 use kaskade_policy::confidence::Estimator;
 use kaskade_policy::profile::{PROFILE_VERSION, Profile, VariantProfile};
-use kaskade_policy::texts::TextComparison;
+use kaskade_policy::text_metrics::TextComparison;
 use meter::Meter;
 pub use profiler::Profiler;
 
-use crate::data::grading::Grading;
+use crate::data::text_metric::Grading;
 use crate::data::{Label, LabelUse, Samples};
 use crate::family::{Classes, Family, Member};
 use crate::report::progress::Progress;

@@ -11,13 +11,13 @@ use kaskade_policy::profile::{HopTime, Profile};
 use super::channels::{self, ChannelError};
 use super::cost::Effort;
 use super::memory::MeasuredMemory;
-use super::served::Overhead;
-use super::tree::{Measured, TreePlan};
-use super::{Judge, MeasureError, Plan, profile, served};
+use super::pipeline::{Measured, TreePlan};
+use super::serving_overhead::Overhead;
+use super::{Judge, MeasureError, Plan, profile, serving_overhead};
 use crate::config::App;
 use crate::config::confidence::ConfidenceRule;
 use crate::config::data::DataSet;
-use crate::data::grading::Grading;
+use crate::data::text_metric::Grading;
 use crate::data::{Label, Samples};
 use crate::family::{Family, Member, Recording, Source};
 use crate::report::in_one_line;
@@ -214,14 +214,14 @@ impl<'a> Profiler<'a> {
 
     /// Measures the overhead of serving, where a variant can be served here.
     fn overhead(&self, profile: &Profile, inputs: &[Inputs]) -> Overhead {
-        let Some(variant) = served::variant(&self.family, profile) else {
+        let Some(variant) = serving_overhead::variant(&self.family, profile) else {
             return Overhead::default();
         };
         // As long as four batch sizes are measured.
         let length = self.effort.stretch * self.effort.rounds * 4;
         let what = "the overhead of serving";
         let measured = while_saying(&format!("profile: {what}"), self.quiet, || {
-            on_a_thread(|| served::overhead(self.app, &self.family, variant, inputs, length))
+            on_a_thread(|| serving_overhead::overhead(self.app, &self.family, variant, inputs, length))
         });
         or_left_out(what, measured).unwrap_or_default()
     }

@@ -2,7 +2,7 @@ use kaskade_models::Tensor;
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::Estimator;
-use kaskade_policy::texts::Metric;
+use kaskade_policy::text_metrics::Metric;
 use serde_json::{Value, json};
 
 use super::*;

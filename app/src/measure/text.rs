@@ -3,7 +3,7 @@
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
 use kaskade_policy::profile::Profile;
 
-use crate::report::notes;
+use crate::report::profile_warnings;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -101,7 +101,7 @@ pub fn profile(profile: &Profile) -> String {
         ],
         rows,
     );
-    let note = notes::remarks(profile);
+    let note = profile_warnings::remarks(profile);
     format!(
         "{} on {}: {}, energy {}\n{table}{note}",
         profile.app,

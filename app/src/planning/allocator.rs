@@ -18,8 +18,8 @@ use kaskade_policy::plan::Plan;
 use crate::config::App;
 use crate::config::pipeline::{AllocatorRule, PipelineRule};
 use crate::planning::PlanningError;
+use crate::planning::batch_counts::RunTotals;
 use crate::planning::check::check;
-use crate::planning::totals::RunTotals;
 use crate::report::in_one_line;
 
 /// Longest interval at which a planner that forecasts observes the load.

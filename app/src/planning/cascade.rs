@@ -4,15 +4,15 @@ use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cas
 use kaskade_planners::skips::{Reason, Split};
 use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Minimise, NonInferiorityTest, Point};
 use kaskade_policy::confidence::deferral::{DeferralScore, Feature};
-use kaskade_policy::fit;
+use kaskade_policy::linear_fit;
 use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::remote::price;
 
-use crate::charts::graph::{self, Graph, Named};
+use crate::charts::graph::{self, Graph, NamedPoint};
 use crate::config::App;
 use crate::planning::{PlanningError, gears, initial};
-use crate::report::notes;
+use crate::report::profile_warnings;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -145,7 +145,7 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
     };
     let last = profile.variants.len().saturating_sub(1);
     let models = profile.variants.iter().enumerate().map(|(place, variant)| {
-        let cost = fit::per_request(&variant.costs, batch, |cost| match basis {
+        let cost = linear_fit::per_request(&variant.costs, batch, |cost| match basis {
             CostBasis::Energy => cost.energy_j,
             CostBasis::Latency => Some(cost.latency_s),
             CostBasis::Money => variant
@@ -153,7 +153,7 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
                 .map(|money| money.per_request * f64::from(cost.batch)),
         });
         let right = variant.validation.correct.iter().filter(|right| **right).count();
-        Named {
+        NamedPoint {
             name: if place == last {
                 format!("{} (largest)", variant.name)
             } else {
@@ -165,7 +165,7 @@ pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
             },
         }
     });
-    let mark = |name: &str, at: &Point| Named {
+    let mark = |name: &str, at: &Point| NamedPoint {
         name: name.to_owned(),
         at: point(at),
     };
@@ -252,7 +252,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         format!("\nplan\n{}", stage_table(planned)),
         expected,
         skips_line(planned),
-        promise(planned) + &notes::remarks_on_plan(profile, planned.plan.certificate.is_some()),
+        promise(planned) + &profile_warnings::remarks_on_plan(profile, planned.plan.certificate.is_some()),
     ];
     parts.extend(stands_in(profile, planned));
     parts.extend(planned.dropped.iter().map(|dropped| {

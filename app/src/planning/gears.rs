@@ -8,7 +8,7 @@ use crate::charts::panels::{Panel, Panels, Series, Shape};
 use crate::config::App;
 use crate::config::scalar::Size;
 use crate::planning::PlanningError;
-use crate::report::notes;
+use crate::report::profile_warnings;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
@@ -84,7 +84,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     let unaudited = planned.unaudited.map_or_else(String::new, |reason| {
         format!("\nnot audited when it serves: {}", not_audited(profile, reason))
     });
-    let note = notes::remarks_on_plan(profile, plan.certificate.is_some());
+    let note = profile_warnings::remarks_on_plan(profile, plan.certificate.is_some());
     format!(
         "{}: {}, {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
          {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}{unaudited}{note}",

@@ -10,10 +10,11 @@
 //! | [`replan`] | the planner that runs while an app serves |
 //! | [`initial`] | the initial plan of an app, and whether a plan fits an app |
 //! | `check` | whether a plan fits an app |
-//! | `totals` | batches that variants have run, from the totals in heartbeats |
+//! | `batch_counts` | batches that variants have run, from the totals in heartbeats |
 //! | `error` | errors of planning |
 
 pub mod allocator;
+mod batch_counts;
 pub mod cascade;
 mod check;
 mod error;
@@ -22,7 +23,6 @@ pub mod initial;
 pub mod pipelines;
 pub mod placement;
 pub mod replan;
-mod totals;
 
 use std::path::Path;
 

@@ -10,12 +10,12 @@ pub mod picture;
 pub mod slices;
 pub mod text;
 
-use kaskade_planners::placement::{Placed, Proof};
+use kaskade_planners::placement::{Placement, Proof};
 
 use crate::report::units;
 
 /// Returns the known quality of a placement as text.
-pub fn proof(placed: &Placed) -> String {
+pub fn proof(placed: &Placement) -> String {
     match placed.proof {
         Proof::Optimal => "optimal: no placement of any combination moves less".to_owned(),
         Proof::Gap { gap, .. } => format!(

@@ -14,7 +14,7 @@ use kaskade_policy::profile::Profile;
 use crate::config::App;
 use crate::config::planner::PlannerRule;
 use crate::config::scalar::Span;
-use crate::planning::totals::RunTotals;
+use crate::planning::batch_counts::RunTotals;
 use crate::planning::{PlanningError, allocator, gears, initial};
 use crate::report::in_one_line;
 

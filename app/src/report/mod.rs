@@ -1,6 +1,6 @@
 //! Output for people: tables, units, progress, files.
 
-pub mod notes;
+pub mod profile_warnings;
 pub mod progress;
 pub mod table;
 pub mod units;

@@ -13,7 +13,7 @@ use kaskade_actors::wire::{
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::certificate_monitor::Counts;
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use kaskade_policy::remote::price::{Cost, CostSource};
 
 /// A message as bytes and, for those that can be written so, as JSON.

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use kaskade_policy::confidence::Estimator;
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use kaskade_policy::invalid::FileError;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::{Plan, PlannedVariant};

@@ -10,7 +10,7 @@ use kaskade_actors::wire::{
     LoadCount, Message, StageRequest,
 };
 use kaskade_models::check_outputs;
-use kaskade_policy::adoption::arrival::{Arrival, Arriving, arrival};
+use kaskade_policy::adoption::arrival::{Arrival, ArrivingRequest, arrival};
 use kaskade_policy::arrivals::ArrivalCounter;
 use kaskade_policy::certificate_monitor::{CertificateMonitor, MonitorConfig};
 use kaskade_policy::liveness::{CHECK_PERIOD_US, DETECTION_US, Liveness, Start};
@@ -134,7 +134,7 @@ pub fn stage_request(bytes: &Bytes) {
     for me in &plan.placement {
         let others = plan.placement.iter().filter(|other| *other != me);
         for addressed in [false, true] {
-            let arriving = Arriving {
+            let arriving = ArrivingRequest {
                 epoch: request.epoch,
                 gear: request.gear,
                 stage: &request.stage,

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::added::{Added, HeadNorms};
 use super::dynamic_convolution::DynamicConvolution;
 use super::encoder::{Bias, BlockForm, BlockNames, Distances, EncoderConfig, Mixing};
 use super::global_attention::GlobalAttention;
 use super::grid_rotary::GridRotary;
 use super::layers::Layers;
-use super::linear_form::LinearForm;
 use super::relative_attention::Relative;
+use super::residual::{Added, HeadNorms};
+use super::weight_layout::LinearForm;
 use crate::checkpoint::LoadError;
 use crate::ops::{DistanceScores, EncoderAttention, KindScores, Ops, PairScores, Rotary};
 

@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 use super::encoder::{BlockNames, EncoderConfig};
+use super::last_token::TextEnd;
 use super::position_bias::PositionBias;
-use super::text_end::TextEnd;
 use super::text_form::{HeadForm, ProjectionForm, TextForm};
 use crate::checkpoint::{Config, LoadError};
 

@@ -1,8 +1,8 @@
 //! `ConvBERT` (Jiang et al. 2020): BERT, half of whose heads are convolutions with weights that depend on the tokens.
 
 use super::encoder::{Mixing, activation};
-use super::linear_form::LinearForm;
 use super::text_form::{HeadForm, TextForm};
+use super::weight_layout::LinearForm;
 use crate::checkpoint::{Config, LoadError};
 
 /// Limit of the tokens that a convolution covers.

@@ -4,14 +4,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::added::Added;
 use super::block_attention::BlockAttention;
 use super::fourier::Fourier;
 use super::grid_rotary::GridRotary;
 use super::layers::Layers;
-use super::linear_form::LinearForms;
 use super::position_bias::PositionBias;
+use super::residual::Added;
 use super::token_convolution::{ConvolutionForm, TokenConvolution};
+use super::weight_layout::LinearForms;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Ops, Rotary};
 use crate::runtime::slice::Slice;

@@ -1,6 +1,6 @@
 //! Layers from a checkpoint, by the names that torch gives their tensors.
 
-use super::linear_form::LinearForm;
+use super::weight_layout::LinearForm;
 use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
 use crate::precision::{Table, WeightType};

@@ -1,9 +1,9 @@
 //! Classifiers, detectors and question answering models, one file per architecture, and the registry of all
 //! architectures.
 
-mod added;
 mod albert;
 mod architecture;
+mod attention_pooling;
 mod bert;
 mod big_bird;
 mod block_attention;
@@ -32,8 +32,8 @@ mod ibert;
 mod image;
 mod image_families;
 mod jina;
+mod last_token;
 mod layers;
-mod linear_form;
 mod longformer;
 mod luke;
 mod megatron_bert;
@@ -45,24 +45,23 @@ mod nomic_bert;
 pub(crate) mod onnx;
 mod patches;
 mod position_bias;
-mod probe;
 pub(crate) mod registry;
 mod relative_attention;
 mod rembert;
+mod residual;
 mod roberta;
 mod roformer;
 pub(crate) mod second_text;
 mod squeezebert;
 mod t5_encoder;
 pub(crate) mod text;
-mod text_beside;
 mod text_decoder;
 mod text_encoder;
-mod text_end;
 mod text_families;
 mod text_form;
 mod text_head;
 mod text_input;
+mod text_passthrough;
 mod token_convolution;
 mod ultrabert;
 mod vector_layer;
@@ -71,6 +70,7 @@ mod vit;
 mod vit_form;
 mod vit_head;
 mod vit_positions;
+mod weight_layout;
 mod xlnet;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `SqueezeBERT` (Iandola et al. 2020): BERT whose layers are convolutions over one token, in groups.
 
 use super::encoder::BlockNames;
-use super::linear_form::{LinearForm, LinearForms};
 use super::text_form::{HeadForm, TextForm};
+use super::weight_layout::{LinearForm, LinearForms};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 

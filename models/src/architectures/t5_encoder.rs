@@ -2,9 +2,9 @@
 //! classifiers.
 
 use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
-use super::linear_form::LinearForms;
 use super::text::TokenLimits;
 use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm, VectorForm};
+use super::weight_layout::LinearForms;
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::t5::feed_forward;
 

@@ -6,8 +6,8 @@ use tokenizers::{
     Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
+use super::last_token::TextEnd;
 use super::second_text::SecondText;
-use super::text_end::TextEnd;
 use crate::checkpoint::sentence::Preparation;
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER, Signature};

@@ -9,8 +9,8 @@
 
 use super::layers::Layers;
 use super::text::{TextReader, Texts, TokenLimits, Tokens};
-use super::text_beside::TextBeside;
 use super::text_head::{Head, KnownText};
+use super::text_passthrough::TextBeside;
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self, DecoderTask, Found};
 use crate::decoder::weights::Decoder;

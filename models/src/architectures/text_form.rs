@@ -3,9 +3,9 @@
 
 use super::bottleneck::BottleneckForm;
 use super::encoder::{BlockForm, BlockNames, EncoderConfig};
+use super::last_token::TextEnd;
 pub(super) use super::position_bias::PositionBias;
 use super::text::TokenLimits;
-use super::text_end::TextEnd;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Rotary};
 use crate::tasks::embedding::Pooling;

@@ -1,7 +1,7 @@
 //! Heads of ViT and models like it: what the last slice computes from the vectors of the tokens.
 
+use super::attention_pooling::Probe;
 use super::layers::Layers;
-use super::probe::Probe;
 use super::vit_form::{Form, HeadForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Ops, Span};

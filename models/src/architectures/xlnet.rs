@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use super::encoder::{BlockNames, EncoderConfig, Mixing, activation, epsilon};
-use super::linear_form::{LinearForm, LinearForms};
 use super::text::TokenLimits;
 use super::text_form::{
     DenseForm, DistanceForm, DistanceVectors, Embeddings, HeadForm, PositionScheme, Segments, TextForm,
     VectorForm,
 };
+use super::weight_layout::{LinearForm, LinearForms};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows};
 use crate::tasks::embedding::Pooling;

@@ -1,7 +1,7 @@
 //! Engines with wrong sampled costs: steps must correct them.
 
-use kaskade_policy::fit::LinearFit;
 use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Costs, Memory, Planned, Shares};
+use kaskade_policy::linear_fit::LinearFit;
 
 use super::tests::{greedy, model_config};
 use super::*;

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use kaskade_policy::fit::LinearFit;
 use kaskade_policy::hybrid_cache::{
     Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, Traffic, in_order, pack,
 };
+use kaskade_policy::linear_fit::LinearFit;
 
 use super::block_cache::slices;
 use super::cached_context::BatchEntry;

@@ -5,7 +5,6 @@
 //! its products pack the weights on every call, and its CPU back end is a third of a build.
 
 mod activation;
-mod arguments;
 mod attention;
 mod block_attention;
 #[cfg(feature = "burn")]
@@ -19,11 +18,12 @@ mod epilogue;
 mod feed_forward;
 mod fused;
 mod gemm;
-mod host_words;
 mod layout;
 #[cfg(test)]
 mod not_finite_tests;
+mod op_inputs;
 mod packed;
+mod pinned_host;
 mod pooling;
 mod quantised;
 pub mod recurrent;
@@ -36,12 +36,12 @@ use std::borrow::Cow;
 use thiserror::Error;
 
 pub use activation::Activation;
-pub use arguments::{AttentionSpans, Convolution, Heads, RelativeBias, Rotary, ScoreRules, Span};
 pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, KindScores, PairScores};
 pub use epilogue::Epilogue;
-pub use host_words::HostWords;
+pub use op_inputs::{AttentionSpans, Convolution, Heads, RelativeBias, Rotary, ScoreRules, Span};
 pub use packed::PreparedWeight;
 pub(crate) use packed::{from_words, to_words};
+pub use pinned_host::HostWords;
 pub(crate) use softmax::probabilities;
 
 use crate::checkpoint::transposed;

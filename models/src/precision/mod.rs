@@ -2,8 +2,8 @@
 
 mod blocks;
 mod codec;
+mod embedding_table;
 mod half_floats;
-mod table;
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,8 +13,8 @@ use thiserror::Error;
 
 pub(crate) use blocks::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, quantise_q4_0, quantise_q8_0};
 pub(crate) use codec::{decode, encode};
+pub use embedding_table::Table;
 pub(crate) use half_floats::f16_to_f32;
-pub use table::Table;
 
 /// Type of the weights of a model's linear layers, convolutions and embeddings. Norms, biases and activations are f32, and
 /// so are sums; only while they are multiplied by a quantised type, activations are rounded to 16 bits by blocks of 32.

@@ -48,7 +48,7 @@ pub struct Executor {
 
 /// Result of one step of a continuous model.
 #[derive(Debug)]
-pub struct Stepped {
+pub struct StepResult {
     /// Progress of the requests; every `Ok` end has passed `check_outputs`.
     pub progress: Vec<Progress>,
     /// Time of the step, microseconds: wall time, or processor time of a model whose steps wait for others.
@@ -56,7 +56,7 @@ pub struct Stepped {
 }
 
 /// Callback for the results of steps; runs on the model's thread.
-type Listener = Box<dyn FnMut(Stepped) + Send>;
+type Listener = Box<dyn FnMut(StepResult) + Send>;
 
 /// Result of one batch.
 #[derive(Debug)]
@@ -193,7 +193,7 @@ impl Executor {
 
     /// Registers the callback for steps; it replaces the previous one. It runs on the model's thread and blocks it, so
     /// it should only forward the result.
-    pub fn listen(&self, listener: impl FnMut(Stepped) + Send + 'static) {
+    pub fn listen(&self, listener: impl FnMut(StepResult) + Send + 'static) {
         self.send(Command::Listen(Box::new(listener)));
     }
 

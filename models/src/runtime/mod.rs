@@ -2,6 +2,7 @@
 //! slices of models.
 
 pub(crate) mod batch;
+pub(crate) mod core_share;
 pub(crate) mod cores;
 pub(crate) mod datatype;
 pub(crate) mod executor;
@@ -9,7 +10,6 @@ pub(crate) mod extent;
 pub(crate) mod hidden_states;
 pub(crate) mod loaded;
 pub(crate) mod model;
-pub(crate) mod pace;
 pub(crate) mod sample_request;
 pub(crate) mod slice;
 pub(crate) mod tensor;

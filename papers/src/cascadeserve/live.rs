@@ -20,10 +20,10 @@ use kaskade_app::config::App;
 use kaskade_app::data::Samples;
 use kaskade_app::family::Family;
 use kaskade_app::load::arrivals::{self, Arrivals};
-use kaskade_app::load::drive::{self, Target};
+use kaskade_app::load::generator::{self, Target};
 use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::measure::Profiler;
-use kaskade_app::measure::served::RecordingTarget;
+use kaskade_app::measure::serving_overhead::RecordingTarget;
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
@@ -172,7 +172,7 @@ impl Bench {
             let before = Times::now();
             let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
             let found = self.serve(plan, RecordingTarget::new, async |target, record| {
-                drive::open_loop(target, drive::paced(arrivals), WARM_UP, record).await
+                generator::open_loop(target, generator::paced(arrivals), WARM_UP, record).await
             })?;
             tried += 1;
             let share = before

@@ -4,7 +4,7 @@
 //! variants. The distance between the two at an accuracy bounds the gain of planning.
 
 use kaskade_planners::gears::Cascade;
-use kaskade_policy::fit::batch_latency_s;
+use kaskade_policy::linear_fit::batch_latency_s;
 use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// Largest batch of the planners.

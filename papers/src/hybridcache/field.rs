@@ -1,7 +1,7 @@
 //! A load on the paper's machine, by every mode, and what is computed from such runs.
 
 use anyhow::Context as _;
-use kaskade_simulator::offload::{Hardware, Load, Machine, Mode, Outcome, Setup, Shape};
+use kaskade_simulator::offload::{Hardware, Load, Machine, Mode, OffloadOutcome, Setup, Shape};
 
 /// Tokens of a block: vLLM's, which the paper extends.
 pub(super) const BLOCK_TOKENS: usize = 16;
@@ -18,7 +18,7 @@ pub(super) struct Run {
     /// How the engine was set up.
     pub(super) setup: Setup,
     /// How it went.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: OffloadOutcome,
 }
 
 impl Run {

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::placement::{
-    Channel, Channels, Fleet, Goal, Placed, PlacementOptions, Route, plan_placement,
+    Channel, Channels, Fleet, Goal, Placement, PlacementOptions, Route, plan_placement,
 };
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::energy::EnergyModel;
@@ -123,7 +123,7 @@ impl Judged {
 #[derive(Debug, Clone)]
 pub(super) struct Deployed {
     /// The placement.
-    pub(super) placed: Placed,
+    pub(super) placed: Placement,
     /// How long that took.
     pub(super) took: Took,
 }
@@ -237,7 +237,7 @@ impl Field {
     ///
     /// # Errors
     /// When the plan cannot be simulated.
-    pub(super) fn play(&self, placed: &Placed, qps: f64) -> anyhow::Result<Report> {
+    pub(super) fn play(&self, placed: &Placement, qps: f64) -> anyhow::Result<Report> {
         let device = &self.family.device;
         let request_s = network_s(self.family.request_bytes);
         let config = SimConfig {
@@ -261,7 +261,7 @@ impl Field {
     }
 
     /// The simulator's hops all take equally long: as long as the largest thing that this placement sends takes over the network.
-    fn hop_s(&self, placed: &Placed) -> f64 {
+    fn hop_s(&self, placed: &Placement) -> f64 {
         let hidden = self.family.hidden_bytes();
         let cut = placed.models.iter().filter(|model| model.partitions > 1);
         let largest = cut.filter_map(|model| hidden.get(&model.variant).copied());
@@ -272,7 +272,7 @@ impl Field {
     ///
     /// # Errors
     /// When the plan cannot be simulated.
-    pub(super) fn sustained_qps(&self, placed: &Placed) -> anyhow::Result<f64> {
+    pub(super) fn sustained_qps(&self, placed: &Placement) -> anyhow::Result<f64> {
         let (mut low, mut high) = (0.0, 1.3 * placed.qps);
         for _ in 0..HALVINGS {
             let middle = f64::midpoint(low, high);
@@ -304,7 +304,7 @@ pub(super) fn joules(report: &Report) -> f64 {
 }
 
 /// Models that a request runs on, on average.
-pub(super) fn hops(report: &Report, placed: &Placed) -> f64 {
+pub(super) fn hops(report: &Report, placed: &Placement) -> f64 {
     let runs = |name: &str| {
         let found = report.variants.iter().find(|variant| variant.name == name);
         found.map_or(0, |variant| variant.runs)

@@ -14,9 +14,9 @@ use kaskade_app::config::App;
 use kaskade_app::data::Samples;
 use kaskade_app::family::Family;
 use kaskade_app::load::arrivals::{Arrivals, Spacing};
-use kaskade_app::load::drive;
-use kaskade_app::load::questions::{Questions, Set};
+use kaskade_app::load::generator;
 use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::load::requests::{Questions, Set};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::planning::{self, initial};
 use kaskade_app::report::progress::say;
@@ -153,9 +153,9 @@ impl Bench {
         let arrivals = Arrivals::generated(Spacing::Poisson, qps, WARM_UP + self.length, self.seed);
         let mut meter = Meter::of(self.app.device, &(&self.app.power).into())?;
         let begun = meter.begin();
-        let run = drive::open_loop(
+        let run = generator::open_loop(
             Arc::clone(&target),
-            drive::paced(arrivals),
+            generator::paced(arrivals),
             WARM_UP,
             Arc::clone(&record),
         );

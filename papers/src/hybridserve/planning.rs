@@ -6,7 +6,7 @@ use kaskade_app::report::progress::Progress;
 use kaskade_app::report::units;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
-    Goal, Placed, PlacementError, PlacementOptions, Proof, judge, plan_placement,
+    Goal, Placement, PlacementError, PlacementOptions, Proof, exact_reference, plan_placement,
 };
 use kaskade_policy::plan::Plan;
 
@@ -210,7 +210,7 @@ impl Small {
         };
         self.tried += 1;
         self.optimal += u32::from(placed.proof == Proof::Optimal);
-        let judged = judge::by_program(
+        let judged = exact_reference::solve_exactly(
             &field.profile,
             &placed,
             &options,
@@ -299,10 +299,11 @@ pub(super) fn judged(quiet: bool, found: &mut Reproduction) -> anyhow::Result<()
 /// Our transfers over those of `HiGHS`; `None` where it finds no placement in its time.
 fn beside_highs(
     made: &SyntheticFamily,
-    placed: &Placed,
+    placed: &Placement,
     options: &PlacementOptions,
 ) -> anyhow::Result<Option<f64>> {
-    let judged = judge::by_program(&made.profile, placed, options, Solver::Highs, Some(JUDGE), None)?;
+    let judged =
+        exact_reference::solve_exactly(&made.profile, placed, options, Solver::Highs, Some(JUDGE), None)?;
     let theirs = judged.overhead_s.ok();
     Ok(theirs.map(|theirs| placed.overhead_s / theirs.max(f64::MIN_POSITIVE)))
 }

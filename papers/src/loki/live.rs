@@ -21,7 +21,7 @@ use kaskade_app::config::App;
 use kaskade_app::config::pipeline::{AllocatorRule, Late, PipelineRule};
 use kaskade_app::data::scenes::Scenes;
 use kaskade_app::family::Family;
-use kaskade_app::measure::tree::{Measured, TreePlan};
+use kaskade_app::measure::pipeline::{Measured, TreePlan};
 use kaskade_app::planning::allocator;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::{self, units};

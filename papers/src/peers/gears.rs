@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use kaskade_planners::gears::{
-    Ablation, BatchingChoice, Cascade, Context, Decision, Evaluate, GearError, GearOptions, GearPlan, Group,
-    ModelSet, Models, Outcome, join, plan_gears_by, plan_gears_with,
+    Ablation, BatchingChoice, Cascade, Context, Decision, Evaluate, GearError, GearOptions, GearOutcome,
+    GearPlan, Group, ModelSet, Models, join, plan_gears_by, plan_gears_with,
 };
 use kaskade_policy::plan::{LoadRange, Slo};
 use kaskade_policy::profile::Profile;
@@ -145,7 +145,7 @@ fn switched<E: Evaluate>(
         .fold(ModelSet::default(), |set, group| set.union(group.hosted));
     let mut pareto_cascades: Vec<Cascade> = hosted.iter().map(|variant| single(profile, variant)).collect();
     pareto_cascades.sort_by(|a, b| a.accuracy.total_cmp(&b.accuracy));
-    let mut outcomes: Vec<Vec<Outcome>> = Vec::new();
+    let mut outcomes: Vec<Vec<GearOutcome>> = Vec::new();
     for load in context.ranges().to_vec() {
         let mut row = Vec::new();
         for cascade in &pareto_cascades {
@@ -165,7 +165,7 @@ fn switched<E: Evaluate>(
         }
     };
     let chosen = |level: &usize| pareto_cascades.get(*level).cloned();
-    let outcome = |(row, level): (&Vec<Outcome>, &usize)| {
+    let outcome = |(row, level): (&Vec<GearOutcome>, &usize)| {
         row.get(*level).map(|outcome| BatchingChoice {
             min_queue: 1,
             outcome: *outcome,
@@ -180,8 +180,8 @@ fn switched<E: Evaluate>(
 }
 
 /// The highest level that holds the objective, or the fastest of all.
-fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
-    let holds = |outcome: &Outcome| outcome.keeps_up && outcome.p95_us <= slo_us;
+fn most_accurate(row: &[GearOutcome], slo_us: u64) -> usize {
+    let holds = |outcome: &GearOutcome| outcome.keeps_up && outcome.p95_us <= slo_us;
     let fastest = row
         .iter()
         .enumerate()
@@ -195,7 +195,7 @@ fn most_accurate(row: &[Outcome], slo_us: u64) -> usize {
 fn cheapest<E: Evaluate>(
     context: &Context<'_, E>,
     pareto_cascades: &[Cascade],
-    outcomes: &[Vec<Outcome>],
+    outcomes: &[Vec<GearOutcome>],
     at_least: f64,
 ) -> Option<Vec<usize>> {
     context.fastest(pareto_cascades, at_least, |range, cascade| {

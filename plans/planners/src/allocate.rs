@@ -14,12 +14,12 @@ mod batches;
 mod columns;
 mod emit;
 mod error;
+mod exact_program;
 mod fewest;
 mod flow;
 mod hull;
 mod instances;
 mod options;
-mod paper;
 mod paths;
 mod round;
 mod scale;
@@ -237,7 +237,7 @@ impl Allocator {
     pub fn exact_accuracy(&self, demand_qps: f64, workers: u32) -> Result<f64, AllocateError> {
         let paths = self.all_paths()?;
         let solver = self.options.solver;
-        Ok(paper::accuracy(
+        Ok(exact_program::accuracy(
             &self.pipeline,
             &paths,
             demand_qps,

@@ -10,8 +10,8 @@ use thiserror::Error;
 use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Passed, Tested, held_out};
 use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
 use crate::thresholds::{
-    Baseline, CostBasis, Exits, Family, FamilyError, Frontier, Minimise, NonInferiorityTest, Outcome, Point,
-    Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
+    Baseline, CascadeOutcome, CostBasis, Exits, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
+    Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
 };
 use kaskade_policy::confidence::deferral::DeferralScore;
 use kaskade_policy::invalid::Invalid;
@@ -275,7 +275,7 @@ struct Chosen {
     dropped: Vec<Dropped>,
     skips: Skips,
     /// What to expect of it: on the certification part if it is certified, else on all validation samples.
-    outcome: Outcome,
+    outcome: CascadeOutcome,
     /// Its certificate and the certification part.
     certified: Option<(Certificate, Family)>,
     tested: Option<Tested>,
@@ -385,7 +385,11 @@ fn given(family: &Family, thresholds: &[f64]) -> Pruned {
 }
 
 /// Adds skips where they help; `accepts` receives the result of a split and the accuracy without it.
-fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcome, f64) -> bool) -> Chosen {
+fn with_skips(
+    pruned: Pruned,
+    options: &CascadeOptions,
+    accepts: impl Fn(&CascadeOutcome, f64) -> bool,
+) -> Chosen {
     let plain = pruned.point.accuracy;
     let skips = add_skips(&pruned.family, &pruned.point.thresholds, |outcome| {
         options.skips && accepts(outcome, plain)
@@ -402,7 +406,7 @@ fn with_skips(pruned: Pruned, options: &CascadeOptions, accepts: impl Fn(&Outcom
     }
 }
 
-fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Outcome) -> Estimates {
+fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &CascadeOutcome) -> Estimates {
     let largest = largest_index(whole);
     let shares = outcome.reach.iter().zip(&outcome.answered);
     Estimates {

@@ -10,7 +10,7 @@ use kaskade_policy::confidence::deferral::DeferralScore;
 use crate::deferral;
 use crate::forecast::{Against, Forecast, forecasts};
 use crate::pareto::{Place, pareto_front};
-use crate::thresholds::{Family, Outcome, Point, Scoring, evaluate, threshold_exits};
+use crate::thresholds::{CascadeOutcome, Family, Point, Scoring, evaluate, threshold_exits};
 
 /// A subset of a family, with the values of its scores in place of confidences.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +34,7 @@ pub struct EnvelopeCascade {
 
 impl EnvelopeCascade {
     /// Returns what it does on the samples of another family that has its variants.
-    pub fn outcome(&self, family: &Family) -> Outcome {
+    pub fn outcome(&self, family: &Family) -> CascadeOutcome {
         let names: Vec<&str> = self.variants.iter().map(String::as_str).collect();
         let scored = family.of_variants(&names).scored(&self.scores);
         evaluate(&scored, &threshold_exits(&self.point.thresholds))

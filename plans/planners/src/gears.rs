@@ -4,12 +4,12 @@
 //! |---|---|
 //! | [`planner`](plan_gears) | Algorithm 1: the submodules in order, with backtracking on violations |
 //! | [`search`](Cascade) | SP1: the cascades to choose from |
-//! | `models`, `set` | the family by index: run times and sizes; sets of models |
+//! | `model_costs`, `model_set` | the family by index: run times and sizes; sets of models |
 //! | `guaranteed` | the cascades of a plan with a guarantee: those that are certified together |
 //! | `workload` | SP2: a cascade for every range of load |
 //! | `served` | share of requests that each range's gear serves, given the shifter |
 //! | `mapping` | SP3: models onto devices |
-//! | `rearrange` | repairs placements after greedy pruning |
+//! | `placement_repair` | repairs placements after greedy pruning |
 //! | `balance` | load over replicas |
 //! | `batching` | SP4: how many requests the first model waits for |
 //! | [`evaluate`](Evaluate) | the planner's interface to the simulator |
@@ -32,14 +32,14 @@ pub mod exhaustive;
 mod fluid;
 mod guaranteed;
 mod mapping;
-mod models;
+mod model_costs;
+mod model_set;
 mod options;
+mod placement_repair;
 mod planner;
 pub mod random;
-mod rearrange;
 mod search;
 mod served;
-mod set;
 mod strategy;
 mod violation;
 mod workload;
@@ -47,13 +47,13 @@ mod workload;
 pub use crate::device::DeviceSpec;
 pub use balance::Group;
 pub use batching::BatchingChoice;
-pub use evaluate::{Evaluate, Outcome, Simulated};
+pub use evaluate::{Evaluate, GearOutcome, Simulated};
 pub use fluid::Fluid;
-pub use models::Models;
+pub use model_costs::Models;
+pub use model_set::ModelSet;
 pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, OptionError, Prior, Weighing};
+pub use placement_repair::join;
 pub use planner::{GearPlan, Unaudited, plan_gears, plan_gears_with};
-pub use rearrange::join;
 pub use search::Cascade;
-pub use set::ModelSet;
 pub use strategy::{Context, Decision, plan_gears_by};
 pub use violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};

@@ -19,7 +19,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`planner`](plan_placement), `search` | Algorithm 3: the combinations in order, and the best placement of the best of them |
-//! | `case` | inputs of the search |
+//! | `inputs` | inputs of the search |
 //! | [`curves`](Curves) | `u`, `w`, `l` and `T` by batch size: lines beside their samples |
 //! | [`flow`](Flow) | `rho_i`, and the shares of requests between models |
 //! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
@@ -30,7 +30,7 @@
 //! | `layout`, `greedy`, `anneal` | a mutable placement, the initial one, and simulated annealing |
 //! | `program` | the integer program |
 //! | `solve` | a placement of one combination: exact if it is small |
-//! | [`judge`] | the integer program alone, as a reference for the search |
+//! | [`exact_reference`] | the integer program alone, as a reference for the search |
 //! | `emit` | builds the plan from a placement |
 //! | `outcome` | the outcome of a placement |
 //! | [`options`](PlacementOptions), [`error`](PlacementError) | options and errors |
@@ -38,16 +38,16 @@
 mod anneal;
 mod bound;
 mod candidates;
-mod case;
 mod channel;
 mod curves;
 mod emit;
 mod error;
+pub mod exact_reference;
 #[cfg(test)]
 mod exhaustive;
 mod flow;
 mod greedy;
-pub mod judge;
+mod inputs;
 mod layout;
 mod max_throughput;
 mod options;
@@ -60,9 +60,9 @@ mod shapes;
 mod solve;
 
 pub use channel::{Channel, Channels, Route, TransferSample};
-pub use curves::{Curves, Fitted};
+pub use curves::{CurveFit, Curves};
 pub use error::{Figure, PlacementError};
 pub use flow::{Flow, FlowEdge, flow};
-pub use options::{Assumed, Effort, Fleet, Goal, PlacementOptions};
-pub use outcome::{DeviceLoad, Placed, PlacedModel, Proof, Shapes};
+pub use options::{Assumptions, Effort, Fleet, Goal, PlacementOptions};
+pub use outcome::{DeviceLoad, PlacedModel, Placement, Proof, Shapes};
 pub use planner::plan_placement;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::thresholds::{Band, Exits, Family, Frontier, Outcome, Point, evaluate, threshold_exits};
+use crate::thresholds::{Band, CascadeOutcome, Exits, Family, Frontier, Point, evaluate, threshold_exits};
 
 /// A variant that was left out, and why.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -159,14 +159,18 @@ pub struct Skips {
     /// The exits with it.
     pub exits: Exits,
     /// What they do on the validation set.
-    pub outcome: Outcome,
+    pub outcome: CascadeOutcome,
     /// All that were tried, the plain cascade first.
     pub tried: Vec<Tried>,
 }
 
 /// Tries skip connections: the lowest confidences go to the largest variant, those just under the threshold to the next
 /// (Algorithm 2, step 5). Takes the split of least energy that is accepted, if it needs less than the plain cascade.
-pub(crate) fn add_skips(family: &Family, thresholds: &[f64], accepts: impl Fn(&Outcome) -> bool) -> Skips {
+pub(crate) fn add_skips(
+    family: &Family,
+    thresholds: &[f64],
+    accepts: impl Fn(&CascadeOutcome) -> bool,
+) -> Skips {
     let plain = threshold_exits(thresholds);
     let outcome = evaluate(family, &plain);
     let mut taken = Skips {
@@ -194,7 +198,7 @@ pub(crate) fn add_skips(family: &Family, thresholds: &[f64], accepts: impl Fn(&O
     taken
 }
 
-fn tried(split: Split, outcome: &Outcome) -> Tried {
+fn tried(split: Split, outcome: &CascadeOutcome) -> Tried {
     Tried {
         split,
         accuracy: outcome.accuracy,

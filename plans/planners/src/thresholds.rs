@@ -26,7 +26,7 @@ mod sampled;
 pub(crate) mod synthetic;
 mod table;
 
-pub use evaluate::{Band, Exits, Outcome, evaluate, threshold_exits};
+pub use evaluate::{Band, CascadeOutcome, Exits, evaluate, threshold_exits};
 pub use family::{Column, CostBasis, Family, FamilyError, Minimise};
 pub use named::{Baseline, NonInferiorityTest, Paired, alone};
 pub(crate) use named::{accuracy_preserving, energy_optimising};

@@ -1,10 +1,10 @@
 //! Measurements that workers and ingresses report to planners: peaks of the load and run times of variants.
 
 mod periods;
-mod rise;
+mod trend;
 
 pub use periods::Periods;
-pub use rise::Rise;
+pub use trend::Rise;
 
 /// What a variant ran, over all its replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

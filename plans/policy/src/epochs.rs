@@ -11,7 +11,7 @@ pub fn next(stored: Option<u64>, known: u64) -> u64 {
 
 /// What the store holds, compared with the running plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Found {
+pub struct StoreContent {
     /// The stored epoch; `None` if the store is empty.
     pub stored: Option<u64>,
     /// The running epoch; `None` before the first plan.
@@ -40,7 +40,7 @@ pub enum Step {
 /// Another plan under the running epoch was written without knowledge of it: the running plan is restored under the next epoch, so
 /// that no two processes run different plans under one epoch. Restoring is a compare-and-set, so of several processes that restore,
 /// one writes at a time, and the newest epoch remains.
-pub fn step(found: Found) -> Step {
+pub fn step(found: StoreContent) -> Step {
     match (found.running, found.stored) {
         (None, None) => Step::Keep,
         (None, Some(_)) => Step::Adopt,
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     fn found(running: Option<u64>, stored: Option<u64>, same_plan: bool) -> Step {
-        step(Found {
+        step(StoreContent {
             stored,
             running,
             same_plan,
@@ -111,7 +111,7 @@ mod tests {
             let rounds = (0..4 * starts.len()).map(|at| at % starts.len());
             for at in order.into_iter().filter(|at| *at < starts.len()).chain(rounds) {
                 let (running, plan) = processes[at];
-                let found = Found {
+                let found = StoreContent {
                     stored: store.map(|(epoch, _)| epoch),
                     running: Some(running),
                     same_plan: store.is_some_and(|(_, stored)| stored == plan),

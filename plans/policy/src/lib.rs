@@ -19,7 +19,7 @@
 //! | [`run_time`] | how long a batch will take, learned while serving |
 //! | [`device_queue`] | the queue for a device that runs one batch at a time |
 //! | [`vote`] | the answer of an ensemble |
-//! | [`gather`] | the branches of a pipeline's request, gathered into one reply |
+//! | [`fan_in`] | the branches of a pipeline's request, gathered into one reply |
 //! | [`ledger`] | accepted requests: one terminal reply each |
 //! | [`redelivery`] | whether a durable request that failed is retried or given up |
 //! | [`stream_offset`] | position of a reader in a stream of partial answers |
@@ -37,11 +37,11 @@
 //! | [`sharding`] | how many threads move the messages of a process |
 //! | [`shifting`] | the gear for a measured load |
 //! | [`drift`] | whether the load still is what the plan was made for |
-//! | [`texts`] | how texts are compared with right ones |
+//! | [`text_metrics`] | how texts are compared with right ones |
 //! | [`certificate_monitor`] | whether the inputs still are what the plan's certificates were proven on |
 //! | [`remote`] | models behind endpoints: circuit breaker, retries, prices |
 //! | [`energy`] | energy in joules, if known |
-//! | [`fit`] | straight lines through measurements |
+//! | [`linear_fit`] | straight lines through measurements |
 //! | [`hybrid_cache`] | the cache of a language model: keys and values, or activations; blocks, mini-batches, admission |
 
 pub mod admission;
@@ -56,11 +56,11 @@ pub mod device_queue;
 pub mod drift;
 pub mod energy;
 pub mod epochs;
-pub mod fit;
-pub mod gather;
+pub mod fan_in;
 pub mod hybrid_cache;
 pub mod invalid;
 pub mod ledger;
+pub mod linear_fit;
 pub mod liveness;
 pub mod load_retry;
 pub mod partition;
@@ -79,7 +79,7 @@ pub mod sharding;
 pub mod shifting;
 pub mod slack;
 pub mod stream_offset;
-pub mod texts;
+pub mod text_metrics;
 pub mod vote;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::confidence::{Calibration, Estimator};
 use crate::invalid::{self, FileError};
 use crate::remote::price::CostSource;
-use crate::texts::TextComparison;
+use crate::text_metrics::TextComparison;
 pub use hop::{HopAtRate, HopTime};
 pub use scored::StageConfidences;
 pub use spread::LatencySpread;

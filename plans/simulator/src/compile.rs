@@ -1,9 +1,9 @@
 //! Compiles a plan and a profile for the engine: names become numbers.
 
 use super::config::{SimConfig, SimError};
-use super::copies::Copies;
+use super::fan_out::Copies;
 use super::names::{Ballot, Names, Stages};
-use super::world::World;
+use super::run_tables::World;
 use kaskade_policy::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Sharing, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::routing::{self, Route};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::copies::Copies;
+use super::fan_out::Copies;
 use kaskade_policy::admission::AdmissionConfig;
 use kaskade_policy::energy::EnergyModel;
 use kaskade_policy::invalid::Invalid;

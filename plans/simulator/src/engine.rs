@@ -21,13 +21,13 @@ use super::control::Control;
 use super::epochs::Epochs;
 use super::events::{Agenda, Event, Hop, NEVER, ON_ARRIVAL, Task};
 use super::fleet::{Fleet, Health};
-use super::flights::{Flight, Flights};
 use super::hop_times::HopTimes;
+use super::in_flight::{Flight, RequestSlab};
 use super::observer::{Loss, Observer};
 use super::replan::Replanning;
 use super::report::Report;
+use super::run_tables::World;
 use super::simulator::Simulator;
-use super::world::World;
 use kaskade_policy::admission::Admission;
 use kaskade_policy::routing::{self, Destination};
 
@@ -39,7 +39,7 @@ pub(super) struct Engine<'a, O> {
     pub(super) observer: &'a mut O,
     pub(super) now: u64,
     pub(super) agenda: Agenda,
-    pub(super) flights: Flights,
+    pub(super) flights: RequestSlab,
     pub(super) branches: Branches,
     pub(super) paths: Paths,
     pub(super) fleet: Fleet,
@@ -93,7 +93,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             observer,
             now: 0,
             agenda: Agenda::default(),
-            flights: Flights::default(),
+            flights: RequestSlab::default(),
             branches: Branches::default(),
             paths: Paths::default(),
             fleet,

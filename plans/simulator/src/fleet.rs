@@ -3,7 +3,7 @@
 use super::config::SimConfig;
 use super::contention::DeviceContention;
 use super::events::{NEVER, Task};
-use super::world::{KnownReplica, World};
+use super::run_tables::{KnownReplica, World};
 use kaskade_policy::batching::BatchQueue;
 use kaskade_policy::device_queue::DeviceQueue;
 use kaskade_policy::plan::{Batching, Sharing};

@@ -5,7 +5,7 @@
 //! sample `n mod samples`, and is routed by this sample's recorded confidence.
 //!
 //! Assumptions:
-//! - A batch takes what the profile measured for its size ([`kaskade_policy::fit::batch_latency_s`]); a partition takes its part of
+//! - A batch takes what the profile measured for its size ([`kaskade_policy::linear_fit::batch_latency_s`]); a partition takes its part of
 //!   that. Replicas that share a device [concurrently](kaskade_policy::plan::Sharing::Concurrent) do not slow each other down, unless
 //!   [`SimConfig::contention`] is set.
 //! - A request joins a queue one hop after it was forwarded, and its replica is chosen at that time. All hops
@@ -38,24 +38,24 @@ mod config;
 mod contention;
 mod control;
 mod controller;
-mod copies;
 mod engine;
 mod epochs;
 mod events;
+mod fan_out;
 mod fleet;
-mod flights;
 mod histogram;
 mod hop_times;
+mod in_flight;
 mod names;
 mod observer;
 pub mod offload;
 mod replan;
 mod report;
+mod run_tables;
 mod run_times;
 mod simulator;
 mod timeline;
 pub mod trace;
-mod world;
 
 pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError, Spare};
 pub use controller::{Controller, Factor, Observation, ReplicaObservation, VariantRuns};

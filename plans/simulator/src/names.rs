@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::config::{SimConfig, SimError};
-use super::copies::Copies;
-use super::world::{self, World};
+use super::fan_out::Copies;
+use super::run_tables::{self, World};
 use kaskade_policy::plan::{Child, Edge, Exit, Gear, Plan, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::vote::{self, Vote};
@@ -72,7 +72,7 @@ impl<'a> Names<'a> {
     }
 
     pub(super) fn validation(&self, variant: &str) -> Result<&'a Validation, SimError> {
-        let validation = &world::profiled(self.profile, variant)?.validation;
+        let validation = &run_tables::profiled(self.profile, variant)?.validation;
         let found = validation
             .confidences
             .len()
@@ -123,7 +123,10 @@ impl<'a> Stages<'a> {
         let Some((_, stage)) = self.stage(&edge.stage) else {
             return 0;
         };
-        let kind = (self.names.variant(&stage.variant), world::slice(stage.partition));
+        let kind = (
+            self.names.variant(&stage.variant),
+            run_tables::slice(stage.partition),
+        );
         self.names.world.kinds.find(&kind).unwrap_or_default()
     }
 

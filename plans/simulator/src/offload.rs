@@ -31,7 +31,7 @@ pub use hardware::{Forward, Hardware, Sampled};
 pub use kaskade_policy::hybrid_cache::Traffic;
 pub use pass::{Course, LayerWork, Weights, walk};
 pub use published::ConfigError;
-pub use run::{Outcome, RunError};
+pub use run::{OffloadOutcome, RunError};
 pub use setup::{Arena, Load, Mode, Setup, SetupError};
 pub use shape::{BadShape, Shape};
 

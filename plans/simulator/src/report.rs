@@ -7,7 +7,7 @@ use super::config::{Power, SimConfig};
 use super::fleet::Fleet;
 use super::histogram::LatencyHistogram;
 use super::observer::Loss;
-use super::world::World;
+use super::run_tables::World;
 use kaskade_policy::energy;
 
 /// The results of a simulation. Every request is answered, expired, dropped, refused or failed, and none twice.

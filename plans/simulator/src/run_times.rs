@@ -1,7 +1,7 @@
 //! How long the batches of a replica run, by size.
 
 use super::config::SimError;
-use kaskade_policy::fit;
+use kaskade_policy::linear_fit;
 use kaskade_policy::profile::{BatchCost, LatencySpread, VariantProfile};
 
 /// Batch sizes whose times are precomputed; larger ones are rare and computed on demand.
@@ -68,13 +68,14 @@ impl RunTimes {
 
     fn estimate(&self, batch: u32) -> Option<Cost> {
         let parts = f64::from(self.parts);
-        let latency_s = fit::batch_latency_s(&self.costs, batch)? / parts;
-        let energy_j = fit::batch_energy_j(&self.costs, batch).map_or(f64::NAN, |joules| joules / parts);
+        let latency_s = linear_fit::batch_latency_s(&self.costs, batch)? / parts;
+        let energy_j =
+            linear_fit::batch_energy_j(&self.costs, batch).map_or(f64::NAN, |joules| joules / parts);
         Some(Cost {
             run_us: ((latency_s * 1e6).round() as u64).max(1),
-            spread: fit::batch_spread(&self.costs, batch),
+            spread: linear_fit::batch_spread(&self.costs, batch),
             energy_j,
-            kernel: fit::batch_utilisation(&self.costs, batch).unwrap_or(1.0),
+            kernel: linear_fit::batch_utilisation(&self.costs, batch).unwrap_or(1.0),
         })
     }
 }

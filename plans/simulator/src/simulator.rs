@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::compile::Compiled;
 use super::config::{self, SimConfig, SimError};
 use super::control::IndexedReplicaEvent;
-use super::world::World;
+use super::run_tables::World;
 
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;

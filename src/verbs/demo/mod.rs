@@ -24,7 +24,7 @@ use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::Address;
 use kaskade_app::data::Samples;
-use kaskade_app::data::grading::Grading;
+use kaskade_app::data::text_metric::Grading;
 use kaskade_app::family::Family;
 use kaskade_app::measure::cost::Effort;
 use kaskade_app::measure::{self, Judge};
@@ -32,7 +32,7 @@ use kaskade_app::planning::{cascade, initial};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::{self, units};
-use kaskade_policy::fit;
+use kaskade_policy::linear_fit;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use mode::Mode;
@@ -225,7 +225,7 @@ fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> an
                 name: member.name.clone(),
                 parameters: profiled.parameters,
                 accuracy: right as f64 / test.len() as f64,
-                joules_per_request: fit::per_request(&profiled.costs, batch, |cost| cost.energy_j),
+                joules_per_request: linear_fit::per_request(&profiled.costs, batch, |cost| cost.energy_j),
             })
         });
     variants.collect()

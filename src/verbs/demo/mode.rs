@@ -9,9 +9,9 @@ use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
 use kaskade_app::data::Samples;
 use kaskade_app::family::Family;
-use kaskade_app::load::drive::{self, Until};
-use kaskade_app::load::questions::{Questions, Set};
+use kaskade_app::load::generator::{self, Until};
 use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::load::requests::{Questions, Set};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::units;
@@ -108,7 +108,7 @@ async fn ask(
         let asked = Arc::new(asked);
         let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
         let (sent, none) = (Until::Sent(requests), Duration::ZERO);
-        let run = drive::closed_loop(Arc::clone(&asked), CLIENTS, sent, none, Arc::clone(&record));
+        let run = generator::closed_loop(Arc::clone(&asked), CLIENTS, sent, none, Arc::clone(&record));
         anyhow::Ok((asked, record, run))
     };
     let (.., warm_up) = run(WARM_UP)?;

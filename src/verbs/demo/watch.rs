@@ -18,7 +18,7 @@ use kaskade_app::data::Samples;
 use kaskade_app::family::Family;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::{Service, gateway};
-use kaskade_policy::fit;
+use kaskade_policy::linear_fit;
 use kaskade_policy::plan::{LoadRange, Plan};
 use kaskade_policy::profile::Profile;
 use serde_json::json;
@@ -53,8 +53,8 @@ impl Wave {
     /// Returns a load that the machine on which a family was profiled can answer, even if every request passes every variant.
     pub(super) fn of(profile: &Profile) -> Self {
         let variants = profile.variants.iter();
-        let latencies =
-            variants.filter_map(|variant| fit::per_request(&variant.costs, 1, |cost| Some(cost.latency_s)));
+        let latencies = variants
+            .filter_map(|variant| linear_fit::per_request(&variant.costs, 1, |cost| Some(cost.latency_s)));
         Self::within(latencies.sum())
     }
 

@@ -9,7 +9,9 @@ use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_policy::hybrid_cache::{BlockCounts, allocate};
 use kaskade_simulator::offload::decoders as stated;
-use kaskade_simulator::offload::{Arena, Hardware, Load, Machine, Mode, Outcome, Setup, Shape, Traffic};
+use kaskade_simulator::offload::{
+    Arena, Hardware, Load, Machine, Mode, OffloadOutcome, Setup, Shape, Traffic,
+};
 use serde::Serialize;
 
 use crate::output;
@@ -126,7 +128,7 @@ struct Planned {
 }
 
 impl Planned {
-    fn of(setup: &Setup, outcome: &Outcome) -> Self {
+    fn of(setup: &Setup, outcome: &OffloadOutcome) -> Self {
         let mut traffic = outcome.prefill.traffic;
         traffic += outcome.decode.traffic;
         Self {

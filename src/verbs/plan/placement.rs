@@ -21,7 +21,7 @@ use kaskade_planners::cascade::Objective;
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
-    Assumed, Channels, Effort, Fleet, Goal, Placed, PlacementOptions, plan_placement,
+    Assumptions, Channels, Effort, Fleet, Goal, Placement, PlacementOptions, plan_placement,
 };
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::Plan;
@@ -218,7 +218,7 @@ struct Report<'a> {
     overhead_per_request_s: f64,
     devices_used: usize,
     #[serde(flatten)]
-    placed: &'a Placed,
+    placed: &'a Placement,
 }
 
 /// Plans, writes and prints.
@@ -263,7 +263,7 @@ fn place(
     cascade: &Plan,
     options: &PlacementOptions,
     quiet: bool,
-) -> anyhow::Result<(Placed, Duration)> {
+) -> anyhow::Result<(Placement, Duration)> {
     let progress = Progress::begin("plan placement", 1, quiet);
     let work = || progress::timed(|| plan_placement(profile, cascade, options));
     let (placed, took) = progress::while_saying("plan placement: searching", quiet, work);
@@ -316,7 +316,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
     options.utilisation = args.utilisation;
     options.max_partitions = args.max_partitions;
     options.batch = args.period.unwrap_or(options.batch);
-    options.assumed = Assumed {
+    options.assumed = Assumptions {
         bytes_per_parameter: args.bytes_per_weight,
         whole_device: args.whole_device,
     };

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kaskade_actors::plan::store::HistoryEntry;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
-use kaskade_app::deploy::{DeployError, Deployment, Progress, Written};
+use kaskade_app::deploy::{AppliedPlan, DeployError, Deployment, Progress};
 use kaskade_app::planning::initial;
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
@@ -252,7 +252,7 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
 /// Waits for a written plan as asked, and prints the outcome.
 async fn finish(
     deployment: &mut Deployment,
-    written: Written,
+    written: AppliedPlan,
     older: Option<u64>,
     wait: &Waiting,
 ) -> anyhow::Result<()> {
@@ -280,7 +280,7 @@ async fn finish(
     output::print(&done)
 }
 
-fn stored(written: Written, older: Option<u64>) -> String {
+fn stored(written: AppliedPlan, older: Option<u64>) -> String {
     let replaced = written
         .replaced
         .map_or_else(String::new, |epoch| format!(", after epoch {epoch}"));
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn the_outcome_names_the_epochs() {
-        let written = Written {
+        let written = AppliedPlan {
             epoch: 8,
             replaced: Some(7),
         };

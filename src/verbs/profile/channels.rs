@@ -12,7 +12,7 @@ use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::{self, units};
 use kaskade_app::serving;
 use kaskade_planners::placement::{Channel, Channels};
-use kaskade_policy::fit::LinearFit;
+use kaskade_policy::linear_fit::LinearFit;
 
 use crate::args::Overwrite;
 use crate::output;

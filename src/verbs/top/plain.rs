@@ -5,7 +5,7 @@ use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::overview::{AppSnapshot, ModelRow, NodeRow};
 
-use crate::verbs::money;
+use crate::money;
 
 pub(super) fn as_text(look: &AppSnapshot) -> String {
     let gear = look

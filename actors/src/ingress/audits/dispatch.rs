@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kaskade_models::Tensor;
 use kaskade_policy::certificate_monitor::{Answer, Audit, LabelCounts, RecentReply, Room};
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use kaskade_policy::plan::Edge;
 
 use super::{BUDGET_US, Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};

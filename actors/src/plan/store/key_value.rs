@@ -12,7 +12,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt};
 use kaskade_policy::plan::Plan;
 
-use super::{HistoryEntry, PlanStore, Plans, StoreError, Stored, encode, epoch_of, read};
+use super::{HistoryEntry, PlanStore, Plans, StoreError, StoredPlan, encode, epoch_of, read};
 use crate::bus::{Bus, replication};
 use crate::subjects::App;
 
@@ -184,12 +184,12 @@ fn epoch_in(entry: &Entry) -> u64 {
     epoch_of(&entry.value, entry.revision)
 }
 
-fn read_entry(entry: &Entry) -> Result<Stored, StoreError> {
+fn read_entry(entry: &Entry) -> Result<StoredPlan, StoreError> {
     read(&entry.value, entry.revision)
 }
 
 impl PlanStore for KeyValueStore {
-    fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
+    fn get(&self) -> BoxFuture<'_, Result<Option<StoredPlan>, StoreError>> {
         async { self.entry().await?.as_ref().map(read_entry).transpose() }.boxed()
     }
 

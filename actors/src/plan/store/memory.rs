@@ -4,7 +4,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use kaskade_policy::plan::Plan;
 
-use super::{HistoryEntry, PlanStore, Plans, StoreError, Stored, encode, epoch_of, read};
+use super::{HistoryEntry, PlanStore, Plans, StoreError, StoredPlan, encode, epoch_of, read};
 use crate::bus::{Bucket, Revision};
 
 /// A plan store in memory. Clones share what they hold.
@@ -49,12 +49,12 @@ fn epoch_in(revision: &Revision) -> u64 {
     epoch_of(&revision.bytes, revision.number)
 }
 
-fn read_revision(revision: &Revision) -> Result<Stored, StoreError> {
+fn read_revision(revision: &Revision) -> Result<StoredPlan, StoreError> {
     read(&revision.bytes, revision.number)
 }
 
 impl PlanStore for MemoryStore {
-    fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>> {
+    fn get(&self) -> BoxFuture<'_, Result<Option<StoredPlan>, StoreError>> {
         let stored = self.0.newest().as_ref().map(read_revision).transpose();
         futures::future::ready(stored).boxed()
     }

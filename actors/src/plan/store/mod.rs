@@ -33,7 +33,7 @@ pub use memory::MemoryStore;
 
 /// A stored plan.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stored {
+pub struct StoredPlan {
     /// The plan.
     pub plan: Plan,
     /// Its epoch; 1 or more.
@@ -44,7 +44,7 @@ pub struct Stored {
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistoryEntry {
     /// The plan and its epoch.
-    pub stored: Stored,
+    pub stored: StoredPlan,
     /// When it was written.
     pub written_at: SystemTime,
 }
@@ -54,7 +54,7 @@ pub trait PlanStore: Send + Sync {
     /// Returns the newest plan; `None` if none was ever written, or the last was deleted.
     ///
     /// Errors: [`StoreError::Malformed`] if the stored value is not a valid plan, [`StoreError::Unreachable`].
-    fn get(&self) -> BoxFuture<'_, Result<Option<Stored>, StoreError>>;
+    fn get(&self) -> BoxFuture<'_, Result<Option<StoredPlan>, StoreError>>;
 
     /// Writes a plan under that epoch, if the newest epoch is still `expected` (`None`: if there is no plan). To store a
     /// new plan, use [`PlanStore::put`], which selects the epoch.
@@ -166,12 +166,12 @@ pub(crate) async fn open_or_wait(bus: &Bus, app: &App) -> Result<Arc<dyn PlanSto
 const STORE_LOOKS: Duration = Duration::from_millis(500);
 
 /// Stream of plans as they are written.
-pub struct Plans(pub(crate) BoxStream<'static, Result<Stored, StoreError>>);
+pub struct Plans(pub(crate) BoxStream<'static, Result<StoredPlan, StoreError>>);
 
 impl Plans {
     /// Returns the next plan, or an error if the written value is not a valid plan, after which more may follow.
     /// `None` when the store is gone.
-    pub async fn next(&mut self) -> Option<Result<Stored, StoreError>> {
+    pub async fn next(&mut self) -> Option<Result<StoredPlan, StoreError>> {
         self.0.next().await
     }
 }
@@ -295,7 +295,7 @@ fn epoch_of(bytes: &[u8], revision: u64) -> u64 {
     head(bytes).map_or(revision, |head| head.epoch)
 }
 
-fn read(bytes: &[u8], revision: u64) -> Result<Stored, StoreError> {
+fn read(bytes: &[u8], revision: u64) -> Result<StoredPlan, StoreError> {
     let (epoch, plan) = match head(bytes) {
         Some(head) => (
             head.epoch,
@@ -304,7 +304,7 @@ fn read(bytes: &[u8], revision: u64) -> Result<Stored, StoreError> {
         None => (revision, serde_json::from_slice(bytes)),
     };
     match plan {
-        Ok(plan) => Ok(Stored { plan, epoch }),
+        Ok(plan) => Ok(StoredPlan { plan, epoch }),
         Err(error) => Err(StoreError::Malformed {
             epoch,
             reason: error.to_string(),

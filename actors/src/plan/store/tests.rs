@@ -162,7 +162,7 @@ async fn a_watch_gives_the_newest_plan_and_then_the_newer_ones() {
         let first = store.put(&plan("first"), None).await.unwrap();
         assert_eq!(
             from_nothing.next().await,
-            Some(Ok(Stored {
+            Some(Ok(StoredPlan {
                 plan: plan("first"),
                 epoch: first
             }))
@@ -207,7 +207,7 @@ async fn what_is_no_plan_is_a_typed_error_and_can_be_written_over() {
         let better = store.put(&plan("better"), Some(newest)).await.unwrap();
         assert_eq!(
             watch.next().await,
-            Some(Ok(Stored {
+            Some(Ok(StoredPlan {
                 plan: plan("better"),
                 epoch: better
             }))

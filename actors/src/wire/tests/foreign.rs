@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use serde_json::json;
 
 use super::super::*;

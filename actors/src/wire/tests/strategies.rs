@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
-use kaskade_policy::gather::Branch;
+use kaskade_policy::fan_in::Branch;
 use kaskade_policy::remote::price::{Cost, CostSource};
 use proptest::collection::{btree_map, vec};
 use proptest::option;

@@ -126,9 +126,9 @@ fn an_order_that_looks_reversed_is_remarked() {
 fn few_samples_are_remarked() {
     let mut profile = profile(true);
     let note = "on so few validation samples (30) may be off by 18 points";
-    assert!(!notes::remarks_on_plan(&profile, false).contains("so few"));
+    assert!(!profile_warnings::remarks_on_plan(&profile, false).contains("so few"));
     profile.samples = 30;
-    assert!(notes::remarks_on_plan(&profile, false).contains(note));
+    assert!(profile_warnings::remarks_on_plan(&profile, false).contains(note));
 }
 
 /// The warning of `profile` was not in the file, and a certificate counts every repeat as a draw.

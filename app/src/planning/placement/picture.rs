@@ -1,13 +1,13 @@
 //! A placement as a drawing.
 
-use kaskade_planners::placement::{DeviceLoad, Placed};
+use kaskade_planners::placement::{DeviceLoad, Placement};
 
 use super::text::bytes;
 use crate::charts::deployment::{Deployment, Device, Edge, Host, Instance, Model};
 use crate::report::units;
 
 /// A placement as it is drawn.
-pub fn of(placed: &Placed) -> Deployment {
+pub fn of(placed: &Placement) -> Deployment {
     let models = placed.models.iter().map(|model| Model {
         name: model.variant.clone(),
         says: vec![
@@ -43,7 +43,7 @@ pub fn of(placed: &Placed) -> Deployment {
 }
 
 /// The devices by worker, in their order.
-fn hosts(placed: &Placed) -> Vec<Host> {
+fn hosts(placed: &Placement) -> Vec<Host> {
     let mut hosts: Vec<Host> = Vec::new();
     for load in &placed.devices {
         let device = device(placed, load);
@@ -58,7 +58,7 @@ fn hosts(placed: &Placed) -> Vec<Host> {
     hosts
 }
 
-fn device(placed: &Placed, load: &DeviceLoad) -> Device {
+fn device(placed: &Placement, load: &DeviceLoad) -> Device {
     let instances = load.instances.iter().filter_map(|id| {
         let replica = placed.plan.placement.iter().find(|replica| replica.id == *id)?;
         let mut models = placed.models.iter();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kaskade_planners::placement::{DeviceLoad, Placed, PlacedModel};
+use kaskade_planners::placement::{DeviceLoad, PlacedModel, Placement};
 
 use crate::report::table::{Align, table};
 use crate::report::units;
@@ -14,7 +14,7 @@ const SHOWN: usize = 24;
 const NAMED: usize = 5;
 
 /// A placement for people.
-pub fn of(placed: &Placed, planning: Duration) -> String {
+pub fn of(placed: &Placement, planning: Duration) -> String {
     let devices = placed.devices.len();
     let parts = [
         format!(
@@ -39,7 +39,7 @@ pub fn of(placed: &Placed, planning: Duration) -> String {
 }
 
 /// Says that the certified list is lost, on a line of its own after a line break, if it is.
-fn not_audited(placed: &Placed) -> String {
+fn not_audited(placed: &Placement) -> String {
     if placed.unaudited.is_empty() {
         return String::new();
     }
@@ -52,7 +52,7 @@ fn not_audited(placed: &Placed) -> String {
 }
 
 /// The cost of a batch on a device, and the number of replicas and partitions.
-fn models(placed: &Placed) -> String {
+fn models(placed: &Placement) -> String {
     let rows = placed.models.iter().map(|model| {
         [
             model.variant.clone(),
@@ -101,7 +101,7 @@ fn fits(model: &PlacedModel) -> String {
     cells.join(" / ")
 }
 
-fn shown(placed: &Placed) -> String {
+fn shown(placed: &Placement) -> String {
     if placed.devices.len() > SHOWN {
         format!("\nthe {SHOWN} busiest of {} devices", placed.devices.len())
     } else {
@@ -109,7 +109,7 @@ fn shown(placed: &Placed) -> String {
     }
 }
 
-fn table_of_devices(placed: &Placed) -> String {
+fn table_of_devices(placed: &Placement) -> String {
     let mut devices: Vec<&DeviceLoad> = placed.devices.iter().collect();
     if devices.len() > SHOWN {
         devices.sort_by(|a, b| b.utilisation.total_cmp(&a.utilisation));
@@ -139,7 +139,7 @@ fn table_of_devices(placed: &Placed) -> String {
 }
 
 /// The instances by name; where there are many of them, how many of each model.
-fn instances(placed: &Placed, device: &DeviceLoad) -> String {
+fn instances(placed: &Placement, device: &DeviceLoad) -> String {
     if device.instances.len() <= NAMED {
         return device.instances.join(" ");
     }
@@ -159,7 +159,7 @@ fn instances(placed: &Placed, device: &DeviceLoad) -> String {
     counted.collect::<Vec<_>>().join(", ")
 }
 
-fn looked(placed: &Placed) -> String {
+fn looked(placed: &Placement) -> String {
     let shapes = &placed.shapes;
     let rest = if shapes.all {
         "all there are"

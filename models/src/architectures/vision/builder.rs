@@ -1,8 +1,8 @@
 //! The builder of a network's [steps](super::steps): it takes their weights from a checkpoint.
 
 use super::groups::GroupedConvolution;
-use super::reduced::{ReducedAttention, ReducedNames};
 use super::separable::SeparableAttention;
+use super::spatial_reduction::{ReducedAttention, ReducedNames};
 use super::steps::{Change, Layer, Step};
 use super::windows::{Places, WindowAttention};
 use crate::architectures::layers::Layers;

@@ -2,7 +2,7 @@
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
-use super::convolved::ConvolvedAttention;
+use super::conv_attention::ConvolvedAttention;
 use super::steps::Layer;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;

@@ -5,14 +5,13 @@
 //! `preprocessor_config.json`, or with that file `image_file`. The size is that of prepared images, else `image_size`, else
 //! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
 
-mod appended;
-mod around;
 pub(super) mod bit;
 pub(super) mod blocks;
 mod builder;
 mod class_token;
+mod concat;
+mod conv_attention;
 pub(super) mod convnext;
-mod convolved;
 pub(super) mod cvt;
 mod dense_steps;
 pub(super) mod densenet;
@@ -23,14 +22,15 @@ pub(super) mod mobilenet;
 pub(super) mod mobilevit;
 pub(super) mod poolformer;
 pub(super) mod pyramid;
-mod reduced;
 pub(super) mod regnet;
 pub(super) mod resnet;
 mod separable;
-mod standardised;
+mod spatial_reduction;
 mod steps;
 pub(super) mod swin;
 pub(super) mod vgg;
+mod weight_standardised;
+mod window_mean;
 mod windows;
 
 use self::builder::Builder;

@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::builder::{Builder, Window};
-use super::reduced::ReducedNames;
+use super::spatial_reduction::ReducedNames;
 use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;

@@ -1,11 +1,11 @@
 //! The steps of networks on images. Matrices are `[images * height * width, channels]`.
 
-use super::appended::appended;
-use super::convolved::ConvolvedAttention;
+use super::concat::appended;
+use super::conv_attention::ConvolvedAttention;
 use super::group_norm::GroupNorm;
 use super::groups::GroupedConvolution;
-use super::reduced::ReducedAttention;
 use super::separable::SeparableAttention;
+use super::spatial_reduction::ReducedAttention;
 use super::windows::{Places, WindowAttention};
 use crate::ops::{Activation, Convolution, Epilogue, Ops, Span};
 

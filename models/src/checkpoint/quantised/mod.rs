@@ -13,8 +13,8 @@ mod blocks;
 mod compressed;
 mod fp8;
 mod gptq;
+mod kaskade;
 mod mxfp4;
-mod own;
 mod packed;
 mod scheme;
 mod stored;
@@ -23,7 +23,7 @@ use serde_json::Value;
 
 use self::adapters::Adapters;
 pub(super) use self::adapters::has_adapters;
-pub(crate) use self::own::Quantisation;
+pub(crate) use self::kaskade::Quantisation;
 pub(crate) use self::scheme::KEY;
 pub(super) use self::scheme::{Part, Scheme};
 use self::scheme::{all_beside, beside, product};

@@ -6,8 +6,8 @@
 
 mod family;
 mod languages;
+mod normalizers;
 mod proto;
-mod steps;
 #[cfg(test)]
 mod tests;
 

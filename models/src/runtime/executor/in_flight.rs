@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use super::clocks::thread_us;
-use super::{Command, Listener, Stepped, call_receiver, failed, panicked};
+use super::{Command, Listener, StepResult, call_receiver, failed, panicked};
 use crate::device::panic_message;
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Progress, check_outputs};
 
@@ -106,7 +106,7 @@ impl InFlight {
 
     fn notify(&mut self, progress: Vec<Progress>, run_us: u64) {
         if let Some(listener) = &mut self.listener {
-            call_receiver(|| listener(Stepped { progress, run_us }));
+            call_receiver(|| listener(StepResult { progress, run_us }));
         }
     }
 }

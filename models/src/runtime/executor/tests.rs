@@ -263,7 +263,7 @@ fn requests_are_read_while_the_model_computes() {
     let build = move || Ok::<_, ModelError>(Box::new(model) as Box<dyn Model>);
     let executor = Executor::spawn("reading", build).unwrap();
     let (send, steps) = channel();
-    executor.listen(move |stepped: Stepped| send.send(stepped.progress).unwrap());
+    executor.listen(move |stepped: StepResult| send.send(stepped.progress).unwrap());
     let submit = |request, value| {
         assert!(executor.submit(request, number(value)));
         assert_eq!(was_read.recv().unwrap().to_bits(), f32::to_bits(value));
@@ -386,7 +386,7 @@ fn a_continuous_model_always_has_a_thread() {
     let executor = Executor::spawn("steps", build).unwrap();
     assert!(executor.is_continuous() && !executor.is_inline());
     let (send, steps) = channel();
-    executor.listen(move |stepped: Stepped| send.send(stepped.progress).unwrap());
+    executor.listen(move |stepped: StepResult| send.send(stepped.progress).unwrap());
     assert!(executor.submit(1, number(1.0)));
     go.send(()).unwrap();
     assert_eq!(steps.recv().unwrap()[0].number, 1);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kaskade_actors::wire::Hop;
-use kaskade_app::measure::served::RecordingTarget;
-use kaskade_policy::fit;
+use kaskade_app::measure::serving_overhead::RecordingTarget;
+use kaskade_policy::linear_fit;
 use kaskade_policy::profile::{BatchCost, LatencySpread};
 
 /// Run times of batches, microseconds, by size. Every request of a batch reports it.
@@ -27,7 +27,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
         .collect();
     let slower: Vec<f64> = served
         .iter()
-        .filter_map(|(batch, latency_s, _)| Some(latency_s / fit::batch_latency_s(profiled, *batch)?))
+        .filter_map(|(batch, latency_s, _)| Some(latency_s / linear_fit::batch_latency_s(profiled, *batch)?))
         .collect();
     let factor = slower.iter().sum::<f64>() / slower.len().max(1) as f64;
     let factor = if factor > 0.0 { factor } else { 1.0 };

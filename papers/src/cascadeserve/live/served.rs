@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use anyhow::Context as _;
-use kaskade_app::measure::served::{gaps, median_gap_s, messages_s};
+use kaskade_app::measure::serving_overhead::{gaps, median_gap_s, messages_s};
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_policy::plan::{Plan, Sharing};

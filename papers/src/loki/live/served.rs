@@ -8,7 +8,7 @@ use kaskade_actors::wire::InferReply;
 use kaskade_app::config::pipeline::AllocatorRule;
 use kaskade_app::data::scenes::{Scenes, Score};
 use kaskade_app::load::arrivals::{self, Arrivals};
-use kaskade_app::load::drive::{self, Target};
+use kaskade_app::load::generator::{self, Target};
 use kaskade_app::load::record::{Outcome, Record};
 use kaskade_app::planning::initial;
 use kaskade_app::serving::{self, Client, Service};
@@ -64,9 +64,9 @@ pub(super) fn run(live: &Live, allocator: &AllocatorRule) -> anyhow::Result<Run>
             }
         })
     };
-    runtime.block_on(drive::open_loop(
+    runtime.block_on(generator::open_loop(
         Arc::clone(&watch),
-        drive::paced(arrivals),
+        generator::paced(arrivals),
         Duration::ZERO,
         record,
     ));

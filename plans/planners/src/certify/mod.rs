@@ -34,7 +34,7 @@ pub use self::held_out::HeldOut;
 pub(crate) use self::held_out::held_out;
 pub(crate) use self::list::{Wired, certified_list, steps};
 pub use self::sequence::Candidate;
-use crate::thresholds::{Family, Outcome, Paired, Scoring};
+use crate::thresholds::{CascadeOutcome, Family, Paired, Scoring};
 
 /// What is to be certified.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -101,7 +101,7 @@ pub struct Certified {
     /// Its proof. The largest variant alone has a loss of 0 by definition and needs none.
     pub certificate: Certificate,
     /// What it does on the certification part.
-    pub outcome: Outcome,
+    pub outcome: CascadeOutcome,
     /// The certification part.
     pub certification: Family,
     /// Cascades tested, and how many passed.
@@ -244,7 +244,7 @@ pub struct Passed {
     /// Its proof.
     pub certificate: Certificate,
     /// What it does on the certification part.
-    pub outcome: Outcome,
+    pub outcome: CascadeOutcome,
 }
 
 /// Returns all cascades that can be certified together, from the largest variant alone to the cheapest; never empty.
@@ -342,7 +342,7 @@ fn check(options: &CertifyOptions) -> Result<(), CertifyError> {
 
 /// The places of a validation set's samples, split in two.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parts {
+pub struct SampleSplit {
     /// The selection part: calibrations are fitted and cascades are chosen on it.
     pub selection: Vec<usize>,
     /// The certification part: used for proofs only.
@@ -351,12 +351,12 @@ pub struct Parts {
 
 /// Splits that many samples at random into a selection and a certification part. The same number is always split in the same way, so
 /// that `kaskade profile` fits calibrations on the part that cascades are later chosen on.
-pub fn parts(samples: usize) -> Parts {
+pub fn parts(samples: usize) -> SampleSplit {
     let mut places = shuffled(samples);
     // At least one sample is left to select on; with so few, no test succeeds.
     let certification = ((samples as f64 * CERTIFICATION_SHARE) as usize).min(samples.saturating_sub(1));
     let selection = places.split_off(certification);
-    Parts {
+    SampleSplit {
         selection,
         certification: places,
     }
@@ -400,7 +400,7 @@ impl<'a> Judge<'a> {
     }
 
     /// Returns the certificate of a cascade that passes.
-    fn test(&self, candidate: &Candidate, outcome: &Outcome) -> Option<Certificate> {
+    fn test(&self, candidate: &Candidate, outcome: &CascadeOutcome) -> Option<Certificate> {
         let paired = Paired::new(&outcome.correct, self.baseline);
         let right = count(&outcome.correct);
         let (guarantee, p_value, compared) = match self.options.target {

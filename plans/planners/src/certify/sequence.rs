@@ -7,7 +7,7 @@ use crate::envelope::{Member, members};
 use crate::forecast::{Against, Forecast, forecasts};
 use crate::pareto::{Place, pareto_front};
 use crate::skips::{Dropped, Pruned, Reason, Skips, add_skips, trim};
-use crate::thresholds::{Column, Family, Outcome, Scoring, evaluate, threshold_exits};
+use crate::thresholds::{CascadeOutcome, Column, Family, Scoring, evaluate, threshold_exits};
 
 /// Cascades in the sequence at most, besides the largest variant alone. The last step before the first failure is lost, so steps are short.
 const CANDIDATES: usize = 60;
@@ -31,12 +31,12 @@ pub struct Candidate {
 
 impl Candidate {
     /// Returns what it does on the samples of another family that has its variants.
-    pub fn outcome(&self, family: &Family) -> Outcome {
+    pub fn outcome(&self, family: &Family) -> CascadeOutcome {
         self.outcome_with(&mut Scoring::new(family))
     }
 
     /// Returns what it does on the samples of another family, whose values of scores may be known.
-    pub(super) fn outcome_with(&self, scoring: &mut Scoring<'_>) -> Outcome {
+    pub(super) fn outcome_with(&self, scoring: &mut Scoring<'_>) -> CascadeOutcome {
         let names: Vec<&str> = self
             .family
             .columns()

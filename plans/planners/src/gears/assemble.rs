@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::balance::{Balance, Group};
-use super::models::Models;
+use super::model_costs::Models;
+use super::model_set::ModelSet;
 use super::search::Cascade;
-use super::set::ModelSet;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo,

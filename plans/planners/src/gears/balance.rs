@@ -18,7 +18,7 @@
 //! Many shares reach the same `u`, and some leave half of the devices idle. So the models that bind are balanced first, over the
 //! devices that host them, and the rest over the rest in the same way.
 
-use super::set::ModelSet;
+use super::model_set::ModelSet;
 use crate::lp::{LpError, Program, Relation, Variable};
 
 /// Work of a model: `QPS_m t_m`, seconds of device time at speed 1 per second.

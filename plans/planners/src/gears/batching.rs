@@ -9,7 +9,7 @@
 //! Simulations take most of the planning time, so three cases are decided without one: a cascade whose tail takes
 //! longer than the objective even without any load, a batch that cannot fill in time, and a series that gets worse and worse.
 
-use super::evaluate::{Evaluate, Outcome};
+use super::evaluate::{Evaluate, GearOutcome};
 use super::evaluation_cache::{BalancedCascade, EvaluationCache};
 use super::violation::{GearError, ViolationKind};
 use kaskade_policy::plan::{LoadRange, Slo};
@@ -20,7 +20,7 @@ pub struct BatchingChoice {
     /// Requests that the first model waits for.
     pub min_queue: u32,
     /// Its outcome at the upper end of the range.
-    pub outcome: Outcome,
+    pub outcome: GearOutcome,
 }
 
 /// A shortfall that no batching can correct.
@@ -57,11 +57,11 @@ pub(super) fn tune<E: Evaluate>(
         }
     }
     let at_most = evaluations.options.max_utilisation;
-    let holds = |outcome: &Outcome| {
+    let holds = |outcome: &GearOutcome| {
         outcome.keeps_up && outcome.utilisation <= at_most && slo_us.is_none_or(|slo| outcome.p95_us <= slo)
     };
     let qps = load.to_qps.unwrap_or(load.from_qps);
-    let mut best: Option<Outcome> = None;
+    let mut best: Option<GearOutcome> = None;
     let mut worse = 0;
     for min_queue in 1..=evaluations.options.batching.max_min_queue {
         if min_queue > 1 && slo_us.is_some_and(|slo| fill_us(balanced, min_queue, qps) > slo as f64) {
@@ -86,7 +86,7 @@ pub(super) fn tune<E: Evaluate>(
     }
     let kind = match (best, slo_us) {
         (
-            Some(Outcome {
+            Some(GearOutcome {
                 keeps_up: true,
                 utilisation,
                 p95_us,
@@ -96,7 +96,7 @@ pub(super) fn tune<E: Evaluate>(
             ViolationKind::Headroom { utilisation, at_most }
         }
         (
-            Some(Outcome {
+            Some(GearOutcome {
                 keeps_up: true,
                 p95_us,
                 ..
@@ -141,7 +141,7 @@ fn lower_end<E: Evaluate>(
     balanced: &BalancedCascade<'_>,
     min_queue: u32,
     load: LoadRange,
-) -> Result<Outcome, GearError> {
+) -> Result<GearOutcome, GearError> {
     let least = load.to_qps.unwrap_or(load.from_qps) / 20.0;
     evaluations.measure(balanced, min_queue, load.from_qps.max(least))
 }

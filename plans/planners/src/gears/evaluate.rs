@@ -7,7 +7,7 @@
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use kaskade_policy::fit::batch_latency_s;
+use kaskade_policy::linear_fit::batch_latency_s;
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::{Answered, LatencyHistogram, Observer, Report, SimConfig, Simulator};
@@ -16,7 +16,7 @@ use super::options::GearOptions;
 
 /// The outcome of a gear at a load.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Outcome {
+pub struct GearOutcome {
     /// 95th percentile of latency, microseconds.
     pub p95_us: u64,
     /// Whether the backlog stays level.
@@ -31,7 +31,7 @@ pub trait Evaluate {
     ///
     /// # Errors
     /// The reason why it cannot be run, as a sentence.
-    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String>;
+    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<GearOutcome, String>;
 
     /// Runs the only gear of a plan several times at a constant load, on arrivals that [`gear`](Self::gear) does not use, and returns the
     /// largest 95th percentile, microseconds; the largest number if the gear does not keep up. `None` without runs, and for an
@@ -46,7 +46,7 @@ pub trait Evaluate {
 }
 
 impl<E: Evaluate + ?Sized> Evaluate for &mut E {
-    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
+    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<GearOutcome, String> {
         (**self).gear(candidate, qps)
     }
 
@@ -135,7 +135,7 @@ impl Simulated {
 }
 
 /// Simulates a load for `seconds` after a warm-up.
-fn simulate(simulator: &Simulator, qps: f64, seconds: f64, seed: u64) -> Outcome {
+fn simulate(simulator: &Simulator, qps: f64, seconds: f64, seed: u64) -> GearOutcome {
     let warm_up_s = GLANCE * seconds;
     let us = |seconds: f64| (seconds * 1e6) as u64;
     let mut window = Window {
@@ -150,7 +150,7 @@ fn simulate(simulator: &Simulator, qps: f64, seconds: f64, seed: u64) -> Outcome
 }
 
 impl Evaluate for Simulated {
-    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
+    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<GearOutcome, String> {
         let simulator =
             Simulator::new(candidate, &self.profile, &self.config).map_err(|error| error.to_string())?;
         let (seconds, seed) = (self.window_s(candidate, qps), self.config.seed);
@@ -221,14 +221,14 @@ impl Observer for Window {
 }
 
 impl Window {
-    fn outcome(mut self, report: &Report) -> Outcome {
+    fn outcome(mut self, report: &Report) -> GearOutcome {
         let growth = match (self.early.mean(), self.late.mean()) {
             (Some(early), Some(late)) => late / early.max(1.0),
             _ => 1.0,
         };
         let utilisation = report.max_utilisation();
         self.early.merge(&self.late);
-        Outcome {
+        GearOutcome {
             p95_us: self.early.p95().unwrap_or(0),
             keeps_up: growth <= GROWTH || utilisation < OVERLOADED,
             utilisation,

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 use super::assemble::{Parts, project};
 use super::balance::{Balance, Group, balance};
-use super::evaluate::{Evaluate, Outcome};
+use super::evaluate::{Evaluate, GearOutcome};
+use super::model_set::ModelSet;
 use super::options::GearOptions;
 use super::search::Cascade;
-use super::set::ModelSet;
 use super::violation::GearError;
 use kaskade_policy::plan::{Batching, Gear, LoadRange, Plan, Slo};
 
@@ -49,7 +49,7 @@ pub(super) struct EvaluationCache<'a, E> {
     pub(super) parts: Parts<'a>,
     pub(super) options: &'a GearOptions,
     evaluate: E,
-    known: BTreeMap<Key, Outcome>,
+    known: BTreeMap<Key, GearOutcome>,
     /// Upper bounds of 95th percentiles, microseconds, from fresh arrivals; `None` if the evaluator has no such runs.
     confirmed: BTreeMap<Key, Option<u64>>,
     /// Gears that were simulated.
@@ -132,7 +132,7 @@ impl<'a, E: Evaluate> EvaluationCache<'a, E> {
         balanced: &BalancedCascade<'_>,
         min_queue: u32,
         qps: f64,
-    ) -> Result<Outcome, GearError> {
+    ) -> Result<GearOutcome, GearError> {
         let key = Key::new(balanced, min_queue, qps);
         if let Some(outcome) = self.known.get(&key) {
             return Ok(*outcome);
@@ -153,8 +153,8 @@ impl<'a, E: Evaluate> EvaluationCache<'a, E> {
         balanced: &BalancedCascade<'_>,
         min_queue: u32,
         qps: f64,
-        outcome: Outcome,
-    ) -> Result<Outcome, GearError> {
+        outcome: GearOutcome,
+    ) -> Result<GearOutcome, GearError> {
         let Slo::Latency { .. } = self.options.slo else {
             return Ok(outcome);
         };
@@ -172,7 +172,7 @@ impl<'a, E: Evaluate> EvaluationCache<'a, E> {
             bound
         };
         let bound_us = bound_us.unwrap_or(0);
-        Ok(Outcome {
+        Ok(GearOutcome {
             p95_us: if bound_us == u64::MAX {
                 outcome.p95_us
             } else {
@@ -230,7 +230,7 @@ impl<'a, E: Evaluate> EvaluationCache<'a, E> {
 mod tests {
     use super::*;
     use crate::device::DeviceSpec;
-    use crate::gears::models::Models;
+    use crate::gears::model_costs::Models;
     use kaskade_stated::workloads::bert;
 
     /// Records the plans it is asked to evaluate.
@@ -240,10 +240,10 @@ mod tests {
     }
 
     impl Evaluate for Noted {
-        fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
+        fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<GearOutcome, String> {
             candidate.validate().map_err(|invalid| invalid.to_string())?;
             self.asked.push((candidate.placement.len(), qps));
-            Ok(Outcome {
+            Ok(GearOutcome {
                 p95_us: 1,
                 keeps_up: true,
                 utilisation: 0.5,

@@ -9,7 +9,7 @@ use super::assemble::Parts;
 use super::evaluate::Evaluate;
 use super::evaluation_cache::{BalancedCascade, EvaluationCache};
 use super::mapping::Fleet;
-use super::models::Models;
+use super::model_costs::Models;
 use super::options::{BatchLimits, CascadeSearch, GearOptions};
 use super::planner::ranges;
 use super::search::{Cascade, Space};

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::evaluate::{Evaluate, Outcome};
-use kaskade_policy::fit::batch_latency_s;
+use super::evaluate::{Evaluate, GearOutcome};
+use kaskade_policy::linear_fit::batch_latency_s;
 use kaskade_policy::plan::{Edge, Plan, Wiring};
 use kaskade_policy::profile::{Profile, VariantProfile};
 use kaskade_policy::routing::{Route, route};
@@ -77,7 +77,7 @@ impl<'a> Fluid<'a> {
         Some(busy.into_values().fold(0.0, f64::max))
     }
 
-    fn outcome(&self, candidate: &Plan, qps: f64) -> Option<Outcome> {
+    fn outcome(&self, candidate: &Plan, qps: f64) -> Option<GearOutcome> {
         let wiring = &candidate.gears.first()?.wiring;
         let reach = self.reach(wiring)?;
         let utilisation = |batch: u32| self.utilisation(candidate, wiring, &reach, qps, batch);
@@ -99,7 +99,7 @@ impl<'a> Fluid<'a> {
             }
         }
         let waiting = path * busy / (1.0 - busy.min(0.99));
-        Some(Outcome {
+        Some(GearOutcome {
             p95_us: ((fill + path + waiting) * 1e6) as u64,
             keeps_up: busy < 0.98,
             utilisation: busy.min(1.0),
@@ -126,7 +126,7 @@ fn edges(wiring: &Wiring) -> Vec<&Edge> {
 }
 
 impl Evaluate for Fluid<'_> {
-    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<Outcome, String> {
+    fn gear(&mut self, candidate: &Plan, qps: f64) -> Result<GearOutcome, String> {
         candidate.validate().map_err(|invalid| invalid.to_string())?;
         self.outcome(candidate, qps)
             .ok_or_else(|| "the plan names what the profile has not".to_owned())

@@ -10,7 +10,7 @@
 //! with `u` the highest utilisation after pruning over all ranges that use the replica's model (the paper's formula was lost; this
 //! this one is monotonic in the same quantities). The last replica of a needed model is never pruned; one without which a range cannot be
 //! carried only if nothing else is left to prune. Replicas that need not have been pruned, because a larger one was pruned later, are put back,
-//! and errors of the greedy order are corrected by [rearranging](super::rearrange); if a range still cannot be carried, that is the violation.
+//! and errors of the greedy order are corrected by [rearranging](super::placement_repair); if a range still cannot be carried, that is the violation.
 //!
 //! A thousand devices with eight models are some seven thousand prunings out of thousands of candidates each. Three things
 //! make that a fraction of a second. Devices that host the same are one group, and one candidate. Ranges with the same
@@ -21,10 +21,10 @@
 use std::collections::BTreeMap;
 
 use super::balance::{Group, HallBounds};
-use super::models::Models;
-use super::rearrange::{join, rearrange};
+use super::model_costs::Models;
+use super::model_set::ModelSet;
+use super::placement_repair::{join, rearrange};
 use super::search::Cascade;
-use super::set::ModelSet;
 use super::violation::ViolationKind;
 use crate::device::DeviceSpec;
 

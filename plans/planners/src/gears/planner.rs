@@ -32,7 +32,7 @@ use super::evaluate::{Evaluate, Simulated};
 use super::evaluation_cache::{BalancedCascade, EvaluationCache};
 use super::guaranteed::guaranteed;
 use super::mapping::{Fleet, Need, Unplaced, bottleneck, place, replicas};
-use super::models::Models;
+use super::model_costs::Models;
 use super::options::GearOptions;
 use super::search::{Cascade, Space};
 use super::violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};

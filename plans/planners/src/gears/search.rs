@@ -19,9 +19,9 @@ use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
 use super::balance::{Demand, Group, HallBounds};
-use super::models::Models;
+use super::model_costs::Models;
+use super::model_set::ModelSet;
 use super::options::CascadeSearch;
-use super::set::ModelSet;
 use crate::pareto::{Place, pareto_front};
 use crate::thresholds::between;
 use kaskade_policy::profile::{Profile, VariantProfile};

@@ -7,14 +7,14 @@ use kaskade_policy::profile::Profile;
 use super::assemble::Parts;
 use super::balance::Group;
 use super::batching::{BatchingChoice, tune};
-use super::evaluate::{Evaluate, Outcome};
+use super::evaluate::{Evaluate, GearOutcome};
 use super::evaluation_cache::BalancedCascade;
 use super::mapping::Fleet;
-use super::models::Models;
+use super::model_costs::Models;
+use super::model_set::ModelSet;
 use super::options::GearOptions;
 use super::planner::{Feasible, GearPlan, Planner};
 use super::search::Cascade;
-use super::set::ModelSet;
 use super::violation::{GearError, Step};
 use super::workload::Workload;
 
@@ -64,7 +64,7 @@ impl<E: Evaluate> Context<'_, E> {
         placement: &[Group],
         min_queue: u32,
         qps: f64,
-    ) -> Result<Outcome, GearError> {
+    ) -> Result<GearOutcome, GearError> {
         let balanced = BalancedCascade::new(&self.parts, cascade, placement)?;
         self.planner.evaluations.measure(&balanced, min_queue, qps)
     }

@@ -1,8 +1,8 @@
 //! The combinations that fit in sum, with their bounds, and a bound for those that are not examined.
 
 use super::bound;
-use super::case::Case;
 use super::error::PlacementError;
+use super::inputs::Case;
 use super::outcome::Shapes;
 use super::problem::{Cluster, Problem};
 use super::shapes::{Breaks, Parts, ReplicaPartition, cuts};

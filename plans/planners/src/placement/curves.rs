@@ -6,19 +6,19 @@ use serde::Serialize;
 use super::channel::{Channel, Channels, Route};
 use super::error::{Figure, PlacementError};
 use super::options::PlacementOptions;
-use kaskade_policy::fit::LinearFit;
+use kaskade_policy::linear_fit::LinearFit;
 use kaskade_policy::profile::{BatchCost, VariantProfile};
 
 /// A line and what it was fitted through.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Fitted {
+pub struct CurveFit {
     /// The line, with its `R^2`.
     pub line: LinearFit,
     /// Batch size and figure, as measured; none where the line was given.
     pub samples: Vec<(f64, f64)>,
 }
 
-impl Fitted {
+impl CurveFit {
     /// `None` without samples, or with one that is not finite.
     fn new(samples: Vec<(f64, f64)>) -> Option<Self> {
         let line = LinearFit::of(samples.iter().copied())?;
@@ -58,11 +58,11 @@ impl Fitted {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Transfers {
     /// On one device.
-    pub same_device: Fitted,
+    pub same_device: CurveFit,
     /// Between devices of one host.
-    pub same_host: Fitted,
+    pub same_host: CurveFit,
     /// Between hosts.
-    pub network: Fitted,
+    pub network: CurveFit,
 }
 
 impl Transfers {
@@ -99,7 +99,7 @@ impl Transfers {
     }
 
     /// Of a route.
-    pub fn of(&self, route: Route) -> &Fitted {
+    pub fn of(&self, route: Route) -> &CurveFit {
         match route {
             Route::SameDevice => &self.same_device,
             Route::SameHost => &self.same_host,
@@ -109,12 +109,12 @@ impl Transfers {
 }
 
 /// A channel's line over bytes, read as one over requests of this many bytes.
-fn transfer(channel: &Channel, bytes: f64) -> Option<Fitted> {
+fn transfer(channel: &Channel, bytes: f64) -> Option<CurveFit> {
     match channel {
         Channel::Given {
             latency_s,
             bytes_per_s,
-        } => Some(Fitted {
+        } => Some(CurveFit {
             line: LinearFit {
                 intercept: *latency_s,
                 slope: bytes / bytes_per_s,
@@ -124,7 +124,7 @@ fn transfer(channel: &Channel, bytes: f64) -> Option<Fitted> {
         }),
         Channel::Measured { samples } => {
             let line = LinearFit::of(samples.iter().map(|sample| (sample.bytes, sample.seconds)))?;
-            Some(Fitted {
+            Some(CurveFit {
                 line: LinearFit {
                     intercept: line.intercept.max(0.0),
                     slope: line.slope.max(0.0) * bytes,
@@ -147,14 +147,14 @@ pub struct Curves {
     /// The variant.
     pub variant: String,
     /// Latency of a batch, seconds: `l_i(b)`.
-    pub latency: Fitted,
+    pub latency: CurveFit,
     /// Share of the device kept busy while a batch runs, in (0, 1], as measured.
-    pub utilisation: Fitted,
+    pub utilisation: CurveFit,
     /// Kernel time of a batch, seconds: the product of the two, which over the length of a period is the paper's kernel utilisation
     /// `u_i(b)` (§V-B).
-    pub kernel: Fitted,
+    pub kernel: CurveFit,
     /// Active memory, bytes: `w_i(b)`.
-    pub memory: Fitted,
+    pub memory: CurveFit,
     /// Seconds to move a batch's requests to the next model: `T_i(b)`.
     pub forward: Transfers,
     /// Seconds to move a batch's hidden states to the next partition.
@@ -174,7 +174,7 @@ impl Curves {
             points.add(profiled, cost, options)?;
         }
         let fitted = |samples: Vec<(f64, f64)>, figure| {
-            Fitted::new(samples).ok_or_else(|| PlacementError::Hole {
+            CurveFit::new(samples).ok_or_else(|| PlacementError::Hole {
                 variant: profiled.name.clone(),
                 batch: 1,
                 figure,

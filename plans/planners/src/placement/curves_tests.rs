@@ -1,5 +1,5 @@
 use super::super::channel::TransferSample;
-use super::super::options::{Assumed, Goal};
+use super::super::options::{Assumptions, Goal};
 use super::*;
 use crate::device::DeviceSpec;
 use kaskade_stated::families as stated;
@@ -39,7 +39,7 @@ fn a_period_is_a_batch_part_of_one_or_several() {
 
 #[test]
 fn a_line_through_noise_promises_nothing_better_than_was_measured() {
-    let noisy = Fitted::new(vec![(1.0, 2.0), (2.0, 3.0), (4.0, 16.0)]).unwrap();
+    let noisy = CurveFit::new(vec![(1.0, 2.0), (2.0, 3.0), (4.0, 16.0)]).unwrap();
     assert!(noisy.line.r2 < 0.95 && noisy.line.at(1.0) < 1.5);
     assert!((noisy.of_batch(1.0) - 1.5).abs() < 1e-12);
     assert!((noisy.held(0.0) - 2.0).abs() < 1e-12);
@@ -91,7 +91,7 @@ fn what_is_assumed_fills_holes_and_nothing_else() {
     with_holes.costs[0].memory_bytes = None;
     with_holes.costs[0].utilisation = None;
     let mut options = options();
-    options.assumed = Assumed {
+    options.assumed = Assumptions {
         bytes_per_parameter: Some(4.0),
         whole_device: true,
     };

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::PlacementError;
 use super::options::{Goal, PlacementOptions};
-use super::outcome::{DeviceLoad, Placed, PlacedModel};
+use super::outcome::{DeviceLoad, PlacedModel, Placement};
 use super::problem::{Cluster, Problem};
 use super::search::Found;
 use super::shapes::{Models, ReplicaPartition};
@@ -23,7 +23,7 @@ pub(super) fn placed(
     options: &PlacementOptions,
     cluster: &Cluster,
     found: &Found,
-) -> Result<Placed, PlacementError> {
+) -> Result<Placement, PlacementError> {
     let names = Names {
         models,
         shape: &found.shape,
@@ -57,7 +57,7 @@ pub(super) fn placed(
         plan.certified = None;
     }
     plan.validate().map_err(PlacementError::Plan)?;
-    Ok(Placed {
+    Ok(Placement {
         devices: devices(&plan, &problem, options, &found.solved.placed),
         models: names.placed(found, options),
         plan,

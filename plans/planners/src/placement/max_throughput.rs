@@ -5,7 +5,7 @@
 //! best of those are annealed at higher and higher loads.
 
 use super::anneal;
-use super::case::{Case, Seen};
+use super::inputs::{Case, Seen};
 use super::layout::Layout;
 use super::problem::{Cluster, Problem, excess};
 use super::shapes::{ReplicaPartition, cuts};

@@ -32,7 +32,7 @@ pub struct PlacementOptions {
     /// Most partitions of single variants: the number of their layers.
     pub layers: BTreeMap<String, u32>,
     /// Substitutes for figures that the profile lacks.
-    pub assumed: Assumed,
+    pub assumed: Assumptions,
     /// How hard to search.
     pub effort: Effort,
     /// Seed of the random part of the search. The same seed finds the same placement.
@@ -57,7 +57,7 @@ impl PlacementOptions {
             hidden_bytes: BTreeMap::new(),
             max_partitions: 8,
             layers: BTreeMap::new(),
-            assumed: Assumed::default(),
+            assumed: Assumptions::default(),
             effort: Effort::default(),
             seed: 0,
         }
@@ -161,7 +161,7 @@ pub enum Goal {
 
 /// Substitutes for figures that the profile lacks. None by default: a missing figure is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Assumed {
+pub struct Assumptions {
     /// Memory of a replica where none was measured: this many bytes per weight, whatever the batch.
     pub bytes_per_parameter: Option<f64>,
     /// A batch whose utilisation was not measured keeps the device busy all the time.

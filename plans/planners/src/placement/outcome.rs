@@ -8,7 +8,7 @@ use kaskade_policy::plan::Plan;
 
 /// A placed cascade and the steps of its planning.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Placed {
+pub struct Placement {
     /// The plan, validated.
     pub plan: Plan,
     /// The load that it carries, requests/s.
@@ -33,7 +33,7 @@ pub struct Placed {
     pub unaudited: Vec<String>,
 }
 
-impl Placed {
+impl Placement {
     /// Seconds of transfer per request of the app.
     pub fn overhead_per_request_s(&self) -> f64 {
         self.overhead_s / f64::from(self.batch)

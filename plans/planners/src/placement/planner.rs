@@ -1,14 +1,14 @@
 //! Algorithm 3: how many devices and how much load, then every combination of replicas and partitions that fits, and the best placement
 //! of the best of them.
 
-use super::case::{Case, Seen};
 use super::curves::Curves;
 use super::emit;
 use super::error::PlacementError;
 use super::flow::{self, Flow};
+use super::inputs::{Case, Seen};
 use super::max_throughput;
 use super::options::{Fleet, Goal, PlacementOptions};
-use super::outcome::{Placed, Shapes};
+use super::outcome::{Placement, Shapes};
 use super::problem::{Cluster, excess};
 use super::search;
 use super::shapes::Models;
@@ -23,7 +23,7 @@ pub fn plan_placement(
     profile: &Profile,
     cascade: &Plan,
     options: &PlacementOptions,
-) -> Result<Placed, PlacementError> {
+) -> Result<Placement, PlacementError> {
     options.check()?;
     let flow = flow::flow(profile, cascade)?;
     let curves = curves(profile, &flow, options)?;

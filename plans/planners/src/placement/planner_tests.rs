@@ -33,7 +33,7 @@ fn options(family: &StatedFamily, devices: usize, goal: Goal) -> PlacementOption
 }
 
 /// Checks equations 3 and 4, and the reported devices, from the plan alone.
-fn holds(placed: &Placed, options: &PlacementOptions) {
+fn holds(placed: &Placement, options: &PlacementOptions) {
     placed.plan.validate().unwrap();
     let load = |worker: &str| {
         let here = placed
@@ -453,7 +453,7 @@ proptest! {
 }
 
 /// [`holds`] where a worker has several devices.
-fn holds_somewhere(placed: &Placed, options: &PlacementOptions) {
+fn holds_somewhere(placed: &Placement, options: &PlacementOptions) {
     placed.plan.validate().unwrap();
     for load in &placed.devices {
         assert!(load.memory_bytes <= load.capacity_bytes as f64 * (1.0 + 1e-6));

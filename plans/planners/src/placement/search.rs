@@ -2,8 +2,8 @@
 //! exact ones where they are small.
 
 use super::candidates::{Candidate, Candidates};
-use super::case::{Case, Seen};
 use super::error::PlacementError;
+use super::inputs::{Case, Seen};
 use super::options::Effort;
 use super::outcome::{Proof, Shapes};
 use super::problem::Cluster;

@@ -17,7 +17,7 @@ pub type Exits = Vec<Vec<Band>>;
 
 /// The results of a cascade on the validation set.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct CascadeOutcome {
     /// Per sample, whether the answer was right.
     pub correct: Vec<bool>,
     /// Share of right answers.
@@ -30,7 +30,7 @@ pub struct Outcome {
     pub answered: Vec<f64>,
 }
 
-impl Outcome {
+impl CascadeOutcome {
     /// The point of these thresholds.
     pub(crate) fn into_point(self, thresholds: Vec<f64>) -> Point {
         Point {
@@ -63,7 +63,7 @@ pub fn threshold_exits(thresholds: &[f64]) -> Exits {
 }
 
 /// Sends every validation sample through the cascade. It enters at the first variant; a band that leads back or to nowhere replies.
-pub fn evaluate(family: &Family, exits: &[Vec<Band>]) -> Outcome {
+pub fn evaluate(family: &Family, exits: &[Vec<Band>]) -> CascadeOutcome {
     let columns = family.columns();
     let mut correct = vec![false; family.samples()];
     let mut counts = Counts::new(columns.len());
@@ -141,7 +141,7 @@ impl Counts {
     }
 
     /// The shares of the samples and the cost.
-    pub(super) fn outcome(self, family: &Family, correct: Vec<bool>) -> Outcome {
+    pub(super) fn outcome(self, family: &Family, correct: Vec<bool>) -> CascadeOutcome {
         let samples = family.samples() as f64;
         let share = |counts: Vec<usize>| -> Vec<f64> {
             let shares = counts.into_iter().map(|count| count as f64 / samples);
@@ -149,7 +149,7 @@ impl Counts {
         };
         let reach = share(self.reach);
         let energy = |(rho, column): (&f64, &super::Column)| rho * column.energy_j;
-        Outcome {
+        CascadeOutcome {
             accuracy: self.right as f64 / samples,
             energy_j: reach.iter().zip(family.columns()).map(energy).sum(),
             answered: share(self.answered),

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 use thiserror::Error;
 
-use kaskade_policy::fit::per_request;
 use kaskade_policy::invalid::Invalid;
+use kaskade_policy::linear_fit::per_request;
 use kaskade_policy::profile::{Profile, VariantProfile};
 
 use super::observations::Observations;

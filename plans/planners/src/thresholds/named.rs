@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::evaluate::{Outcome, evaluate, threshold_exits};
+use super::evaluate::{CascadeOutcome, evaluate, threshold_exits};
 use super::family::Family;
 use super::point::{FORWARD_ALL, Frontier, Point};
 use crate::pareto::{Place, upper_hull};
@@ -42,7 +42,7 @@ impl Default for NonInferiorityTest {
 
 impl NonInferiorityTest {
     /// Whether a cascade is no less accurate than its baseline.
-    pub fn passes(&self, outcome: &Outcome, baseline: &Baseline) -> bool {
+    pub fn passes(&self, outcome: &CascadeOutcome, baseline: &Baseline) -> bool {
         let paired = Paired::new(&outcome.correct, &baseline.correct);
         if paired.gained < paired.lost {
             return false;

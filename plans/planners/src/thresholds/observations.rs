@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kaskade_policy::confidence::deferral::{ClassSpread, DeferralScore, Evidence, Feature, Judged, value};
+use kaskade_policy::confidence::deferral::{
+    ClassSpread, DeferralScore, Evidence, Feature, ScoredSample, value,
+};
 use kaskade_policy::profile::Profile;
 
 use super::family::{CostBasis, Family, FamilyError, Minimise};
@@ -105,7 +107,7 @@ impl Family {
         let confidence = *self.columns().get(variant)?.confidences.get(sample)?;
         let bytes = observations.input_bytes.get(sample);
         Some(Evidence {
-            judged: Judged {
+            judged: ScoredSample {
                 confidence,
                 answer: *observed.answers.get(sample)?,
             },

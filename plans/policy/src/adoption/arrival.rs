@@ -8,7 +8,7 @@ use crate::plan::{Plan, Replica, Stage};
 
 /// A request as it arrives.
 #[derive(Debug, Clone, Copy)]
-pub struct Arriving<'a> {
+pub struct ArrivingRequest<'a> {
     /// The epoch that admitted it; 0 if it was not admitted by an ingress.
     pub epoch: u64,
     /// The gear that admitted it.
@@ -39,7 +39,7 @@ pub enum Arrival<'a> {
 /// replicas of this process.
 pub fn arrival<'a>(
     plan: Option<&Plan>,
-    request: Arriving<'_>,
+    request: ArrivingRequest<'_>,
     me: &Replica,
     mut here: impl Iterator<Item = &'a Replica> + Clone,
 ) -> Arrival<'a> {

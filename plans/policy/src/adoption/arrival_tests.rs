@@ -10,8 +10,8 @@ fn plan(stage: &str, variant: &str, worker: &str) -> Plan {
         .unwrap()
 }
 
-fn to_group(stage: &str) -> Arriving<'_> {
-    Arriving {
+fn to_group(stage: &str) -> ArrivingRequest<'_> {
+    ArrivingRequest {
         epoch: 2,
         gear: 0,
         stage,
@@ -19,14 +19,14 @@ fn to_group(stage: &str) -> Arriving<'_> {
     }
 }
 
-fn addressed(stage: &str) -> Arriving<'_> {
-    Arriving {
+fn addressed(stage: &str) -> ArrivingRequest<'_> {
+    ArrivingRequest {
         addressed: true,
         ..to_group(stage)
     }
 }
 
-fn alone(plan: &Plan, request: Arriving<'_>, me: &Replica) -> Arrival<'static> {
+fn alone(plan: &Plan, request: ArrivingRequest<'_>, me: &Replica) -> Arrival<'static> {
     arrival(Some(plan), request, me, std::iter::empty())
 }
 
@@ -37,7 +37,7 @@ fn a_replica_serves_what_the_plan_places_on_it() {
     assert_eq!(alone(&plan, to_group("s"), me), Arrival::Serve);
     assert_eq!(alone(&plan, addressed("s"), me), Arrival::Serve);
     assert_eq!(alone(&plan, addressed("unknown"), me), Arrival::Refuse);
-    let gear = Arriving {
+    let gear = ArrivingRequest {
         gear: 1,
         ..to_group("s")
     };
@@ -46,7 +46,7 @@ fn a_replica_serves_what_the_plan_places_on_it() {
         arrival(None, to_group("s"), me, std::iter::empty()),
         Arrival::Refuse
     );
-    let foreign = Arriving {
+    let foreign = ArrivingRequest {
         epoch: 0,
         ..to_group("unknown")
     };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::texts::TextComparison;
+use crate::text_metrics::TextComparison;
 
 /// Bytes of a text that are kept of an answer at most: thousands of them wait for their labels.
 const MAX_BYTES: usize = 16 << 10;
@@ -71,7 +71,7 @@ fn cut(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::texts::Metric;
+    use crate::text_metrics::Metric;
 
     #[test]
     fn texts_are_compared_by_their_metric_and_numbers_exactly() {

@@ -128,7 +128,7 @@ impl fmt::Display for Feature {
 
 /// The answer of a stage that a request has passed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Judged {
+pub struct ScoredSample {
     /// Its calibrated confidence, in [0, 1].
     pub confidence: f64,
     /// A number for its answer, the same for the same answer: the class, or [`number_of_text`].
@@ -139,7 +139,7 @@ pub struct Judged {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
     /// Calibrated confidence and answer.
-    pub judged: Judged,
+    pub judged: ScoredSample,
     /// Margin and entropy; absent for outputs that are no class scores.
     pub spread: Option<ClassSpread>,
     /// Bytes of the request's inputs; absent if unknown.
@@ -204,10 +204,10 @@ pub fn sigmoid(log_odds: f64) -> f64 {
 pub fn value(
     feature: &Feature,
     evidence: &Evidence,
-    earlier: impl Fn(&str) -> Option<Judged>,
+    earlier: impl Fn(&str) -> Option<ScoredSample>,
 ) -> Option<f64> {
     let indicator = |holds: bool| f64::from(u8::from(holds));
-    let same = |other: Judged| other.answer == evidence.judged.answer;
+    let same = |other: ScoredSample| other.answer == evidence.judged.answer;
     match feature {
         Feature::Confidence => Some(log_odds(evidence.judged.confidence)),
         Feature::Margin => evidence.spread.map(|spread| spread.margin),
@@ -268,7 +268,7 @@ impl DeferralScore {
 
     /// Evaluates the score, in [0, 1]. `earlier` finds the answer of a stage that the request has passed, by the stage's name; a
     /// missing one counts as average.
-    pub fn evaluate(&self, evidence: &Evidence, earlier: impl Fn(&str) -> Option<Judged>) -> f64 {
+    pub fn evaluate(&self, evidence: &Evidence, earlier: impl Fn(&str) -> Option<ScoredSample>) -> f64 {
         self.evaluate_terms(evidence.judged.confidence, |_, term| {
             value(&term.feature, evidence, &earlier)
         })

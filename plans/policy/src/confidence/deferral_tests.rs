@@ -4,7 +4,7 @@ use super::*;
 
 fn evidence(confidence: f64, answer: u32) -> Evidence {
     Evidence {
-        judged: Judged { confidence, answer },
+        judged: ScoredSample { confidence, answer },
         spread: ClassSpread::of(&[2.0, 1.0, -1.0], 1.0),
         input_bytes: Some(20),
     }
@@ -18,7 +18,7 @@ fn term(feature: Feature, weight: f64, mean: f64) -> Term {
     }
 }
 
-fn nowhere(_: &str) -> Option<Judged> {
+fn nowhere(_: &str) -> Option<ScoredSample> {
     None
 }
 
@@ -36,7 +36,7 @@ fn a_logistic_score_sums_its_terms() {
     };
     let earlier = |name: &str| {
         assert_eq!(name, "tiny");
-        Some(Judged {
+        Some(ScoredSample {
             confidence: 0.75,
             answer: 7,
         })
@@ -123,7 +123,7 @@ fn arbitrary() -> impl Strategy<Value = DeferralScore> {
 proptest! {
     #[test]
     fn every_score_is_in_the_unit_interval(score in arbitrary(), confidence in 0.0..=1.0_f64, other in 0.0..=1.0_f64, answer in 0_u32..4) {
-        let earlier = |_: &str| Some(Judged { confidence: other, answer: 2 });
+        let earlier = |_: &str| Some(ScoredSample { confidence: other, answer: 2 });
         let value = score.evaluate(&evidence(confidence, answer), earlier);
         prop_assert!((0.0..=1.0).contains(&value), "{value}");
     }

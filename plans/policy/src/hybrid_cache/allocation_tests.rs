@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::fit::LinearFit;
+use crate::linear_fit::LinearFit;
 
 fn line(intercept: f64, slope: f64) -> LinearFit {
     LinearFit {

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::fit::LinearFit;
+use crate::linear_fit::LinearFit;
 
 /// One measurement: so many blocks took so many seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -146,8 +146,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fit::LinearFit;
     use crate::hybrid_cache::BlockCounts;
+    use crate::linear_fit::LinearFit;
 
     const BLOCKS: usize = 100;
 

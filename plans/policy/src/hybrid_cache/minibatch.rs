@@ -100,7 +100,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fit::LinearFit;
+    use crate::linear_fit::LinearFit;
 
     fn costs(kv_gen: f64, load_kv: f64) -> Costs {
         let line = |slope| LinearFit {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{PathAccuracy, Pipeline, ProfiledPath, Task, TaskVariant, Tree};
-use crate::gather::MAX_BRANCHES;
+use crate::fan_in::MAX_BRANCHES;
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Pipeline {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Certificate, Gear, Plan};
 use crate::invalid::{Invalid, Path};
-use crate::texts::TextComparison;
+use crate::text_metrics::TextComparison;
 
 /// Cascades in a list at most.
 pub const MAX_CERTIFIED: usize = 16;

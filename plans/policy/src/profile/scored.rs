@@ -1,7 +1,7 @@
 //! Scores of a plan's stages on the validation samples of a profile.
 
 use super::{Profile, VariantProfile};
-use crate::confidence::deferral::{ClassSpread, DeferralScore, Evidence, Judged, Term, value};
+use crate::confidence::deferral::{ClassSpread, DeferralScore, Evidence, ScoredSample, Term, value};
 use crate::plan::Stage;
 
 impl Profile {
@@ -69,8 +69,8 @@ impl StageConfidences<'_> {
 
 impl VariantProfile {
     /// The answer to a validation sample.
-    pub fn judged(&self, sample: usize) -> Option<Judged> {
-        Some(Judged {
+    pub fn judged(&self, sample: usize) -> Option<ScoredSample> {
+        Some(ScoredSample {
             confidence: *self.validation.confidences.get(sample)?,
             answer: *self.validation.predictions.get(sample)?,
         })

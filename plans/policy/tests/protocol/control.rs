@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kaskade_policy::epochs::{self, Found, Step};
+use kaskade_policy::epochs::{self, Step, StoreContent};
 use kaskade_policy::plan::Plan;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -123,7 +123,7 @@ impl World {
             self.timer(of, READ_US, Timer::Read);
         }
         let (stored, running) = (self.store.stored, self.processes[of].newest());
-        let found = Found {
+        let found = StoreContent {
             stored,
             running: Some(running),
             same_plan: stored == Some(running),

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kaskade_policy::adoption::arrival::{self, Arrival, Arriving};
+use kaskade_policy::adoption::arrival::{self, Arrival, ArrivingRequest};
 use kaskade_policy::plan::{Edge, Plan, Replica as Placed};
 use kaskade_policy::routing::{self, Destination};
 use rand::Rng;
@@ -201,7 +201,7 @@ impl World {
             return;
         };
         let plan = process.book.at(request.epoch).map(|plan| &**plan);
-        let arriving = Arriving {
+        let arriving = ArrivingRequest {
             epoch: request.epoch,
             gear: request.gear,
             stage: &request.stage,

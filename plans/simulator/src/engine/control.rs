@@ -13,7 +13,7 @@ use crate::events::{Event, NEVER, Task};
 use crate::fleet::Health;
 use crate::observer::{Loss, Observer, Tick};
 use crate::report::{SHIFTS_KEPT, Shift};
-use crate::world::KnownReplica;
+use crate::run_tables::KnownReplica;
 
 impl<O: Observer> Engine<'_, O> {
     /// Processes the next external event.

@@ -7,7 +7,7 @@
 use super::Engine;
 use crate::branches::{NO_COPY, Way};
 use crate::events::Task;
-use crate::flights::Flight;
+use crate::in_flight::Flight;
 use crate::observer::{Answered, Loss, Lost, Observer, Sink};
 
 impl<O: Observer> Engine<'_, O> {

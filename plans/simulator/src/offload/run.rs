@@ -14,7 +14,7 @@ use kaskade_policy::hybrid_cache::{BlockCounts, Traffic};
 
 /// The results of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Outcome {
+pub struct OffloadOutcome {
     /// Steps that computed prompts, all together.
     pub prefill: Course,
     /// Steps that generated one token for each request, all together.
@@ -29,7 +29,7 @@ pub struct Outcome {
     pub preempted: usize,
 }
 
-impl Outcome {
+impl OffloadOutcome {
     /// From the first prompt to the last token, seconds.
     pub fn seconds(&self) -> f64 {
         self.prefill.seconds + self.decode.seconds
@@ -112,7 +112,7 @@ impl Machine<'_> {
     ///
     /// # Errors
     /// [`RunError`] where the setup was made for another load.
-    pub fn run(&self, setup: &Setup, load: &Load) -> Result<Outcome, RunError> {
+    pub fn run(&self, setup: &Setup, load: &Load) -> Result<OffloadOutcome, RunError> {
         let mut space = space(setup, load);
         let mut scheduler = Scheduler::new(setup.limits);
         for request in 0..load.requests as u64 {
@@ -120,7 +120,7 @@ impl Machine<'_> {
         }
         let mut lengths = vec![load.prompt; load.requests];
         let mut steps = Steps::default();
-        let mut outcome = Outcome::default();
+        let mut outcome = OffloadOutcome::default();
         while !scheduler.is_idle() {
             let step = scheduler.step(&mut space);
             outcome.preempted += step.preempted.len();

@@ -41,7 +41,7 @@ fn load(requests: usize, prompt: usize, answer: usize) -> Load {
     }
 }
 
-fn outcome(hardware: &Hardware, shape: &Shape, load: &Load, mode: Mode) -> (Setup, Outcome) {
+fn outcome(hardware: &Hardware, shape: &Shape, load: &Load, mode: Mode) -> (Setup, OffloadOutcome) {
     let machine = Machine { hardware, shape };
     let setup = machine.setup(load, mode).unwrap();
     let outcome = machine.run(&setup, load).unwrap();
@@ -273,7 +273,7 @@ fn the_papers_orders_hold_on_its_machine() {
         );
     }
     assert!(hybrid.tokens_per_s() > 2.0 * whole.tokens_per_s());
-    let busy = |outcome: &Outcome| outcome.decode.busy_s / outcome.decode.seconds;
+    let busy = |outcome: &OffloadOutcome| outcome.decode.busy_s / outcome.decode.seconds;
     assert!(busy(&hybrid) > 3.0 * busy(&kv));
     assert!(hybrid.decode.traffic.cache() < kv.decode.traffic.cache());
     // The policy is at least as good as the one it replaces.

@@ -7,8 +7,8 @@
 use super::multistart::or_none;
 use super::{Chosen, Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
+use crate::gears::model_set::ModelSet;
 use crate::gears::search::Space;
-use crate::gears::set::ModelSet;
 use crate::gears::violation::{GearError, Step};
 use kaskade_policy::plan::Slo;
 

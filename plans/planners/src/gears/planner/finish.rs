@@ -7,9 +7,9 @@ use crate::certify::{Wired, certified_list, steps};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::evaluation_cache::BalancedCascade;
 use crate::gears::mapping::{add_replica, replicas};
+use crate::gears::model_set::ModelSet;
 use crate::gears::options::{Ablation, GearOptions};
 use crate::gears::search::Cascade;
-use crate::gears::set::ModelSet;
 use crate::gears::violation::{Effort, GearError, Step, Violation};
 use kaskade_policy::plan::{Certificate, CertifiedList, Expected, Gear, MAX_CERTIFIED, Plan, Slo};
 

@@ -6,8 +6,8 @@
 
 use super::{Feasible, Planner};
 use crate::gears::evaluate::Evaluate;
+use crate::gears::model_set::ModelSet;
 use crate::gears::search::Cascade;
-use crate::gears::set::ModelSet;
 use crate::gears::violation::{GearError, Step};
 
 /// Number of cascades in a row that do not hold after which the search ends.

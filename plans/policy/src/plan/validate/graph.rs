@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::super::{Band, Batching, Child, Dropping, Edge, Exit, Replica, Stage, Target, Wiring};
 use super::{Known, partitions, variant};
-use crate::gather::MAX_BRANCHES;
+use crate::fan_in::MAX_BRANCHES;
 use crate::invalid::{Invalid, Path, Problem};
 use crate::partition::ModelPart;
 

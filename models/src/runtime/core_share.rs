@@ -64,14 +64,14 @@ impl From<CoreShare> for f64 {
 ///
 /// The model computes on its own thread only, so that the thread's clock measures all of its work: work that the
 /// kernels would give to other cores stays on this thread.
-pub struct Paced {
+pub struct Throttled {
     model: Box<dyn Model>,
     share: CoreShare,
     /// Thread pool of the model's own thread, created on that thread; `None` until the first batch.
     pool: Option<ThreadPool>,
 }
 
-impl Paced {
+impl Throttled {
     /// Limits a model to a share.
     pub fn new(model: Box<dyn Model>, share: CoreShare) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Paced {
     }
 }
 
-impl Paced {
+impl Throttled {
     /// Computes, then sleeps as the share demands.
     fn run_paced<T>(&mut self, compute: impl FnOnce(&mut dyn Model) -> T) -> T {
         self.ensure_single_thread();
@@ -102,7 +102,7 @@ impl Paced {
     }
 }
 
-impl Model for Paced {
+impl Model for Throttled {
     fn signature(&self) -> Signature {
         self.model.signature()
     }
@@ -120,7 +120,7 @@ impl Model for Paced {
     }
 }
 
-impl Continuous for Paced {
+impl Continuous for Throttled {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         match self.model.continuous() {
             Some(model) => model.submit(number, inputs),
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn it_computes_on_its_own_thread_and_sleeps() {
         let run = || {
-            let mut paced = Paced::new(Box::new(Spin(4 * MS)), CoreShare::try_from(0.5).unwrap());
+            let mut paced = Throttled::new(Box::new(Spin(4 * MS)), CoreShare::try_from(0.5).unwrap());
             let started = Instant::now();
             let outputs = paced.run(&[Vec::new()]);
             (

@@ -5,7 +5,7 @@ use kaskade_models::{Inputs, Tensor};
 use serde_json::{Map, Value};
 
 use super::label::{LabelReader, shortened};
-use super::ranked::chosen;
+use super::rankings::chosen;
 use super::{DataError, Label};
 use crate::config::records::Columns;
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::folder::{Split, interleaved, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record, column};
-use super::{DataError, Origins, Samples, ranked, tagged};
+use super::{DataError, Origins, Samples, rankings, token_labels};
 use crate::config::records::{Columns, Folder, Records};
 
 /// Columns with two texts, first those that are surely a pair.
@@ -183,9 +183,9 @@ impl Collector<'_> {
             return Ok(ControlFlow::Continue(()));
         }
         let (inputs, label) = if self.labels.ranks() {
-            ranked::read(&record.values, columns, self.labels)?
+            rankings::read(&record.values, columns, self.labels)?
         } else {
-            tagged::read(&record.values, columns, self.labels)?
+            token_labels::read(&record.values, columns, self.labels)?
         };
         self.push(inputs, label, (file, Some(record.line)))
     }

@@ -6,8 +6,8 @@
 //! makes the busiest range less busy.
 
 use super::balance::Group;
-use super::models::Models;
-use super::set::ModelSet;
+use super::model_costs::Models;
+use super::model_set::ModelSet;
 
 /// Most models for which all sets are examined.
 const MAX_MODELS: usize = 10;

@@ -11,12 +11,12 @@ use thiserror::Error;
 
 use crate::config::App;
 use crate::config::data::DataSet;
-use crate::data::grading::Grading;
 use crate::data::reply::label_of;
 use crate::data::scenes::Scenes;
+use crate::data::text_metric::Grading;
 use crate::data::{DataError, Label, Samples};
 use crate::family::{Family, FamilyError};
-use crate::load::drive::Target;
+use crate::load::generator::Target;
 use crate::load::record::Outcome;
 use crate::serving::Client;
 

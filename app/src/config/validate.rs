@@ -6,7 +6,7 @@ use std::path::Path;
 use kaskade_models::device::DeviceChoice;
 use kaskade_models::{CoreShare, WeightType};
 use kaskade_policy::confidence::Estimator;
-use kaskade_policy::texts::Metric;
+use kaskade_policy::text_metrics::Metric;
 
 use super::App;
 use super::durable::DurableRule;

@@ -6,16 +6,16 @@ use kaskade_simulator::MeasuredCopies;
 
 use super::MeasureError;
 use crate::data::reply::{class_of, logits_of};
-use crate::data::scenes::{ClassifiedObject, Found, Scenes, Score};
+use crate::data::scenes::{ClassifiedObject, Detection, Scenes, Score};
 
 /// Requests per batch where only answers count.
 const BATCH: usize = 32;
 
 /// The results of a variant of the root task for every scene.
 pub(super) struct Findings {
-    found: Vec<Vec<Found>>,
+    found: Vec<Vec<Detection>>,
     /// By kind: the scene and place of each crop, and the crop as a request.
-    crops: Vec<Vec<(usize, Found, Inputs)>>,
+    crops: Vec<Vec<(usize, Detection, Inputs)>>,
 }
 
 /// The requests to a task in a detector's outputs: the rows of `<task>/<input>`.
@@ -50,7 +50,7 @@ fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Vec<Tensor>
 
 fn classes(
     model: &mut dyn Model,
-    crops: &[(usize, Found, Inputs)],
+    crops: &[(usize, Detection, Inputs)],
 ) -> Result<Vec<Option<usize>>, MeasureError> {
     let requests: Vec<Inputs> = crops.iter().map(|(.., inputs)| inputs.clone()).collect();
     let answers = answers(model, &requests)?;

@@ -9,7 +9,7 @@ use kaskade_simulator::MeasuredCopies;
 
 use super::MeasureError;
 use super::cost::{self, Effort};
-use super::findings::Findings;
+use super::detections::Findings;
 use super::meter::Meter;
 use crate::config::App;
 use crate::config::data::DataSet;

@@ -13,7 +13,7 @@ use super::MeasureError;
 use crate::config::{App, Task};
 use crate::family::{Family, Member};
 use crate::load::arrivals::{Arrivals, Spacing};
-use crate::load::drive::{self, Target};
+use crate::load::generator::{self, Target};
 use crate::load::record::{Outcome, Record};
 use crate::planning::initial;
 use crate::serving::{self, Client, Service};
@@ -71,7 +71,13 @@ pub(super) fn overhead(
             let noted = Arc::new(RecordingTarget::new(client.clone(), inputs.to_vec()));
             let arrivals = Arrivals::generated(Spacing::Poisson, qps, length.min(MAX_TIME), 0);
             let record = Arc::new(Mutex::new(Record::new(None)?));
-            drive::open_loop(Arc::clone(&noted), drive::paced(arrivals), Duration::ZERO, record).await;
+            generator::open_loop(
+                Arc::clone(&noted),
+                generator::paced(arrivals),
+                Duration::ZERO,
+                record,
+            )
+            .await;
             Ok::<_, MeasureError>(noted)
         };
         let (mut hops, mut gaps_us) = (Vec::new(), Vec::new());

@@ -1,6 +1,6 @@
 //! Whether a text is right: it is compared with the reference texts by a metric of the field.
 
-use kaskade_policy::texts::{Metric, TextComparison};
+use kaskade_policy::text_metrics::{Metric, TextComparison};
 
 use super::Label;
 use crate::config::data::DataSets;

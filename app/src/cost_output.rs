@@ -10,12 +10,12 @@ use kaskade_models::{
 use kaskade_policy::remote::price::{Price, Usage};
 
 /// Adds the output `cost` to a model's answers, if the cost is known.
-pub(crate) struct Priced {
+pub(crate) struct WithPrice {
     model: Box<dyn Model>,
     price: Price,
 }
 
-impl Priced {
+impl WithPrice {
     /// Prices a model.
     pub(crate) fn new(model: Box<dyn Model>, price: Price) -> Self {
         Self { model, price }
@@ -42,7 +42,7 @@ fn usage(outputs: &Outputs) -> Option<Usage> {
     })
 }
 
-impl Model for Priced {
+impl Model for WithPrice {
     fn signature(&self) -> Signature {
         self.model.signature()
     }
@@ -64,7 +64,7 @@ impl Model for Priced {
     }
 }
 
-impl Priced {
+impl WithPrice {
     fn inner(&mut self) -> Result<&mut dyn Continuous, ModelError> {
         self.model.continuous().ok_or_else(|| ModelError::Failed {
             reason: "it does not support continuous batching".to_owned(),
@@ -72,7 +72,7 @@ impl Priced {
     }
 }
 
-impl Continuous for Priced {
+impl Continuous for WithPrice {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         self.inner()?.submit(number, inputs)
     }
@@ -118,7 +118,7 @@ mod tests {
 
     /// What one answer costs by a price.
     fn cost(price: Price, outputs: Outputs) -> Option<f64> {
-        let mut priced = Priced::new(Box::new(Answers(outputs)), price);
+        let mut priced = WithPrice::new(Box::new(Answers(outputs)), price);
         let outputs = priced.run(&[Vec::new()]).remove(0).unwrap();
         let cost = outputs.iter().find(|output| output.name == COST)?;
         Some(f64::from_le_bytes(cost.data.as_ref().try_into().unwrap()))

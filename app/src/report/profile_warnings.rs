@@ -1,7 +1,7 @@
 //! Remarks on a profile that planners do not refuse.
 
 use kaskade_planners::thresholds::Paired;
-use kaskade_policy::fit;
+use kaskade_policy::linear_fit;
 use kaskade_policy::profile::{Profile, VariantProfile};
 
 use super::units;
@@ -51,9 +51,11 @@ fn reversed_order(profile: &Profile) -> Option<String> {
         .flat_map(|(place, earlier)| local().skip(place + 1).map(move |later| (earlier, later)));
     let compared = pairs.filter_map(|(earlier, later)| {
         let batch = earlier.costs.last()?.batch.min(later.costs.last()?.batch);
-        let seconds =
-            |variant: &VariantProfile| fit::per_request(&variant.costs, batch, |cost| Some(cost.latency_s));
-        let joules = |variant: &VariantProfile| fit::per_request(&variant.costs, batch, |cost| cost.energy_j);
+        let seconds = |variant: &VariantProfile| {
+            linear_fit::per_request(&variant.costs, batch, |cost| Some(cost.latency_s))
+        };
+        let joules =
+            |variant: &VariantProfile| linear_fit::per_request(&variant.costs, batch, |cost| cost.energy_j);
         let (before, after) = (seconds(earlier)?, seconds(later)?);
         // A large model on a GPU may be faster than a small one on the processor, and take more energy.
         let takes_more = joules(later)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::curves::Curves;
 use super::error::PlacementError;
 use super::options::PlacementOptions;
-use super::outcome::Placed;
+use super::outcome::Placement;
 use super::problem::{Cluster, Problem};
 use super::program::Placing;
 use super::shapes::{Models, ReplicaPartition};
@@ -14,7 +14,7 @@ use kaskade_policy::profile::Profile;
 
 /// The result of a solver for a placed combination.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judged {
+pub struct ExactResult {
     /// Instances of the combination.
     pub instances: usize,
     /// Variables of the integer program.
@@ -30,14 +30,14 @@ pub struct Judged {
 ///
 /// # Errors
 /// A [`PlacementError`] if the profile no longer has what the placement was made from.
-pub fn by_program(
+pub fn solve_exactly(
     profile: &Profile,
-    placed: &Placed,
+    placed: &Placement,
     options: &PlacementOptions,
     solver: Solver,
     time: Option<Duration>,
     nodes: Option<u64>,
-) -> Result<Judged, PlacementError> {
+) -> Result<ExactResult, PlacementError> {
     let of = |name: &String| {
         let mut variants = profile.variants.iter();
         let known = variants.find(|known| known.name == *name);
@@ -60,7 +60,7 @@ pub fn by_program(
         ..Limits::NONE
     };
     let found = placing.solve(None, solver, &limits);
-    Ok(Judged {
+    Ok(ExactResult {
         instances: problem.instances.len(),
         variables: placing.variables(),
         proven: found.as_ref().is_ok_and(|found| found.proven),

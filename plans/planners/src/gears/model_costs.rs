@@ -1,10 +1,10 @@
 //! The family as the gear planner reads it: how long, how large, by index.
 
+use super::model_set::ModelSet;
 use super::options::GearOptions;
-use super::set::ModelSet;
 use super::violation::GearError;
 use crate::thresholds::FamilyError;
-use kaskade_policy::fit::batch_latency_s;
+use kaskade_policy::linear_fit::batch_latency_s;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::{Profile, VariantProfile};
 

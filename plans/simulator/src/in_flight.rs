@@ -29,12 +29,12 @@ pub(super) struct Flight {
 
 /// The requests that are in flight.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
+pub(super) struct RequestSlab {
     places: Vec<Flight>,
     free: Vec<u32>,
 }
 
-impl Flights {
+impl RequestSlab {
     pub(super) fn add(&mut self, flight: Flight) -> u32 {
         if let Some(place) = self.free.pop() {
             if let Some(free) = self.places.get_mut(place as usize) {
