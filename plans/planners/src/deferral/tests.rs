@@ -62,9 +62,9 @@ fn a_class_that_the_confidence_is_blind_to_is_learned() {
 /// Fits to 80,000 samples took most of the time of a certificate.
 #[test]
 fn scores_are_fitted_on_some_of_many_samples() {
-    let family = family(&profile(MOST + 5_000, true, 1));
-    let some = family.of_samples(&drawn(family.samples(), MOST));
-    assert_eq!(some.samples(), MOST);
+    let family = family(&profile(MAX_SAMPLES + 5_000, true, 1));
+    let some = family.of_samples(&drawn(family.samples(), MAX_SAMPLES));
+    assert_eq!(some.samples(), MAX_SAMPLES);
     let chosen = choose(&family);
     assert!(chosen[0].score.is_some());
     assert_eq!(chosen, choose(&some));
