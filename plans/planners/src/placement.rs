@@ -22,7 +22,7 @@
 //! | `inputs` | inputs of the search |
 //! | [`curves`](Curves) | `u`, `w`, `l` and `T` by batch size: lines beside their samples |
 //! | [`flow`](Flow) | `rho_i`, and the shares of requests between models |
-//! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in sum |
+//! | `shapes`, `candidates` | the combinations of `R` and `S`, and those that fit in total |
 //! | `max_throughput` | the highest load that devices carry, and the combination that carries it |
 //! | `problem` | one combination as instances, devices and transfer costs |
 //! | `channel` | transfer times between devices |

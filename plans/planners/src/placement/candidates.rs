@@ -1,4 +1,4 @@
-//! The combinations that fit in sum, with their bounds, and a bound for those that are not examined.
+//! The combinations that fit in total, with their bounds, and a bound for those that are not examined.
 
 use super::bound;
 use super::error::PlacementError;
@@ -28,7 +28,7 @@ impl Candidate {
     }
 }
 
-/// The combinations that fit in sum.
+/// The combinations that fit in total.
 pub(super) struct Candidates {
     pub(super) list: Vec<Candidate>,
     pub(super) shapes: Shapes,
@@ -37,7 +37,7 @@ pub(super) struct Candidates {
 }
 
 impl Case<'_> {
-    /// The combinations that carry the load and fit in sum.
+    /// The combinations that carry the load and fit in total.
     pub(super) fn candidates(
         &self,
         cluster: &Cluster,

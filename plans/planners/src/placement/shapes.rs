@@ -140,7 +140,7 @@ impl<'a> Models<'a> {
         models.map(|model| self.kernel(model, 1) / self.batch).sum()
     }
 
-    /// The combinations with these partitions that carry the load of periods this long and fit in sum, smallest first: all of them, or
+    /// The combinations with these partitions that carry the load of periods this long and fit in total, smallest first: all of them, or
     /// about `most`, the smallest one by one and the others at growing distances. `broken` receives every one that does not fit.
     pub(super) fn line(
         &self,
