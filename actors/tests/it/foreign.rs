@@ -718,7 +718,7 @@ fn the_loss_of_a_replica_ends_an_answer_that_no_other_attempt_repeats() {
             // Its replica starts again.
             beat(1).await;
             tokio::task::block_in_place(|| {
-                wait_until("the replica is alive", PATIENCE, || {
+                wait_until("the replica is alive", kaskade_testkit::TIMEOUT, || {
                     served.node.dispatcher().liveness(|liveness| liveness.alive("r1"))
                 });
             });
