@@ -29,7 +29,7 @@ const DELAY: Duration = Duration::from_secs(1);
 /// Longest time of one export.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest time of all exports after the exporter is told to end.
+/// Longest time of all exports after the exporter is asked to end.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Where spans go.
@@ -157,12 +157,12 @@ impl Drop for Exporter {
 /// When the exporter ends.
 struct End {
     stopped: oneshot::Receiver<()>,
-    /// When no export may go on; `None` until it is told to end.
+    /// When exports are stopped; `None` until the exporter is asked to end.
     deadline: Option<Instant>,
 }
 
 impl End {
-    /// Returns once the exporter is told to end.
+    /// Returns once the exporter is asked to end.
     async fn begun(&mut self) -> Instant {
         if let Some(deadline) = self.deadline {
             return deadline;
@@ -171,7 +171,7 @@ impl End {
         *self.deadline.insert(Instant::now() + GRACE)
     }
 
-    /// Returns when no export may go on.
+    /// Returns when exports are stopped.
     async fn over(&mut self) {
         let deadline = self.begun().await;
         tokio::time::sleep_until(deadline).await;

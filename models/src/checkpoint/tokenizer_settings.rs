@@ -90,7 +90,7 @@ const OF_GPT2: [&str; 6] = [
 const TYPES_OF_GPT2: [&str; 5] = ["bart", "gpt2", "longformer", "roberta", "roberta-prelayernorm"];
 const PREFIX_SPACE: &str = "add_prefix_space";
 
-/// Classes of tokenizers that write the post-processor anew: by two flags, the beginning and the end of a text are added.
+/// Classes of tokenizers that replace the post-processor: by two flags, the beginning and the end of a text are added.
 const OF_LLAMA: [&str; 4] = [
     "CodeLlamaTokenizer",
     "CohereTokenizer",

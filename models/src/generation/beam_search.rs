@@ -3,33 +3,15 @@
 //! It follows `generate` of transformers (`_beam_search`), so that a checkpoint whose `generation_config.json` states
 //! `num_beams` gives the same answers.
 
+use super::beam_options::BeamOptions;
 use super::sampling::SampledToken;
 use crate::checkpoint::EarlyStopping;
 
 /// Lowest score of an answer that has not ended, as in transformers.
 const NO_SCORE: f32 = -1e9;
 
-/// Parameters of beam search.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct BeamOptions {
-    /// Answers that are continued at a time; 1 is greedy search.
-    pub beams: usize,
-    /// Exponent of the length by which the score of an answer, the logarithm of its probability, is divided: above 0
-    /// favours longer answers.
-    pub length_penalty: f32,
-    /// When the search ends.
-    pub early_stopping: EarlyStopping,
-}
-
-impl Default for BeamOptions {
-    fn default() -> Self {
-        Self {
-            beams: 1,
-            length_penalty: 1.0,
-            early_stopping: EarlyStopping::No,
-        }
-    }
-}
+/// Number of the first beam's sequence in the engine; requests have smaller numbers, or those of batches from `1 << 63`.
+pub(super) const FIRST_BEAM: u64 = 1 << 62;
 
 /// A token of an answer, with what is reported of it.
 #[derive(Debug, Clone, PartialEq)]

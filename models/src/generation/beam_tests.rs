@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Shares};
 
-use super::beam_search::BeamOptions;
+use super::beam_options::BeamOptions;
 use super::tests::{family, greedy, resident, run};
 use super::{Caching, Engine, EngineConfig, FinishReason, Sampling, fixtures};
 use crate::checkpoint::EarlyStopping;

@@ -13,9 +13,6 @@ use super::sampling::{describe, log_probs};
 use super::token_rules::TextSoFar;
 use crate::ops::{Ops, OpsError};
 
-/// Number of the first beam's sequence; requests have smaller numbers, or those of batches from `1 << 63`.
-pub(super) const FIRST_BEAM: u64 = 1 << 62;
-
 impl<M: Ops> Engine<M> {
     /// A request lost its blocks: its states are computed again, and a beam search begins again.
     pub(super) fn preempted(&mut self, request: u64) {
@@ -225,7 +222,7 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Gives the sequence `to` the tokens and blocks of `from`. Later requests make room for it; if there are none, the
-    /// request waits for earlier ones; if it runs alone, and no block of the kind that it needs is free, it goes on
+    /// request waits for earlier ones; if it runs alone, and no block of the kind that it needs is free, it continues
     /// without this beam.
     fn fork(
         &mut self,

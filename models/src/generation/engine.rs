@@ -6,8 +6,7 @@ use std::sync::Arc;
 use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler, Traffic};
 use tokenizers::Tokenizer;
 
-use super::beam_search::BeamSearch;
-use super::beams::FIRST_BEAM;
+use super::beam_search::{BeamSearch, FIRST_BEAM};
 use super::block_cache::{DeviceCache, EntryWidths, HostCache, LayerEntries};
 use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 use super::encoder::DeviceEncoder;

@@ -19,7 +19,7 @@
 //! | `transfer`, `link` | the transfer thread, and the link to the device, which can be throttled on the CPU |
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
 //! | `answers` | the tokens, texts and ends of answers |
-//! | `beam_search`, `beams` | beam search, and its sequences and blocks |
+//! | `beam_options`, `beam_search`, `beams` | beam search: its parameters, which answers are continued, their sequences and blocks |
 //! | `sampling`, `sampling_options`, `penalties`, `draw` | the next token, and its parameters |
 //! | `grammar` | grammars that answers must match |
 //! | `token_rules` | tokens that a checkpoint allows or forces |
@@ -30,7 +30,8 @@
 //! | `slice` | a slice of a decoder's layers, for models over several workers |
 
 mod answers;
-pub(crate) mod beam_search;
+mod beam_options;
+mod beam_search;
 mod beams;
 mod block_cache;
 mod cached_context;
@@ -73,7 +74,7 @@ pub use crate::decoder::model_config::ModelConfig;
 pub use crate::decoder::registry::{architecture, read_decoder};
 pub use crate::decoder::weights::Decoder;
 pub use crate::ops::cpu::Cpu;
-pub use beam_search::BeamOptions;
+pub use beam_options::BeamOptions;
 pub use config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
 pub use cost_sampling::{MeasuredCosts, Workload};
 pub use detokenizer::tokenizer_of;

@@ -8,7 +8,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
-use super::beam_search::BeamOptions;
+use super::beam_options::BeamOptions;
 use super::draw::draw;
 use super::grammar::{AllowedTokens, Grammar};
 use super::penalties::{changed_logits, log_of_sum};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::beam_search::BeamOptions;
+use super::beam_options::BeamOptions;
 use super::grammar::Grammar;
 use super::sampling::Sampling;
 use crate::checkpoint::{EarlyStopping, GenerationConfig};

@@ -9,8 +9,8 @@ pub enum Extent {
     UpTo(usize),
     /// Any size from 0 to this.
     AtMost(usize),
-    /// Any number of tokens from 1 to this. A request with more is too long ([`ModelError::TooLong`](super::model::ModelError::TooLong)), so that it goes on to a model
-    /// with a longer context.
+    /// Any number of tokens from 1 to this. A request with more is too long ([`ModelError::TooLong`](super::model::ModelError::TooLong)), so that a model
+    /// with a longer context answers it.
     Tokens(usize),
 }
 

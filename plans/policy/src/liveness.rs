@@ -31,8 +31,8 @@ pub const CHECK_PERIOD_US: u64 = HEARTBEAT_PERIOD_US / 2;
 /// Beats of the process before that show that it is still alive: fewer may be late.
 const BEATS_BESIDE: u32 = 10;
 
-/// Earlier processes of one name that are told apart from new ones.
-const MOST_INSTANCES: usize = 64;
+/// Number of earlier processes of one name that are distinguished from new ones.
+const MAX_INSTANCES: usize = 64;
 
 /// Time between two looks beyond which the observer counts as stalled, microseconds.
 const LATE_CHECK_US: u64 = 2 * CHECK_PERIOD_US;
@@ -65,7 +65,7 @@ struct Process {
     number: u64,
     /// When that arrived, in the time in which the observer runs.
     at: u64,
-    /// The instances before it, the newest last; [`MOST_INSTANCES`] at most.
+    /// The instances before it, the newest last; [`MAX_INSTANCES`] at most.
     before: Vec<u64>,
     /// Beats of the instances before it since its own start.
     beside: u32,
@@ -153,7 +153,7 @@ impl Liveness {
         }
         let again = instance != last.instance || number < last.number;
         if instance != last.instance {
-            if last.before.len() == MOST_INSTANCES {
+            if last.before.len() == MAX_INSTANCES {
                 last.before.remove(0);
             }
             last.before.push(last.instance);
