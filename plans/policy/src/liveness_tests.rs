@@ -59,7 +59,7 @@ fn several_processes_of_one_name_start_once_each() {
     for instance in 3..1_000 {
         assert_eq!(liveness.started("w", instance, 0, 0), Start::Again);
     }
-    assert_eq!(liveness.processes["w"].before.len(), MOST_INSTANCES);
+    assert_eq!(liveness.processes["w"].before.len(), MAX_INSTANCES);
 }
 
 #[test]
