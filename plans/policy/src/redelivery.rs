@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use crate::ledger::pause_us;
 
 /// Requests whose failures are counted at a time. Of more, the oldest are counted from the start.
-const MOST_COUNTED: usize = 65_536;
+const MAX_COUNTED: usize = 65_536;
 
 /// When a durable request is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Failures {
         let failures = self.0.entry(number).or_default();
         *failures = failures.saturating_add(1);
         let failures = *failures;
-        if self.0.len() > MOST_COUNTED {
+        if self.0.len() > MAX_COUNTED {
             self.0.pop_first();
         }
         failures
@@ -163,12 +163,12 @@ mod tests {
     #[test]
     fn the_counts_of_failures_are_bounded() {
         let mut failures = Failures::default();
-        for number in 0..2 * MOST_COUNTED as u64 {
+        for number in 0..2 * MAX_COUNTED as u64 {
             failures.record(number, Blame::Request);
         }
-        assert_eq!(failures.0.len(), MOST_COUNTED);
+        assert_eq!(failures.0.len(), MAX_COUNTED);
         assert_eq!(
-            failures.record(2 * MOST_COUNTED as u64 - 1, Blame::Request),
+            failures.record(2 * MAX_COUNTED as u64 - 1, Blame::Request),
             2,
             "the newest stay"
         );
