@@ -166,7 +166,9 @@ impl<M: Ops> LanguageModel<M> {
             sampling.grammar = None;
         }
         // The default of app or checkpoint is for answers that a search can find.
-        if !beams_stated && (sampling.temperature > 0.0 || sampling.grammar.is_some()) {
+        let is_searched =
+            sampling.temperature <= 0.0 && sampling.grammar.is_none() && sampling.prompt_logprobs.is_none();
+        if !beams_stated && !is_searched {
             sampling.beam.beams = 1;
         }
         // An answer of a format ends by itself, and the app's stop texts may occur in it.
