@@ -1,10 +1,13 @@
 //! Linear programs, with or without integers, independent of the solver.
 //!
 //! Planners build a [`Program`] and read a [`Solution`]. The embedded solver is pure Rust and always there. Others can be chosen
-//! [at run time](Solver) if this build has them: HiGHS with the feature `highs`. Its answers are verified: only their integers are
-//! taken, and the rest is solved again by the embedded solver (`guard`), so that a solver that errs costs time and nothing else.
+//! [at run time](Solver) if this build has them: HiGHS with the feature `highs`, and CBC, GLPK, Gurobi and CPLEX as separate
+//! programs with the feature `external-solvers`. The answers of other solvers are verified: only their integers are taken, and the rest
+//! is solved again by the embedded solver (`guard`), so that a solver that hangs or errs costs time and nothing else.
 
 mod embedded;
+#[cfg(feature = "external-solvers")]
+mod external;
 mod guard;
 #[cfg(feature = "highs")]
 mod highs;
@@ -24,7 +27,7 @@ impl Program {
     /// Minimises the cost with this solver, within these limits.
     ///
     /// # Errors
-    /// An [`LpError`] if there is no optimum, if none was found in time, or if the solver is not built in or returns an invalid solution. The
+    /// An [`LpError`] if there is no optimum, if none was found in time, or if the solver is not built in, is missing, hangs or returns an invalid solution. The
     /// caller can fall back on the embedded solver.
     pub(crate) fn minimise_by(&self, solver: Solver, limits: &Limits) -> Result<Solution, LpError> {
         match solver {
@@ -36,6 +39,15 @@ impl Program {
                 Err(LpError::NotBuilt {
                     solver,
                     feature: "highs",
+                })
+            }
+            Solver::Cbc | Solver::Glpk | Solver::Gurobi | Solver::Cplex => {
+                #[cfg(feature = "external-solvers")]
+                return guard::verified(self, solver, &external::solve(self, solver, None, limits)?);
+                #[cfg(not(feature = "external-solvers"))]
+                Err(LpError::NotBuilt {
+                    solver,
+                    feature: "external-solvers",
                 })
             }
         }

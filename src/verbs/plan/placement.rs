@@ -147,10 +147,10 @@ struct Solving {
     /// Largest problem (instances times devices) to solve exactly by an integer program; 0 solves none.
     #[arg(long, value_name = "CELLS", default_value_t = Effort::default().exact_cells)]
     exact: usize,
-    /// Solver of the integer program. `highs` needs a build with the feature `highs`.
+    /// Solver of the integer program. `highs` needs a build with the feature `highs`; the others need `external-solvers`.
     #[arg(long, value_enum, default_value = "embedded")]
     solver: Solvers,
-    /// Time limit of HiGHS for one program.
+    /// Time limit of another solver for one program.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     solver_time: Span,
     /// Moves of the simulated annealing.
@@ -174,6 +174,10 @@ enum Aim {
 enum Solvers {
     Embedded,
     Highs,
+    Cbc,
+    Glpk,
+    Gurobi,
+    Cplex,
 }
 
 impl From<Solvers> for Solver {
@@ -181,6 +185,10 @@ impl From<Solvers> for Solver {
         match solver {
             Solvers::Embedded => Self::Embedded,
             Solvers::Highs => Self::Highs,
+            Solvers::Cbc => Self::Cbc,
+            Solvers::Glpk => Self::Glpk,
+            Solvers::Gurobi => Self::Gurobi,
+            Solvers::Cplex => Self::Cplex,
         }
     }
 }

@@ -16,7 +16,7 @@ const SLACK: f64 = 1e-6;
 /// # Errors
 /// [`LpError::InvalidSolution`] if a value is not whole, is out of bounds, or leaves the program infeasible.
 #[cfg_attr(
-    not(any(feature = "highs", test)),
+    not(any(feature = "external-solvers", feature = "highs", test)),
     expect(dead_code, reason = "only other solvers' solutions are verified")
 )]
 pub(super) fn verified(program: &Program, solver: Solver, values: &[f64]) -> Result<Solution, LpError> {

@@ -61,6 +61,14 @@ pub enum Solver {
     Embedded,
     /// HiGHS, linked in with the feature `highs`.
     Highs,
+    /// COIN-OR's `cbc` on the path, with the feature `external-solvers`.
+    Cbc,
+    /// GNU's `glpsol`, likewise.
+    Glpk,
+    /// `gurobi_cl`, likewise; it needs a licence.
+    Gurobi,
+    /// `cplex`, likewise; it needs a licence.
+    Cplex,
 }
 
 /// When to stop the search. Only programs with integers are searched.
@@ -68,7 +76,8 @@ pub enum Solver {
 pub struct Limits {
     /// Node limit of the embedded solver and of HiGHS: the same on every machine.
     pub nodes: Option<u64>,
-    /// Time limit of HiGHS, by its own clock; the embedded solver has none.
+    /// Time limit of HiGHS and of an external program, by its own clock; the embedded solver has none. External programs count whole
+    /// seconds, at least one, and are killed soon after.
     pub time: Option<Duration>,
     /// Relative gap between the cost and its lower bound at which the search stops.
     pub gap: f64,
@@ -127,6 +136,26 @@ pub enum LpError {
         solver: Solver,
         /// The feature that brings it.
         feature: &'static str,
+    },
+    /// The solver's program cannot be started.
+    #[error(
+        "`{program}` cannot be started: {reason}; install it, put it on the path, or use the embedded solver"
+    )]
+    Missing {
+        /// Its name.
+        program: String,
+        /// The system's message.
+        reason: String,
+    },
+    /// The solver's program did not end in time and was killed.
+    #[error(
+        "`{program}` did not end within {limit_s} s and was killed; raise the limit or use another solver"
+    )]
+    Hung {
+        /// Its name.
+        program: String,
+        /// The limit and its grace period, seconds.
+        limit_s: f64,
     },
     /// The solver's solution is invalid.
     #[error("{solver:?} gave an invalid solution: {reason}; use another solver")]

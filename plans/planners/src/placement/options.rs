@@ -181,7 +181,7 @@ pub struct Effort {
     pub exact_nodes: u64,
     /// The solver of the placement program.
     pub solver: Solver,
-    /// Time limit of HiGHS for one program, by its own clock; the embedded solver ignores it.
+    /// Time limit of another solver for one program, by its own clock; the embedded solver ignores it.
     pub solver_time: Option<Duration>,
 }
 
