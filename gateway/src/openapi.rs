@@ -38,12 +38,13 @@ pub(crate) fn document() -> Value {
 }
 
 /// Statuses of errors that every path that asks an app may answer with.
-const ERRORS: [(&str, &str); 13] = [
+const ERRORS: [(&str, &str); 14] = [
     (
         "400",
         "The request is malformed, or asks for what is not supported.",
     ),
     ("401", "The key is missing or not known."),
+    ("403", "The user of the service may not send this request."),
     (
         "404",
         "The gateway serves no such app, or the app no such version.",

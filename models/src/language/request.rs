@@ -254,7 +254,7 @@ pub fn template_variables(inputs: &Inputs) -> Result<Map<String, Value>, ModelEr
 pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
     let rejected = |reason: String| bad_input(&input.name, reason);
     let raw: Vec<RawMessage> = serde_json::from_str(only_text(input)?)
-        .map_err(|error| rejected(format!("it is not JSON array of {{role, content}}: {error}")))?;
+        .map_err(|error| rejected(format!("it is not a JSON array of {{role, content}}: {error}")))?;
     if raw.is_empty() {
         return Err(rejected("it is empty; send at least one message".into()));
     }

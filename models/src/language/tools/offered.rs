@@ -79,7 +79,7 @@ impl Tools {
         let tools: Vec<Value> = match text(TOOLS)? {
             None => Vec::new(),
             Some(json) => serde_json::from_str(json)
-                .map_err(|error| bad_input(TOOLS, format!("it is not JSON array of functions: {error}")))?,
+                .map_err(|error| bad_input(TOOLS, format!("it is not a JSON array of functions: {error}")))?,
         };
         if tools.len() > MAX_TOOLS {
             return Err(bad_input(
