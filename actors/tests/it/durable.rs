@@ -179,9 +179,13 @@ async fn a_long_request_is_not_redelivered_by_a_consumer_with_a_shorter_ack_wait
         ..quick()
     };
     let run = Duration::from_millis(3_500);
+    let slow = IngressConfig {
+        default_budget: TIMEOUT,
+        ..ingress(Some(durable))
+    };
     let node = ["small", "medium", "large"]
         .into_iter()
-        .fold(served(&server, Some(durable)), |service, name| {
+        .fold(served(&server, None).ingress(slow), |service, name| {
             service.model(name, move || Ok::<_, String>(Scripted { strength: 4.0, run }))
         })
         .start()

@@ -325,7 +325,7 @@ mod tests {
                 b"text\tlabel\n\"good\t1\nbad\t0\n\"nice one\t1\n",
                 "line 2: a text begins with a quotation mark that ends 2 lines later",
             ),
-            ("a.parquet", b"PAR1", "no valid Parquet file"),
+            ("a.parquet", b"PAR1", "not a valid Parquet file"),
             ("a.arrow", b"ARROW1", "to_parquet"),
             ("a.xlsx", b"", ".jsonl"),
         ] {

@@ -58,9 +58,10 @@ impl<M: Ops> Engine<M> {
         let (logits, log_probs): (Vec<&[f32]>, Vec<Vec<f32>>) = beams.into_iter().unzip();
         let sampling = self.sequences.get(&request).map(|sequence| &sequence.sampling);
         let count = sampling.map_or(0, |sampling| sampling.top_logprobs);
-        let ends = match sampling.is_some_and(|sampling| sampling.ignore_eos) {
-            true => Vec::new(),
-            false => self.decoder.model_config.eos_token_ids.clone(),
+        let ends = if sampling.is_some_and(|sampling| sampling.ignore_eos) {
+            Vec::new()
+        } else {
+            self.decoder.model_config.eos_token_ids.clone()
         };
         let token_of = |beam: usize, token: u32| {
             let logits = logits.get(beam)?;
@@ -195,9 +196,9 @@ impl<M: Ops> Engine<M> {
             self.sequences.remove(&id);
         }
         for beam in &beams {
-            let token = beam.answer.last().map(|token| token.sampled.token);
+            let newest = beam.answer.last().map(|newest| newest.sampled.token);
             if let Some(sequence) = self.sequences.get_mut(&beam.id) {
-                sequence.tokens.extend(token);
+                sequence.tokens.extend(newest);
             }
         }
         beams.sort_by(|a, b| b.score.total_cmp(&a.score));

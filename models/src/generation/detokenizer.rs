@@ -118,13 +118,12 @@ impl Detokenizer {
 
     /// Adds what is new in the window's text, and moves the window.
     fn take(&mut self, decoded: &str, tokenizer: &Tokenizer) {
-        match decoded.get(self.decoded_bytes..) {
-            Some(new) => self.text.push_str(new),
+        if let Some(new) = decoded.get(self.decoded_bytes..) {
+            self.text.push_str(new);
+        } else {
             // Some decoders make replacement characters of all bytes beside a wrong one.
-            None => {
-                let new = self.decoded(tokenizer, self.pending);
-                self.text.push_str(&new);
-            }
+            let new = self.decoded(tokenizer, self.pending);
+            self.text.push_str(&new);
         }
         // Tokens may be single bytes of a character, so all tokens of the newest text stay in the window.
         self.window_start = std::mem::replace(&mut self.pending, self.tokens.len());

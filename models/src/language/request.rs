@@ -141,9 +141,11 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
             "num_beams" => options.num_beams = Some(non_negative(input)?),
             "length_penalty" => options.length_penalty = Some(float()?),
             "early_stopping" => {
-                options.early_stopping = Some(match flag(input)? {
-                    true => EarlyStopping::Yes,
-                    false => EarlyStopping::No,
+                let stops = flag(input)?;
+                options.early_stopping = Some(if stops {
+                    EarlyStopping::Yes
+                } else {
+                    EarlyStopping::No
                 });
             }
             "ignore_eos" => options.ignore_eos = Some(flag(input)?),

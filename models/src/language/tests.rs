@@ -355,7 +355,7 @@ fn messages_are_rendered_by_the_chat_template() {
     );
     for (json, reason) in [
         ("[]", "at least one message"),
-        ("{}", "no JSON array"),
+        ("{}", "not a JSON array"),
         (
             r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#,
             "reads text only",

@@ -378,7 +378,7 @@ fn a_missing_split_and_parquet_say_what_to_do() {
     );
     let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
     assert!(
-        error.contains("validation-0.parquet") && error.contains("no valid Parquet file"),
+        error.contains("validation-0.parquet") && error.contains("not a valid Parquet file"),
         "{error}"
     );
     let saved = [
@@ -426,7 +426,7 @@ fn parquet_files_of_datasets_and_pandas_are_read() {
         "{error}"
     );
     let error = in_one_line(&parquet("brotli.parquet", "").unwrap_err());
-    assert!(error.contains("Snappy and Zstandard"), "{error}");
+    assert!(error.contains("Snappy or Zstandard"), "{error}");
 }
 
 /// Texts became empty ones.
