@@ -19,10 +19,12 @@ impl Model for Shout {
             let text = match (found("messages"), found("text")) {
                 (Some(messages), _) => {
                     let messages: Value = serde_json::from_str(messages.to_texts()?[0]).unwrap();
-                    messages.as_array().unwrap().last().unwrap()["content"]
-                        .as_str()
-                        .unwrap()
-                        .to_owned()
+                    match &messages.as_array().unwrap().last().unwrap()["content"] {
+                        Value::Array(parts) => {
+                            parts.iter().map(|part| part["text"].as_str().unwrap()).collect()
+                        }
+                        text => text.as_str().unwrap().to_owned(),
+                    }
                 }
                 (None, Some(text)) => text.to_texts()?.concat(),
                 (None, None) => "tokens".to_owned(),

@@ -170,7 +170,8 @@ fn a_chat_that_escalates_reaches_the_endpoint_with_its_messages_and_options() {
     );
     assert_eq!(
         body["messages"],
-        json!([{"role": "system", "content": "Speak in verses."}, {"role": "user", "content": "O Romeo, Romeo!"}])
+        json!([{"role": "system", "content": "Speak in verses."}, {"role": "user", "content": [
+            {"type": "text", "text": "O Romeo, "}, {"type": "text", "text": "Romeo!"}]}])
     );
 
     let mut streamed = asked();
@@ -251,7 +252,7 @@ fn what_an_endpoint_has_no_form_for_is_a_typed_error() {
     assert_eq!(answer.status, 200, "{}", answer.json());
     assert_eq!(
         last_body(&server)["prompt"],
-        "Speak in verses.\n\nO Romeo, Romeo!"
+        "Speak in verses.\n\nO Romeo, \nRomeo!"
     );
     let calls = server.calls();
     let conversation = json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
