@@ -102,8 +102,8 @@ fn a_served_app_answers_clients_and_drains_on_sigterm() {
     assert!(rest.contains("draining") && rest.contains("stopped"), "{rest}");
 }
 
-/// The digits app, served by the plan of a policy for 200 requests/s, with a planner of the same policy.
-fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
+/// The digits app, served by a gear plan for 200 requests/s, with a planner.
+fn planning_app(folder: &Path, more: &str) -> String {
     let app = quick_app(folder);
     let profile = digits_profile();
     let gears = folder.join("gears.json").display().to_string();
@@ -118,8 +118,6 @@ fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
             &profile,
             "--rate",
             "200",
-            "--policy",
-            policy,
             "--out",
             &gears,
             "--json",
@@ -127,7 +125,7 @@ fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
     );
     assert!(json(&made).get("plan").is_some());
     let text = std::fs::read_to_string(&app).unwrap();
-    let table = format!("[planner]\nprofile = \"{profile}\"\npolicy = \"{policy}\"\n{more}\n");
+    let table = format!("[planner]\nprofile = \"{profile}\"\n{more}\n");
     let text = text.replace("{ single = \"digits-tiny\" }", "{ file = \"gears.json\" }");
     std::fs::write(&app, format!("{text}\n{table}")).unwrap();
     app
@@ -136,7 +134,7 @@ fn planning_app(folder: &Path, policy: &str, more: &str) -> String {
 #[test]
 fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
     let folder = tempfile::tempdir().unwrap();
-    let app = planning_app(folder.path(), "gears", "");
+    let app = planning_app(folder.path(), "");
     let (_served, url) = serve(&app);
     let replan = |rate: &str| {
         kaskade(
@@ -174,7 +172,7 @@ fn a_served_app_replans_on_request_and_keeps_its_plan_on_failure() {
 fn a_restarted_planner_keeps_the_stored_plan() {
     let nats = NatsServer::start(NatsOptions::jetstream());
     let (folder, url) = (tempfile::tempdir().unwrap(), nats.url().clone());
-    let app = planning_app(folder.path(), "gears", "");
+    let app = planning_app(folder.path(), "");
     let start = |role| {
         let mut served = Served::start(&["--app", &app, "--nats", &url, "--role", role]);
         served.line("serving");
