@@ -476,7 +476,7 @@ fn an_endpoint_that_hangs_is_noticed_by_requests_with_short_budgets() {
     }
     let (_, end, _) = running.within(Duration::from_secs(1));
     assert!(
-        matches!(&end, Err(ModelError::Unavailable { reason }) if reason.contains("in a row")),
+        matches!(&end, Err(ModelError::Unavailable { reason }) if reason.contains("circuit breaker")),
         "{end:?}"
     );
 }
@@ -488,7 +488,7 @@ fn invalid_requests_are_the_senders_fault_and_not_repeated() {
         let server = Server::start(move |_, _| Does::Answer(status, String::new(), said.clone()));
         let (_, end, _) = within(&endpoint(&server, ChatTask::Generate), Duration::from_secs(10));
         assert!(
-            matches!(&end, Err(ModelError::BadInput { reason, .. }) if reason.contains("Invalid schema")),
+            matches!(&end, Err(ModelError::InvalidRequest { reason }) if reason.contains("Invalid schema")),
             "{status}: {end:?}"
         );
         assert_eq!(server.calls(), 1);
@@ -547,7 +547,7 @@ fn a_failing_endpoint_gets_no_requests_until_a_probe_succeeds() {
     for _ in 0..5 {
         let refused = ask();
         assert!(
-            matches!(&refused, Err(ModelError::Unavailable { reason }) if reason.contains("in a row")),
+            matches!(&refused, Err(ModelError::Unavailable { reason }) if reason.contains("circuit breaker")),
             "{refused:?}"
         );
     }

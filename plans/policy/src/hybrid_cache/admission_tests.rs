@@ -123,26 +123,26 @@ fn a_beam_search_counts_its_beams_and_begins_again_when_it_makes_room() {
     scheduler.submit_beams(2, 4, 4, 4, &space).unwrap();
     assert_eq!(
         scheduler.step(&mut space).prefill,
-        [0],
-        "the reserve is one block per beam"
+        [0, 1],
+        "nine tables are more than run"
     );
     assert!(scheduler.end(0, &mut space) && scheduler.end(1, &mut space));
 
     scheduler.submit(3, 4, 28, &space).unwrap();
-    assert_eq!(scheduler.step(&mut space).prefill, [2]);
+    assert_eq!(scheduler.step(&mut space).prefill, [2, 3]);
     for beam in [100, 101] {
         space.fork(2, beam, 4).unwrap();
     }
     scheduler.set_beams(2, vec![100, 101]);
     scheduler.extend(2);
-    // Beams run in the same step.
     let step = scheduler.step(&mut space);
-    assert!(step.prefill == [3] || step.decode == [2, 100, 101], "{step:?}");
-    assert_eq!(scheduler.step(&mut space).decode.first(), Some(&2));
+    assert_eq!(step.decode, [2, 100, 101, 3], "beams run in the same step");
     assert_eq!(scheduler.make_room(2, &mut space), Some(3), "the latest arrival");
     assert_eq!(scheduler.make_room(2, &mut space), None, "it runs alone");
-    assert!(scheduler.end(2, &mut space));
-    assert!(scheduler.end(3, &mut space));
+    scheduler.preempt(2, &mut space);
+    assert_eq!(scheduler.step(&mut space).prefill, [2, 3]);
+    assert_eq!((space.table(2).len(), space.table(100).len()), (1, 0));
+    assert!(scheduler.end(2, &mut space) && scheduler.end(3, &mut space));
     assert_eq!((space.free(), space.holders()), (10, 0));
 }
 
