@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(token_text(&tokenizer, None, tokens[0]), "\u{fffd}");
     }
 
-    /// A tokenizer as SentencePiece's are: token `byte` is that byte, 256 is `▁a`, 257 is `▁b`.
+    /// A tokenizer as those of `SentencePiece` are: token `byte` is that byte, 256 is `▁a`, 257 is `▁b`.
     fn sentence_piece() -> Tokenizer {
         let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
         let words = ["\u{2581}a", "\u{2581}b"].map(ToOwned::to_owned);

@@ -93,7 +93,7 @@ fn the_template_is_found_where_transformers_writes_it() {
     assert!(matches!(render(&[]), Err(TemplateError::Missing)));
 }
 
-/// What DeepSeek's templates have, shortened.
+/// What the templates of `DeepSeek` have, shortened.
 #[test]
 fn arguments_are_texts_for_templates_that_join_them() {
     let source = "{% for m in messages %}{% if m['content'] is none %}{% for call in m['tool_calls'] %}\

@@ -134,20 +134,19 @@ proptest! {
                     let (full, rest) = (tokens / 4, tokens % 4);
                     let source = space.table(from).to_vec();
                     let free = space.free();
-                    match space.fork(from, to, tokens) {
-                        Ok(copy) => {
-                            let table = space.table(to);
-                            let common = &source[..full.min(source.len())];
-                            prop_assert!(table.starts_with(common));
-                            shared.extend(common);
-                            prop_assert_eq!(copy.is_some(), rest > 0 && full < source.len());
-                            prop_assert_eq!(table.len(), common.len() + usize::from(copy.is_some()));
-                            if let Some(copy) = copy {
-                                prop_assert_eq!((copy.from, Some(&copy.to), copy.tokens), (source[full], table.last(), rest));
-                                prop_assert!(copy.from.kind == copy.to.kind && copy.from != copy.to);
-                            }
-                        }
-                        Err(_) => prop_assert_eq!((space.free(), space.table(to).len()), (free, 0)),
+                    let Ok(copy) = space.fork(from, to, tokens) else {
+                        prop_assert_eq!((space.free(), space.table(to).len()), (free, 0));
+                        continue;
+                    };
+                    let table = space.table(to);
+                    let common = &source[..full.min(source.len())];
+                    prop_assert!(table.starts_with(common));
+                    shared.extend(common);
+                    prop_assert_eq!(copy.is_some(), rest > 0 && full < source.len());
+                    prop_assert_eq!(table.len(), common.len() + usize::from(copy.is_some()));
+                    if let Some(copy) = copy {
+                        prop_assert_eq!((copy.from, Some(&copy.to), copy.tokens), (source[full], table.last(), rest));
+                        prop_assert!(copy.from.kind == copy.to.kind && copy.from != copy.to);
                     }
                 }
                 Act::Rename(from, to) => {
