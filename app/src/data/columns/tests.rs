@@ -390,7 +390,7 @@ fn a_missing_split_and_parquet_say_what_to_do() {
     assert!(error.contains("to_parquet"), "{error}");
     let other = in_one_line(&folder(&[("val/cat/1.png", ""), ("val/cat/2.TIFF", "")], "").unwrap_err());
     assert!(
-        other.contains("2.TIFF") && other.contains("no PNG, JPEG"),
+        other.contains("2.TIFF") && other.contains("that of a PNG, JPEG"),
         "{other}"
     );
     let below = folder(&[("val/cat/1.png", ""), ("val/cat/more/2.png", "")], "");
