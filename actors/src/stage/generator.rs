@@ -136,8 +136,9 @@ impl Generator {
             one.last = now;
             if one.streams {
                 // An endpoint repeats no answer.
-                let once = self.parts.executor.availability().is_some();
-                one.delivery.part(part, pieces.saturating_sub(1), pieces, once);
+                let is_remote = self.parts.executor.availability().is_some();
+                one.delivery
+                    .part(part, pieces.saturating_sub(1), pieces, is_remote);
             }
         }
         if let Some(end) = end {
