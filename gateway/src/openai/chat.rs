@@ -162,7 +162,7 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
             Content::Text(text) => text.into(),
             Content::Empty if calls.is_some() => Value::Null,
             Content::Empty => String::new().into(),
-            Content::Parts(parts) => content_of(texts(&parts)?),
+            Content::Parts(parts) => content_of(&texts(&parts)?),
         };
         // Chat templates know the older name.
         let role = match message.role.as_str() {
@@ -189,8 +189,8 @@ fn messages(messages: Vec<Message>) -> Result<String, Failure> {
 }
 
 /// Returns the content of a message of several parts, whose chat template may read them; one part is a text.
-pub(super) fn content_of(texts: Vec<&str>) -> Value {
-    match texts.as_slice() {
+pub(super) fn content_of(texts: &[&str]) -> Value {
+    match texts {
         [] => String::new().into(),
         [text] => (*text).into(),
         texts => texts

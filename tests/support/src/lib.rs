@@ -9,7 +9,7 @@
 //! - [`oracle`] sends requests and counts the terminal replies to each (`oracle.rs`).
 //! - [`python`] returns an interpreter that has `nats-py` and `msgpack`, [`onnx_python`] one that has `onnxruntime`
 //!   (`python.rs`).
-//! - [`bench`] sends the load of the serving benchmarks (`bench.rs`).
+//! - [`mod@bench`] sends the load of the serving benchmarks (`bench.rs`).
 //! - [`free_port`], [`wait_until`] and [`eventually`] serve tests that span processes; [`alone`] runs tests one at a time
 //!   (`wait.rs`).
 //!

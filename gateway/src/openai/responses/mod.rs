@@ -273,7 +273,7 @@ fn content(content: Option<&Value>) -> Result<Value, Failure> {
                     refuse("only parts of the types `input_text` and `output_text` are supported")
                 })
             });
-            Ok(content_of(texts.collect::<Result<_, _>>()?))
+            Ok(content_of(&texts.collect::<Result<Vec<&str>, _>>()?))
         }
         _ => Err(refuse("the `content` of a message is a text or a list of parts")),
     }
