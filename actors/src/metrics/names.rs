@@ -1,4 +1,4 @@
-//! The name and unit of every metric but those of `watch`.
+//! The name and unit of every metric but those of `certificates`.
 
 /// Requests received by an ingress, accepted or not: the offered load.
 pub const ARRIVED: &str = "kaskade_arrived_requests_total";

@@ -193,7 +193,7 @@ pub struct CertificateNotice {
     pub found: CertificateFinding,
 }
 
-/// What the watch of a plan found.
+/// What the certificate monitor found.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "found", rename_all = "snake_case")]
 pub enum CertificateFinding {

@@ -226,7 +226,7 @@ impl<'a> Profiler<'a> {
         or_left_out(what, measured).unwrap_or_default()
     }
 
-    /// The same, with the memory of every variant by batch size, which `weigh` measures: on the processor, in a process that has done
+    /// The same, with the memory of every variant by batch size, which `profile memory` measures: on the processor, in a process that has done
     /// nothing else ([`super::memory::here`]). What it fails to measure stays unknown.
     ///
     /// # Errors
