@@ -8,8 +8,7 @@ use super::forward_pass::MiniBatch;
 use super::grammar::Constraint;
 use super::penalties::top_logprobs;
 use super::sampling::SampledToken;
-use super::sequence::parts;
-use super::token_rules::TextSoFar;
+use super::sequence::text_so_far;
 use crate::ops::{Ops, Span};
 
 impl<M: Ops> Engine<M> {
@@ -69,14 +68,13 @@ impl<M: Ops> Engine<M> {
             Ok(allowed) => allowed,
             Err(reason) => return Some(self.leave_grammar(request, &reason)),
         };
-        let [source, prompt, answer] = parts(&sequence.tokens, sequence.source, sequence.prompt);
         let model_config = &self.decoder.model_config;
-        let text = TextSoFar {
-            source,
-            prompt,
-            answer,
-            ends: &model_config.eos_token_ids,
-        };
+        let text = text_so_far(
+            &sequence.tokens,
+            sequence.source,
+            sequence.prompt,
+            &model_config.eos_token_ids,
+        );
         let sampled = sequence.sampler.sample(
             logits,
             &sequence.sampling,

@@ -117,8 +117,8 @@ impl BeamSearch {
     }
 
     /// Returns the best answer.
-    pub(super) fn answer(self) -> Option<Vec<AnswerToken>> {
-        Some(self.ended.into_iter().next()?.answer)
+    pub(super) fn answer(&self) -> Option<&[AnswerToken]> {
+        Some(&self.ended.first()?.answer)
     }
 
     /// Whether a running beam, of which this is the best, can come to a better answer than those that have ended.

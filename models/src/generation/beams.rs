@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kaskade_policy::hybrid_cache::BlockCopy;
 
-use super::beam_search::{AnswerToken, Beam, Continuation};
+use super::beam_search::{AnswerToken, Beam, BeamSearch, Continuation};
 use super::block_cache::copy_block;
 use super::engine::{Engine, Event, FinishReason};
 use super::error::EngineError;
 use super::penalties::top_logprobs;
 use super::sampling::{describe, log_probs};
-use super::token_rules::TextSoFar;
 use crate::ops::{Ops, OpsError};
 
 impl<M: Ops> Engine<M> {
@@ -94,21 +93,15 @@ impl<M: Ops> Engine<M> {
     /// The logarithms of the probabilities of a beam's next token; `None` if a logit is not finite.
     fn log_probs(&self, beam: u64, logits: &[f32]) -> Option<Vec<f32>> {
         let sequence = self.sequences.get(&beam)?;
-        let [source, prompt, answer] = sequence.parts();
         let model_config = &self.decoder.model_config;
-        let text = TextSoFar {
-            source,
-            prompt,
-            answer,
-            ends: &model_config.eos_token_ids,
-        };
+        let text = sequence.text(&model_config.eos_token_ids);
         log_probs(logits, &sequence.sampling, &model_config.rules, &text)
     }
 
     /// Ends a search. Returns an event for each token of the best answer.
     fn finish_search(&mut self, request: u64) -> Vec<Event> {
-        let answer = self.searches.get(&request).cloned();
-        let answer = answer.and_then(super::beam_search::BeamSearch::answer);
+        let search = self.searches.get(&request);
+        let answer = search.and_then(BeamSearch::answer).map(<[AnswerToken]>::to_vec);
         let mut events: Vec<Event> = Vec::new();
         if let Some(sequence) = self.sequences.get_mut(&request) {
             sequence.restart();

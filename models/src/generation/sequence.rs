@@ -4,6 +4,7 @@ use super::detokenizer::Detokenizer;
 use super::grammar::Constraint;
 use super::recurrent::RecurrentState;
 use super::sampling::{Sampler, Sampling};
+use super::token_rules::TextSoFar;
 
 /// A waiting or running request, or a beam of one.
 pub(super) struct Sequence {
@@ -48,15 +49,26 @@ impl Sequence {
         self.state = None;
     }
 
-    /// The tokens that an encoder has read, those that the decoder has read, and those of the answer.
-    pub(super) fn parts(&self) -> [&[u32]; 3] {
-        parts(&self.tokens, self.source, self.prompt)
+    /// What it has of its text.
+    pub(super) fn text<'a>(&'a self, ends: &'a [u32]) -> TextSoFar<'a> {
+        text_so_far(&self.tokens, self.source, self.prompt, ends)
     }
 }
 
-/// Separates the tokens that an encoder has read, those that the decoder has read, and those of the answer.
-pub(super) fn parts(tokens: &[u32], source: usize, prompt: usize) -> [&[u32]; 3] {
+/// Separates the tokens that an encoder has read, `source` many, those of the prompt, `prompt` with them, and those of the
+/// answer. For a sequence of which other fields are borrowed.
+pub(super) fn text_so_far<'a>(
+    tokens: &'a [u32],
+    source: usize,
+    prompt: usize,
+    ends: &'a [u32],
+) -> TextSoFar<'a> {
     let (prompt, answer) = tokens.split_at_checked(prompt).unwrap_or_default();
     let (source, prompt) = prompt.split_at_checked(source).unwrap_or_default();
-    [source, prompt, answer]
+    TextSoFar {
+        source,
+        prompt,
+        answer,
+        ends,
+    }
 }
