@@ -316,7 +316,7 @@ impl Metrics {
         });
     }
 
-    /// Counts a token of a language model.
+    /// Counts new tokens of an answer of a language model.
     pub(crate) fn tokens(&self, variant: &str, tokens: &Tokens) {
         self.count(variant, |count| {
             count.tokens.count += tokens.count;
@@ -328,7 +328,10 @@ impl Metrics {
         if tokens.first > 0 {
             distributions.first_token.add_us(tokens.to_first_us);
         } else {
-            distributions.per_token.add_us(tokens.between_us);
+            let each = tokens.between_us / tokens.count.max(1);
+            for _ in 0..tokens.count {
+                distributions.per_token.add_us(each);
+            }
         }
     }
 

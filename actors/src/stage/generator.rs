@@ -67,8 +67,10 @@ pub(crate) struct Generator {
 /// A request in progress.
 struct Running {
     delivery: Delivery,
-    /// When the step that produced its first token began, on the process's clock, microseconds.
+    /// When its first step began, on the process's clock, microseconds.
     begun: Option<u64>,
+    /// Number of its tokens so far.
+    pieces: u32,
     /// When its last token was produced, on the process's clock, microseconds.
     last: u64,
     /// Largest number of requests that shared a step with it.
@@ -126,19 +128,24 @@ impl Generator {
             return;
         };
         one.batch = one.batch.max(batch);
+        if !part.is_empty() || end.is_none() {
+            one.begun.get_or_insert(began);
+        }
         if !part.is_empty() {
-            let tokens = match one.begun {
-                None => Tokens::first(now.saturating_sub(one.delivery.arrived)),
-                Some(_) => Tokens::next(now.saturating_sub(one.last)),
+            let new = pieces.saturating_sub(one.pieces).max(1);
+            let tokens = if one.pieces == 0 {
+                Tokens::first(new, now.saturating_sub(one.delivery.arrived))
+            } else {
+                Tokens::next(new, now.saturating_sub(one.last))
             };
             self.parts.metrics.tokens(&self.parts.variant, &tokens);
-            one.begun.get_or_insert(began);
+            one.pieces = pieces;
             one.last = now;
             if one.streams {
                 // An endpoint repeats no answer.
                 let is_remote = self.parts.executor.availability().is_some();
                 one.delivery
-                    .part(part, pieces.saturating_sub(1), pieces, is_remote);
+                    .part(part, pieces.saturating_sub(new), pieces, is_remote);
             }
         }
         if let Some(end) = end {
@@ -152,7 +159,7 @@ impl Generator {
         };
         match outcome {
             Ok(outputs) => {
-                // Without tokens, the model had it from the beginning.
+                // Without steps, the model had it from the beginning.
                 let begun = one.begun.unwrap_or(one.last);
                 let cost = self.parts.router.cost(&outputs);
                 let run_us = now.saturating_sub(begun);
@@ -232,6 +239,7 @@ impl Handler<Delivery> for Generator {
         let one = Running {
             delivery,
             begun: None,
+            pieces: 0,
             last: now,
             batch: 0,
             streams,

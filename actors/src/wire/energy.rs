@@ -102,20 +102,21 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Counts the first token of an answer, `after_us` after its arrival.
-    pub const fn first(after_us: u64) -> Self {
+    /// Counts the first tokens of an answer, which came `after_us` after its arrival: one, or all of an answer that is not
+    /// generated token by token.
+    pub const fn first(count: u32, after_us: u64) -> Self {
         Self {
-            count: 1,
+            count: count as u64,
             first: 1,
             to_first_us: after_us,
             between_us: 0,
         }
     }
 
-    /// Counts a further token of an answer, `after_us` after the previous one.
-    pub const fn next(after_us: u64) -> Self {
+    /// Counts further tokens of an answer, which came `after_us` after the previous ones.
+    pub const fn next(count: u32, after_us: u64) -> Self {
         Self {
-            count: 1,
+            count: count as u64,
             first: 0,
             to_first_us: 0,
             between_us: after_us,

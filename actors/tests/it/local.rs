@@ -143,10 +143,11 @@ fn a_full_ingress_refuses_at_once() {
     node.stop();
 }
 
-/// Generates a letter per step and request, `count` of them. Tells how many requests it has.
+/// Generates a letter per step and request, `count` of them, and shows each, or all at the end. Counts the requests that it has.
 struct Letters {
     running: Vec<(u64, u32)>,
     count: u32,
+    at_once: bool,
     has: Arc<AtomicUsize>,
 }
 
@@ -177,11 +178,17 @@ impl Continuous for Letters {
         let text = |letters: u32| Tensor::from_texts("text", &[&"x".repeat(letters as usize)]).unwrap();
         let stepped = self.running.iter_mut().map(|(number, done)| {
             *done += 1;
+            let is_last = *done == self.count;
+            let shown = match (self.at_once, is_last) {
+                (false, _) => 1,
+                (true, false) => 0,
+                (true, true) => self.count,
+            };
             Progress {
                 number: *number,
-                pieces: *done,
-                part: vec![text(1)],
-                end: (*done == self.count).then(|| Ok(vec![text(*done)])),
+                pieces: if self.at_once && !is_last { 0 } else { *done },
+                part: (shown > 0).then(|| text(shown)).into_iter().collect(),
+                end: is_last.then(|| Ok(vec![text(*done)])),
             }
         });
         let stepped = stepped.collect();
@@ -191,13 +198,14 @@ impl Continuous for Letters {
     }
 }
 
-fn letters(app: &str, letters: u32) -> (Node, Arc<AtomicUsize>) {
+fn letters(app: &str, letters: u32, at_once: bool) -> (Node, Arc<AtomicUsize>) {
     let has = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&has);
     let service = Service::new(app).model("letters", move || {
         Ok::<_, String>(Letters {
             running: Vec::new(),
             count: letters,
+            at_once,
             has: Arc::clone(&counter),
         })
     });
@@ -211,7 +219,7 @@ fn prompt() -> InferRequest {
 #[test]
 fn parts_of_a_streamed_answer_come_in_order_before_the_reply() {
     let app = "local-parts";
-    let (node, _) = letters(app, 20);
+    let (node, _) = letters(app, 20, false);
     runtime().block_on(async {
         for client in both(&node, app) {
             let mut parts = Vec::new();
@@ -225,10 +233,31 @@ fn parts_of_a_streamed_answer_come_in_order_before_the_reply() {
     node.stop();
 }
 
+/// As of a beam search: its run time was that of the last step.
+#[test]
+fn an_answer_that_comes_at_once_has_run_since_its_first_step() {
+    let app = "local-at-once";
+    let (node, _) = letters(app, 20, true);
+    runtime().block_on(async {
+        for client in both(&node, app) {
+            let mut parts = Vec::new();
+            let asked = options("one", BUDGET);
+            let reply = client.request_streamed(prompt(), &asked, |part| parts.push(part.part));
+            let reply = reply.await.unwrap();
+            assert_eq!(reply.outputs[0].to_texts().unwrap(), ["x".repeat(20)]);
+            assert_eq!(parts, [Some(0)]);
+            let hop = &reply.hops[0];
+            // Steps take two milliseconds each.
+            assert!(hop.run_us >= 38_000 && hop.batch == 1, "{hop:?}");
+        }
+    });
+    node.stop();
+}
+
 #[test]
 fn a_dropped_request_is_cancelled_and_others_of_its_id_are_not() {
     let app = "local-dropped";
-    let (node, has) = letters(app, 500);
+    let (node, has) = letters(app, 500, false);
     let runtime = runtime();
     let [over_bus, beside] = both(&node, app);
     let kept = runtime.spawn({

@@ -358,7 +358,7 @@ fn energy() -> EnergyReport {
             billionths: 2_000_000,
             source: Some(CostSource::Priced),
         },
-        tokens: Tokens::first(1_200),
+        tokens: Tokens::first(1, 1_200),
         joules_per_token: Some(0.25),
     };
     EnergyReport {

@@ -31,7 +31,8 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Continues a search by a token for each of its beams. `rows` are the logits by sequence. Returns the events of the
-    /// whole answer if the search ends. Adds requests that had to make room to `preempted`.
+    /// whole answer if the search ends, and one without a token if it goes on. Adds requests that had to make room to
+    /// `preempted`.
     pub(super) fn continue_search(
         &mut self,
         request: u64,
@@ -87,7 +88,7 @@ impl<M: Ops> Engine<M> {
             self.scheduler.preempt(request, &mut self.space);
             self.preempted(request);
         }
-        set.map(|()| Vec::new())
+        set.map(|()| vec![Event::without_token(request)])
     }
 
     /// The logarithms of the probabilities of a beam's next token; `None` if a logit is not finite.

@@ -30,7 +30,7 @@ use crate::ops::{Ops, RelativeBias};
 pub struct Event {
     /// The request.
     pub request: u64,
-    /// The new token; `None` if the request was cancelled or failed.
+    /// The new token; `None` if the request was cancelled or failed, and for a beam search that goes on.
     pub sampled: Option<SampledToken>,
     /// New text; empty without a tokenizer.
     pub text: String,
@@ -43,15 +43,23 @@ pub struct Event {
 }
 
 impl Event {
-    /// The end of a request without a token.
-    pub(super) fn ended(request: u64, reason: FinishReason) -> Self {
+    /// A step of a request without a token.
+    pub(super) fn without_token(request: u64) -> Self {
         Self {
             request,
             sampled: None,
             text: String::new(),
             top_logprobs: Vec::new(),
             prompt: Vec::new(),
+            finish_reason: None,
+        }
+    }
+
+    /// The end of a request without a token.
+    pub(super) fn ended(request: u64, reason: FinishReason) -> Self {
+        Self {
             finish_reason: Some(reason),
+            ..Self::without_token(request)
         }
     }
 }
@@ -76,7 +84,8 @@ pub enum FinishReason {
 /// Result of a step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepReport {
-    /// Events of the requests.
+    /// Events of the requests that ran, one after another those of one request: one each, and the tokens of the answer where a
+    /// beam search ends.
     pub events: Vec<Event>,
     /// Requests that were prefilled.
     pub prefilled: usize,

@@ -25,7 +25,7 @@ use crate::runtime::model::{Continuous, Progress, Reader};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
-use answer::AnswerScanner;
+use answer::{AnswerScanner, Parts};
 pub use answer::{REASONING, REASONING_TOKENS};
 use inputs::bad_input;
 use partial_answer::PartialAnswer;
@@ -205,30 +205,38 @@ impl<M: Ops> LanguageModel<M> {
         AnswerScanner::new(reasoning, calls, tools)
     }
 
-    fn take(&mut self, event: &Event) -> Option<Progress> {
-        let answer = self.answers.get_mut(&event.request)?;
-        let new = answer.add(event);
+    /// Adds the events of a step to the answer of the request that they are all of.
+    fn take(&mut self, events: &[Event]) -> Option<Progress> {
+        let number = events.first()?.request;
+        let tokenizer = self.prompts.tokenizer.as_ref();
+        let answer = self.answers.get_mut(&number)?;
+        let before = answer.tokens.len();
+        let mut new = Parts::default();
+        for event in events {
+            new.append(answer.add(event));
+        }
         let mut part = Outputs::new();
-        if let Some(sampled) = event.sampled {
+        if answer.tokens.len() > before {
             part.extend(Tensor::from_texts("text", &[&new.text]).ok());
             if !new.reasoning.is_empty() {
                 part.extend(Tensor::from_texts(REASONING, &[&new.reasoning]).ok());
             }
             if answer.token_texts {
-                let newest = answer.tokens.len() - 1;
-                let outputs = answer.token_outputs(newest, self.prompts.tokenizer.as_ref());
+                let outputs = answer.token_outputs(before, tokenizer);
                 part.extend(outputs.into_iter().flatten());
             } else {
-                part.extend(Tensor::from_i64("tokens", &[1], &[i64::from(sampled.token)]).ok());
+                let tokens = answer.tokens.get(before..).unwrap_or_default();
+                part.extend(Tensor::from_i64("tokens", &[tokens.len()], tokens).ok());
             }
         }
         let pieces = u32::try_from(answer.tokens.len()).unwrap_or(u32::MAX);
-        let end = event.finish_reason.map(|end| {
-            let answer = self.answers.remove(&event.request).unwrap_or_default();
-            answer.outputs(end, self.prompts.tokenizer.as_ref())
+        let reason = events.last().and_then(|event| event.finish_reason);
+        let end = reason.map(|reason| {
+            let answer = self.answers.remove(&number).unwrap_or_default();
+            answer.outputs(reason, tokenizer)
         });
         Some(Progress {
-            number: event.request,
+            number,
             pieces,
             part,
             end,
@@ -325,8 +333,8 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         match self.engine.step() {
             Ok(report) => report
                 .events
-                .into_iter()
-                .filter_map(|event| self.take(&event))
+                .chunk_by(|one, next| one.request == next.request)
+                .filter_map(|events| self.take(events))
                 .collect(),
             Err(error) => self.fail_all(&error),
         }

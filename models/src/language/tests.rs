@@ -446,6 +446,38 @@ fn parts_of_an_answer_describe_their_tokens() {
     }
 }
 
+#[test]
+fn each_step_of_a_beam_search_is_one_progress_and_the_last_has_the_answer() {
+    let mut model = model(|_| ());
+    let asked = vec![
+        text("one"),
+        number("max_tokens", 6),
+        number("top_logprobs", 2),
+        number("num_beams", 3),
+    ];
+    model.submit(1, &asked).unwrap();
+    let mut steps = 0;
+    let (part, whole) = loop {
+        let [progress] = model.step().try_into().unwrap();
+        steps += 1;
+        if let Some(end) = progress.end {
+            break (progress.part, end.unwrap());
+        }
+        assert_eq!((progress.pieces, progress.part), (0, Outputs::new()));
+    };
+    assert_eq!((steps, tokens(&whole).len()), (6, 6));
+    for name in ["tokens", "probabilities", "top_logprobs", "token_texts", "text"] {
+        assert_eq!(output(&part, name), output(&whole, name), "{name}");
+    }
+    // A prompt whose tokens are described has no beams by default, and refuses stated ones.
+    let described = vec![text("one"), number("num_beams", 2), number("prompt_logprobs", 0)];
+    let error = model.submit(2, &described).unwrap_err().to_string();
+    assert!(
+        error.contains("does not go together with prompt_logprobs"),
+        "{error}"
+    );
+}
+
 /// The tokenizer adds the token that begins a text.
 pub(super) const BEGINNING: &str = r#""post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"</s>":{"id":"</s>","ids":[0],"tokens":["</s>"]}}}"#;
 

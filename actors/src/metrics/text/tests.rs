@@ -13,8 +13,8 @@ fn busy() -> Metrics {
     metrics.fault(&Fault::new(Code::Overloaded, "full"));
     metrics.count_fan_out("find\"er", &BTreeMap::from([("tell".to_owned(), 3)]));
     metrics.batch("small", [10, 20, 900, 40].into_iter(), 700);
-    metrics.tokens("gpt", &Tokens::first(3_000));
-    metrics.tokens("gpt", &Tokens::next(2_000));
+    metrics.tokens("gpt", &Tokens::first(1, 3_000));
+    metrics.tokens("gpt", &Tokens::next(1, 2_000));
     metrics
 }
 

@@ -64,6 +64,13 @@ pub(super) struct Parts {
     pub(super) text: String,
 }
 
+impl Parts {
+    pub(super) fn append(&mut self, next: Self) {
+        self.reasoning.push_str(&next.reasoning);
+        self.text.push_str(&next.text);
+    }
+}
+
 /// Separates the parts of an answer while it grows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerScanner {
