@@ -293,22 +293,10 @@ impl<M: Ops> Engine<M> {
 
     /// Maximum tokens of an answer of so many beams to a prompt of so many tokens; 0 if the prompt is too long.
     pub(crate) fn longest_answer(&self, prompt: usize, beams: usize) -> usize {
-        let block_tokens = self.space.block_tokens();
-        let blocks = self.space.capacity().total();
-        // Beams share the blocks that the prompt fills.
-        let shared = prompt / block_tokens;
-        let own = blocks.saturating_sub(shared) / beams.max(1);
-        let held = (shared + own).saturating_mul(block_tokens);
-        // The last token of an answer is not cached; an encoder's prompt is, but is no part of the context.
-        let cached = match self.config.caching {
-            Caching::Tokens => usize::MAX,
-            _ => held
-                .saturating_sub(prompt)
-                .saturating_add(usize::from(self.encoder.is_some())),
-        };
-        let context = self.model_config().context;
-        let decoded = if self.encoder.is_some() { 0 } else { prompt };
-        context.saturating_sub(decoded).min(cached)
+        // An encoder-decoder begins with a token of its own, in place of the answer's last one.
+        let first = usize::from(self.encoder.is_some());
+        let held = self.scheduler.longest_answer(beams, prompt + first, &self.space);
+        (held + first).min(self.model_config().context)
     }
 
     /// The engine's configuration.

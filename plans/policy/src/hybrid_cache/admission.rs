@@ -186,10 +186,7 @@ impl Scheduler {
             others: Vec::new(),
         };
         let blocks = taken.most_blocks(space);
-        let capacity = space
-            .capacity()
-            .total()
-            .min(self.limits.blocks_at_once.unwrap_or(usize::MAX));
+        let capacity = self.blocks_of_one(space);
         if blocks > capacity {
             return Err(Refused::Cache {
                 tokens: most,
@@ -204,6 +201,24 @@ impl Scheduler {
         self.waiting.insert(taken.arrival, request);
         self.requests.insert(request, taken);
         Ok(())
+    }
+
+    /// Returns the largest answer that [`Scheduler::submit_beams`] accepts for a prompt, tokens; 0 also if it accepts none.
+    pub fn longest_answer(&self, beams: usize, prompt: usize, space: &BlockSpace) -> usize {
+        let left = self.limits.context.saturating_sub(prompt);
+        if space.blocks_for(1) == 0 {
+            return left;
+        }
+        let shared = prompt / space.block_tokens();
+        let own = self.blocks_of_one(space).saturating_sub(shared) / beams.max(1);
+        let held = (shared + own).saturating_mul(space.block_tokens());
+        left.min(held.saturating_sub(prompt))
+    }
+
+    /// Maximum blocks of one request.
+    fn blocks_of_one(&self, space: &BlockSpace) -> usize {
+        let at_once = self.limits.blocks_at_once.unwrap_or(usize::MAX);
+        space.capacity().total().min(at_once)
     }
 
     /// Whether there is nothing to do.
