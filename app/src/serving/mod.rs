@@ -214,7 +214,7 @@ fn default_url() -> String {
 /// The part of an app that a process serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// The ingress, a worker, and the planner if the app has one.
+    /// The ingress, a worker, the planner if the app has one, and the gateway if it has an address.
     #[default]
     All,
     /// The ingress alone.

@@ -30,7 +30,7 @@ use crate::ops::{Ops, RelativeBias};
 pub struct Event {
     /// The request.
     pub request: u64,
-    /// The new token; `None` if the request was cancelled or failed, and for a beam search that goes on.
+    /// The new token; `None` if the request was cancelled or failed, and for a beam search that continues.
     pub sampled: Option<SampledToken>,
     /// New text; empty without a tokenizer.
     pub text: String,

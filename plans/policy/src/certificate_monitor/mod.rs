@@ -43,7 +43,7 @@ pub use labels::{RecentReplies, RecentReply};
 pub use mean_test::{Counted, MeanTest, mean_interval};
 pub use sampling::{Audit, AuditSettings, Room, Sampler};
 
-/// Which cascade was accused or acquitted, and by what.
+/// Observations that refuted or restored a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     /// Audits: how often the answer differs from the largest variant's.
