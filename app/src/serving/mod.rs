@@ -232,12 +232,12 @@ impl Role {
         matches!(self, Self::All | Self::Ingress)
     }
 
-    /// Whether its HTTP listener is the gateway; otherwise it answers probes only.
+    /// Returns whether its HTTP listener is the gateway; otherwise it answers probes only.
     pub fn has_gateway(self) -> bool {
         matches!(self, Self::All | Self::Gateway)
     }
 
-    /// Whether it hosts replicas.
+    /// Returns whether it hosts replicas.
     pub fn works(self) -> bool {
         matches!(self, Self::All | Self::Worker)
     }

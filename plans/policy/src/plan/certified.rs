@@ -42,7 +42,7 @@ pub struct CertifiedCascade {
     pub stages: Vec<ExpectedStage>,
 }
 
-/// What a stage does with the certification samples that reach it.
+/// Behaviour of a stage on the certification samples that reach it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedStage {
