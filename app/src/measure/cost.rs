@@ -20,7 +20,7 @@ const SAMPLED_EVERY: Duration = Duration::from_millis(100);
 /// Seed of the order in which samples are run.
 const ORDER: u64 = 7;
 
-/// How much is measured.
+/// Amount of measuring.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effort {
     /// Batch sizes, ascending.

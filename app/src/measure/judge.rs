@@ -91,7 +91,7 @@ pub struct JudgeProgram {
     silence: Duration,
 }
 
-/// What is judged: one answer to one sample.
+/// An answer to a sample, which is judged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Question<'a> {
     /// Number of the sample, from 0.
@@ -205,7 +205,7 @@ impl JudgeProgram {
     }
 }
 
-/// Whether a line says that an answer is right.
+/// Returns whether a line says that an answer is right.
 fn right(text: &[u8], line: usize, right_from: Option<f64>) -> Result<bool, JudgeError> {
     const SHOWN: usize = 80;
     let garbage = || {

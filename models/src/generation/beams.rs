@@ -34,7 +34,7 @@ impl<M: Ops> Engine<M> {
     }
 
     /// Continues a search by a token for each of its beams. `rows` are the logits by sequence. Returns the events of the
-    /// whole answer if the search ends, and one without a token if it goes on. Adds requests that had to make room to
+    /// whole answer if the search ends, and one without a token if it continues. Adds requests that had to make room to
     /// `preempted`.
     pub(super) fn continue_search(
         &mut self,

@@ -25,12 +25,12 @@ use super::transfer::Buffer;
 use crate::decoder::weights::{Decoder, LayerWeights, ModelConfig};
 use crate::ops::{Ops, RelativeBias};
 
-/// What a step did for a request.
+/// Result of a step for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// The request.
     pub request: u64,
-    /// The new token; `None` if the request was cancelled or failed, and for a beam search that goes on.
+    /// The new token; `None` if the request was cancelled or failed, and for a beam search that continues.
     pub sampled: Option<SampledToken>,
     /// New text; empty without a tokenizer.
     pub text: String,
@@ -106,14 +106,14 @@ pub struct StepReport {
     pub predicted_s: Option<f64>,
 }
 
-/// Where a layer's weights are stored.
+/// Place of a layer's weights.
 pub(super) enum LayerPlacement<M: Ops> {
     Resident(Layer<M>),
     Streamed(HostLayer),
 }
 
 impl<M: Ops> LayerPlacement<M> {
-    /// Whether the layer has an attention, whose tokens are cached.
+    /// Returns whether the layer has an attention, whose tokens are cached.
     pub(super) fn has_attention(&self) -> bool {
         match self {
             Self::Resident(layer) => layer.attention.is_some(),
@@ -286,7 +286,7 @@ impl<M: Ops> Engine<M> {
             .map_or(self.model_config().context, |encoder| encoder.context)
     }
 
-    /// Whether an answer continues the prompt; that of an encoder-decoder does not.
+    /// Returns whether an answer continues the prompt; that of an encoder-decoder does not.
     pub(crate) fn continues_prompt(&self) -> bool {
         self.encoder.is_none()
     }
@@ -361,7 +361,7 @@ impl<M: Ops> Engine<M> {
         self.scheduler.counts()
     }
 
-    /// Whether there are no requests.
+    /// Returns whether there are no requests.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty()
     }

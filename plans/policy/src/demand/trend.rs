@@ -16,7 +16,7 @@ const MEDIAN_OF_SECOND_DIFFERENCES: f64 = 1.652_1;
 /// A forecast exceeds the largest step of the trend by at most this factor, so that the end of a rise is not overshot by far.
 const MAX_OVERSHOOT: f64 = 1.25;
 
-/// What is known of the demand. Counts are requests per step.
+/// State of the demand's trend. Counts are requests per step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rise {
     /// Requests of the complete steps, the latest last.
