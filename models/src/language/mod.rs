@@ -38,8 +38,8 @@ use tools::{CallScanner, FORMAT_BESIDE_TOOLS, Tools};
 /// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
 
-/// Maximum tokens of the answer of a chat where request, app and checkpoint state none: a chat ends by itself, unlike a text.
-const MAX_CHAT_TOKENS: usize = 2_048;
+/// Maximum tokens of the answer of a chat (`messages`) where request, app and checkpoint state none: a chat ends by itself, unlike a text.
+pub const MAX_CHAT_TOKENS: usize = 2_048;
 
 /// A language model.
 ///
