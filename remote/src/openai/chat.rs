@@ -348,7 +348,8 @@ pub(super) mod tests {
     #[test]
     fn reasoning_is_an_output_and_leaves_the_confidence_to_the_text() {
         let answer = |name: &str, content: &str, end: &str| {
-            let place = |token: &str, logprob: f64| json!({"token": token, "logprob": logprob, "top_logprobs": []});
+            let place =
+                |token: &str, logprob: f64| json!({"token": token, "logprob": logprob, "top_logprobs": []});
             let body = json!({
                 "choices": [{
                     "message": {"content": content, name: "So 4 or 5?"},
@@ -371,7 +372,11 @@ pub(super) mod tests {
         }
         let cut = answer("reasoning", "", "length");
         let confidence = cut.outputs.iter().find(|output| output.name == "confidence");
-        assert_eq!(confidence.unwrap().to_f32().unwrap(), [0.0], "no text is no answer");
+        assert_eq!(
+            confidence.unwrap().to_f32().unwrap(),
+            [0.0],
+            "no text is no answer"
+        );
     }
 
     #[test]
@@ -384,7 +389,9 @@ pub(super) mod tests {
             "message": {"content": "good", "reasoning": "bad?"},
             "logprobs": {"content": [place("bad", [-3.0, -0.1]), place("?", [-3.0, -0.1]), place("good", [-0.1, -3.0])]},
         }]});
-        let logits = read(&classifier(), &body.to_string()).unwrap().outputs[0].to_f32().unwrap();
+        let logits = read(&classifier(), &body.to_string()).unwrap().outputs[0]
+            .to_f32()
+            .unwrap();
         assert!(logits[1] > logits[0], "{logits:?}");
     }
 

@@ -201,8 +201,14 @@ mod tests {
             write(&chat, &inputs, &mut body).map(|()| Value::Object(body))
         };
         for (stated, choice) in [
-            (r#"{"type": "function", "function": {"name": "f"}}"#, json!({"type": "function", "function": {"name": "f"}})),
-            (r#"{"type": "function", "name": "f"}"#, json!({"type": "function", "function": {"name": "f"}})),
+            (
+                r#"{"type": "function", "function": {"name": "f"}}"#,
+                json!({"type": "function", "function": {"name": "f"}}),
+            ),
+            (
+                r#"{"type": "function", "name": "f"}"#,
+                json!({"type": "function", "function": {"name": "f"}}),
+            ),
             ("required", json!("required")),
             ("any", json!("required")),
             ("auto", json!("auto")),

@@ -29,7 +29,11 @@ pub(crate) struct UsageField {
     #[serde(default, deserialize_with = "count")]
     completion_tokens: Option<u64>,
     /// Tokens of the reasoning, among those of the answer.
-    #[serde(default, rename = "completion_tokens_details", deserialize_with = "reasoning_tokens")]
+    #[serde(
+        default,
+        rename = "completion_tokens_details",
+        deserialize_with = "reasoning_tokens"
+    )]
     reasoning_tokens: Option<u64>,
 }
 

@@ -85,7 +85,9 @@ impl Sampling {
             set(name, value.map(|value| decimal(value).into()));
         }
         // All tokens are 0 to a local model, and -1 to an endpoint: SGLang and older releases of vLLM refuse 0.
-        let top_k = options.top_k.map(|top| if top == 0 { Value::from(-1) } else { top.into() });
+        let top_k = options
+            .top_k
+            .map(|top| if top == 0 { Value::from(-1) } else { top.into() });
         set("top_k", top_k);
         set(
             "min_tokens",

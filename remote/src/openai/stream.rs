@@ -283,11 +283,15 @@ mod tests {
                 let logprobs = json!({"content": [{"token": token, "logprob": logprob, "top_logprobs": []}]});
                 let chunk = json!({"choices": [{"delta": delta, "logprobs": logprobs}]});
                 let line = format!("data: {chunk}");
-                stream.take(line.as_bytes(), &mut |part| parts.push(part)).unwrap();
+                stream
+                    .take(line.as_bytes(), &mut |part| parts.push(part))
+                    .unwrap();
             }
             let usage = json!({"prompt_tokens": 1, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 2}});
             let last = format!("data: {}", json!({"choices": [], "usage": usage}));
-            stream.take(last.as_bytes(), &mut |part| parts.push(part)).unwrap();
+            stream
+                .take(last.as_bytes(), &mut |part| parts.push(part))
+                .unwrap();
             stream.done = true;
             let said = |outputs: &Outputs, name: &str| {
                 let found = outputs.iter().find(|output| output.name == name);

@@ -91,7 +91,9 @@ impl Text {
         } else if self.content.trim().is_empty() && self.calls.is_empty() {
             self.places.len()
         } else {
-            let counted = self.reasoning_tokens.and_then(|count| usize::try_from(count).ok());
+            let counted = self
+                .reasoning_tokens
+                .and_then(|count| usize::try_from(count).ok());
             let counted = || counted.filter(|count| *count < self.places.len()).unwrap_or(0);
             let before = self.places_before_content().unwrap_or_else(counted);
             before.max(self.places_before)
