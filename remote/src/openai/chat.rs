@@ -109,7 +109,7 @@ struct Choice {
 struct Message {
     #[serde(default, deserialize_with = "text_of")]
     content: String,
-    /// The reasoning, as DeepSeek, SGLang and vLLM name it.
+    /// The reasoning, as `DeepSeek`, `SGLang` and vLLM name it.
     #[serde(default, deserialize_with = "text_or_empty")]
     reasoning_content: String,
     /// The reasoning, as newer releases of vLLM and `OpenRouter` name it.
@@ -190,7 +190,7 @@ pub(crate) fn decode(chat: &Chat, top_logprobs: Option<usize>, body: &Bytes) -> 
     } else {
         let choice = choices.next().ok_or_else(|| malformed("it has no choices"))?;
         let mut text = choice.read(chat, top_logprobs)?;
-        text.reasoning_tokens = completion.usage.and_then(|usage| usage.reasoning_tokens);
+        text.reasoning_tokens = completion.usage.and_then(|usage| usage.reasoning);
         text.outputs(chat)?
     };
     Ok(Answer {

@@ -34,7 +34,7 @@ pub(crate) struct UsageField {
         rename = "completion_tokens_details",
         deserialize_with = "reasoning_tokens"
     )]
-    reasoning_tokens: Option<u64>,
+    reasoning: Option<u64>,
 }
 
 fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {

@@ -40,7 +40,7 @@ struct Chunk {
 struct StreamedChoice {
     /// Of chat completions.
     #[serde(default, deserialize_with = "or_default")]
-    delta: Content,
+    delta: Delta,
     /// Of completions.
     #[serde(default)]
     text: Option<String>,
@@ -51,10 +51,10 @@ struct StreamedChoice {
 }
 
 #[derive(Default, Deserialize)]
-struct Content {
+struct Delta {
     #[serde(default, deserialize_with = "text_of")]
     content: String,
-    /// The reasoning, as DeepSeek, SGLang and vLLM name it.
+    /// The reasoning, as `DeepSeek`, `SGLang` and vLLM name it.
     #[serde(default, deserialize_with = "text_or_empty")]
     reasoning_content: String,
     /// The reasoning, as newer releases of vLLM and `OpenRouter` name it.
@@ -197,7 +197,7 @@ impl Stream<'_> {
                 reason: "the stream ended before the answer".to_owned(),
             });
         }
-        self.text.reasoning_tokens = self.usage.and_then(|usage| usage.reasoning_tokens);
+        self.text.reasoning_tokens = self.usage.and_then(|usage| usage.reasoning);
         Ok(Answer {
             outputs: self.text.outputs(self.chat)?,
             usage: self.usage.and_then(UsageField::counted),
