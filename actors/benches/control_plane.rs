@@ -149,6 +149,7 @@ fn idle(workers: usize, measure: Duration) -> Result<f64, Failure> {
             .worker(WorkerConfig {
                 name: format!("w{number}"),
                 queue_capacity: 64,
+                ..WorkerConfig::default()
             });
         nodes.push(service.start()?);
     }

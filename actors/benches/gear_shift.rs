@@ -127,6 +127,7 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
         .worker(WorkerConfig {
             name: name.to_owned(),
             queue_capacity: 1024,
+            ..WorkerConfig::default()
         });
     // The bench shifts gears itself, so the nodes' own shifters never tick.
     let asleep = IngressConfig {

@@ -148,7 +148,9 @@ async fn arrived<S: Stream + Unpin>(pieces: &mut S) -> Option<Option<S::Item>> {
 }
 
 fn too_large(limit: usize) -> Failure {
-    let message = format!("the body has more than {limit} bytes, the limit of this gateway");
+    let message = format!(
+        "the body has more than {limit} bytes, the limit of this gateway; send less, or raise `max_body` in `[gateway]` of app.toml"
+    );
     Fault::new(Code::TooLarge, message).into()
 }
 
@@ -375,6 +377,7 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(refused.status.as_u16(), 413);
+        assert!(refused.message.contains("`max_body`"));
     }
 
     #[tokio::test]

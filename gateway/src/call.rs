@@ -92,6 +92,7 @@ impl Call {
         RequestOptions {
             // Ids are shared by all clients of an app, so the gateway makes its own.
             id: ids::unique_token(),
+            has_own_id: true,
             // A part of a request that had to wait has what is left of it.
             budget: self.budget.saturating_sub(self.begun.elapsed()),
             trace: span.trace,

@@ -196,6 +196,14 @@ fn an_infeasible_placement_names_the_constraint_and_the_flag() {
     );
 }
 
+/// The plan was written without it, because no integer program was needed.
+#[test]
+fn a_solver_that_is_not_built_in_is_refused_whether_it_is_needed_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let message = refusal(&place(folder.path(), &["--exact", "0", "--solver", "cbc"]));
+    assert!(message.contains("feature `external-solvers`"), "{message}");
+}
+
 #[test]
 fn an_incomplete_or_invalid_profile_is_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -148,6 +148,7 @@ fn config(args: &Args, plan: Option<Plan>) -> anyhow::Result<NodeConfig> {
     let worker = args.worker.as_ref().map(|name| WorkerConfig {
         name: name.clone(),
         queue_capacity: args.queue,
+        ..WorkerConfig::default()
     });
     let (run, load): (Duration, Duration) = (args.run.into(), args.load.into());
     let model_memory = args.model_memory << 20;

@@ -16,6 +16,7 @@ use kaskade_policy::client_retry::{ClientRetry, Failure, Verdict};
 use kaskade_policy::routing;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::cancel::cancel;
 use super::inbox::{Inbox, Replies};
 use super::{Client, REPLY_MARGIN, absent, no_reply, read};
 use crate::bus::{Bus, Link};
@@ -90,6 +91,8 @@ pub(super) struct Exchange<'a> {
     begun: Instant,
     budget: Duration,
     streamed: bool,
+    /// The id of the request, if no other request has it.
+    own_id: Option<String>,
     /// The attempt of which parts were passed on.
     reading: Option<u32>,
     resends: u32,
@@ -113,6 +116,7 @@ impl<'a> Exchange<'a> {
             begun: Instant::now(),
             budget,
             streamed: false,
+            own_id: None,
             reading: None,
             resends: 0,
             open: FuturesUnordered::new(),
@@ -126,6 +130,12 @@ impl<'a> Exchange<'a> {
     /// Counts the budget from an earlier moment.
     pub(super) fn since(mut self, begun: std::time::Instant) -> Self {
         self.begun = Instant::from_std(begun);
+        self
+    }
+
+    /// Cancels the attempts that lost, by the id of the request: no other request has it.
+    pub(super) fn with_own_id(mut self, id: Option<String>) -> Self {
+        self.own_id = id;
         self
     }
 
@@ -172,6 +182,9 @@ impl<'a> Exchange<'a> {
             tokio::select! {
                 biased;
                 Some(ended) = self.open.next() => if let Some(end) = self.ended(ended, &mut part) {
+                    if end.is_ok() {
+                        self.cancel_others();
+                    }
                     return end;
                 },
                 () = &mut self.reconnected => {
@@ -184,6 +197,13 @@ impl<'a> Exchange<'a> {
                 }
                 () = at(self.resend_at) => self.resend(),
             }
+        }
+    }
+
+    /// Cancels the attempts that still wait for a reply: the request is answered. The ingress that answered it no longer has it.
+    fn cancel_others(&self) {
+        if let Some(id) = self.own_id.as_deref().filter(|_| !self.open.is_empty()) {
+            cancel(self.client, id);
         }
     }
 
@@ -251,6 +271,7 @@ impl<'a> Exchange<'a> {
                         let replies = replies?;
                         self.reading = Some(attempt.number);
                         (self.resend_at, self.silent_at) = (None, None);
+                        self.reconnected = pending().boxed();
                         part(reply);
                         self.open.push(next(replies, attempt).boxed());
                         return None;

@@ -24,15 +24,21 @@ impl<'a> CancelOnDrop<'a> {
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        let Some(client) = self.client.take() else { return };
-        let (client, id) = (client.clone(), self.id.to_owned());
-        // Without a runtime the process ends, and its requests with it.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                if let Err(fault) = client.cancel(&id).await {
-                    tracing::warn!(%fault, "cancelling a request failed");
-                }
-            });
+        if let Some(client) = self.client.take() {
+            cancel(client, self.id);
         }
+    }
+}
+
+/// Cancels the requests of an id without waiting.
+pub(super) fn cancel(client: &Client, id: &str) {
+    let (client, id) = (client.clone(), id.to_owned());
+    // Without a runtime the process ends, and its requests with it.
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move {
+            if let Err(fault) = client.cancel(&id).await {
+                tracing::warn!(%fault, "cancelling a request failed");
+            }
+        });
     }
 }

@@ -115,16 +115,21 @@ impl Client {
         } else {
             self.encode_checked(request)?
         };
-        self.name(request, &mut headers)?;
-        Exchange::new(self, headers, payload, budget).run(None).await
+        let own_id = self.name(request, &mut headers)?;
+        Exchange::new(self, headers, payload, budget)
+            .with_own_id(own_id)
+            .run(None)
+            .await
     }
 
-    /// Gives a request that may be sent again an id, if it has none.
-    fn name(&self, request: &InferRequest, headers: &mut HeaderMap) -> Result<(), Fault> {
-        if self.retries && request.id.is_none() && headers::request_id(headers)?.is_none() {
-            headers::put_request_id(headers, &ids::unique_token())?;
+    /// Gives a request that may be sent again an id, if it has none. Returns the new id.
+    fn name(&self, request: &InferRequest, headers: &mut HeaderMap) -> Result<Option<String>, Fault> {
+        if !self.retries || request.id.is_some() || headers::request_id(headers)?.is_some() {
+            return Ok(None);
         }
-        Ok(())
+        let id = ids::unique_token();
+        headers::put_request_id(headers, &id)?;
+        Ok(Some(id))
     }
 
     /// As [`Client::ask`], with options instead of headers. Dropping the future cancels the request.
@@ -149,8 +154,7 @@ impl Client {
         }
         let payload = self.encode_checked(&request)?;
         let mut cancel = CancelOnDrop::new(self, &options.id);
-        let exchange = Exchange::new(self, options.headers()?, payload, options.budget).since(begun);
-        let reply = exchange.run(refused).await;
+        let reply = self.exchange(options, payload, begun)?.run(refused).await;
         cancel.disarm();
         reply
     }
@@ -194,10 +198,11 @@ impl Client {
         }
         request.ask_for_parts();
         let payload = self.encode_checked(&request)?;
-        self.name(&request, &mut headers)?;
+        let own_id = self.name(&request, &mut headers)?;
         // An answer may take long.
         drop(request);
         Exchange::new(self, headers, payload, budget)
+            .with_own_id(own_id)
             .stream(None, part)
             .await
     }
@@ -239,10 +244,24 @@ impl Client {
         // An answer may take long.
         drop(request);
         let mut cancel = CancelOnDrop::new(self, &options.id);
-        let exchange = Exchange::new(self, options.headers()?, payload, options.budget).since(begun);
-        let answer = exchange.stream(refused, part).await;
+        let answer = self
+            .exchange(options, payload, begun)?
+            .stream(refused, part)
+            .await;
         cancel.disarm();
         answer
+    }
+
+    /// Begins a request with options whose budget counts from an earlier moment.
+    fn exchange(
+        &self,
+        options: &RequestOptions,
+        payload: Bytes,
+        begun: Instant,
+    ) -> Result<Exchange<'_>, Fault> {
+        let own_id = options.has_own_id.then(|| options.id.clone());
+        let exchange = Exchange::new(self, options.headers()?, payload, options.budget);
+        Ok(exchange.since(begun).with_own_id(own_id))
     }
 
     /// Begins to receive the replies to a streamed request.
@@ -287,7 +306,7 @@ impl Client {
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
             let message = format!(
-                "the request has {} bytes; the broker accepts at most {limit}",
+                "the request has {} bytes; the broker accepts at most {limit}; send less, or raise max_payload in its configuration",
                 payload.len()
             );
             return Err(Fault::new(Code::TooLarge, message));

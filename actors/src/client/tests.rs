@@ -278,6 +278,52 @@ async fn requests_that_were_lost_together_are_all_sent_again() {
     assert_eq!(failed.count(), 0, "requests that failed");
 }
 
+/// The attempts that lost went on computing.
+#[tokio::test]
+async fn an_answer_after_resends_cancels_the_other_attempts_of_an_id_of_the_clients_own() {
+    let mut stand = Stand::new().await;
+    let app = stand.client.app.clone();
+    let mut cancelled = stand.theirs.subscribe(app.cancel(), None).await.unwrap();
+    stand.theirs.barrier().await.unwrap();
+    let client = stand.client.clone();
+    let own = InferRequest::default();
+    let named = InferRequest {
+        id: Some("shared".to_owned()),
+        ..InferRequest::default()
+    };
+    for request in [&named, &own] {
+        let (answer, id) = tokio::join!(client.ask(request, HeaderMap::new(), BUDGET), async {
+            stand.next().await;
+            client.nats.force_reconnect().await.unwrap();
+            let (id, reply) = stand.next().await;
+            stand.answer(reply).await;
+            id
+        });
+        assert!(answer.is_ok(), "{answer:?}");
+        if request.id.is_none() {
+            let cancel = tokio::time::timeout(BUDGET, cancelled.next())
+                .await
+                .unwrap()
+                .unwrap();
+            let headers = cancel.headers.unwrap();
+            assert_eq!(headers::request_id(&headers).unwrap(), Some(id.as_str()));
+        }
+    }
+    let (answer, ()) = tokio::join!(client.infer(Vec::new(), BUDGET), async {
+        let (_, reply) = stand.next().await;
+        stand.refuse(reply, Code::Draining).await;
+        let (_, reply) = stand.next().await;
+        stand.answer(reply).await;
+    });
+    assert!(answer.is_ok(), "{answer:?}");
+    assert!(!stand.has_another().await);
+    let another = cancelled.next().now_or_never();
+    assert!(
+        another.is_none(),
+        "an id of the caller, and an attempt that has ended"
+    );
+}
+
 /// Streams an answer. Returns the stages that its parts and its end name.
 async fn streamed(client: Client, id: &str) -> Result<(Vec<String>, String), Fault> {
     let mut headers = HeaderMap::new();
@@ -384,6 +430,26 @@ async fn a_streamed_request_is_not_sent_again_after_its_first_part_or_without_re
     assert!(!stand.has_another().await);
 }
 
+/// It was sent again, and computed twice, although its only answer is that of the attempt that has begun.
+#[tokio::test]
+async fn a_stream_that_has_begun_is_not_sent_again_when_its_connection_broke() {
+    let mut stand = Stand::new().await;
+    let client = stand.client.clone();
+    let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
+    let part = |_| begun.send(()).unwrap();
+    // Another attempt would be sent before the budget ends.
+    let budget = Duration::from_secs(1);
+    let streaming = client.stream(InferRequest::default(), HeaderMap::new(), budget, part);
+    let (answer, ()) = tokio::join!(streaming, async {
+        let (_, reply) = stand.next().await;
+        stand.say(&reply, "part", Some(0)).await;
+        has_begun.recv().await.unwrap();
+        client.nats.force_reconnect().await.unwrap();
+    });
+    assert_eq!(answer.unwrap_err().code, Code::NoReply);
+    assert!(!stand.has_another().await, "it was sent again");
+}
+
 #[tokio::test]
 async fn a_streamed_request_is_sent_again_when_its_connection_broke_and_has_one_answer() {
     let mut stand = Stand::new().await;
@@ -417,6 +483,7 @@ async fn a_request_that_is_not_streamed_asks_for_no_parts() {
     };
     let options = RequestOptions {
         id: "b".to_owned(),
+        has_own_id: false,
         budget: BUDGET,
         trace: headers::Trace::start(),
     };

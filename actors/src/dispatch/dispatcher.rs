@@ -24,6 +24,7 @@ use crate::{
     clock::Clock,
     dispatch::local::{LocalReplica, LocalReplicas},
     error::{Code, Fault},
+    plan::versions::PlanVersion,
     subjects::App,
     supervision::Supervisor,
     wire::{Done, DoneResult, Message as _, StageRequest, Token},
@@ -173,6 +174,11 @@ impl Dispatcher {
     /// Removes a replica from one stage.
     pub(crate) fn unregister_replica_from(&self, stage: &str, replica: &LocalReplica) {
         self.0.process.local.unregister_from(stage, replica);
+    }
+
+    /// Returns whether a replica of that id runs in this process under the plan.
+    pub(crate) fn has_replica(&self, version: &PlanVersion, replica: &str) -> bool {
+        self.0.process.local.has(version, replica)
     }
 
     /// Returns the replicas of this process that plans place.

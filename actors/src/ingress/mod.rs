@@ -374,7 +374,9 @@ impl Handler<Reconnected> for Ingress {
 
     fn handle(&mut self, _: Reconnected, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        let entries = self.ledger.scattered(now);
+        // What this process delivered to its own replicas never used the connection.
+        let is_local = |entry: &InFlight, replica: &str| self.dispatcher.has_replica(&entry.version, replica);
+        let entries = self.ledger.scattered(now, is_local);
         tracing::warn!(resent = entries.len(), "reconnected to the broker");
         self.resend(entries, now);
     }
@@ -392,3 +394,6 @@ impl Handler<FailInFlight> for Ingress {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -93,8 +93,11 @@ async fn assemble(
     let (close, closed) = watch::channel(false);
 
     let (worker, worker_health) = match config.worker {
-        Some(worker) => {
-            let (worker, health) = host(worker, config.ingress.is_none(), &shards).await?;
+        Some((mut worker, loader)) => {
+            if let Some(ingress) = &config.ingress {
+                worker.max_budget = worker.max_budget.max(ingress.max_budget);
+            }
+            let (worker, health) = host((worker, loader), config.ingress.is_none(), &shards).await?;
             (Some(worker), Some(health))
         }
         None => (None, None),

@@ -55,6 +55,7 @@ impl Service {
             worker: WorkerConfig {
                 name: SOLE_WORKER.to_owned(),
                 queue_capacity: 1024,
+                ..WorkerConfig::default()
             },
             batching: Batching::default(),
             replicas: NonZeroU32::MIN,

@@ -226,6 +226,7 @@ fn whole(app: &str, server: &NatsServer) -> Node {
     let worker = WorkerConfig {
         name: "w".to_owned(),
         queue_capacity: 16,
+        ..WorkerConfig::default()
     };
     let config = NodeConfig {
         app: app.to_owned(),

@@ -35,6 +35,19 @@ pub struct WorkerConfig {
     pub name: String,
     /// Capacity of each replica's queue, requests.
     pub queue_capacity: usize,
+    /// Largest budget of a request, as [`crate::ingress::IngressConfig::max_budget`]: a past epoch is kept for so long if no ingress says
+    /// that it is drained.
+    pub max_budget: Duration,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            name: "worker".to_owned(),
+            queue_capacity: 1024,
+            max_budget: Duration::from_mins(2),
+        }
+    }
 }
 
 /// Progress of a worker with the placement.
@@ -55,10 +68,6 @@ pub(super) struct FailedLoad {
     /// When it is loaded again, microseconds; `None` while it is loaded.
     pub(super) retry_at: Option<u64>,
 }
-
-/// How long a past epoch is kept if no ingress says that it is drained: the default of
-/// [`crate::ingress::IngressConfig::max_budget`].
-const KEEP_EPOCHS: Duration = Duration::from_mins(2);
 
 /// The worker actor.
 pub struct Worker {
@@ -170,6 +179,7 @@ impl Worker {
         loader: Loader,
     ) -> (Self, watch::Receiver<Readiness>) {
         let (readiness, watch) = watch::channel(Readiness::default());
+        let max_budget_us = u64::try_from(config.max_budget.as_micros()).unwrap_or(u64::MAX);
         let worker = Self {
             config,
             _guard: shared.dispatcher.supervisor().guard("worker"),
@@ -189,7 +199,7 @@ impl Worker {
             devices: BTreeMap::new(),
             newest: 0,
             loaded: 0,
-            retention: Retention::new(KEEP_EPOCHS.as_micros() as u64),
+            retention: Retention::new(max_budget_us),
             leaving: false,
         };
         (worker, watch)
@@ -436,6 +446,7 @@ mod tests {
         WorkerConfig {
             name: "w".to_owned(),
             queue_capacity: 1,
+            ..WorkerConfig::default()
         }
     }
 
@@ -445,6 +456,25 @@ mod tests {
         fn run(&mut self, _: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
             Vec::new()
         }
+    }
+
+    /// It was unloaded after two minutes, under requests with a larger budget.
+    #[test]
+    fn a_past_epoch_is_kept_for_the_largest_budget() {
+        System::new().block_on(async {
+            const MINUTE: u64 = 60_000_000;
+            let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
+            let loader = |_: &Replica| Err("none".to_owned());
+            let config = WorkerConfig {
+                max_budget: Duration::from_hours(1),
+                ..config()
+            };
+            let (mut worker, _readiness) = Worker::new(config, shared(bus), Arc::new(loader));
+            worker.retention.placed(1, 0);
+            worker.retention.placed(2, 0);
+            assert!(worker.retention.keeps(2, 60 * MINUTE - 1).contains(&1));
+            assert!(!worker.retention.keeps(2, 60 * MINUTE).contains(&1));
+        });
     }
 
     /// It was missing until the next plan.

@@ -18,6 +18,8 @@ pub(crate) const STREAM: &str = "stream";
 pub struct RequestOptions {
     /// Its id; unique, unless the client wants to cancel several requests at once.
     pub id: String,
+    /// Whether no other request has the id, so that what is left of the request may be cancelled by it.
+    pub has_own_id: bool,
     /// Its budget.
     pub budget: Duration,
     /// Its place in a trace: the span that the ingress's is below.
@@ -32,6 +34,7 @@ impl RequestOptions {
     pub(crate) fn read(headers: &HeaderMap, request: &InferRequest, budget: Duration) -> Result<Self, Fault> {
         let named = headers::request_id(headers)?.or(request.id.as_deref());
         Ok(Self {
+            has_own_id: named.is_none(),
             id: named.map_or_else(ids::unique_token, ToOwned::to_owned),
             budget,
             trace: Trace::read(headers).unwrap_or_else(Trace::start),
@@ -138,6 +141,7 @@ mod tests {
     fn options_are_the_same_as_headers() {
         let options = RequestOptions {
             id: "one".to_owned(),
+            has_own_id: false,
             budget: Duration::from_millis(7),
             trace: Trace::start(),
         };

@@ -202,6 +202,7 @@ impl Cluster {
                     let config = WorkerConfig {
                         name: name.to_owned(),
                         queue_capacity: 256,
+                        ..WorkerConfig::default()
                     };
                     (config, loading.loader())
                 }),
@@ -349,6 +350,7 @@ fn an_ingress_that_starts_while_the_workers_load_refuses_requests_until_the_plan
                 let config = WorkerConfig {
                     name: "w1".to_owned(),
                     queue_capacity: 256,
+                    ..WorkerConfig::default()
                 };
                 (config, loader)
             }),

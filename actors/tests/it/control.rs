@@ -165,6 +165,7 @@ fn heartbeats_cost_one_delivery_per_ingress() {
         let worker = WorkerConfig {
             name: format!("w{number}"),
             queue_capacity: 16,
+            ..WorkerConfig::default()
         };
         service.worker(worker).start().unwrap()
     });

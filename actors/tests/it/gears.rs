@@ -178,6 +178,7 @@ fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
     let worker = WorkerConfig {
         name: kaskade_actors::node::service::SOLE_WORKER.to_owned(),
         queue_capacity: 1024,
+        ..WorkerConfig::default()
     };
     let worker = service("pair")
         .plan(geared("pair"))
@@ -194,6 +195,7 @@ fn the_load_of_two_ingresses_is_summed_and_one_of_them_shifts_all_nodes() {
             .worker(WorkerConfig {
                 name: "nothing".to_owned(),
                 queue_capacity: 1,
+                ..WorkerConfig::default()
             })
             .start()
             .unwrap()

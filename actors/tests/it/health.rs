@@ -117,6 +117,7 @@ fn a_process_with_a_full_queue_is_ready_and_says_that_it_is_full() {
         .worker(WorkerConfig {
             name: SOLE_WORKER.to_owned(),
             queue_capacity: 2,
+            ..WorkerConfig::default()
         })
         .start()
         .unwrap();

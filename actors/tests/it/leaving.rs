@@ -47,6 +47,7 @@ fn node(app: &str, bus: BusConfig, worker: Option<&str>, workers: &[&str]) -> No
         let config = WorkerConfig {
             name: name.to_owned(),
             queue_capacity: 10_000,
+            ..WorkerConfig::default()
         };
         let loader: kaskade_actors::stage::worker::Loader = std::sync::Arc::new(|_: &Replica| {
             Ok(Box::new(Scripted {

@@ -294,6 +294,7 @@ fn requests_survive_the_loss_of_a_classifier() {
         let worker = WorkerConfig {
             name: worker.to_owned(),
             queue_capacity: 1024,
+            ..WorkerConfig::default()
         };
         let service = service("loss", plan.clone()).bus(bus).worker(worker);
         let service = if ingress { service } else { service.ingress(None) };

@@ -64,6 +64,7 @@ fn node_with(app: &str, url: &str, worker: &str, plan: Plan, ingress: IngressCon
     let config = WorkerConfig {
         name: worker.to_owned(),
         queue_capacity: 10_000,
+        ..WorkerConfig::default()
     };
     let config = NodeConfig {
         app: app.to_owned(),

@@ -272,6 +272,7 @@ pub(crate) fn start(
     let worker = WorkerConfig {
         name: worker.to_owned(),
         queue_capacity: size(app.ingress.queue_capacity),
+        max_budget: app.ingress.max_budget.duration(),
     };
     let node = NodeConfig {
         app: app.name.to_string(),

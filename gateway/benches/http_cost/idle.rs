@@ -77,6 +77,7 @@ fn silent() -> Result<(Node, Arc<AtomicUsize>), Failure> {
         .worker(WorkerConfig {
             name: "local".to_owned(),
             queue_capacity: 100_000,
+            ..WorkerConfig::default()
         })
         .model("silent", move || {
             Ok::<_, String>(Silent {

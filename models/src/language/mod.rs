@@ -38,8 +38,8 @@ use tools::{CallScanner, FORMAT_BESIDE_TOOLS, Tools};
 /// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
 
-/// Maximum tokens of the answer of a chat where request, app and checkpoint state none: a chat ends by itself, unlike a text.
-const MAX_CHAT_TOKENS: usize = 2_048;
+/// Maximum tokens of the answer of a chat (`messages`) where request, app and checkpoint state none: a chat ends by itself, unlike a text.
+pub const MAX_CHAT_TOKENS: usize = 2_048;
 
 /// A language model.
 ///
@@ -263,10 +263,12 @@ impl<M: Ops> LanguageModel<M> {
 impl<M: Ops> Continuous for LanguageModel<M> {
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
         let mut signature = self.signature();
-        signature
-            .inputs
-            .extend(prompt::prepared_inputs(self.engine.longest_prompt()));
-        signature.check(inputs)?;
+        let longest = self.engine.longest_prompt();
+        signature.inputs.extend(prompt::prepared_inputs(longest));
+        signature.check(inputs).map_err(|error| match error {
+            ModelError::TooLong { .. } => prompt::too_long(inputs, longest),
+            other => other,
+        })?;
         let prompt = self.prompts.tokens(inputs)?;
         let is_chat = prompt::is_chat(inputs);
         let tools = Tools::read(inputs)?;
@@ -316,11 +318,11 @@ impl<M: Ops> Continuous for LanguageModel<M> {
 
     fn reader(&self) -> Option<Reader> {
         self.prompts.tokenizer.as_ref()?;
-        let (prompts, longest) = (Arc::clone(&self.prompts), self.engine.longest_prompt());
+        let prompts = Arc::clone(&self.prompts);
         let grammars = self.engine.grammars();
         Some(Arc::new(move |inputs| {
             prompts.compile(&grammars, inputs);
-            prompts.read(inputs, longest)
+            prompts.read(inputs)
         }))
     }
 

@@ -45,6 +45,19 @@ pub(super) fn name_of(inputs: &Inputs) -> &str {
     }
 }
 
+/// Returns the refusal of a request whose prompt has more than `longest` tokens. It names no input: the tokens may stand for a text or for
+/// messages. Clients know an error of that kind by its first words, as of the engine.
+pub(super) fn too_long(inputs: &Inputs, longest: usize) -> ModelError {
+    let is_ids = |input: &&Tensor| matches!(input.name.as_str(), "input_ids" | CHAT_IDS);
+    let ids = inputs.iter().find(is_ids);
+    let tokens = ids.and_then(|ids| ids.shape.first()).copied().unwrap_or_default();
+    ModelError::TooLong {
+        reason: format!(
+            "this model's maximum context length is {longest} tokens; the prompt has {tokens}: shorten it"
+        ),
+    }
+}
+
 /// Turns requests into tokens.
 #[derive(Debug)]
 pub(super) struct Prompts {
@@ -151,17 +164,16 @@ impl Prompts {
             .unwrap_or_default()
     }
 
-    /// Returns the inputs of a request with tokens in place of its text or messages; `None` if it has none, if they
-    /// cannot be read, or if they are longer than `longest` tokens: the model says what is wrong.
-    pub(super) fn read(&self, inputs: &Inputs, longest: usize) -> Option<Inputs> {
+    /// Returns the inputs of a request with tokens in place of its text or messages; `None` if it has none, or if they
+    /// cannot be read: the model says what is wrong, also with more tokens than it takes.
+    pub(super) fn read(&self, inputs: &Inputs) -> Option<Inputs> {
         let is_text = |input: &Tensor| matches!(input.name.as_str(), "text" | "messages");
         let place = inputs.iter().position(is_text)?;
         let name = if is_chat(inputs) { CHAT_IDS } else { "input_ids" };
         let tokens = self.tokens(inputs).ok()?;
         let ids: Vec<i64> = tokens.into_iter().map(i64::from).collect();
-        let ids = Tensor::from_i64(name, &[ids.len()], &ids).ok();
         let mut read = inputs.clone();
-        *read.get_mut(place)? = ids.filter(|ids| ids.shape.iter().all(|count| *count <= longest))?;
+        *read.get_mut(place)? = Tensor::from_i64(name, &[ids.len()], &ids).ok()?;
         Some(read)
     }
 

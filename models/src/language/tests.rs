@@ -673,9 +673,14 @@ fn what_the_reader_reads_is_answered_like_the_text() {
     assert_eq!(answers[0], answers[1]);
     assert_eq!(reader(&tokenised), None, "nothing to read");
     assert_eq!(reader(&vec![text("")]), None, "the model refuses it");
-    assert_eq!(
-        reader(&vec![text(&"word ".repeat(5000))]),
-        None,
-        "it is longer than the context"
+    // It was tokenised again on the thread of the model.
+    let tokenised = reader(&vec![text(&"word ".repeat(5000))]).unwrap();
+    let refused = model.run(&[tokenised]).remove(0).unwrap_err();
+    let ModelError::TooLong { reason } = &refused else {
+        panic!("{refused}")
+    };
+    assert!(
+        reason.starts_with("this model's maximum context length is 256 tokens"),
+        "{reason}"
     );
 }

@@ -36,20 +36,38 @@ impl Program {
                 #[cfg(feature = "highs")]
                 return guard::verified(self, solver, &highs::solve(self, limits)?);
                 #[cfg(not(feature = "highs"))]
-                Err(LpError::NotBuilt {
-                    solver,
-                    feature: "highs",
-                })
+                Err(solver.not_built("highs"))
             }
             Solver::Cbc | Solver::Glpk | Solver::Gurobi | Solver::Cplex => {
                 #[cfg(feature = "external-solvers")]
                 return guard::verified(self, solver, &external::solve(self, solver, None, limits)?);
                 #[cfg(not(feature = "external-solvers"))]
-                Err(LpError::NotBuilt {
-                    solver,
-                    feature: "external-solvers",
-                })
+                Err(solver.not_built("external-solvers"))
             }
+        }
+    }
+}
+
+impl Solver {
+    /// Checks that this build has the solver: a search may need it late, or for some inputs alone.
+    ///
+    /// # Errors
+    /// [`LpError::NotBuilt`], with the feature that brings it.
+    pub fn check_built(self) -> Result<(), LpError> {
+        let (is_built, feature) = match self {
+            Self::Embedded => return Ok(()),
+            Self::Highs => (cfg!(feature = "highs"), "highs"),
+            Self::Cbc | Self::Glpk | Self::Gurobi | Self::Cplex => {
+                (cfg!(feature = "external-solvers"), "external-solvers")
+            }
+        };
+        is_built.then_some(()).ok_or_else(|| self.not_built(feature))
+    }
+
+    const fn not_built(self, feature: &'static str) -> LpError {
+        LpError::NotBuilt {
+            solver: self,
+            feature,
         }
     }
 }

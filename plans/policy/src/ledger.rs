@@ -351,11 +351,16 @@ impl<T> Ledger<T> {
         again
     }
 
-    /// Messages may have been lost with a connection: every request that was sent somewhere is sent again now, if it has an attempt left,
-    /// each with its new attempt's number, in order of admission. Replicas and requests are not counted as failed.
-    pub fn scattered(&mut self, now: u64) -> Vec<(u64, u32)> {
+    /// Messages may have been lost with a connection: every request that was sent over it is sent again now, if it has an attempt left,
+    /// each with its new attempt's number, in order of admission. `is_local` tells whether a request reached a replica without the
+    /// connection; one that did stays there. Replicas and requests are not counted as failed.
+    pub fn scattered(&mut self, now: u64, is_local: impl Fn(&T, &str) -> bool) -> Vec<(u64, u32)> {
         let mut sent = self.unplaced.clone();
-        sent.extend(self.placed.values().flatten());
+        for (replica, there) in &self.placed {
+            let kept = |id: &u64| self.entries.get(id).map(|entry| &entry.kept);
+            let over_it = |id: &&u64| kept(id).is_some_and(|kept| !is_local(kept, replica));
+            sent.extend(there.iter().filter(over_it));
+        }
         let mut again = Vec::new();
         for id in sent {
             let fate = self

@@ -38,18 +38,33 @@ fn whatever_was_sent_is_sent_again_when_the_connection_was_lost() {
         ["here", "there", "paused"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
     ledger.sent(there, 1, Some("r"), 0);
     assert!(matches!(ledger.failed(paused, 1, true, 0), Failure::Retry { .. }));
+    let remote = |_: &&str, _: &str| false;
     assert_eq!(
-        ledger.scattered(1),
+        ledger.scattered(1, remote),
         [(here, 2), (there, 2)],
         "one that waits is not lost"
     );
-    assert_eq!(ledger.scattered(2), [(here, 3), (there, 3)]);
-    assert_eq!(ledger.scattered(3), [], "no attempt is left");
+    assert_eq!(ledger.scattered(2, remote), [(here, 3), (there, 3)]);
+    assert_eq!(ledger.scattered(3, remote), [], "no attempt is left");
     assert_eq!(
         ledger.answered(here, 1, 4),
         Answer::First("here"),
         "and every answer counts"
     );
+}
+
+/// It computed twice.
+#[test]
+fn what_never_used_the_connection_is_not_sent_again() {
+    let mut ledger = ledger();
+    let [local, other, unknown] =
+        ["local", "other", "unknown"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
+    ledger.sent(local, 1, Some("r"), 0);
+    // A replica of the same name under another plan.
+    ledger.sent(other, 1, Some("r"), 0);
+    let is_local = |kept: &&str, replica: &str| (*kept, replica) == ("local", "r");
+    assert_eq!(ledger.scattered(1, is_local), [(other, 2), (unknown, 2)]);
+    assert_eq!(ledger.place(local), Some((1, Some("r"))));
 }
 
 #[test]
@@ -447,7 +462,7 @@ fn resends_beyond_the_budget_wait_and_none_is_forgotten() {
 #[test]
 fn after_a_lost_connection_everything_is_sent_again_at_once() {
     let mut ledger = at_one_replica(100, 10);
-    assert_eq!(ledger.scattered(1_000).len(), 100);
+    assert_eq!(ledger.scattered(1_000, |_, _| false).len(), 100);
 }
 
 #[test]

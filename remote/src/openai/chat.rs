@@ -11,8 +11,8 @@ use super::formats_and_tools::{self, RawCall};
 use super::logprobs::Logprobs;
 use super::prompt::{Asked, MAX_TOKENS};
 use super::sampling::Sampling;
-use super::text::{self, Text};
-use super::{UsageField, malformed, or_default, stated, usage};
+use super::text::{self, Piece, Text};
+use super::{UsageField, malformed, or_default, stated, text_or_empty, usage};
 use crate::endpoint::{Chat, ChatTask, Confidence, Style};
 use crate::error::CallError;
 use crate::prepared::{Answer, Prepared};
@@ -109,6 +109,12 @@ struct Choice {
 struct Message {
     #[serde(default, deserialize_with = "text_of")]
     content: String,
+    /// The reasoning, as `DeepSeek`, `SGLang` and vLLM name it.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    reasoning_content: String,
+    /// The reasoning, as newer releases of vLLM and `OpenRouter` name it.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    reasoning: String,
     #[serde(default, deserialize_with = "or_default")]
     tool_calls: Vec<RawCall>,
 }
@@ -133,16 +139,33 @@ pub(super) fn text_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stri
     })
 }
 
+/// Returns the reasoning of a message that may have it under two names, with the same text.
+pub(super) fn either(reasoning_content: String, reasoning: String) -> String {
+    if reasoning_content.is_empty() {
+        reasoning
+    } else {
+        reasoning_content
+    }
+}
+
 impl Choice {
     fn read(self, chat: &Chat, top_logprobs: Option<usize>) -> Result<Text, CallError> {
-        let (content, calls) = match (self.text, self.message) {
-            (Some(text), _) => (text, Vec::new()),
-            (None, Some(message)) => (message.content, message.tool_calls),
+        let (content, reasoning, calls) = match (self.text, self.message) {
+            (Some(text), _) => (text, String::new(), Vec::new()),
+            (None, Some(message)) => {
+                let reasoning = either(message.reasoning_content, message.reasoning);
+                (message.content, reasoning, message.tool_calls)
+            }
             (None, None) => return Err(malformed("a choice has no text")),
         };
         let mut text = Text::wanting(top_logprobs);
-        text.calls.add(calls)?;
-        text.add(chat, &content, self.logprobs)?;
+        let piece = Piece {
+            content,
+            reasoning,
+            calls,
+            logprobs: self.logprobs,
+        };
+        text.add(chat, piece)?;
         text.end = self.finish_reason;
         Ok(text)
     }
@@ -166,7 +189,9 @@ pub(crate) fn decode(chat: &Chat, top_logprobs: Option<usize>, body: &Bytes) -> 
         text::agreed(chat, texts?, samples)?
     } else {
         let choice = choices.next().ok_or_else(|| malformed("it has no choices"))?;
-        choice.read(chat, top_logprobs)?.outputs(chat)?
+        let mut text = choice.read(chat, top_logprobs)?;
+        text.reasoning_tokens = completion.usage.and_then(|usage| usage.reasoning);
+        text.outputs(chat)?
     };
     Ok(Answer {
         outputs,
@@ -318,6 +343,56 @@ pub(super) mod tests {
         assert_eq!(named("probabilities").shape, [2]);
         let confidence = named("confidence").to_f32().unwrap()[0];
         assert!((confidence - (-1.4_f32).exp()).abs() < 1e-3, "{confidence}");
+    }
+
+    #[test]
+    fn reasoning_is_an_output_and_leaves_the_confidence_to_the_text() {
+        let answer = |name: &str, content: &str, end: &str| {
+            let place =
+                |token: &str, logprob: f64| json!({"token": token, "logprob": logprob, "top_logprobs": []});
+            let body = json!({
+                "choices": [{
+                    "message": {"content": content, name: "So 4 or 5?"},
+                    "finish_reason": end,
+                    "logprobs": {"content": [place("So 4", -3.0), place(" or 5?", -4.0), place("</think>", -5.0), place("\n4", -0.1), place(".", -0.2)]},
+                }],
+                "usage": {"prompt_tokens": 7, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 3}},
+            });
+            read(&chat(ChatTask::Generate), &body.to_string()).unwrap()
+        };
+        for name in ["reasoning_content", "reasoning"] {
+            let answer = answer(name, "4.", "stop");
+            let named = |name: &str| answer.outputs.iter().find(|output| output.name == name).unwrap();
+            assert_eq!(named("text").to_texts().unwrap(), ["4."]);
+            assert_eq!(named("reasoning").to_texts().unwrap(), ["So 4 or 5?"]);
+            assert_eq!(named("reasoning_tokens").to_i64().unwrap(), [3]);
+            assert_eq!(named("probabilities").shape, [5], "those of all tokens");
+            let confidence = named("confidence").to_f32().unwrap()[0];
+            assert!((confidence - (-0.4_f32).exp()).abs() < 1e-3, "{confidence}");
+        }
+        let cut = answer("reasoning", "", "length");
+        let confidence = cut.outputs.iter().find(|output| output.name == "confidence");
+        assert_eq!(
+            confidence.unwrap().to_f32().unwrap(),
+            [0.0],
+            "no text is no answer"
+        );
+    }
+
+    #[test]
+    fn reasoning_says_nothing_of_a_label() {
+        let place = |token: &str, of: [f64; 2]| {
+            let top = json!([{"token": "good", "logprob": of[0]}, {"token": "bad", "logprob": of[1]}]);
+            json!({"token": token, "logprob": of[0].max(of[1]), "top_logprobs": top})
+        };
+        let body = json!({"choices": [{
+            "message": {"content": "good", "reasoning": "bad?"},
+            "logprobs": {"content": [place("bad", [-3.0, -0.1]), place("?", [-3.0, -0.1]), place("good", [-0.1, -3.0])]},
+        }]});
+        let logits = read(&classifier(), &body.to_string()).unwrap().outputs[0]
+            .to_f32()
+            .unwrap();
+        assert!(logits[1] > logits[0], "{logits:?}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use kaskade_models::language::request;
 use kaskade_models::language::response_format::{RESPONSE_FORMAT, format_of};
-use kaskade_models::language::tools::{TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolCall, Tools};
+use kaskade_models::language::tools::{TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolCall, ToolChoice, Tools};
 use kaskade_models::{Inputs, ModelError, Tensor, TensorError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -60,13 +60,22 @@ pub(super) fn write(chat: &Chat, inputs: &Inputs, body: &mut Map<String, Value>)
                 "an endpoint with `api = \"completions\"` does not support tools",
             ));
         }
-        body.insert(TOOLS.to_owned(), tools.tools.into());
-        if let Some(choice) = text(TOOL_CHOICE)? {
-            let choice = serde_json::from_str(choice).unwrap_or_else(|_| Value::from(choice));
+        if let Some(choice) = text(TOOL_CHOICE)?.map(|_| written_choice(&tools.choice)) {
             body.insert(TOOL_CHOICE.to_owned(), choice);
         }
+        body.insert(TOOLS.to_owned(), tools.tools.into());
     }
     Ok(())
+}
+
+/// Returns a choice of tools as chat completions have it: clients also write `any`, and that of responses has the name beside the type.
+fn written_choice(choice: &ToolChoice) -> Value {
+    match choice {
+        ToolChoice::Auto => "auto".into(),
+        ToolChoice::None => "none".into(),
+        ToolChoice::Required => "required".into(),
+        ToolChoice::Function(name) => json!({"type": "function", "function": {"name": name}}),
+    }
 }
 
 /// Returns a format as chat completions have it. That of responses has the schema and its name beside the type.
@@ -191,13 +200,29 @@ mod tests {
             let mut body = Map::new();
             write(&chat, &inputs, &mut body).map(|()| Value::Object(body))
         };
-        let named = r#"{"type": "function", "function": {"name": "f"}}"#;
-        assert_eq!(
-            written(vec![text(TOOLS, tools), text(TOOL_CHOICE, named)]).unwrap(),
-            json!({"tools": serde_json::from_str::<Value>(tools).unwrap(), "tool_choice": {"type": "function", "function": {"name": "f"}}})
-        );
-        let auto = written(vec![text(TOOLS, tools), text(TOOL_CHOICE, "required")]).unwrap();
-        assert_eq!(auto["tool_choice"], json!("required"));
+        for (stated, choice) in [
+            (
+                r#"{"type": "function", "function": {"name": "f"}}"#,
+                json!({"type": "function", "function": {"name": "f"}}),
+            ),
+            (
+                r#"{"type": "function", "name": "f"}"#,
+                json!({"type": "function", "function": {"name": "f"}}),
+            ),
+            ("required", json!("required")),
+            ("any", json!("required")),
+            ("auto", json!("auto")),
+        ] {
+            assert_eq!(
+                written(vec![text(TOOLS, tools), text(TOOL_CHOICE, stated)]).unwrap(),
+                json!({"tools": serde_json::from_str::<Value>(tools).unwrap(), "tool_choice": choice}),
+                "{stated}"
+            );
+        }
+        let free = written(vec![text(TOOLS, tools)]).unwrap();
+        assert_eq!(free.get(TOOL_CHOICE), None);
+        let none = written(vec![text(TOOLS, tools), text(TOOL_CHOICE, "none")]).unwrap();
+        assert_eq!(none, json!({}), "no tool may be called");
         let schema = r#"{"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}"#;
         let format = serde_json::from_str::<Value>(schema).unwrap();
         assert_eq!(

@@ -28,16 +28,36 @@ pub(crate) struct UsageField {
     prompt_tokens: Option<u64>,
     #[serde(default, deserialize_with = "count")]
     completion_tokens: Option<u64>,
+    /// Tokens of the reasoning, among those of the answer.
+    #[serde(
+        default,
+        rename = "completion_tokens_details",
+        deserialize_with = "reasoning_tokens"
+    )]
+    reasoning: Option<u64>,
 }
 
 fn count<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     Ok(Value::deserialize(deserializer)?.as_u64())
 }
 
+fn reasoning_tokens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    let details = Value::deserialize(deserializer)?;
+    Ok(details.get("reasoning_tokens").and_then(Value::as_u64))
+}
+
 /// Reads `usage`; anything but a map of counts is unknown.
 fn usage<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<UsageField>, D::Error> {
     let value = Value::deserialize(deserializer)?;
     Ok(UsageField::deserialize(value).ok())
+}
+
+/// Reads a text; anything else is an empty one.
+fn text_or_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    Ok(match Value::deserialize(deserializer)? {
+        Value::String(text) => text,
+        _ => String::new(),
+    })
 }
 
 /// Reads null like a missing field: servers write both.

@@ -1,7 +1,7 @@
 //! Sampling options as fields of a request to an endpoint.
 
 use kaskade_models::generation::SamplingOptions;
-use kaskade_models::language::request;
+use kaskade_models::language::{MAX_CHAT_TOKENS, request};
 use kaskade_models::{Inputs, ModelError};
 use serde_json::{Map, Value};
 
@@ -38,7 +38,11 @@ impl Sampling {
         // As of a local model, which would ignore what to sample from.
         let sampled = own.truncates().then_some(1.0);
         let options = own.or(&chat.sampling);
-        let resolved = options.clone().sampling(0);
+        let mut resolved = options.clone().sampling(0);
+        if options.max_tokens.is_none() && inputs.iter().any(|input| input.name == "messages") {
+            // As of a local model.
+            resolved.max_tokens = MAX_CHAT_TOKENS;
+        }
         resolved
             .check()
             .map_err(|error| bad(error.input(), error.to_string()))?;
@@ -80,7 +84,11 @@ impl Sampling {
         ] {
             set(name, value.map(|value| decimal(value).into()));
         }
-        set("top_k", options.top_k.map(Into::into));
+        // All tokens are 0 to a local model, and -1 to an endpoint: SGLang and older releases of vLLM refuse 0.
+        let top_k = options
+            .top_k
+            .map(|top| if top == 0 { Value::from(-1) } else { top.into() });
+        set("top_k", top_k);
         set(
             "min_tokens",
             options.min_tokens.filter(|least| *least > 0).map(Into::into),
@@ -215,6 +223,26 @@ mod tests {
         for input in [float("top_p", 0.9), float("default_temperature", 1.0)] {
             assert_eq!(written(&chat, &vec![input]).unwrap()["temperature"], json!(1.0));
         }
+    }
+
+    #[test]
+    fn a_chat_without_a_stated_maximum_has_that_of_local_models() {
+        let mut chat = chat(ChatTask::Generate);
+        let chats = vec![Tensor::from_texts("messages", &["[]"]).unwrap()];
+        let texts = vec![Tensor::from_texts("text", &["so good"]).unwrap()];
+        let most = |chat: &Chat, inputs: &Inputs| written(chat, inputs).unwrap()["max_tokens"].clone();
+        assert_eq!(most(&chat, &chats), json!(8), "the variant states one");
+        chat.sampling.max_tokens = None;
+        assert_eq!(most(&chat, &chats), json!(MAX_CHAT_TOKENS));
+        assert_eq!(most(&chat, &texts), json!(64));
+        let stated = [chats, vec![integer("max_tokens", 7)]].concat();
+        assert_eq!(most(&chat, &stated), json!(7));
+    }
+
+    #[test]
+    fn all_tokens_are_minus_one_to_an_endpoint() {
+        let body = written(&chat(ChatTask::Generate), &vec![integer("top_k", 0)]).unwrap();
+        assert_eq!(body["top_k"], json!(-1));
     }
 
     #[test]

@@ -6,15 +6,15 @@ use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::header::CONTENT_TYPE;
-use kaskade_models::{Outputs, Tensor};
+use kaskade_models::Outputs;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::chat::{self, text_of};
+use super::chat::{self, either, text_of};
 use super::formats_and_tools::RawCall;
 use super::logprobs::Logprobs;
-use super::text::Text;
-use super::{UsageField, malformed, of_this_answer, or_default, stated, usage};
+use super::text::{Piece, Text};
+use super::{UsageField, malformed, of_this_answer, or_default, stated, text_or_empty, usage};
 use crate::endpoint::{Api, Chat};
 use crate::error::CallError;
 use crate::http::{Http, MAX_ANSWER};
@@ -40,7 +40,7 @@ struct Chunk {
 struct StreamedChoice {
     /// Of chat completions.
     #[serde(default, deserialize_with = "or_default")]
-    delta: Content,
+    delta: Delta,
     /// Of completions.
     #[serde(default)]
     text: Option<String>,
@@ -51,9 +51,15 @@ struct StreamedChoice {
 }
 
 #[derive(Default, Deserialize)]
-struct Content {
+struct Delta {
     #[serde(default, deserialize_with = "text_of")]
     content: String,
+    /// The reasoning, as `DeepSeek`, `SGLang` and vLLM name it.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    reasoning_content: String,
+    /// The reasoning, as newer releases of vLLM and `OpenRouter` name it.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    reasoning: String,
     #[serde(default, deserialize_with = "or_default")]
     tool_calls: Vec<RawCall>,
 }
@@ -166,25 +172,32 @@ impl Stream<'_> {
         }
         self.usage = chunk.usage.or(self.usage);
         if let Some(choice) = chunk.choices.into_iter().next() {
-            let content = choice.text.unwrap_or(choice.delta.content);
-            self.text.calls.add(choice.delta.tool_calls)?;
-            self.text.add(self.chat, &content, choice.logprobs)?;
+            let delta = choice.delta;
+            let piece = Piece {
+                content: choice.text.unwrap_or(delta.content),
+                reasoning: either(delta.reasoning_content, delta.reasoning),
+                calls: delta.tool_calls,
+                logprobs: choice.logprobs,
+            };
+            let part = piece.part();
+            self.text.add(self.chat, piece)?;
             self.text.end = choice.finish_reason.or(self.text.end.take());
-            if !content.is_empty() {
-                parts(Tensor::from_texts("text", &[&content]).into_iter().collect());
+            if !part.is_empty() {
+                parts(part);
             }
         }
         Ok(())
     }
 
     /// Returns the complete answer.
-    fn end(self) -> Result<Answer, CallError> {
+    fn end(mut self) -> Result<Answer, CallError> {
         // Some servers end without the mark, but none without a reason.
         if !self.done && self.text.end.is_none() {
             return Err(CallError::Broken {
                 reason: "the stream ended before the answer".to_owned(),
             });
         }
+        self.text.reasoning_tokens = self.usage.and_then(|usage| usage.reasoning);
         Ok(Answer {
             outputs: self.text.outputs(self.chat)?,
             usage: self.usage.and_then(UsageField::counted),
@@ -244,7 +257,62 @@ fn data_of(line: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::endpoint::ChatTask;
+
+    #[test]
+    fn reasoning_is_streamed_beside_an_empty_text() {
+        let chat = chat::tests::chat(ChatTask::Generate);
+        for name in ["reasoning_content", "reasoning"] {
+            let mut stream = Stream {
+                chat: &chat,
+                text: Text::wanting(None),
+                usage: None,
+                done: false,
+            };
+            let mut parts = Vec::new();
+            for (delta, token, logprob) in [
+                (json!({"role": "assistant", "content": ""}), "", 0.0),
+                (json!({name: "4 or 5?", "content": null}), "4 or 5?", -3.0),
+                (json!({}), "</think>", -5.0),
+                (json!({name: null, "content": "4"}), "4", -0.1),
+                (json!({"content": "."}), ".", -0.2),
+            ] {
+                let logprobs = json!({"content": [{"token": token, "logprob": logprob, "top_logprobs": []}]});
+                let chunk = json!({"choices": [{"delta": delta, "logprobs": logprobs}]});
+                let line = format!("data: {chunk}");
+                stream
+                    .take(line.as_bytes(), &mut |part| parts.push(part))
+                    .unwrap();
+            }
+            let usage = json!({"prompt_tokens": 1, "completion_tokens": 4, "completion_tokens_details": {"reasoning_tokens": 2}});
+            let last = format!("data: {}", json!({"choices": [], "usage": usage}));
+            stream
+                .take(last.as_bytes(), &mut |part| parts.push(part))
+                .unwrap();
+            stream.done = true;
+            let said = |outputs: &Outputs, name: &str| {
+                let found = outputs.iter().find(|output| output.name == name);
+                found.map(|found| found.to_texts().unwrap().concat())
+            };
+            let parts: Vec<_> = parts
+                .iter()
+                .map(|part| (said(part, "text").unwrap(), said(part, "reasoning")))
+                .collect();
+            let expected = [("", Some("4 or 5?")), ("4", None), (".", None)];
+            let expected = expected.map(|(text, reasoning)| (text.to_owned(), reasoning.map(str::to_owned)));
+            assert_eq!(parts, expected, "{name}");
+            let outputs = stream.end().unwrap().outputs;
+            assert_eq!(said(&outputs, "text").unwrap(), "4.");
+            assert_eq!(said(&outputs, "reasoning").unwrap(), "4 or 5?");
+            let named = |name: &str| outputs.iter().find(|output| output.name == name).unwrap();
+            assert_eq!(named("reasoning_tokens").to_i64().unwrap(), [2]);
+            let confidence = named("confidence").to_f32().unwrap()[0];
+            assert!((confidence - (-0.4_f32).exp()).abs() < 1e-3, "{confidence}");
+        }
+    }
 
     #[test]
     fn lines_are_found_wherever_the_stream_is_cut() {

@@ -1,9 +1,10 @@
 //! The text of an answer, with its probabilities, and the outputs that it becomes.
 
+use kaskade_models::language::{REASONING, REASONING_TOKENS};
 use kaskade_models::{Outputs, Tensor};
 use kaskade_policy::remote::agreement;
 
-use super::formats_and_tools::Calls;
+use super::formats_and_tools::{Calls, RawCall};
 use super::logprobs::{Candidate, Logprobs, Place, label_of};
 use super::malformed;
 use crate::endpoint::{Chat, ChatTask};
@@ -16,12 +17,41 @@ pub(crate) const LOGITS: &str = "logits";
 #[derive(Debug, Clone, Default)]
 pub(super) struct Text {
     content: String,
+    reasoning: String,
+    /// Tokens of the reasoning, if the endpoint counts them.
+    pub reasoning_tokens: Option<u64>,
+    /// The tokens of the answer, those of its reasoning first.
     places: Vec<Place>,
+    /// Number of tokens that came before the first part of the text.
+    places_before: usize,
     /// Most probable tokens that the request wants to see beside the log-probabilities of its tokens; `None` without these.
     top_logprobs: Option<usize>,
     pub end: Option<String>,
     /// Calls of tools.
     pub calls: Calls,
+}
+
+/// A part of an answer, or all of it.
+#[derive(Debug, Default)]
+pub(super) struct Piece {
+    pub content: String,
+    pub reasoning: String,
+    pub calls: Vec<RawCall>,
+    pub logprobs: Option<Logprobs>,
+}
+
+impl Piece {
+    /// Returns the outputs of a part of a streamed answer, as of local models; none for a piece without a text.
+    pub(super) fn part(&self) -> Outputs {
+        let mut part = Outputs::new();
+        if !self.content.is_empty() || !self.reasoning.is_empty() {
+            part.extend(Tensor::from_texts("text", &[&self.content]).ok());
+        }
+        if !self.reasoning.is_empty() {
+            part.extend(Tensor::from_texts(REASONING, &[&self.reasoning]).ok());
+        }
+        part
+    }
 }
 
 impl Text {
@@ -36,21 +66,52 @@ impl Text {
     /// Adds a part.
     ///
     /// # Errors
-    /// [`CallError::Malformed`] for log probabilities that are none.
-    pub(super) fn add(
-        &mut self,
-        chat: &Chat,
-        content: &str,
-        logprobs: Option<Logprobs>,
-    ) -> Result<(), CallError> {
-        self.content.push_str(content);
+    /// [`CallError::Malformed`] for log probabilities that are none, or too many calls.
+    pub(super) fn add(&mut self, chat: &Chat, piece: Piece) -> Result<(), CallError> {
+        self.content.push_str(&piece.content);
+        self.reasoning.push_str(&piece.reasoning);
+        self.calls.add(piece.calls)?;
         if chat.top_logprobs > 0 || self.top_logprobs.is_some() {
-            for place in logprobs.map_or(Ok(Vec::new()), Logprobs::places)? {
+            for place in piece.logprobs.map_or(Ok(Vec::new()), Logprobs::places)? {
                 place.check()?;
                 self.places.push(place);
             }
         }
+        if self.content.is_empty() && self.calls.is_empty() {
+            self.places_before = self.places.len();
+        }
         Ok(())
+    }
+
+    /// Returns the tokens of the text, without those of the reasoning. Endpoints list both in one list. Where it cannot be told which of
+    /// the two a token is of, it counts for the text.
+    fn places_of_text(&self) -> &[Place] {
+        let of_reasoning = if self.reasoning.is_empty() {
+            0
+        } else if self.content.trim().is_empty() && self.calls.is_empty() {
+            self.places.len()
+        } else {
+            let counted = self
+                .reasoning_tokens
+                .and_then(|count| usize::try_from(count).ok());
+            let counted = || counted.filter(|count| *count < self.places.len()).unwrap_or(0);
+            let before = self.places_before_content().unwrap_or_else(counted);
+            before.max(self.places_before)
+        };
+        self.places.get(of_reasoning..).unwrap_or_default()
+    }
+
+    /// Returns the number of tokens before those whose texts are the content, which are the last ones; `None` if they are not found.
+    fn places_before_content(&self) -> Option<usize> {
+        let content = self.content.trim();
+        let tokens: String = self.places.iter().map(|place| place.token.as_str()).collect();
+        let begin = tokens.rfind(content).filter(|_| !content.is_empty())?;
+        let mut end = 0;
+        let before = self.places.iter().take_while(|place| {
+            end += place.token.len();
+            end <= begin
+        });
+        Some(before.count())
     }
 
     /// Returns the outputs of the complete answer.
@@ -97,7 +158,8 @@ impl Text {
         };
         let scores = if chat.top_logprobs > 0 {
             // White space before the answer says nothing.
-            let first = self.places.iter().find(|place| !place.token.trim().is_empty());
+            let mut places = self.places_of_text().iter();
+            let first = places.find(|place| !place.token.trim().is_empty());
             first.and_then(|place| place.scores(labels)).ok_or_else(none)?
         } else {
             let class = label_of(&self.content, labels).ok_or_else(none)?;
@@ -128,11 +190,20 @@ impl Text {
         let probabilities: Vec<f32> = self.places.iter().map(Place::probability).collect();
         let of_tokens = || {
             let most = chat.top_logprobs as usize;
-            let confidences = self.places.iter().map(|place| place.confidence(most));
+            let of_text = self.places_of_text().iter();
+            let confidences = of_text.map(|place| place.confidence(most));
             confidences.reduce(f32::min).filter(|_| most > 0)
         };
         let confidence = known.or_else(of_tokens);
         let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
+        if !self.reasoning.is_empty() {
+            outputs.push(Tensor::from_texts(REASONING, &[&self.reasoning]));
+        }
+        // An endpoint may count a reasoning that it keeps to itself.
+        let counted = self.reasoning_tokens.filter(|count| *count > 0);
+        if let Some(count) = counted.and_then(|count| i64::try_from(count).ok()) {
+            outputs.push(Tensor::from_i64(REASONING_TOKENS, &[1], &[count]));
+        }
         outputs.extend(self.calls.output(end == "length")?);
         if !probabilities.is_empty() {
             outputs.push(Tensor::from_f32(

@@ -23,6 +23,7 @@ import kaskade
 from kaskade import errors, tensors, wire
 from kaskade.chunks import Assembler, Chunk, cut
 from kaskade.connection import barrier, connect
+from kaskade.retry import Latency
 from kaskade.testing import NatsServer, Process
 
 from .deployment import NATS, REPOSITORY, double, free_port, needs_nats
@@ -169,6 +170,37 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
             with self.assertRaises(errors.NoReply):
                 await once.infer({}, budget=0.6)
         self.assertEqual(silent.qsize(), 1, "retries are disabled")
+
+    async def test_an_answer_cancels_the_attempts_that_lost_if_the_id_is_the_clients_own(self) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        cancelled: asyncio.Queue[Any] = asyncio.Queue()
+        async with ingress(self.server.url, seen.put) as connection:
+            await connection.subscribe("kaskade.fake.cancel", cb=cancelled.put)
+            await barrier(connection)
+            client = await self.client()
+            answered = set()
+
+            async def sent() -> Any:
+                while (message := await asyncio.wait_for(seen.get(), BUDGET)).headers[wire.REQUEST_ID] in answered:
+                    pass
+                return message
+
+            for id, lost in (("shared", "silence"), (None, "silence"), (None, "connection")):
+                client._latency = Latency()
+                if lost == "silence":
+                    client._latency.answered(0.001)
+                asked = asyncio.create_task(client.infer({}, id=id))
+                await sent()
+                if lost == "connection":
+                    await asyncio.to_thread(self.server.restart)
+                second = await sent()
+                answered.add(second.headers[wire.REQUEST_ID])
+                await second.respond(answer())
+                await asked
+                if id is None:
+                    message = await asyncio.wait_for(cancelled.get(), BUDGET)
+                    self.assertEqual(message.headers[wire.REQUEST_ID], second.headers[wire.REQUEST_ID])
+            self.assertTrue(cancelled.empty())
 
     async def test_a_stored_result_is_polled_beside_the_push_and_at_once_of_a_duplicate(self) -> None:
         asked: list[str] = []

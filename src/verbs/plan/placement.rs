@@ -231,6 +231,8 @@ struct Report<'a> {
 
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    // No integer program may turn out to be needed.
+    Solver::from(args.solving.solver).check_built()?;
     args.overwrite
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.hardware.app.as_deref().map(App::load_to_plan).transpose()?;

@@ -16,7 +16,7 @@ use tokenizers::Tokenizer;
 
 use token_bytes::token_bytes;
 
-/// Number of compiled grammars that are kept.
+/// Number of compiled grammars that are kept, and of grammars that cannot be compiled.
 const MAX_COMPILED: usize = 32;
 
 /// Stack of a thread that compiles a grammar, bytes: llguidance follows references and rules by recursion, and an overflow would end
@@ -53,8 +53,41 @@ pub(crate) struct Grammars {
     /// The end-of-sequence tokens.
     ends: Vec<u32>,
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// Compiled grammars by their keys, the last used one first.
-    compiled: Mutex<VecDeque<(String, Matcher)>>,
+    compiled: Recent<Matcher>,
+    /// Why grammars cannot be compiled.
+    failed: Recent<String>,
+}
+
+/// What is known of the last used grammars, by their keys, the last used one first.
+struct Recent<T>(Mutex<VecDeque<(String, T)>>);
+
+impl<T: Clone> Recent<T> {
+    const fn new() -> Self {
+        Self(Mutex::new(VecDeque::new()))
+    }
+
+    fn get(&self, key: &str) -> Option<T> {
+        let mut known = self.lock();
+        let at = known.iter().position(|(known, _)| known == key)?;
+        let found = known.remove(at)?;
+        let value = found.1.clone();
+        known.push_front(found);
+        Some(value)
+    }
+
+    fn put(&self, key: String, value: T) {
+        let mut known = self.lock();
+        known.push_front((key, value));
+        known.truncate(MAX_COMPILED);
+    }
+
+    fn forget(&self, key: &str) {
+        self.lock().retain(|(known, _)| known != key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(String, T)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The grammar of a request, and how far its answer has got.
@@ -69,11 +102,12 @@ impl Grammars {
             vocabulary,
             ends,
             factory: OnceLock::new(),
-            compiled: Mutex::new(VecDeque::new()),
+            compiled: Recent::new(),
+            failed: Recent::new(),
         }
     }
 
-    /// Compiles a grammar, or takes the compiled one. The first one of a model also indexes its vocabulary, which takes up to a
+    /// Compiles a grammar, or takes what is known of it. The first one of a model also indexes its vocabulary, which takes up to a
     /// second.
     ///
     /// # Errors
@@ -89,15 +123,11 @@ impl Grammars {
     /// As [`compile`](Self::compile).
     pub(super) fn constraint(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<Constraint, String> {
         let key = key(grammar);
-        {
-            let mut compiled = self.lock();
-            if let Some(at) = compiled.iter().position(|(known, _)| *known == key)
-                && let Some(found) = compiled.remove(at)
-            {
-                let matcher = found.1.clone();
-                compiled.push_front(found);
-                return Ok(Constraint(matcher));
-            }
+        if let Some(matcher) = self.compiled.get(&key) {
+            return Ok(Constraint(matcher));
+        }
+        if let Some(reason) = self.failed.get(&key) {
+            return Err(reason);
         }
         bounds::check(grammar)?;
         let factory = self.factory.get_or_init(|| self.factory(tokenizer)).as_ref();
@@ -112,22 +142,17 @@ impl Grammars {
             compiling
                 .join()
                 .unwrap_or_else(|_| Err("it cannot be compiled".to_owned()))
+                // A thread that could not start says nothing about the grammar.
+                .inspect_err(|reason| self.failed.put(key.clone(), reason.clone()))
         })?;
-        let mut compiled = self.lock();
-        compiled.push_front((key, matcher.clone()));
-        compiled.truncate(MAX_COMPILED);
+        self.compiled.put(key, matcher.clone());
         Ok(Constraint(matcher))
     }
 
     /// Drops a compiled grammar that could not be followed, so that the next answer compiles it again. Its copies share a lexer, which
     /// stays in its error.
     pub(super) fn forget(&self, grammar: &Grammar) {
-        let key = key(grammar);
-        self.lock().retain(|(known, _)| *known != key);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(String, Matcher)>> {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
+        self.compiled.forget(&key(grammar));
     }
 
     fn factory(&self, tokenizer: &Tokenizer) -> Result<ParserFactory, String> {

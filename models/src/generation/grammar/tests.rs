@@ -89,6 +89,23 @@ fn a_grammar_that_the_vocabulary_cannot_write_is_refused() {
     assert_eq!(reason("too many states\n<non-verbose/>"), "too many states");
 }
 
+/// The thread of the model compiled it after the thread that reads requests.
+#[test]
+fn a_grammar_that_cannot_be_compiled_is_compiled_once() {
+    let tokenizer = tokenizer_of(["▁", "a"].map(ToOwned::to_owned).into_iter());
+    let grammars = Grammars::new(3, vec![END]);
+    let compiled = |regex: &str| grammars.compile(&tokenizer, &Grammar::Regex(regex.to_owned()));
+    compiled("[0-9]+").unwrap_err();
+    grammars.failed.lock()[0].1 = "as before".to_owned();
+    assert_eq!(compiled("[0-9]+"), Err("as before".to_owned()));
+    assert_eq!(compiled("a+"), Ok(()));
+    for digits in 1..=MAX_COMPILED {
+        compiled(&format!("[0-9]{{{digits}}}")).unwrap_err();
+    }
+    assert_eq!(grammars.failed.lock().len(), MAX_COMPILED);
+    assert_ne!(compiled("[0-9]+"), Err("as before".to_owned()), "it made room");
+}
+
 #[test]
 fn answers_of_random_models_match() {
     let schema = json!({
@@ -184,7 +201,7 @@ fn compiled_grammars_are_kept_and_do_not_share_their_answers() {
             .compile(&tokenizer, &Grammar::Choice(vec![number.to_string()]))
             .unwrap();
     }
-    assert_eq!(grammars.lock().len(), MAX_COMPILED);
+    assert_eq!(grammars.compiled.lock().len(), MAX_COMPILED);
     let grammar = Grammar::Choice(vec!["ab".into()]);
     let token = |text: &str| tokenizer.token_to_id(text).unwrap();
     let mut one = grammars.constraint(&tokenizer, &grammar).unwrap();

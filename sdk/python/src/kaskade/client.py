@@ -123,7 +123,7 @@ class AsyncClient:
         body = self._checked(wire.encode_infer(inputs, request_id, whole))
         budget = self.budget if budget is None else budget
         try:
-            async with aclosing(self._attempts(body, request_id, budget, streaming=False)) as replies:
+            async with aclosing(self._attempts(body, request_id, budget, streaming=False, own_id=id is None)) as replies:
                 async for reply in replies:
                     return reply
         except asyncio.CancelledError:
@@ -150,7 +150,7 @@ class AsyncClient:
         complete = False
         try:
             budget = self.budget if budget is None else budget
-            async with aclosing(self._attempts(body, request_id, budget, streaming=True)) as replies:
+            async with aclosing(self._attempts(body, request_id, budget, streaming=True, own_id=id is None)) as replies:
                 async for reply in replies:
                     complete = reply.part is None
                     yield reply
@@ -351,22 +351,28 @@ class AsyncClient:
                 return None if _no_responders(message) else message
 
     async def _attempts(
-        self, body: bytes, request_id: str, budget: float, streaming: bool
+        self, body: bytes, request_id: str, budget: float, streaming: bool, own_id: bool
     ) -> AsyncGenerator[Reply, None]:
-        """Yields the replies of a request, over as many attempts as the policy allows."""
+        """Yields the replies of a request, over as many attempts as the policy allows. With an id that no other request has, the
+        answer cancels the attempts that are not answered."""
         wire.budget_header(budget)
         began = time.monotonic()
         trace = wire.start_trace()
         parts = 0
         attempt = 0
         earlier: KaskadeError | None = None
+        unanswered = False
         while True:
             attempt += 1
             failure: KaskadeError | Loss
+            sends: dict[str, float] = {}
             try:
-                async with aclosing(self._attempt(body, request_id, trace, began + budget, streaming)) as replies:
+                async with aclosing(self._attempt(body, request_id, trace, began + budget, streaming, sends)) as replies:
                     async for reply in replies:
                         parts += 1
+                        if own_id and reply.part is None and (unanswered or len(sends) > 1):
+                            # They would be computed to their end. The ingress that answered no longer has the request.
+                            await self._abandon(request_id)
                         yield reply
                         if reply.part is None or not streaming:
                             return
@@ -376,6 +382,7 @@ class AsyncClient:
                     # The budget ended during this attempt: what an earlier one failed with says more.
                     raise earlier from None
                 failure = earlier = error
+            unanswered = unanswered or failure is Loss.CONNECTION or len(sends) > 1
             left = budget - (time.monotonic() - began)
             pause = None
             if parts == 0 and not self._closed:
@@ -389,15 +396,14 @@ class AsyncClient:
             await asyncio.sleep(pause)
 
     async def _attempt(
-        self, body: bytes, request_id: str, trace: str, deadline: float, streaming: bool
+        self, body: bytes, request_id: str, trace: str, deadline: float, streaming: bool, sends: dict[str, float]
     ) -> AsyncGenerator[Reply, None]:
         """Yields the replies of one attempt; ends without a final one if the connection breaks. It sends the request again if
-        the app is silent; the first answer counts."""
+        the app is silent; the first answer counts. Notes in `sends` when it was sent, by reply subject."""
         token, queue = await self._inbox.open(self.app.infer)
         try:
             # While the connection is down nothing is sent, so that nothing is sent twice when it is back.
             await asyncio.wait_for(self._link.up.wait(), max(deadline - time.monotonic(), 0.0))
-            sends: dict[str, float] = {}
             sent, silence = await self._send(body, request_id, trace, token, deadline, sends)
             while True:
                 now = time.monotonic()
@@ -462,7 +468,10 @@ class AsyncClient:
     def _checked(self, body: bytes) -> bytes:
         limit = self._link.payload_limit
         if len(body) > limit:
-            raise TooLarge(f"the request has {len(body)} bytes; the broker accepts at most {limit}")
+            raise TooLarge(
+                f"the request has {len(body)} bytes; the broker accepts at most {limit}; send less, or raise max_payload in its "
+                "configuration"
+            )
         return body
 
     async def _publish(self, subject: str, body: bytes, reply: str, headers: dict[str, str]) -> None:
