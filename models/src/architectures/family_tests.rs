@@ -1,13 +1,14 @@
-//! Every family of encoders against transformers, whole and in slices, by the checkpoints in `models/fixtures`.
+//! Every family of encoders against transformers, whole and in partitions, by the checkpoints in `models/fixtures`.
 
 use std::path::{Path, PathBuf};
+
+use kaskade_policy::plan::Partition;
 
 use super::registry::*;
 use crate::checkpoint::LoadError;
 use crate::device::Device;
 use crate::runtime::loaded::Task;
 use crate::runtime::model::Inputs;
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
@@ -111,7 +112,7 @@ const FAMILIES: &[&str] = &[
     "privacy-filter",
 ];
 
-/// Families that cannot be sliced.
+/// Families that cannot be partitioned.
 const WHOLE: &[&str] = &[
     "chinese-clip",
     "metaclip-2",
@@ -188,7 +189,7 @@ fn every_family_matches_transformers() {
 }
 
 #[test]
-fn every_family_can_be_sliced() {
+fn every_family_can_be_split() {
     for &name in FAMILIES {
         let fixture = fixture(name);
         let requests: Vec<Inputs> = fixture
@@ -199,7 +200,7 @@ fn every_family_can_be_sliced() {
             .collect();
         let load = |index, of| {
             let options = LoadOptions {
-                slice: Slice::new(index, of).unwrap(),
+                partition: Partition::new(index, of).unwrap(),
                 ..LoadOptions::default()
             };
             load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options).unwrap()
@@ -236,15 +237,15 @@ fn every_family_can_be_sliced() {
 }
 
 #[test]
-fn families_that_cannot_be_sliced_say_so() {
+fn families_that_cannot_be_split_say_so() {
     for &name in WHOLE {
         let options = LoadOptions {
-            slice: Slice::new(0, 2).unwrap(),
+            partition: Partition::new(0, 2).unwrap(),
             ..LoadOptions::default()
         };
         let refused = load_checkpoint(fixture(name).checkpoint().unwrap(), &Device::Cpu, &options);
         assert!(
-            matches!(refused.err().unwrap(), LoadError::NotSliced { .. }),
+            matches!(refused.err().unwrap(), LoadError::NotPartitioned { .. }),
             "{name}"
         );
     }
@@ -367,7 +368,7 @@ fn the_base_model_alone_gives_embeddings() {
             "the classifier is not used"
         );
         let options = LoadOptions {
-            slice: Slice::new(1, 2).unwrap(),
+            partition: Partition::new(1, 2).unwrap(),
             ..LoadOptions::default()
         };
         let loaded = load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options).unwrap();

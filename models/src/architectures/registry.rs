@@ -5,6 +5,8 @@
 
 use std::path::Path;
 
+use kaskade_policy::plan::Partition;
+
 use super::architecture::{Architecture, Build};
 use super::image_families::IMAGES;
 use super::{dual, text_decoder, text_encoder, text_families, vit};
@@ -14,7 +16,6 @@ use crate::device::Device;
 use crate::language::{self, Generation};
 use crate::precision::WeightType;
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
-use crate::runtime::slice::Slice;
 use crate::tasks::entities::AggregationStrategy;
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
@@ -54,8 +55,8 @@ fn architectures() -> impl Iterator<Item = Architecture> {
 pub struct LoadOptions {
     /// Name of the model; by default that of the directory.
     pub name: Option<String>,
-    /// Slice of its layers.
-    pub slice: Slice,
+    /// Partition of its layers.
+    pub partition: Partition,
     /// Settings for language models.
     pub generation: Generation,
     /// Type of the weights of linear layers and embeddings; `None`: as stored, on a GPU bf16 for quantised ones.
@@ -125,11 +126,11 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
     if let Some(found) = decoders::of_checkpoint(&checkpoint)? {
         let architecture = found.name();
         if found.task != DecoderTask::Generation {
-            let (slice, strategy) = (options.slice, options.aggregation_strategy);
-            let (built, totals) = text_decoder::build(checkpoint, found, device, slice, strategy)?;
+            let (partition, strategy) = (options.partition, options.aggregation_strategy);
+            let (built, totals) = text_decoder::build(checkpoint, found, device, partition, strategy)?;
             return Ok(describe(built, name, architecture, totals));
         }
-        let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;
+        let (model, totals) = language::load(checkpoint, device, options.partition, &options.generation)?;
         let built = Built {
             model,
             task: Task::Generation,
@@ -137,21 +138,21 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
         };
         return Ok(describe(built, name, architecture, totals));
     }
-    let whole = options.slice == Slice::WHOLE;
+    let whole = options.partition == Partition::WHOLE;
     let entry = of_checkpoint(&checkpoint)?;
     let is_sentence = checkpoint.sentence.is_some();
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
         Build::Dual(form) if whole => dual::build(&mut checkpoint, device, form)?,
-        Build::Image(form) => vit::build(&mut checkpoint, device, options.slice, form)?,
+        Build::Image(form) => vit::build(&mut checkpoint, device, options.partition, form)?,
         Build::Text(form, task) => {
-            let (slice, strategy) = (options.slice, options.aggregation_strategy);
-            text_encoder::build(form, task, &mut checkpoint, device, slice, strategy)?
+            let (partition, strategy) = (options.partition, options.aggregation_strategy);
+            text_encoder::build(form, task, &mut checkpoint, device, partition, strategy)?
         }
         Build::Whole(_) | Build::Dual(_) => {
-            return Err(LoadError::NotSliced {
+            return Err(LoadError::NotPartitioned {
                 architecture: entry.name,
-                of: options.slice.of(),
+                of: options.partition.of,
             });
         }
     };
@@ -159,7 +160,7 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
         let others: &[&str] = if is_sentence { &OTHER_HEADS } else { &[] };
         checkpoint.weights.finish(&[entry.unused, others].concat())?
     } else {
-        // The other slices use the remaining tensors.
+        // The other partitions use the remaining tensors.
         checkpoint.weights.totals()
     };
     Ok(describe(built, name, entry.name, totals))

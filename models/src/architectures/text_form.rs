@@ -32,7 +32,7 @@ pub(super) struct TextForm {
     pub position_bias: Option<PositionBias>,
     /// Vectors of distances that the blocks share.
     pub distances: Option<DistanceForm>,
-    /// Segments of tokens on which attention depends; slices hand them on.
+    /// Segments of tokens on which attention depends; partitions hand them on.
     pub segments: Segments,
     /// Head of a sequence classifier.
     pub classifier: HeadForm,

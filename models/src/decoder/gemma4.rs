@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use kaskade_policy::plan::Partition;
 use serde_json::Value;
 
 use super::experts::{ExpertLayout, SharedExpert};
@@ -17,12 +18,11 @@ use super::weights::{
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
 /// Layers in a period of the published models, of which the last sees everything.
 const PERIOD: usize = 6;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     refuse_unsupported(config)?;
     let count = config.size("num_hidden_layers")?;
@@ -36,10 +36,10 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         .optional::<usize>("hidden_size_per_layer_input")?
         .filter(|width| *width > 0);
     let reuses_kv = sources.iter().enumerate().any(|(index, source)| index != *source);
-    if slice != Slice::WHOLE && (reuses_kv || token_width.is_some()) {
-        return Err(LoadError::NotSliced {
+    if partition != Partition::WHOLE && (reuses_kv || token_width.is_some()) {
+        return Err(LoadError::NotPartitioned {
             architecture: "Gemma4ForCausalLM",
-            of: slice.of(),
+            of: partition.of,
         });
     }
     let mut model_config = model_config(config, local, &local_layers)?;
@@ -73,7 +73,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         ..base
     };
     drop_reused(checkpoint, &layout.kv_sources);
-    let mut decoder = gated::read(checkpoint, slice, model_config, &layout)?;
+    let mut decoder = gated::read(checkpoint, partition, model_config, &layout)?;
     if let Some(width) = token_width {
         decoder.token_layers = Some(token_layers(
             checkpoint,

@@ -323,7 +323,7 @@ fn given<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
 
 /// Whether a family has no encoder of its own.
 fn is_decoder(family: &Family) -> bool {
-    matches!(family.read, ReadFn::Sliced(_))
+    matches!(family.read, ReadFn::Partitioned(_))
 }
 
 #[cfg(test)]

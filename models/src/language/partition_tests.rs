@@ -4,20 +4,20 @@ use super::*;
 use crate::architectures::registry::{LoadOptions, load as load_model};
 use crate::precision::WeightType;
 
-/// A slice of a small random model saved by transformers.
-fn model(name: &str, index: usize, of: usize) -> Result<Box<dyn Model>, LoadError> {
+/// A partition of a small random model saved by transformers.
+fn model(name: &str, index: u32, of: u32) -> Result<Box<dyn Model>, LoadError> {
     converted(name, index, of, None)
 }
 
 /// The same with weights of another type than those of the file.
 fn converted(
     name: &str,
-    index: usize,
-    of: usize,
+    index: u32,
+    of: u32,
     dtype: Option<WeightType>,
 ) -> Result<Box<dyn Model>, LoadError> {
     let options = LoadOptions {
-        slice: Slice::new(index, of).unwrap(),
+        partition: Partition::new(index, of).unwrap(),
         dtype,
         ..LoadOptions::default()
     };
@@ -143,7 +143,7 @@ const RECURRENT: [&str; 12] = [
 ];
 
 #[test]
-fn chained_slices_equal_the_whole_model() {
+fn chained_partitions_equal_the_whole_model() {
     for name in ATTENDING.iter().copied().chain(RECURRENT) {
         let requests = [
             asking(&[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9, 3]),
@@ -167,18 +167,18 @@ fn chained_slices_equal_the_whole_model() {
                 let mut next = converted(name, index, of, dtype).unwrap();
                 carried = next.run(&carried).into_iter().map(Result::unwrap).collect();
             }
-            for (sliced, whole) in carried.iter().zip(&whole) {
+            for (split, whole) in carried.iter().zip(&whole) {
                 let whole = whole.as_ref().unwrap();
-                assert_eq!(tokens(sliced), tokens(whole), "{name} in {of}, {dtype:?}");
+                assert_eq!(tokens(split), tokens(whole), "{name} in {of}, {dtype:?}");
                 for what in ["probabilities", "confidence"] {
-                    let (sliced, whole) = (values(sliced, what), values(whole, what));
-                    let off = sliced
+                    let (split, whole) = (values(split, what), values(whole, what));
+                    let off = split
                         .iter()
                         .zip(&whole)
                         .map(|(a, b)| (a - b).abs())
                         .fold(0.0, f32::max);
                     assert!(
-                        off < 1e-5 && sliced.len() == 1,
+                        off < 1e-5 && split.len() == 1,
                         "{name} in {of}, {dtype:?}: {what} is off by {off}"
                     );
                 }
@@ -188,10 +188,10 @@ fn chained_slices_equal_the_whole_model() {
 }
 
 #[test]
-fn slices_count_the_weights_that_they_hold() {
+fn partitions_count_the_weights_that_they_hold() {
     let bytes = |name: &str, index, of| {
         let options = LoadOptions {
-            slice: Slice::new(index, of).unwrap(),
+            partition: Partition::new(index, of).unwrap(),
             ..LoadOptions::default()
         };
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
@@ -202,14 +202,14 @@ fn slices_count_the_weights_that_they_hold() {
     let (parameters, whole) = bytes("gpt2", 0, 1);
     assert_eq!(whole, 4 * parameters);
     let halves = bytes("gpt2", 0, 2).1 + bytes("gpt2", 1, 2).1;
-    // The last slice has a copy of it, and every slice keeps the final norm.
+    // The last partition has a copy of it, and every partition keeps the final norm.
     assert_eq!(halves, whole + 4 * (96 * 24 + 2 * 24));
     let (parameters, separate) = bytes("gptj", 0, 1);
     assert_eq!(separate, 4 * parameters);
 }
 
 #[test]
-fn an_invalid_request_to_a_slice_fails_alone() {
+fn an_invalid_request_to_a_partition_fails_alone() {
     let mut first = model("gpt2", 0, 2).unwrap();
     let long = asking(&[1; 97]);
     let foreign = asking(&[1, 96]);
@@ -230,7 +230,7 @@ fn an_invalid_request_to_a_slice_fails_alone() {
     );
     let many = model("gpt2", 0, 50).err();
     assert!(
-        matches!(many, Some(LoadError::TooManySlices { of: 50, .. })),
+        matches!(many, Some(LoadError::TooManyPartitions { of: 50, .. })),
         "{many:?}"
     );
 }
