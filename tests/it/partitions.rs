@@ -32,21 +32,19 @@ const TEXTS: [&str; 3] = [
 fn plan((variant, _): Model, of: u32) -> Plan {
     let partition = |index: u32| (of > 1).then_some(Partition { index, of });
     let stage = |index: u32| Stage {
-        score: None,
-        name: format!("partition-{index}"),
-        task: None,
-        variant: variant.into(),
         partition: partition(index),
-        exit: if index + 1 == of {
-            Exit::Reply
-        } else {
-            Exit::Next {
-                to: Edge::to(format!("partition-{}", index + 1)),
-            }
-        },
-        batching: Batching::default(),
-        budget_us: None,
-        profiled: None,
+        ..Stage::new(
+            format!("partition-{index}"),
+            variant,
+            if index + 1 == of {
+                Exit::Reply
+            } else {
+                Exit::Next {
+                    to: Edge::to(format!("partition-{}", index + 1)),
+                }
+            },
+            Batching::default(),
+        )
     };
     let replica = |index: u32| Replica {
         id: format!("partition-{index}"),
