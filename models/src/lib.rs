@@ -2,7 +2,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, partitions of models |
+//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, hidden states between partitions |
 //! | [`checkpoint`] | Hugging Face directories and GGUF files: configuration, weights, tokenizer file |
 //! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
 //! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
@@ -33,6 +33,8 @@ mod quantise;
 mod runtime;
 pub mod selftest;
 mod tasks;
+#[cfg(test)]
+mod test_support;
 
 pub use architectures::onnx::load_onnx;
 pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint};

@@ -12,6 +12,7 @@ use crate::runtime::model::Inputs;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
+use crate::test_support::{assert_close, chained};
 
 const FAMILIES: &[&str] = &[
     "timm-dinov2",
@@ -198,41 +199,15 @@ fn every_family_can_be_split() {
             .into_iter()
             .map(|case| case.inputs)
             .collect();
-        let load = |index, of| {
+        let load = |partition| {
             let options = LoadOptions {
-                partition: Partition::new(index, of).unwrap(),
+                partition,
                 ..LoadOptions::default()
             };
-            load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options).unwrap()
+            load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options)
         };
-        let whole = load(0, 1).model.run(&requests);
-        let mut batch = requests;
-        for index in 0..2 {
-            batch = load(index, 2)
-                .model
-                .run(&batch)
-                .into_iter()
-                .map(Result::unwrap)
-                .collect();
-        }
-        for (whole, chained) in whole.iter().zip(&batch) {
-            let whole = whole.as_ref().unwrap();
-            assert_eq!(whole.len(), chained.len(), "{name}");
-            for (whole, chained) in whole.iter().zip(chained) {
-                let (Ok(one), Ok(other)) = (whole.to_f32(), chained.to_f32()) else {
-                    assert_eq!(whole, chained, "{name}");
-                    continue;
-                };
-                assert_eq!(
-                    (&whole.name, &whole.shape),
-                    (&chained.name, &chained.shape),
-                    "{name}"
-                );
-                for (one, other) in one.into_iter().zip(other) {
-                    assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
-                }
-            }
-        }
+        let of = |partitions| chained(load, partitions, &requests).unwrap();
+        assert_close(name, &of(1), &of(2));
     }
 }
 

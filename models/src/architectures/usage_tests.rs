@@ -2,13 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use kaskade_policy::plan::Partition;
-
 use super::registry::{LoadOptions, load};
 use crate::device::Device;
 use crate::runtime::model::{Inputs, Outputs};
 use crate::runtime::tensor::Tensor;
 use crate::runtime::usage::tokens_of;
+use crate::test_support::chained;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -16,16 +15,14 @@ fn folder(name: &str) -> PathBuf {
 
 /// Answers requests by a model, or by its two partitions one after the other.
 fn answers(name: &str, partitions: u32, requests: &[Inputs]) -> Vec<Outputs> {
-    let mut batch = requests.to_vec();
-    for index in 0..partitions {
+    let load = |partition| {
         let options = LoadOptions {
-            partition: Partition::new(index, partitions).unwrap(),
+            partition,
             ..LoadOptions::default()
         };
-        let mut model = load(&folder(name), &Device::Cpu, &options).unwrap().model;
-        batch = model.run(&batch).into_iter().map(Result::unwrap).collect();
-    }
-    batch
+        load(&folder(name), &Device::Cpu, &options)
+    };
+    chained(load, partitions, requests).unwrap()
 }
 
 fn text(name: &str, text: &str) -> Tensor {

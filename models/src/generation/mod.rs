@@ -45,7 +45,7 @@ mod engine;
 mod error;
 mod experts;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod forward_pass;
 pub(crate) mod grammar;
 mod host_layer;

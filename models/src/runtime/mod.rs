@@ -1,5 +1,5 @@
 //! What every model is served with: tensors, the `Model` trait, batches, the executor thread, limits on processor time,
-//! partitions of models.
+//! hidden states between partitions.
 
 pub(crate) mod batch;
 pub(crate) mod core_share;
