@@ -37,7 +37,7 @@ mod tasks;
 mod test_support;
 
 pub use architectures::onnx::load_onnx;
-pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint};
+pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint, partitioning};
 pub use checkpoint::{Checkpoint, LoadError};
 pub use data::{idx, manifest};
 pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
@@ -55,6 +55,7 @@ pub use runtime::model::{
     Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Reader,
     Signature, Waker, check_outputs,
 };
+pub use runtime::partitioning::Partitioning;
 pub use runtime::sample_request::{SampleError, SampleSize, sample_request};
 pub use runtime::tensor::{Tensor, TensorError};
 pub use runtime::usage::{USAGE, tokens_of, total_usage};

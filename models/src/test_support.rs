@@ -4,8 +4,10 @@
 use kaskade_policy::plan::Partition;
 
 use crate::checkpoint::LoadError;
+use crate::runtime::hidden_states::HIDDEN_STATES;
 use crate::runtime::loaded::Loaded;
-use crate::runtime::model::{Inputs, Outputs};
+use crate::runtime::model::{Extent, Inputs, Outputs};
+use crate::runtime::partitioning::Partitioning;
 
 /// Runs requests, in one batch, through the `of` partitions of a model; 1 is the whole model.
 ///
@@ -49,4 +51,25 @@ pub(crate) fn assert_close(what: &str, whole: &[Outputs], chained: &[Outputs]) {
             assert!(largest < 1e-5, "{what}: {} differs by {largest}", whole.name);
         }
     }
+}
+
+/// Asserts that a model has the layers and the width that were read from its configuration alone.
+pub(crate) fn assert_partitioning(
+    what: &str,
+    load: impl Fn(Partition) -> Result<Loaded, LoadError>,
+    known: Partitioning,
+) {
+    let refused = load(Partition::new(0, u32::MAX).unwrap()).err();
+    let Some(LoadError::TooManyPartitions { blocks, .. }) = refused else {
+        panic!("{what}: {refused:?}");
+    };
+    assert_eq!(blocks, known.layers, "{what}");
+    let last = load(Partition::new(1, 2).unwrap()).unwrap();
+    let signature = last.model.signature();
+    let states = signature.inputs.iter().find(|input| input.name == HIDDEN_STATES);
+    assert_eq!(
+        states.unwrap().shape.last(),
+        Some(&Extent::Exactly(known.width)),
+        "{what}"
+    );
 }

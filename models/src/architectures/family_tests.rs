@@ -12,7 +12,7 @@ use crate::runtime::model::Inputs;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
-use crate::test_support::{assert_close, chained};
+use crate::test_support::{assert_close, assert_partitioning, chained};
 
 const FAMILIES: &[&str] = &[
     "timm-dinov2",
@@ -223,6 +223,24 @@ fn families_that_cannot_be_split_say_so() {
             matches!(refused.err().unwrap(), LoadError::NotPartitioned { .. }),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn layers_and_width_are_known_without_the_weights() {
+    for &name in FAMILIES {
+        let known = partitioning(&folder(name)).unwrap().expect(name);
+        let load = |partition| {
+            let options = LoadOptions {
+                partition,
+                ..LoadOptions::default()
+            };
+            load(&folder(name), &Device::Cpu, &options)
+        };
+        assert_partitioning(name, load, known);
+    }
+    for &name in WHOLE {
+        assert_eq!(partitioning(&folder(name)).unwrap(), None, "{name}");
     }
 }
 

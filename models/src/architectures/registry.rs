@@ -10,12 +10,15 @@ use kaskade_policy::plan::Partition;
 use super::architecture::{Architecture, Build};
 use super::image_families::IMAGES;
 use super::{dual, text_decoder, text_encoder, text_families, vit};
-use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals, quantised};
-use crate::decoder::registry::{self as decoders, DecoderTask};
+use crate::checkpoint::{
+    Checkpoint, Config, GenerationConfig, LoadError, SentenceModules, TokenRules, WeightTotals, quantised,
+};
+use crate::decoder::registry::{self as decoders, DecoderTask, Found};
 use crate::device::Device;
 use crate::language::{self, Generation};
 use crate::precision::WeightType;
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
+use crate::runtime::partitioning::Partitioning;
 use crate::tasks::entities::AggregationStrategy;
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
@@ -72,19 +75,58 @@ pub struct LoadOptions {
 /// [`LoadError::UnknownArchitecture`] if this build does not support it; [`LoadError::BadKey`] if its weights are quantised by a
 /// scheme that is not read; otherwise [`LoadError`], naming the file.
 pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
+    Ok(match of_directory(dir)?.1 {
+        Entry::Decoder(found) => found.name(),
+        Entry::Other(entry) => entry.name,
+    })
+}
+
+/// Returns how the checkpoint in a Hugging Face directory or a GGUF file can be split into partitions; `None` if it is loaded as a
+/// whole only. Reads what [`architecture`] reads.
+///
+/// # Errors
+/// As [`architecture`], and [`LoadError`] for a size that is missing or invalid.
+pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
+    let (config, entry) = of_directory(dir)?;
+    match entry {
+        Entry::Decoder(found) => {
+            let generates = found.task == DecoderTask::Generation;
+            if generates && GenerationConfig::open(dir, &config)?.rules != TokenRules::default() {
+                return Ok(None);
+            }
+            decoders::partitioning(&config, found)
+        }
+        Entry::Other(entry) => match entry.build {
+            Build::Text(form, _) => form(&config).map(|form| Some(form.partitioning())),
+            Build::Image(form) => form.partitioning(&config).map(Some),
+            Build::Whole(_) | Build::Dual(_) => Ok(None),
+        },
+    }
+}
+
+/// A checkpoint's entry in the registry of language models or in this one.
+enum Entry {
+    Decoder(Found),
+    Other(Architecture),
+}
+
+/// Finds the entry of a directory, and its configuration.
+fn of_directory(dir: &Path) -> Result<(Config, Entry), LoadError> {
     let config = Config::of_directory(dir)?;
     if config.class()?.is_none() || SentenceModules::open(dir)?.is_some() {
         let checkpoint = Checkpoint::open(dir)?;
-        return match decoders::of_checkpoint(&checkpoint)? {
-            Some(found) => Ok(found.name()),
-            None => Ok(of_checkpoint(&checkpoint)?.name),
+        let entry = match decoders::of_checkpoint(&checkpoint)? {
+            Some(found) => Entry::Decoder(found),
+            None => Entry::Other(of_checkpoint(&checkpoint)?),
         };
+        return Ok((checkpoint.config, entry));
     }
     quantised::check(&config)?;
-    match decoders::of_config(&config)? {
-        Some(found) => Ok(found.name()),
-        None => Ok(of_class(&config)?.ok_or_else(|| unknown(&config))?.name),
-    }
+    let entry = match decoders::of_config(&config)? {
+        Some(found) => Entry::Decoder(found),
+        None => Entry::Other(of_class(&config)?.ok_or_else(|| unknown(&config))?),
+    };
+    Ok((config, entry))
 }
 
 /// Loads a Hugging Face directory onto a device.

@@ -8,6 +8,7 @@ pub(super) use super::position_bias::PositionBias;
 use super::text::TokenLimits;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Rotary};
+use crate::runtime::partitioning::Partitioning;
 use crate::tasks::embedding::Pooling;
 
 /// A text encoder. Names of tensors are relative to the base model; those of heads are whole.
@@ -42,6 +43,17 @@ pub(super) struct TextForm {
     pub tokens: HeadForm,
     /// Vector of an embedding model.
     pub vector: VectorForm,
+}
+
+impl TextForm {
+    /// Returns how a checkpoint of this form can be split.
+    pub(super) fn partitioning(&self) -> Partitioning {
+        Partitioning {
+            layers: self.blocks.len(),
+            width: self.encoder.width,
+            tokens: Some(self.embeddings.limits.context),
+        }
+    }
 }
 
 /// What the vector of a text is made of, beside the pooling.

@@ -201,11 +201,7 @@ impl<O: Ops> Vit<O> {
         let (form, relative) = form.configured(&settings)?;
         let (mut config, names) = form.blocks(&settings)?;
         config.norms_first = true;
-        let registers = match form.registers {
-            Some(_) if form.kind == Kind::Rotary => settings.optional("num_register_tokens")?.unwrap_or(0),
-            Some(_) => settings.optional_size("num_register_tokens")?.unwrap_or(4),
-            None => 0,
-        };
+        let registers = form.register_count(&settings)?;
         let trained = Patches::read(&settings)?;
         let mut patches = trained;
         if let (true, Some(config)) = (form.resizes(), &checkpoint.preprocessor) {

@@ -22,6 +22,15 @@ pub(super) fn layers(
     Ok(partition.layers(all))
 }
 
+/// Returns the size that the first of these keys states, if any does.
+///
+/// # Errors
+/// [`LoadError::BadKey`] unless it is a positive integer.
+pub(super) fn first_size(config: &Config, keys: &[&str]) -> Result<Option<usize>, LoadError> {
+    let mut sizes = keys.iter().map(|key| config.optional_size(key));
+    sizes.find_map(Result::transpose).transpose()
+}
+
 /// Reads `eos_token_id`: one, several or none.
 pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
     Ok(generation_config::eos_token_ids(config)?.unwrap_or_default())

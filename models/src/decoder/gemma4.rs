@@ -25,18 +25,11 @@ const PERIOD: usize = 6;
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     refuse_unsupported(config)?;
-    let count = config.size("num_hidden_layers")?;
-    let (local, mut local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PERIOD))?;
-    if let Some(last) = local_layers.last_mut() {
-        *last = false;
-    }
-    local_layers.resize(count, false);
+    let (local, local_layers) = windows(config)?;
     let sources = sources(config, &local_layers)?;
-    let token_width = config
-        .optional::<usize>("hidden_size_per_layer_input")?
-        .filter(|width| *width > 0);
-    let reuses_kv = sources.iter().enumerate().any(|(index, source)| index != *source);
-    if partition != Partition::WHOLE && (reuses_kv || token_width.is_some()) {
+    let count = sources.len();
+    let token_width = token_width(config)?;
+    if partition != Partition::WHOLE && !splits(config)? {
         return Err(LoadError::NotPartitioned {
             architecture: "Gemma4ForCausalLM",
             of: partition.of,
@@ -112,6 +105,34 @@ fn refuse_unsupported(config: &Config) -> Result<(), LoadError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the window, and for each layer whether it has it.
+fn windows(config: &Config) -> Result<(Option<LocalAttention>, Vec<bool>), LoadError> {
+    let count = config.size("num_hidden_layers")?;
+    let (local, mut local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PERIOD))?;
+    if let Some(last) = local_layers.last_mut() {
+        *last = false;
+    }
+    local_layers.resize(count, false);
+    Ok((local, local_layers))
+}
+
+/// Returns the width of the input that every layer gets of a token, if there is one.
+fn token_width(config: &Config) -> Result<Option<usize>, LoadError> {
+    let width = config.optional::<usize>("hidden_size_per_layer_input")?;
+    Ok(width.filter(|width| *width > 0))
+}
+
+/// Whether the layers need nothing but the states of the layers before them, so that partitions can run them.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn splits(config: &Config) -> Result<bool, LoadError> {
+    let (_, local_layers) = windows(config)?;
+    let sources = sources(config, &local_layers)?;
+    let reuses_kv = sources.iter().enumerate().any(|(index, source)| index != *source);
+    Ok(!reuses_kv && token_width(config)?.is_none())
 }
 
 /// Returns for each layer the one whose keys and values it uses: its own, or those of the last layer of its type before

@@ -274,6 +274,14 @@ impl Multimodal {
         Ok(())
     }
 
+    /// Returns the configuration of its language model, without what depends on the weights.
+    ///
+    /// # Errors
+    /// As [`Multimodal::keep_text`].
+    pub(super) fn text_of(&self, config: &Config) -> Result<Config, LoadError> {
+        self.text_config(config, false)
+    }
+
     /// Returns the language model's configuration as the file states it.
     fn stated(&self, config: &Config) -> Result<Config, LoadError> {
         if self.section == Section::NestedOrFlat && given(config, KEY).is_none() {

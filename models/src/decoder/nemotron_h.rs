@@ -85,6 +85,14 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
 }
 
+/// Returns the number of layers.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn layer_count(config: &Config) -> Result<usize, LoadError> {
+    Ok(parts(config)?.len())
+}
+
 /// Reads what the layers consist of: a list, or a letter each in older files.
 fn parts(config: &Config) -> Result<Vec<Part>, LoadError> {
     let key = config.present_key(["layers_block_type", "layer_types"]);

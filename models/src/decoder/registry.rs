@@ -2,12 +2,14 @@
 
 use kaskade_policy::plan::Partition;
 
+use super::config_values::first_size;
 use super::families::{FAMILIES, Family, ReadFn};
-use super::gemma;
 use super::multimodal::{self, Multimodal};
 use super::weights::{Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, TokenLayers};
+use super::{gemma, gemma4, nemotron_h};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
+use crate::runtime::partitioning::Partitioning;
 
 /// What a checkpoint of a language model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,6 +119,33 @@ pub(crate) fn read_partition(
     let decoder = read_layers(&mut checkpoint, found, partition)?;
     let totals = totals(&decoder);
     Ok((decoder, totals))
+}
+
+/// Keys of the number of layers, of the width and of the longest sequence, whose names differ between families.
+const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
+const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"];
+
+/// Returns how a language model can be split; `None` if it is loaded as a whole only.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(crate) fn partitioning(config: &Config, found: Found) -> Result<Option<Partitioning>, LoadError> {
+    if matches!(found.family.read, ReadFn::Whole(_)) {
+        return Ok(None);
+    }
+    let text = found.multimodal.map(|multimodal| multimodal.text_of(config));
+    let config = &text.unwrap_or_else(|| Ok(config.clone()))?;
+    let layers = match found.family.model_type {
+        "gemma4_text" if !gemma4::splits(config)? => return Ok(None),
+        "nemotron_h" => nemotron_h::layer_count(config)?,
+        _ => first_size(config, &LAYERS)?.map_or_else(|| config.size(LAYERS[0]), Ok)?,
+    };
+    Ok(Some(Partitioning {
+        layers,
+        width: first_size(config, &WIDTH)?.map_or_else(|| config.size(WIDTH[0]), Ok)?,
+        tokens: first_size(config, &CONTEXT)?,
+    }))
 }
 
 /// Counts the weights that a decoder holds.

@@ -1,10 +1,10 @@
 use super::*;
-use crate::architectures::registry::{LoadOptions, load as load_model};
+use crate::architectures::registry::{LoadOptions, load as load_model, partitioning};
 use crate::generation::fixtures::{DECODERS, folder};
 use crate::precision::WeightType;
 use crate::runtime::loaded::Loaded;
 use crate::runtime::usage::USAGE;
-use crate::test_support::{assert_close, chained};
+use crate::test_support::{assert_close, assert_partitioning, chained};
 
 /// A partition of a small random model saved by transformers, with weights of a type, or of that of the file.
 fn loaded(name: &str, partition: Partition, dtype: Option<WeightType>) -> Result<Loaded, LoadError> {
@@ -82,6 +82,19 @@ fn models_that_cannot_be_split_say_so() {
             matches!(refused, Some(LoadError::NotPartitioned { of: 2, .. })),
             "{name}: {refused:?}"
         );
+    }
+}
+
+#[test]
+fn layers_and_width_are_known_without_the_weights() {
+    let ggufs = ["gguf/llama", "gguf/gpt2", "gguf/falcon", "gguf/bloom"];
+    let names = DECODERS.iter().filter(|name| !NOT_SPLIT.contains(name));
+    for name in names.chain(&ggufs) {
+        let known = partitioning(&folder(name)).unwrap().expect(name);
+        assert_partitioning(name, |partition| loaded(name, partition, None), known);
+    }
+    for name in NOT_SPLIT {
+        assert_eq!(partitioning(&folder(name)).unwrap(), None, "{name}");
     }
 }
 

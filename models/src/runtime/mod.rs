@@ -10,6 +10,7 @@ pub(crate) mod extent;
 pub(crate) mod hidden_states;
 pub(crate) mod loaded;
 pub(crate) mod model;
+pub(crate) mod partitioning;
 pub(crate) mod sample_request;
 pub(crate) mod tensor;
 pub(crate) mod usage;
