@@ -64,21 +64,16 @@ fn plan() -> Plan {
         wiring: Wiring {
             entry: Edge::to("only"),
             ensemble: Vec::new(),
-            stages: vec![Stage {
-                score: None,
-                name: "only".to_owned(),
-                task: None,
-                variant: "only".to_owned(),
-                partition: None,
-                budget_us: None,
-                profiled: None,
-                exit: Exit::Reply,
-                batching: Batching {
+            stages: vec![Stage::new(
+                "only",
+                "only",
+                Exit::Reply,
+                Batching {
                     min_queue,
                     max_batch: 32,
                     max_wait_us: 500,
                 },
-            }],
+            )],
         },
     };
     let bound = 1e9;

@@ -12,7 +12,7 @@ use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
-    ModelInfo, PinnedModel, Slice, Throttled, WeightType, load_checkpoint, load_onnx, warm_up,
+    ModelInfo, PinnedModel, Throttled, WeightType, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -64,7 +64,7 @@ pub enum FamilyError {
     },
     /// The partition is invalid.
     #[error("{0}")]
-    Slice(String),
+    Partition(String),
     /// The model cannot rank passages.
     #[error(
         "`{variant}` cannot rank passages: it gives neither vectors of texts (`sentence-transformers`, `api = \"embeddings\"`) nor scores of \
@@ -246,15 +246,15 @@ impl Family {
 
     fn load_as(&self, member: &Member, replica: &Replica) -> Result<Loaded, FamilyError> {
         let member = &member.on_at_most(self.cores.get(&replica.worker).copied());
-        let slice = match replica.partition {
-            Some(Partition { index, of }) => Slice::new(index as usize, of as usize)
-                .map_err(|error| FamilyError::Slice(error.to_string()))?,
-            None => Slice::WHOLE,
-        };
+        let Partition { index, of } = replica.partition.unwrap_or_default();
+        let partition =
+            Partition::new(index, of).map_err(|error| FamilyError::Partition(error.to_string()))?;
         let Some(memory) = self.memory.get(&replica.worker).copied() else {
-            return member.load_slice(replica.device.parse()?, slice);
+            return member.load_partition(replica.device.parse()?, partition);
         };
-        let loaded = member.within(memory).load_slice(replica.device.parse()?, slice)?;
+        let loaded = member
+            .within(memory)
+            .load_partition(replica.device.parse()?, partition)?;
         let weights = loaded.info.weight_bytes;
         // A language model with a budget of its own streams the layers that do not fit.
         if weights > memory && member.generation.device_bytes.is_none() {
@@ -355,7 +355,7 @@ impl Member {
     /// # Errors
     /// When the device cannot be opened or the checkpoint cannot be loaded.
     pub fn load(&self, choice: DeviceChoice) -> Result<Loaded, FamilyError> {
-        self.load_slice(choice, Slice::WHOLE)
+        self.load_partition(choice, Partition::WHOLE)
     }
 
     /// Returns the model as one of passages, if that is what it is asked for.
@@ -386,14 +386,14 @@ impl Member {
         })
     }
 
-    /// Loads a slice of its layers onto a device.
+    /// Loads a partition of its layers onto a device.
     ///
     /// # Errors
-    /// As [`Member::load`]; also when the model cannot be sliced so, or a whole one answers another task than the app's.
-    pub fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> Result<Loaded, FamilyError> {
+    /// As [`Member::load`]; also when the model cannot be split so, or a whole one answers another task than the app's.
+    pub fn load_partition(&self, choice: DeviceChoice, partition: Partition) -> Result<Loaded, FamilyError> {
         let options = LoadOptions {
             name: Some(self.name.clone()),
-            slice,
+            partition,
             generation: self.generation.clone(),
             dtype: self.dtype,
             aggregation_strategy: self.aggregation_strategy,
@@ -411,9 +411,9 @@ impl Member {
                 ..loaded
             })
         };
-        if slice != Slice::WHOLE && self.task == Task::Ranking {
+        if partition != Partition::WHOLE && self.task == Task::Ranking {
             let reason = format!("`{}` ranks passages, and such a model cannot be split", self.name);
-            return Err(FamilyError::Slice(reason));
+            return Err(FamilyError::Partition(reason));
         }
         let loaded = match &self.source {
             Source::Directory(dir) => from(Checkpoint::open(dir)?)?,
@@ -427,12 +427,12 @@ impl Member {
                     variant: self.name.clone(),
                 });
             }
-            Source::Remote { .. } if slice != Slice::WHOLE => {
+            Source::Remote { .. } if partition != Partition::WHOLE => {
                 let reason = format!(
                     "`{}` is a remote variant, which has no layers to split",
                     self.name
                 );
-                return Err(FamilyError::Slice(reason));
+                return Err(FamilyError::Partition(reason));
             }
             Source::Remote {
                 rule,
@@ -449,8 +449,10 @@ impl Member {
                 return self.ranked(connect(&endpoint)?);
             }
         };
-        // What an ONNX file answers is not stated in it, and slices hand on hidden states.
-        if slice == Slice::WHOLE && matches!(self.source, Source::Directory(_) | Source::Embedded { .. }) {
+        // What an ONNX file answers is not stated in it, and partitions hand on hidden states.
+        if partition == Partition::WHOLE
+            && matches!(self.source, Source::Directory(_) | Source::Embedded { .. })
+        {
             self.check_task(&loaded.info)?;
         }
         let loaded = self.ranked(loaded)?;
@@ -459,7 +461,7 @@ impl Member {
             model = Box::new(Throttled::new(model, self.share));
         }
         // The last partition answers; the others hand on hidden states.
-        if let Some(price) = self.price.filter(|_| slice.is_last()) {
+        if let Some(price) = self.price.filter(|_| partition.is_last()) {
             model = Box::new(WithPrice::new(model, price));
         }
         Ok(Loaded { model, info })

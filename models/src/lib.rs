@@ -2,7 +2,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, slices of models |
+//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, hidden states between partitions |
 //! | [`checkpoint`] | Hugging Face directories and GGUF files: configuration, weights, tokenizer file |
 //! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
 //! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
@@ -33,12 +33,15 @@ mod quantise;
 mod runtime;
 pub mod selftest;
 mod tasks;
+#[cfg(test)]
+mod test_support;
 
 pub use architectures::onnx::load_onnx;
-pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint};
+pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint, partitioning};
 pub use checkpoint::{Checkpoint, LoadError};
 pub use data::{idx, manifest};
 pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
+pub use kaskade_policy::plan::Partition;
 pub use language::Generation;
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use precision::{Table, UnknownWeightType, WeightType};
@@ -52,8 +55,8 @@ pub use runtime::model::{
     Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Reader,
     Signature, Waker, check_outputs,
 };
+pub use runtime::partitioning::Partitioning;
 pub use runtime::sample_request::{SampleError, SampleSize, sample_request};
-pub use runtime::slice::Slice;
 pub use runtime::tensor::{Tensor, TensorError};
 pub use runtime::usage::{USAGE, tokens_of, total_usage};
 pub use runtime::warm_up::warm_up;

@@ -490,15 +490,18 @@ fn memory_is_measured_for_whole_models_and_partitions() {
     let whole = &weigh("1")[0];
     assert!(bytes(whole, "loaded_bytes") >= 4.0 * bytes(whole, "parameters"));
     assert!(bytes(&whole["batches"][1], "bytes") >= bytes(&whole["batches"][0], "bytes"));
-    let slices = weigh("4");
-    assert_eq!(slices.len(), 4);
-    let parameters: f64 = slices.iter().map(|slice| bytes(slice, "parameters")).sum();
+    let partitions = weigh("4");
+    assert_eq!(partitions.len(), 4);
+    let parameters: f64 = partitions
+        .iter()
+        .map(|partition| bytes(partition, "parameters"))
+        .sum();
     assert!((parameters - bytes(whole, "parameters")).abs() < 1.0);
     // The last three hold one block each; the first also holds the embeddings.
-    for slice in &slices[1..] {
+    for partition in &partitions[1..] {
         assert!(
-            bytes(slice, "loaded_bytes") < 0.75 * bytes(whole, "loaded_bytes"),
-            "{slices:?}"
+            bytes(partition, "loaded_bytes") < 0.75 * bytes(whole, "loaded_bytes"),
+            "{partitions:?}"
         );
     }
     let args = ["profile", "memory", "--app", app, "--variant", "no-such"];

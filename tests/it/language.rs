@@ -334,17 +334,7 @@ fn cascade(app: &str) -> Plan {
         device: "cpu".into(),
         partition: None,
     };
-    let stage = |name: &str, exit| Stage {
-        score: None,
-        name: name.into(),
-        task: None,
-        variant: name.into(),
-        partition: None,
-        exit,
-        batching: Batching::default(),
-        budget_us: None,
-        profiled: None,
-    };
+    let stage = |name: &str, exit| Stage::new(name, name, exit, Batching::default());
     let bands = vec![
         Band {
             from: 0.0,

@@ -12,7 +12,7 @@ use kaskade_actors::{App, Client, Code, Fault};
 use kaskade_policy::plan::{Batching, Edge, Exit, Partition, Plan, PlannedVariant, Replica, Stage, Wiring};
 use kaskade_testkit::{NatsOptions, NatsServer, ROOT, Served, command};
 
-const APP: &str = "slices";
+const APP: &str = "partitions";
 /// A model: its name, and the folder of its weights.
 type Model = (&'static str, &'static str);
 const ENCODER: Model = ("sentiment-mini", "examples/sentiment/weights/sentiment-mini");
@@ -30,30 +30,28 @@ const TEXTS: [&str; 3] = [
 
 /// One replica of the model in `of` partitions, each on its own worker.
 fn plan((variant, _): Model, of: u32) -> Plan {
-    let slice = |index: u32| (of > 1).then_some(Partition { index, of });
+    let partition = |index: u32| (of > 1).then_some(Partition { index, of });
     let stage = |index: u32| Stage {
-        score: None,
-        name: format!("slice-{index}"),
-        task: None,
-        variant: variant.into(),
-        partition: slice(index),
-        exit: if index + 1 == of {
-            Exit::Reply
-        } else {
-            Exit::Next {
-                to: Edge::to(format!("slice-{}", index + 1)),
-            }
-        },
-        batching: Batching::default(),
-        budget_us: None,
-        profiled: None,
+        partition: partition(index),
+        ..Stage::new(
+            format!("partition-{index}"),
+            variant,
+            if index + 1 == of {
+                Exit::Reply
+            } else {
+                Exit::Next {
+                    to: Edge::to(format!("partition-{}", index + 1)),
+                }
+            },
+            Batching::default(),
+        )
     };
     let replica = |index: u32| Replica {
-        id: format!("slice-{index}"),
+        id: format!("partition-{index}"),
         variant: variant.into(),
         worker: format!("w{index}"),
         device: "cpu".into(),
-        partition: slice(index),
+        partition: partition(index),
     };
     Plan {
         made_by: "test".into(),
@@ -65,7 +63,7 @@ fn plan((variant, _): Model, of: u32) -> Plan {
             }],
             (0..of).map(replica).collect(),
             Wiring {
-                entry: Edge::to("slice-0"),
+                entry: Edge::to("partition-0"),
                 ensemble: Vec::new(),
                 stages: (0..of).map(stage).collect(),
             },
@@ -220,10 +218,10 @@ fn partitions_over_processes_answer_as_the_whole_model() {
         answers.insert(of, told);
     }
     for (of, told) in &answers {
-        for (whole, sliced) in answers[&1].iter().zip(told) {
+        for (whole, split) in answers[&1].iter().zip(told) {
             let apart = whole
                 .iter()
-                .zip(sliced)
+                .zip(split)
                 .map(|(one, other)| (one - other).abs())
                 .fold(0.0, f32::max);
             assert!(apart <= 1e-5, "{of} partitions: {apart}");
@@ -253,9 +251,9 @@ fn a_partitioned_decoder_predicts_the_token_of_the_whole_one() {
         })
     };
     let one = Tensor::from_i64("max_tokens", &[1], &[1]).unwrap();
-    let (whole, sliced) = (told(1, &[one]), told(2, &[]));
-    for ((token, sure), (sliced, surely)) in whole.iter().zip(&sliced) {
-        assert_eq!((token.len(), token), (1, sliced));
+    let (whole, split) = (told(1, &[one]), told(2, &[]));
+    for ((token, sure), (split, surely)) in whole.iter().zip(&split) {
+        assert_eq!((token.len(), token), (1, split));
         assert!((sure[0] - surely[0]).abs() <= 1e-5, "{sure:?} {surely:?}");
     }
 }

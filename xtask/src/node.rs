@@ -219,17 +219,7 @@ pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
         max_wait_us: 1_000,
     };
     let mut plan = plan::single(APP, SMALL, "", NonZeroU32::MIN, batching);
-    let stage = |name: &str, exit| Stage {
-        score: None,
-        name: name.to_owned(),
-        task: None,
-        variant: name.to_owned(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit,
-        batching,
-    };
+    let stage = |name: &str, exit| Stage::new(name, name, exit, batching);
     let pass_on = Band {
         from: 0.0,
         to: Target::Stage(Edge::to(LARGE)),

@@ -116,27 +116,24 @@ pub(crate) fn cascade() -> Plan {
             partition: None,
         })
         .collect();
-    let stage = |name: &str, next: Option<&str>| Stage {
-        score: None,
-        name: name.into(),
-        task: None,
-        variant: name.into(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        batching: BATCHING,
-        exit: next.map_or(Exit::Reply, |next| Exit::Bands {
-            bands: vec![
-                Band {
-                    from: 0.0,
-                    to: Target::Stage(Edge::to(next)),
-                },
-                Band {
-                    from: 0.5,
-                    to: Target::Reply,
-                },
-            ],
-        }),
+    let stage = |name: &str, next: Option<&str>| {
+        Stage::new(
+            name,
+            name,
+            next.map_or(Exit::Reply, |next| Exit::Bands {
+                bands: vec![
+                    Band {
+                        from: 0.0,
+                        to: Target::Stage(Edge::to(next)),
+                    },
+                    Band {
+                        from: 0.5,
+                        to: Target::Reply,
+                    },
+                ],
+            }),
+            BATCHING,
+        )
     };
     for gear in &mut plan.gears {
         gear.wiring.stages = vec![

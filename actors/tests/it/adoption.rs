@@ -23,7 +23,7 @@ use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
 /// Time in which a request must be answered while models load: far less than the loads take, since these wait for the test.
 const SOON: Duration = Duration::from_secs(2);
 
-/// Says which replica ran. A slice passes on how many slices the request has passed, and refuses what a slice of another cut sent.
+/// Says which replica ran. A partition passes on how many partitions the request has passed, and refuses what a partition of another cut sent.
 ///
 /// The variant [`WRITER`] runs step by step, as language models do.
 struct Named {
@@ -79,7 +79,7 @@ impl Named {
         let Partition { index, of } = self.replica.partition.unwrap_or(Partition { index: 0, of: 1 });
         let (passed, cut) = (x[0] as u32, x[1] as u32);
         if passed != index || (index > 0 && cut != of) {
-            let reason = format!("slice {index} of {of} gets what {passed} slices of {cut} made");
+            let reason = format!("partition {index} of {of} gets what {passed} partitions of {cut} made");
             return Err(ModelError::Failed { reason });
         }
         let x = Tensor::from_f32("x", &[2], &[(passed + 1) as f32, of as f32])?;
@@ -520,7 +520,7 @@ fn a_load_that_fails_leaves_the_plan_before_in_force() {
     cluster.stop();
 }
 
-/// One variant in so many slices, in turns on the two workers. Ids and names of stages do not tell the cut.
+/// One variant in so many partitions, in turns on the two workers. Ids and names of stages do not tell the cut.
 fn cut(app: &str, of: u32) -> Plan {
     let mut plan = Plan::cascade(app).stage("large", "large").build().unwrap();
     let stage = plan.gears[0].wiring.stages[0].clone();
@@ -561,18 +561,18 @@ fn a_model_that_is_cut_anew_under_the_same_ids_answers_every_request() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let bus = BusConfig::new(app).url(server.url().clone());
     let cluster = Cluster::start(app, &bus, &cut(app, 2));
-    let slices = |reply: &InferReply| reply.outputs[0].to_f32().unwrap()[0] as u32;
-    assert_eq!(slices(&cluster.ask()), 2);
+    let partitions = |reply: &InferReply| reply.outputs[0].to_f32().unwrap()[0] as u32;
+    assert_eq!(partitions(&cluster.ask()), 2);
     let (replies, slowest) = cluster.under_load(|| {
         for of in [3, 2, 3] {
             let epoch = cluster.apply(&cut(app, of));
             cluster.admits(epoch);
             for _ in 0..30 {
-                assert_eq!(slices(&cluster.ask()), of);
+                assert_eq!(partitions(&cluster.ask()), of);
             }
         }
     });
-    assert!(replies.iter().all(|reply| [2, 3].contains(&slices(reply))));
+    assert!(replies.iter().all(|reply| [2, 3].contains(&partitions(reply))));
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
     cluster.stop();
 }

@@ -5,7 +5,7 @@
 
 use kaskade_models::memory::MemoryReader;
 use kaskade_models::{
-    DeviceError, Inputs, Model, ModelError, SampleError, SampleSize, Slice, device, sample_request,
+    DeviceError, Inputs, Model, ModelError, Partition, SampleError, SampleSize, device, sample_request,
 };
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -48,11 +48,11 @@ pub enum MemoryError {
 pub struct MeasuredMemory {
     /// The variant.
     pub variant: String,
-    /// Which slice of it, from 0.
-    pub slice: usize,
+    /// Which partition of it, from 0.
+    pub partition: u32,
     /// Of how many.
-    pub of: usize,
-    /// Weights of the slice.
+    pub of: u32,
+    /// Weights of the partition.
     pub parameters: u64,
     /// Taken by loading it, bytes.
     pub loaded_bytes: u64,
@@ -75,13 +75,13 @@ pub struct BatchMemory {
 ///
 /// # Errors
 /// When the device cannot be read, or the model not be loaded or run.
-pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<MeasuredMemory, MemoryError> {
+pub fn here(member: &Member, partition: Partition, batches: &[u32]) -> Result<MeasuredMemory, MemoryError> {
     let opened = device::open(member.device)?;
     let reader =
         MemoryReader::of(&device::describe(member.device, &opened)).map_err(MemoryError::Unsupported)?;
     let now = || reader.now().ok_or(MemoryError::NoReading);
     let before = now()?;
-    let mut loaded = member.load_slice(member.device, slice)?;
+    let mut loaded = member.load_partition(member.device, partition)?;
     // Memory that the process had already is not counted, so the weights are the minimum.
     let least = loaded.info.parameters * 4;
     let loaded_bytes = now()?.saturating_sub(before).max(least);
@@ -100,8 +100,8 @@ pub fn here(member: &Member, slice: Slice, batches: &[u32]) -> Result<MeasuredMe
     }
     Ok(MeasuredMemory {
         variant: member.name.clone(),
-        slice: slice.index(),
-        of: slice.of(),
+        partition: partition.index,
+        of: partition.of,
         parameters: loaded.info.parameters,
         loaded_bytes,
         batches: measured,

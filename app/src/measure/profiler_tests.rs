@@ -392,7 +392,7 @@ fn what_is_measured_last_may_fail() {
     assert_eq!(profile.variants[0].costs[0].memory_bytes, None);
     let known = profiler(&app).run_with_memory(|member, batches| {
         let weighed = serde_json::from_value::<MeasuredMemory>(json!({
-            "variant": member.name, "slice": 0, "of": 1, "parameters": 1, "loaded_bytes": 1,
+            "variant": member.name, "partition": 0, "of": 1, "parameters": 1, "loaded_bytes": 1,
             "batches": [{"batch": batches[0], "bytes": 7}],
         }));
         weighed.map_err(|error| error.to_string())

@@ -2,12 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`slices`] | into how many partitions a checkpoint can be cut |
+//! | [`partitions`] | into how many partitions a checkpoint can be cut |
 //! | [`text`] | a placement as tables |
 //! | [`picture`] | a placement as a drawing |
 
+pub mod partitions;
 pub mod picture;
-pub mod slices;
 pub mod text;
 
 use kaskade_planners::placement::{Placement, Proof};

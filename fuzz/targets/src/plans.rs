@@ -18,7 +18,7 @@ const PLANS: [&str; 4] = [
     include_str!("../../corpus/plan/cascade.json"),
     include_str!("../../corpus/plan/gears.json"),
     include_str!("../../corpus/plan/pipeline.json"),
-    include_str!("../../corpus/plan/slices.json"),
+    include_str!("../../corpus/plan/partitions.json"),
 ];
 const PROFILES: [&str; 1] = [include_str!("../../corpus/profile/family.json")];
 const PIPELINES: [&str; 1] = [include_str!("../../corpus/pipeline/traffic.json")];

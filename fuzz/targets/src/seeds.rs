@@ -58,7 +58,7 @@ fn plans() -> io::Result<()> {
         let plan = text.splitn(3, "---\n").nth(2).unwrap_or_default();
         put("plan", name, compact(plan))?;
     }
-    put("plan", "slices.json", slices().to_string())?;
+    put("plan", "partitions.json", partitions().to_string())?;
     put(
         "pipeline",
         "traffic.json",
@@ -90,12 +90,12 @@ fn short_profile(text: &str) -> String {
     profile.to_json().expect("a shorter profile is sound")
 }
 
-/// What no planner's snapshot holds: a model in two slices, and an ensemble.
-fn slices() -> Value {
+/// What no planner's snapshot holds: a model in two partitions, and an ensemble.
+fn partitions() -> Value {
     let batching = json!({"min_queue": 1, "max_batch": 8, "max_wait_us": 2000});
     let replica =
         |id: &str, variant: &str| json!({"id": id, "variant": variant, "worker": "a", "device": "cpu"});
-    let slice = |id: &str, index: u32| {
+    let partition = |id: &str, index: u32| {
         let partition = json!({"index": index, "of": 2});
         json!({"id": id, "variant": "cut", "worker": id, "device": "cuda:0", "partition": partition})
     };
@@ -111,11 +111,11 @@ fn slices() -> Value {
         "app": "made-up",
         "made_by": "hand",
         "variants": [{"name": "cut"}, {"name": "one"}, {"name": "two"}],
-        "placement": [slice("front-0", 0), slice("back-0", 1), replica("one-0", "one"), replica("two-0", "two")],
+        "placement": [partition("front-0", 0), partition("back-0", 1), replica("one-0", "one"), replica("two-0", "two")],
         "sharing": "exclusive",
         "slo": {"on": "accuracy", "at_least": 0.9},
         "gears": [
-            {"name": "slices", "load": {"from_qps": 0.0, "to_qps": 10.0},
+            {"name": "partitions", "load": {"from_qps": 0.0, "to_qps": 10.0},
              "wiring": {"entry": {"stage": "front"}, "stages": [front, back]}},
             {"name": "votes", "load": {"from_qps": 10.0},
              "wiring": {"entry": {"stage": "one"}, "ensemble": [{"stage": "two"}], "stages": [member("one"), member("two")]}},

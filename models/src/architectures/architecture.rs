@@ -27,7 +27,7 @@ pub(super) struct Architecture {
 pub(super) enum Build {
     /// As a whole only.
     Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
-    /// A slice of its layers, or the whole, from the description of a text encoder.
+    /// A partition of its layers, or the whole, from the description of a text encoder.
     Text(fn(&Config) -> Result<TextForm, LoadError>, TextTask),
     /// Likewise, an image classifier.
     Image(vit_form::Form),

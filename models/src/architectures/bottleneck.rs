@@ -4,11 +4,12 @@
 //! What it calls a norm is a factor and a shift of every element, so that it is folded into the layers before it; only what a sum
 //! keeps is scaled at run time. The layers into the bottleneck are linear, and are folded into those after them.
 
-use super::encoder::{BlockForm, of_slice};
+use kaskade_policy::plan::Partition;
+
+use super::encoder::{BlockForm, of_partition};
 use super::layers::Layers;
 use crate::checkpoint::LoadError;
 use crate::ops::{Activation, EncoderAttention, Ops, Span};
-use crate::runtime::slice::Slice;
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -165,17 +166,17 @@ impl Affine {
 }
 
 impl<O: Ops> Bottleneck<O> {
-    /// Takes the blocks of a slice from a checkpoint.
+    /// Takes the blocks of a partition from a checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManySlices`].
+    /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManyPartitions`].
     pub(super) fn take_all(
         layers: &mut Layers<'_, O>,
         form: BottleneckForm,
         blocks: &[BlockForm],
-        slice: Slice,
+        partition: Partition,
     ) -> Result<Vec<Self>, LoadError> {
-        let blocks = of_slice(blocks, slice, layers.weights.file())?.iter();
+        let blocks = of_partition(blocks, partition, layers.weights.file())?.iter();
         blocks
             .map(|block| Self::take(layers, form, &block.prefix))
             .collect()

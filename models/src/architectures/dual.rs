@@ -3,6 +3,8 @@
 //! Inputs: those of a text encoder ([`super::text_encoder`]) or those of an image encoder ([`super::vit`]). Outputs: `embedding`
 //! FP32 `[width]`, which is not normalised unless a module of sentence-transformers says so.
 
+use kaskade_policy::plan::Partition;
+
 use super::text_encoder;
 use super::text_form::TextForm;
 use super::text_head::TextTask;
@@ -13,7 +15,6 @@ use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules};
 use crate::device::Device;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::tasks::embedding::{Pooling, normalised};
 use crate::tasks::entities::AggregationStrategy;
@@ -52,8 +53,8 @@ pub(super) fn build(
     }
     let task = TextTask::Embedding(form.pooling);
     let strategy = AggregationStrategy::default();
-    let text = text_encoder::build(form.text, task, checkpoint, device, Slice::WHOLE, strategy)?;
-    let image = vit::build(checkpoint, device, Slice::WHOLE, form.image)?;
+    let text = text_encoder::build(form.text, task, checkpoint, device, Partition::WHOLE, strategy)?;
+    let image = vit::build(checkpoint, device, Partition::WHOLE, form.image)?;
     let images = image.model.signature().inputs;
     Ok(Built {
         model: Box::new(Dual {

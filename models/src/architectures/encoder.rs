@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use kaskade_policy::plan::Partition;
+
 use super::block_attention::BlockAttention;
 use super::fourier::Fourier;
 use super::grid_rotary::GridRotary;
@@ -14,7 +16,6 @@ use super::token_convolution::{ConvolutionForm, TokenConvolution};
 use super::weight_layout::LinearForms;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Ops, Rotary};
-use crate::runtime::slice::Slice;
 
 /// Sizes and form of an encoder.
 #[expect(
@@ -276,23 +277,23 @@ impl EncoderConfig {
         forms.collect()
     }
 
-    /// Takes the blocks of a slice from a checkpoint.
+    /// Takes the blocks of a partition from a checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManySlices`].
+    /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManyPartitions`].
     pub(super) fn take_blocks<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
         forms: &[BlockForm],
         names: &BlockNames,
         distances: Option<&Distances<O>>,
-        slice: Slice,
+        partition: Partition,
     ) -> Result<Vec<Arc<Block<O>>>, LoadError> {
         let fourier = matches!(self.mixing, Mixing::Fourier);
         let fourier = fourier.then(|| Arc::new(Fourier::new(layers.ops, self.width)));
         let mut taken: HashMap<&str, Arc<Block<O>>> = HashMap::new();
         let mut blocks = Vec::new();
-        for form in of_slice(forms, slice, layers.weights.file())? {
+        for form in of_partition(forms, partition, layers.weights.file())? {
             let block = match taken.get(form.prefix.as_str()) {
                 Some(block) => block.clone(),
                 None => Arc::new(self.take_block(layers, form, names, distances, fourier.as_ref())?),
@@ -382,23 +383,23 @@ impl EncoderConfig {
     }
 }
 
-/// Returns the forms of the blocks of a slice.
+/// Returns the forms of the blocks of a partition.
 ///
 /// # Errors
-/// [`LoadError::TooManySlices`].
-pub(super) fn of_slice<'a>(
+/// [`LoadError::TooManyPartitions`].
+pub(super) fn of_partition<'a>(
     forms: &'a [BlockForm],
-    slice: Slice,
+    partition: Partition,
     file: &str,
 ) -> Result<&'a [BlockForm], LoadError> {
-    if slice.of() > forms.len() {
-        return Err(LoadError::TooManySlices {
+    if partition.of as usize > forms.len() {
+        return Err(LoadError::TooManyPartitions {
             file: file.to_owned(),
             blocks: forms.len(),
-            of: slice.of(),
+            of: partition.of,
         });
     }
-    Ok(forms.get(slice.blocks(forms.len())).unwrap_or_default())
+    Ok(forms.get(partition.layers(forms.len())).unwrap_or_default())
 }
 
 /// Reads the number that a norm adds to the variance.

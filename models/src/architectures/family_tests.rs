@@ -1,16 +1,18 @@
-//! Every family of encoders against transformers, whole and in slices, by the checkpoints in `models/fixtures`.
+//! Every family of encoders against transformers, whole and in partitions, by the checkpoints in `models/fixtures`.
 
 use std::path::{Path, PathBuf};
+
+use kaskade_policy::plan::Partition;
 
 use super::registry::*;
 use crate::checkpoint::LoadError;
 use crate::device::Device;
 use crate::runtime::loaded::Task;
 use crate::runtime::model::Inputs;
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::Fixture;
 use crate::tasks::entities::{self, AggregationStrategy};
+use crate::test_support::{assert_close, assert_partitioning, chained};
 
 const FAMILIES: &[&str] = &[
     "timm-dinov2",
@@ -111,7 +113,7 @@ const FAMILIES: &[&str] = &[
     "privacy-filter",
 ];
 
-/// Families that cannot be sliced.
+/// Families that cannot be partitioned.
 const WHOLE: &[&str] = &[
     "chinese-clip",
     "metaclip-2",
@@ -188,7 +190,7 @@ fn every_family_matches_transformers() {
 }
 
 #[test]
-fn every_family_can_be_sliced() {
+fn every_family_can_be_split() {
     for &name in FAMILIES {
         let fixture = fixture(name);
         let requests: Vec<Inputs> = fixture
@@ -197,56 +199,48 @@ fn every_family_can_be_sliced() {
             .into_iter()
             .map(|case| case.inputs)
             .collect();
-        let load = |index, of| {
+        let load = |partition| {
             let options = LoadOptions {
-                slice: Slice::new(index, of).unwrap(),
+                partition,
                 ..LoadOptions::default()
             };
-            load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options).unwrap()
+            load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options)
         };
-        let whole = load(0, 1).model.run(&requests);
-        let mut batch = requests;
-        for index in 0..2 {
-            batch = load(index, 2)
-                .model
-                .run(&batch)
-                .into_iter()
-                .map(Result::unwrap)
-                .collect();
-        }
-        for (whole, chained) in whole.iter().zip(&batch) {
-            let whole = whole.as_ref().unwrap();
-            assert_eq!(whole.len(), chained.len(), "{name}");
-            for (whole, chained) in whole.iter().zip(chained) {
-                let (Ok(one), Ok(other)) = (whole.to_f32(), chained.to_f32()) else {
-                    assert_eq!(whole, chained, "{name}");
-                    continue;
-                };
-                assert_eq!(
-                    (&whole.name, &whole.shape),
-                    (&chained.name, &chained.shape),
-                    "{name}"
-                );
-                for (one, other) in one.into_iter().zip(other) {
-                    assert!((one - other).abs() < 1e-5, "{name}: {one} {other}");
-                }
-            }
-        }
+        let of = |partitions| chained(load, partitions, &requests).unwrap();
+        assert_close(name, &of(1), &of(2));
     }
 }
 
 #[test]
-fn families_that_cannot_be_sliced_say_so() {
+fn families_that_cannot_be_split_say_so() {
     for &name in WHOLE {
         let options = LoadOptions {
-            slice: Slice::new(0, 2).unwrap(),
+            partition: Partition::new(0, 2).unwrap(),
             ..LoadOptions::default()
         };
         let refused = load_checkpoint(fixture(name).checkpoint().unwrap(), &Device::Cpu, &options);
         assert!(
-            matches!(refused.err().unwrap(), LoadError::NotSliced { .. }),
+            matches!(refused.err().unwrap(), LoadError::NotPartitioned { .. }),
             "{name}"
         );
+    }
+}
+
+#[test]
+fn layers_and_width_are_known_without_the_weights() {
+    for &name in FAMILIES {
+        let known = partitioning(&folder(name)).unwrap().expect(name);
+        let load = |partition| {
+            let options = LoadOptions {
+                partition,
+                ..LoadOptions::default()
+            };
+            load(&folder(name), &Device::Cpu, &options)
+        };
+        assert_partitioning(name, load, known);
+    }
+    for &name in WHOLE {
+        assert_eq!(partitioning(&folder(name)).unwrap(), None, "{name}");
     }
 }
 
@@ -367,7 +361,7 @@ fn the_base_model_alone_gives_embeddings() {
             "the classifier is not used"
         );
         let options = LoadOptions {
-            slice: Slice::new(1, 2).unwrap(),
+            partition: Partition::new(1, 2).unwrap(),
             ..LoadOptions::default()
         };
         let loaded = load_checkpoint(fixture.checkpoint().unwrap(), &Device::Cpu, &options).unwrap();

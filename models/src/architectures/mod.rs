@@ -78,9 +78,9 @@ mod adapter_tests;
 #[cfg(test)]
 mod family_tests;
 #[cfg(test)]
-mod sentence_tests;
+mod partition_tests;
 #[cfg(test)]
-mod slice_tests;
+mod sentence_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

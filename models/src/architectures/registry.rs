@@ -5,16 +5,20 @@
 
 use std::path::Path;
 
+use kaskade_policy::plan::Partition;
+
 use super::architecture::{Architecture, Build};
 use super::image_families::IMAGES;
 use super::{dual, text_decoder, text_encoder, text_families, vit};
-use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals, quantised};
-use crate::decoder::registry::{self as decoders, DecoderTask};
+use crate::checkpoint::{
+    Checkpoint, Config, GenerationConfig, LoadError, SentenceModules, TokenRules, WeightTotals, quantised,
+};
+use crate::decoder::registry::{self as decoders, DecoderTask, Found};
 use crate::device::Device;
 use crate::language::{self, Generation};
 use crate::precision::WeightType;
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
-use crate::runtime::slice::Slice;
+use crate::runtime::partitioning::Partitioning;
 use crate::tasks::entities::AggregationStrategy;
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
@@ -54,8 +58,8 @@ fn architectures() -> impl Iterator<Item = Architecture> {
 pub struct LoadOptions {
     /// Name of the model; by default that of the directory.
     pub name: Option<String>,
-    /// Slice of its layers.
-    pub slice: Slice,
+    /// Partition of its layers.
+    pub partition: Partition,
     /// Settings for language models.
     pub generation: Generation,
     /// Type of the weights of linear layers and embeddings; `None`: as stored, on a GPU bf16 for quantised ones.
@@ -71,19 +75,58 @@ pub struct LoadOptions {
 /// [`LoadError::UnknownArchitecture`] if this build does not support it; [`LoadError::BadKey`] if its weights are quantised by a
 /// scheme that is not read; otherwise [`LoadError`], naming the file.
 pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
+    Ok(match of_directory(dir)?.1 {
+        Entry::Decoder(found) => found.name(),
+        Entry::Other(entry) => entry.name,
+    })
+}
+
+/// Returns how the checkpoint in a Hugging Face directory or a GGUF file can be split into partitions; `None` if it is loaded as a
+/// whole only. Reads what [`architecture`] reads.
+///
+/// # Errors
+/// As [`architecture`], and [`LoadError`] for a size that is missing or invalid.
+pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
+    let (config, entry) = of_directory(dir)?;
+    match entry {
+        Entry::Decoder(found) => {
+            let generates = found.task == DecoderTask::Generation;
+            if generates && GenerationConfig::open(dir, &config)?.rules != TokenRules::default() {
+                return Ok(None);
+            }
+            decoders::partitioning(&config, found)
+        }
+        Entry::Other(entry) => match entry.build {
+            Build::Text(form, _) => form(&config).map(|form| Some(form.partitioning())),
+            Build::Image(form) => form.partitioning(&config).map(Some),
+            Build::Whole(_) | Build::Dual(_) => Ok(None),
+        },
+    }
+}
+
+/// A checkpoint's entry in the registry of language models or in this one.
+enum Entry {
+    Decoder(Found),
+    Other(Architecture),
+}
+
+/// Finds the entry of a directory, and its configuration.
+fn of_directory(dir: &Path) -> Result<(Config, Entry), LoadError> {
     let config = Config::of_directory(dir)?;
     if config.class()?.is_none() || SentenceModules::open(dir)?.is_some() {
         let checkpoint = Checkpoint::open(dir)?;
-        return match decoders::of_checkpoint(&checkpoint)? {
-            Some(found) => Ok(found.name()),
-            None => Ok(of_checkpoint(&checkpoint)?.name),
+        let entry = match decoders::of_checkpoint(&checkpoint)? {
+            Some(found) => Entry::Decoder(found),
+            None => Entry::Other(of_checkpoint(&checkpoint)?),
         };
+        return Ok((checkpoint.config, entry));
     }
     quantised::check(&config)?;
-    match decoders::of_config(&config)? {
-        Some(found) => Ok(found.name()),
-        None => Ok(of_class(&config)?.ok_or_else(|| unknown(&config))?.name),
-    }
+    let entry = match decoders::of_config(&config)? {
+        Some(found) => Entry::Decoder(found),
+        None => Entry::Other(of_class(&config)?.ok_or_else(|| unknown(&config))?),
+    };
+    Ok((config, entry))
 }
 
 /// Loads a Hugging Face directory onto a device.
@@ -125,11 +168,11 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
     if let Some(found) = decoders::of_checkpoint(&checkpoint)? {
         let architecture = found.name();
         if found.task != DecoderTask::Generation {
-            let (slice, strategy) = (options.slice, options.aggregation_strategy);
-            let (built, totals) = text_decoder::build(checkpoint, found, device, slice, strategy)?;
+            let (partition, strategy) = (options.partition, options.aggregation_strategy);
+            let (built, totals) = text_decoder::build(checkpoint, found, device, partition, strategy)?;
             return Ok(describe(built, name, architecture, totals));
         }
-        let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;
+        let (model, totals) = language::load(checkpoint, device, options.partition, &options.generation)?;
         let built = Built {
             model,
             task: Task::Generation,
@@ -137,21 +180,21 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
         };
         return Ok(describe(built, name, architecture, totals));
     }
-    let whole = options.slice == Slice::WHOLE;
+    let whole = options.partition == Partition::WHOLE;
     let entry = of_checkpoint(&checkpoint)?;
     let is_sentence = checkpoint.sentence.is_some();
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
         Build::Dual(form) if whole => dual::build(&mut checkpoint, device, form)?,
-        Build::Image(form) => vit::build(&mut checkpoint, device, options.slice, form)?,
+        Build::Image(form) => vit::build(&mut checkpoint, device, options.partition, form)?,
         Build::Text(form, task) => {
-            let (slice, strategy) = (options.slice, options.aggregation_strategy);
-            text_encoder::build(form, task, &mut checkpoint, device, slice, strategy)?
+            let (partition, strategy) = (options.partition, options.aggregation_strategy);
+            text_encoder::build(form, task, &mut checkpoint, device, partition, strategy)?
         }
         Build::Whole(_) | Build::Dual(_) => {
-            return Err(LoadError::NotSliced {
+            return Err(LoadError::NotPartitioned {
                 architecture: entry.name,
-                of: options.slice.of(),
+                of: options.partition.of,
             });
         }
     };
@@ -159,7 +202,7 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
         let others: &[&str] = if is_sentence { &OTHER_HEADS } else { &[] };
         checkpoint.weights.finish(&[entry.unused, others].concat())?
     } else {
-        // The other slices use the remaining tensors.
+        // The other partitions use the remaining tensors.
         checkpoint.weights.totals()
     };
     Ok(describe(built, name, entry.name, totals))

@@ -202,7 +202,7 @@ impl TextReader {
         }
     }
 
-    /// Returns the text of a request whose hidden states come from another slice, if they come with it.
+    /// Returns the text of a request whose hidden states come from another partition, if they come with it.
     ///
     /// # Errors
     /// As [`TextReader::read`].
@@ -417,7 +417,7 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
     Ok(tokenizer)
 }
 
-/// The inputs beside token ids of a model that labels tokens. They travel beside the hidden states of its slices.
+/// The inputs beside token ids of a model that labels tokens. They travel beside the hidden states of its partitions.
 pub(super) fn labelled_inputs() -> [InputSpec; 2] {
     ["text", AGGREGATION_STRATEGY].map(text_input)
 }

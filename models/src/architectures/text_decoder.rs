@@ -4,8 +4,10 @@
 //! Inputs: as of a text encoder without token types ([`super::text_encoder`]). Masked tokens are left out, as if they had not been
 //! sent. A classifier reads the last token that is not padding, by the layer `score`; BART's reads the last token of its decoder,
 //! which must be an end of the text, by two layers. A token classifier reads every token. An embedding model pools as the modules
-//! of sentence-transformers say, or gives the mean of the tokens. As slices, all but the last return `hidden_states` FP32
+//! of sentence-transformers say, or gives the mean of the tokens. As partitions, all but the last return `hidden_states` FP32
 //! `[sequence, width]`, which all but the first take; those of a token classifier also hand on the text.
+
+use kaskade_policy::plan::Partition;
 
 use super::layers::Layers;
 use super::text::{TextReader, Texts, TokenLimits, Tokens};
@@ -15,13 +17,12 @@ use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTo
 use crate::decoder::registry::{self, DecoderTask, Found};
 use crate::decoder::weights::Decoder;
 use crate::device::{Device, with_ops};
-use crate::generation::slice::DecoderSlice;
+use crate::generation::partition::DecoderPartition;
 use crate::ops::Ops;
 use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::slice::Slice;
 use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::Pooling;
 use crate::tasks::entities::AggregationStrategy;
@@ -43,7 +44,7 @@ fn check_code(config: &Config) -> Result<(), LoadError> {
     Err(config.invalid_value(key, reason))
 }
 
-/// Builds a classifier or an embedding model, or a slice of it; `strategy` is that of a token classifier.
+/// Builds a classifier or an embedding model, or a partition of it; `strategy` is that of a token classifier.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -51,7 +52,7 @@ pub(super) fn build(
     mut checkpoint: Checkpoint,
     found: Found,
     device: &Device,
-    slice: Slice,
+    partition: Partition,
     strategy: AggregationStrategy,
 ) -> Result<(Built, WeightTotals), LoadError> {
     check_code(&checkpoint.config)?;
@@ -79,7 +80,7 @@ pub(super) fn build(
         HeadForm::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
         HeadForm::Modules(_, None) => (Task::Embedding, Vec::new()),
     };
-    let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
+    let decoder = registry::read_layers(&mut checkpoint, found, partition)?;
     let is_encoder_decoder = decoder.encoder.is_some();
     if is_encoder_decoder && found.task != DecoderTask::Classification {
         return Err(LoadError::NotServed {
@@ -99,7 +100,7 @@ pub(super) fn build(
     };
     let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
     let mut input_stage = None;
-    if slice.is_first() {
+    if partition.is_first() {
         let padding = match found.task {
             DecoderTask::Classification if !is_encoder_decoder => {
                 checkpoint.config.optional::<i64>("pad_token_id")?
@@ -113,14 +114,14 @@ pub(super) fn build(
             end: end.transpose()?,
         });
     }
-    let text = TextBeside::of(texts, slice, reader)?;
+    let text = TextBeside::of(texts, partition, reader)?;
     let layers = registry::totals(&decoder);
     let before = checkpoint.weights.totals();
     let model = with_ops!(device, ops => {
-        Box::new(TextDecoder::new(ops, &mut checkpoint, device, slice, (decoder, input_stage, text, head))?) as Box<dyn Model>
+        Box::new(TextDecoder::new(ops, &mut checkpoint, device, partition, (decoder, input_stage, text, head))?) as Box<dyn Model>
     });
     let after = checkpoint.weights.totals();
-    if slice == Slice::WHOLE {
+    if partition == Partition::WHOLE {
         checkpoint.weights.finish(&OTHER_HEADS)?;
     }
     let totals = WeightTotals {
@@ -130,25 +131,25 @@ pub(super) fn build(
     Ok((Built { model, task, labels }, totals))
 }
 
-/// A model or a slice of one.
+/// A model or a partition of one.
 struct TextDecoder<O: Ops> {
     ops: O,
-    layers: DecoderSlice<O>,
-    /// Only in the first slice.
+    layers: DecoderPartition<O>,
+    /// Only in the first partition.
     input_stage: Option<InputStage>,
     text: TextBeside,
-    /// Final norm and head; only in the last slice.
+    /// Final norm and head; only in the last partition.
     last_stage: Option<(O::Norm, Head<O>)>,
     device: Device,
 }
 
-/// One request of a slice.
+/// One request of a partition.
 struct Request {
     /// Hidden states before the layers.
     states: Vec<f32>,
     /// The text whose tokens are labelled.
     text: Option<TokenText>,
-    /// What the next slice gets beside the hidden states.
+    /// What the next partition gets beside the hidden states.
     handed_on: Inputs,
 }
 
@@ -192,13 +193,13 @@ impl<O: Ops + Clone> TextDecoder<O> {
         ops: O,
         checkpoint: &mut Checkpoint,
         device: &Device,
-        slice: Slice,
+        partition: Partition,
         (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextBeside, HeadForm),
     ) -> Result<Self, LoadError> {
         let model_config = &decoder.model_config;
         let (width, epsilon) = (model_config.width, model_config.epsilon);
         let mut last_stage = None;
-        if slice.is_last() {
+        if partition.is_last() {
             let norm = decoder.final_norm.clone();
             let mut layers = Layers {
                 ops: &ops,
@@ -217,7 +218,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
             last_stage = Some((ops.norm(norm.gamma, norm.beta, epsilon), head));
         }
         Ok(Self {
-            layers: DecoderSlice::new(ops.clone(), decoder, false),
+            layers: DecoderPartition::new(ops.clone(), decoder, false),
             ops,
             input_stage,
             text,

@@ -205,10 +205,10 @@ fn another_head_of_a_known_family_is_refused_by_name() {
 }
 
 #[test]
-fn slices_count_the_weights_that_they_hold() {
+fn partitions_count_the_weights_that_they_hold() {
     let count = |index, of| {
         let options = LoadOptions {
-            slice: Slice::new(index, of).unwrap(),
+            partition: Partition::new(index, of).unwrap(),
             ..LoadOptions::default()
         };
         let loaded = load(&folder("llama-classification"), &Device::Cpu, &options).unwrap();
@@ -216,6 +216,6 @@ fn slices_count_the_weights_that_they_hold() {
     };
     let (parameters, bytes) = count(0, 1);
     assert_eq!(bytes, 4 * parameters);
-    // Every slice keeps the final norm.
+    // Every partition keeps the final norm.
     assert_eq!(count(0, 2).1 + count(1, 2).1, bytes + 4 * 16);
 }

@@ -8,11 +8,13 @@
 //! [`span_outputs`](crate::tasks::answer_span::span_outputs), [`Labeller::outputs`](crate::tasks::labelling::Labeller), or
 //! `embedding` FP32 `[width]`.
 //!
-//! As slices, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
-//! which all but the first take, and `token_type_ids` if scores depend on them. A slice has only the first window of a context, and the last one no text for an answer:
+//! As partitions, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
+//! which all but the first take, and `token_type_ids` if scores depend on them. A partition has only the first window of a context, and the last one no text for an answer:
 //! it returns logits only. Those of a token classifier also hand on the text.
 
 use std::sync::Arc;
+
+use kaskade_policy::plan::Partition;
 
 use super::bottleneck::Bottleneck;
 use super::encoder::{Bias, Block, Distances};
@@ -29,12 +31,11 @@ use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::Built;
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor::{self, Datatype};
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::TokenText;
 
-/// Builds a text encoder, or a slice of it; `strategy` is that of a token classifier.
+/// Builds a text encoder, or a partition of it; `strategy` is that of a token classifier.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -43,7 +44,7 @@ pub(super) fn build(
     task: TextTask,
     checkpoint: &mut Checkpoint,
     device: &Device,
-    slice: Slice,
+    partition: Partition,
     strategy: AggregationStrategy,
 ) -> Result<Built, LoadError> {
     let mut form = form(&checkpoint.config)?;
@@ -73,8 +74,7 @@ pub(super) fn build(
         }
     }
     let names = BaseNames { base };
-    let model =
-        with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, slice, (&form, head, &names))?);
+    let model = with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, partition, (&form, head, &names))?);
     Ok(Built { model, task, labels })
 }
 
@@ -90,24 +90,24 @@ impl BaseNames {
     }
 }
 
-/// A text encoder or a slice of one.
+/// A text encoder or a partition of one.
 struct TextEncoder<O: Ops> {
     ops: O,
     width: usize,
     context: usize,
-    /// Only in the first slice.
+    /// Only in the first partition.
     input_stage: Option<InputStage<O>>,
     text: TextBeside,
     /// Segments of tokens on which attention depends.
     segments: Segments,
     blocks: Blocks<O>,
     position_bias: Option<O::Matrix>,
-    /// Only in the last slice.
+    /// Only in the last partition.
     last_stage: Option<(Option<O::Norm>, Head<O>)>,
     device: Device,
 }
 
-/// The blocks of a slice.
+/// The blocks of a partition.
 enum Blocks<O: Ops> {
     /// As wide as the vectors between them.
     Wide(Vec<Arc<Block<O>>>),
@@ -115,13 +115,13 @@ enum Blocks<O: Ops> {
     Narrow(Vec<Bottleneck<O>>),
 }
 
-/// One request of a slice.
+/// One request of a partition.
 struct Request {
     /// Its sequences: several only of a question with a long context.
     sequences: Vec<Sequence>,
     /// The text whose tokens are labelled, if it came with hidden states.
     text: Option<TokenText>,
-    /// What the next slice gets beside the hidden states.
+    /// What the next partition gets beside the hidden states.
     handed_on: Inputs,
 }
 
@@ -144,11 +144,11 @@ impl Request {
     }
 }
 
-/// Input of a slice: one sequence of a request.
+/// Input of a partition: one sequence of a request.
 enum Sequence {
-    /// Tokens, for the first slice.
+    /// Tokens, for the first partition.
     Tokens(Box<Tokens>),
-    /// Hidden states of the previous slice with their attention mask, and the segments of the tokens if scores depend on them.
+    /// Hidden states of the previous partition with their attention mask, and the segments of the tokens if scores depend on them.
     States {
         values: Vec<f32>,
         mask: Vec<bool>,
@@ -213,12 +213,12 @@ impl<O: Ops> Model for TextEncoder<O> {
 }
 
 impl<O: Ops> TextEncoder<O> {
-    /// Takes a model or a slice of one from a checkpoint.
+    /// Takes a model or a partition of one from a checkpoint.
     fn boxed(
         ops: O,
         checkpoint: &mut Checkpoint,
         device: &Device,
-        slice: Slice,
+        partition: Partition,
         (form, head, names): (&TextForm, HeadKind, &BaseNames),
     ) -> Result<Box<dyn Model>, LoadError> {
         let texts = match head {
@@ -228,9 +228,9 @@ impl<O: Ops> TextEncoder<O> {
         };
         let limits = form.embeddings.limits;
         let mut input_stage = None;
-        if slice.is_first() {
+        if partition.is_first() {
             let mut reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?;
-            reader.whole = slice.is_last();
+            reader.whole = partition.is_last();
             reader.end = form.vector.end;
             let mut layers = Layers {
                 ops: &ops,
@@ -244,7 +244,7 @@ impl<O: Ops> TextEncoder<O> {
             )?);
         }
         let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
-        let text = TextBeside::of(texts, slice, reader)?;
+        let text = TextBeside::of(texts, partition, reader)?;
         let mut layers = Layers {
             ops: &ops,
             weights: &mut checkpoint.weights,
@@ -255,13 +255,18 @@ impl<O: Ops> TextEncoder<O> {
         let position_bias = position_bias.transpose()?;
         let distances = distances(&mut layers, form, names)?;
         let blocks = if let Some(narrow) = form.bottleneck {
-            Blocks::Narrow(Bottleneck::take_all(&mut layers, narrow, &form.blocks, slice)?)
+            Blocks::Narrow(Bottleneck::take_all(
+                &mut layers,
+                narrow,
+                &form.blocks,
+                partition,
+            )?)
         } else {
             let (encoder, distances) = (&form.encoder, distances.as_ref());
-            Blocks::Wide(encoder.take_blocks(&mut layers, &form.blocks, &form.names, distances, slice)?)
+            Blocks::Wide(encoder.take_blocks(&mut layers, &form.blocks, &form.names, distances, partition)?)
         };
         let mut last_stage = None;
-        if slice.is_last() {
+        if partition.is_last() {
             let norm = form
                 .final_norm
                 .map(|norm| form.encoder.norm(&mut layers, &names.at(norm)));

@@ -8,6 +8,7 @@ pub(super) use super::position_bias::PositionBias;
 use super::text::TokenLimits;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Rotary};
+use crate::runtime::partitioning::Partitioning;
 use crate::tasks::embedding::Pooling;
 
 /// A text encoder. Names of tensors are relative to the base model; those of heads are whole.
@@ -32,7 +33,7 @@ pub(super) struct TextForm {
     pub position_bias: Option<PositionBias>,
     /// Vectors of distances that the blocks share.
     pub distances: Option<DistanceForm>,
-    /// Segments of tokens on which attention depends; slices hand them on.
+    /// Segments of tokens on which attention depends; partitions hand them on.
     pub segments: Segments,
     /// Head of a sequence classifier.
     pub classifier: HeadForm,
@@ -42,6 +43,17 @@ pub(super) struct TextForm {
     pub tokens: HeadForm,
     /// Vector of an embedding model.
     pub vector: VectorForm,
+}
+
+impl TextForm {
+    /// Returns how a checkpoint of this form can be split.
+    pub(super) fn partitioning(&self) -> Partitioning {
+        Partitioning {
+            layers: self.blocks.len(),
+            width: self.encoder.width,
+            tokens: Some(self.embeddings.limits.context),
+        }
+    }
 }
 
 /// What the vector of a text is made of, beside the pooling.

@@ -1,4 +1,4 @@
-//! Heads of text encoders: what the last slice computes from the vectors of the tokens.
+//! Heads of text encoders: what the last partition computes from the vectors of the tokens.
 
 use super::layers::Layers;
 use super::second_text::SecondText;

@@ -1,41 +1,42 @@
-//! The text of a token classifier in its slices: it travels beside the hidden states, and the last slice finds its entities.
+//! The text of a token classifier in its partitions: it travels beside the hidden states, and the last partition finds its entities.
+
+use kaskade_policy::plan::Partition;
 
 use super::text::{TextReader, Texts, labelled_inputs};
 use crate::checkpoint::LoadError;
 use crate::runtime::model::{InputSpec, Inputs, ModelError};
-use crate::runtime::slice::Slice;
 use crate::tasks::labelling::TokenText;
 
-/// What a slice does with a text.
+/// What a partition does with a text.
 pub(super) enum TextBeside {
     /// No text travels: the model is whole, or no token classifier.
     None,
     /// It hands the text on.
     HandedOn,
-    /// It is the last slice and reads the text.
+    /// It is the last partition and reads the text.
     Read(Box<TextReader>),
 }
 
 impl TextBeside {
-    /// Decides for a slice of a model of such texts; `reader` reads its tokenizer.
+    /// Decides for a partition of a model of such texts; `reader` reads its tokenizer.
     ///
     /// # Errors
     /// Those of `reader`.
     pub(super) fn of(
         texts: Texts,
-        slice: Slice,
+        partition: Partition,
         reader: impl FnOnce() -> Result<TextReader, LoadError>,
     ) -> Result<Self, LoadError> {
-        Ok(if texts != Texts::Labelled || slice == Slice::WHOLE {
+        Ok(if texts != Texts::Labelled || partition == Partition::WHOLE {
             Self::None
-        } else if slice.is_last() {
+        } else if partition.is_last() {
             Self::Read(Box::new(reader()?))
         } else {
             Self::HandedOn
         })
     }
 
-    /// The inputs of a slice that takes hidden states, beside them.
+    /// The inputs of a partition that takes hidden states, beside them.
     pub(super) fn inputs(&self) -> Vec<InputSpec> {
         match self {
             Self::None => Vec::new(),
@@ -43,7 +44,7 @@ impl TextBeside {
         }
     }
 
-    /// Returns the inputs that the next slice gets beside hidden states.
+    /// Returns the inputs that the next partition gets beside hidden states.
     pub(super) fn handed_on(&self, inputs: &Inputs) -> Inputs {
         match self {
             Self::HandedOn => {

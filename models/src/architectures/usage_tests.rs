@@ -5,26 +5,24 @@ use std::path::{Path, PathBuf};
 use super::registry::{LoadOptions, load};
 use crate::device::Device;
 use crate::runtime::model::{Inputs, Outputs};
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use crate::runtime::usage::tokens_of;
+use crate::test_support::chained;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// Answers requests by a model, or by its two slices one after the other.
-fn answers(name: &str, slices: usize, requests: &[Inputs]) -> Vec<Outputs> {
-    let mut batch = requests.to_vec();
-    for index in 0..slices {
+/// Answers requests by a model, or by its two partitions one after the other.
+fn answers(name: &str, partitions: u32, requests: &[Inputs]) -> Vec<Outputs> {
+    let load = |partition| {
         let options = LoadOptions {
-            slice: Slice::new(index, slices).unwrap(),
+            partition,
             ..LoadOptions::default()
         };
-        let mut model = load(&folder(name), &Device::Cpu, &options).unwrap().model;
-        batch = model.run(&batch).into_iter().map(Result::unwrap).collect();
-    }
-    batch
+        load(&folder(name), &Device::Cpu, &options)
+    };
+    chained(load, partitions, requests).unwrap()
 }
 
 fn text(name: &str, text: &str) -> Tensor {
@@ -45,9 +43,12 @@ fn every_task_counts_the_tokens_that_its_mask_shows() {
         "qwen3-embedding",
     ] {
         let requests = [vec![ids.clone()], vec![ids.clone(), mask.clone()]];
-        for slices in [1, 2] {
-            let counted: Vec<_> = answers(name, slices, &requests).iter().map(tokens_of).collect();
-            assert_eq!(counted, [Some([5, 0]), Some([3, 0])], "{name} in {slices}");
+        for partitions in [1, 2] {
+            let counted: Vec<_> = answers(name, partitions, &requests)
+                .iter()
+                .map(tokens_of)
+                .collect();
+            assert_eq!(counted, [Some([5, 0]), Some([3, 0])], "{name} in {partitions}");
         }
     }
 }

@@ -6,9 +6,11 @@
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
 //! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`], or `embedding` FP32 `[width]`
-//! of a base model. As slices, all but the last return `hidden_states` FP32 `[tokens, width]`, which all but the first take.
+//! of a base model. As partitions, all but the last return `hidden_states` FP32 `[tokens, width]`, which all but the first take.
 
 use std::sync::Arc;
+
+use kaskade_policy::plan::Partition;
 
 use super::encoder::{Bias, Block};
 use super::grid_rotary::GridRotary;
@@ -26,18 +28,17 @@ use crate::runtime::batch::{BatchResults, device_failed, run_batch_in_parallel};
 use crate::runtime::hidden_states as states;
 use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor;
 use crate::tasks::classification::Classifier;
 
-/// Builds an image classifier, or a base model, or a slice of it.
+/// Builds an image classifier, or a base model, or a partition of it.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
 pub(super) fn build(
     checkpoint: &mut Checkpoint,
     device: &Device,
-    slice: Slice,
+    partition: Partition,
     form: Form,
 ) -> Result<Built, LoadError> {
     let classifier = match form.head {
@@ -48,22 +49,22 @@ pub(super) fn build(
     Ok(Built {
         task: classifier.as_ref().map_or(Task::Embedding, Classifier::task),
         labels: classifier.as_ref().map(Classifier::labels).unwrap_or_default(),
-        model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, slice, (form, classifier))?),
+        model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, partition, (form, classifier))?),
     })
 }
 
-/// A ViT model or a slice of one.
+/// A ViT model or a partition of one.
 struct Vit<O: Ops> {
     ops: O,
     patches: Patches,
     /// Tokens before the patches.
     first: usize,
     width: usize,
-    /// Only in the first slice.
+    /// Only in the first partition.
     input_stage: Option<(ImageInput, InputStage<O>)>,
     /// With the scores by relative position.
     blocks: Vec<ScoredBlock<O>>,
-    /// Only in the last slice.
+    /// Only in the last partition.
     head: Option<Head<O>>,
     device: Device,
 }
@@ -188,23 +189,19 @@ impl<O: Ops> Model for Vit<O> {
 }
 
 impl<O: Ops> Vit<O> {
-    /// Takes a model or a slice of one from a checkpoint.
+    /// Takes a model or a partition of one from a checkpoint.
     fn boxed(
         ops: O,
         checkpoint: &mut Checkpoint,
         device: &Device,
-        slice: Slice,
+        partition: Partition,
         (form, classifier): (Form, Option<Classifier>),
     ) -> Result<Box<dyn Model>, LoadError> {
         let settings = form.settings(&checkpoint.config)?;
         let (form, relative) = form.configured(&settings)?;
         let (mut config, names) = form.blocks(&settings)?;
         config.norms_first = true;
-        let registers = match form.registers {
-            Some(_) if form.kind == Kind::Rotary => settings.optional("num_register_tokens")?.unwrap_or(0),
-            Some(_) => settings.optional_size("num_register_tokens")?.unwrap_or(4),
-            None => 0,
-        };
+        let registers = form.register_count(&settings)?;
         let trained = Patches::read(&settings)?;
         let mut patches = trained;
         if let (true, Some(config)) = (form.resizes(), &checkpoint.preprocessor) {
@@ -233,7 +230,7 @@ impl<O: Ops> Vit<O> {
             ops: &ops,
             weights: &mut checkpoint.weights,
         };
-        let input_stage = if slice.is_first() {
+        let input_stage = if partition.is_first() {
             Some((
                 input,
                 InputStage::take(
@@ -260,12 +257,12 @@ impl<O: Ops> Vit<O> {
                 form.grid = Some(rotary.clone());
             }
         }
-        let blocks = config.take_blocks(&mut layers, &forms, &names, None, slice)?;
-        let parts = forms.get(slice.blocks(forms.len())).unwrap_or_default();
+        let blocks = config.take_blocks(&mut layers, &forms, &names, None, partition)?;
+        let parts = forms.get(partition.layers(forms.len())).unwrap_or_default();
         let base = format!("{}.encoder", form.base);
         let scores = vit_positions::take(&mut layers, relative, &base, parts, patches.grid(), config.heads)?;
         let blocks = blocks.into_iter().zip(scores).collect();
-        let head = if slice.is_last() {
+        let head = if partition.is_last() {
             Some(Head::take(
                 &mut layers,
                 &form,

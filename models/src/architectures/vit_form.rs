@@ -2,9 +2,11 @@
 
 use super::clip;
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
+use super::patches::Patches;
 use crate::checkpoint::timm::{BARE_TOKENS, NORM_FIRST, PACKED, SCALED};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
+use crate::runtime::partitioning::Partitioning;
 
 const BLOCK_NAMES: BlockNames = BlockNames {
     projections: &[
@@ -343,6 +345,34 @@ impl Form {
             by_block: is_set("use_relative_position_bias", false)?,
         };
         Ok((self, relative))
+    }
+
+    /// Reads the number of registers.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the key.
+    pub(super) fn register_count(self, settings: &Config) -> Result<usize, LoadError> {
+        Ok(match self.registers {
+            Some(_) if self.kind == Kind::Rotary => settings.optional("num_register_tokens")?.unwrap_or(0),
+            Some(_) => settings.optional_size("num_register_tokens")?.unwrap_or(4),
+            None => 0,
+        })
+    }
+
+    /// Returns how the checkpoint of a configuration can be split.
+    ///
+    /// # Errors
+    /// [`LoadError`], naming the key.
+    pub(super) fn partitioning(self, config: &Config) -> Result<Partitioning, LoadError> {
+        let settings = self.settings(config)?;
+        let (form, _) = self.configured(&settings)?;
+        let (blocks, _) = form.blocks(&settings)?;
+        let beside = form.tokens.len() + form.register_count(&settings)?;
+        Ok(Partitioning {
+            layers: blocks.blocks,
+            width: blocks.width,
+            tokens: Some(Patches::read(&settings)?.count().saturating_add(beside)),
+        })
     }
 
     /// Reads sizes and names of the blocks.

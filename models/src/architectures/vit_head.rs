@@ -1,4 +1,4 @@
-//! Heads of ViT and models like it: what the last slice computes from the vectors of the tokens.
+//! Heads of ViT and models like it: what the last partition computes from the vectors of the tokens.
 
 use super::attention_pooling::Probe;
 use super::layers::Layers;

@@ -186,13 +186,13 @@ pub enum LoadError {
         /// All of them, sorted.
         names: Vec<String>,
     },
-    /// The architecture cannot be split into slices.
-    #[error("`{architecture}` cannot be split by layers into {of} slices; place it as a whole")]
-    NotSliced {
+    /// The architecture cannot be split into partitions.
+    #[error("`{architecture}` cannot be split by layers into {of} partitions; place it as a whole")]
+    NotPartitioned {
         /// The architecture.
         architecture: &'static str,
-        /// Number of slices.
-        of: usize,
+        /// Number of partitions.
+        of: u32,
     },
     /// The model cannot be served with these settings.
     #[error("`{name}` cannot be served with these settings: {reason}")]
@@ -202,15 +202,15 @@ pub enum LoadError {
         /// The reason.
         reason: String,
     },
-    /// More slices than layers.
-    #[error("`{file}` has {blocks} layers and cannot be split into {of} slices; use at most {blocks}")]
-    TooManySlices {
+    /// More partitions than layers.
+    #[error("`{file}` has {blocks} layers and cannot be split into {of} partitions; use at most {blocks}")]
+    TooManyPartitions {
         /// The file.
         file: String,
         /// Its layers.
         blocks: usize,
-        /// Number of slices.
-        of: usize,
+        /// Number of partitions.
+        of: u32,
     },
     /// ONNX Runtime cannot be loaded.
     #[error("ONNX Runtime cannot be used: {reason}")]

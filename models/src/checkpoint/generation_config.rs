@@ -79,7 +79,7 @@ impl GenerationConfig {
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable, too large or malformed.
-    pub(super) fn open(dir: &Path, config: &Config) -> Result<Self, LoadError> {
+    pub(crate) fn open(dir: &Path, config: &Config) -> Result<Self, LoadError> {
         let file = dir.join("generation_config.json");
         if !file.exists() {
             return Self::of_config(config);

@@ -1,6 +1,8 @@
 //! Trinity (Arcee AI 2025): norms of inputs and outputs and of the heads of queries and keys, gates of the attention's output,
 //! positions in the layers with a window alone, and mixtures of experts beside shared ones.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::positive;
 use super::experts::{Correction, ExpertLayout, SharedExpert};
 use super::gated::{self, Extra, Layout, NormNames};
@@ -8,9 +10,8 @@ use super::rotary::RotaryKeys;
 use super::routing::{Routing, Scoring};
 use super::weights::{Decoder, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let period = config.optional_size("global_attn_every_n_layers")?.unwrap_or(4);
     let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(period))?;
@@ -49,7 +50,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         feed_forward_bias: false,
         ..base
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {

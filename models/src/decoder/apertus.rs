@@ -1,14 +1,15 @@
 //! Apertus (Swiss AI 2025): norms of the heads of queries and keys, and a feed-forward layer without a gate, whose activation
 //! xIELU has learned coefficients.
 
+use kaskade_policy::plan::Partition;
+
 use super::gated::{self, Extra, Layout, NormNames};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::Activation;
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let key = "hidden_act";
     if config
@@ -39,5 +40,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         },
         ..base
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

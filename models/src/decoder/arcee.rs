@@ -1,13 +1,14 @@
 //! Arcee AFM (Arcee AI 2025): Llama whose feed-forward layer has no gate and squared rectified linear units.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::activation;
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = ModelConfig {
         activation: activation(config, "hidden_act", "relu2")?,
@@ -18,5 +19,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         up: &["mlp.up_proj"],
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

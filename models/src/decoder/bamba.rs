@@ -1,14 +1,15 @@
 //! Bamba (IBM 2024): mixers of Mamba 2, and attention in some layers.
 
+use kaskade_policy::plan::Partition;
+
 use super::gated::{self, Layout, NormNames};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
 use super::recurrent::{self, RecurrentForm, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::weights::Decoder;
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let keys = RotaryKeys {
         partial: 0.5,
@@ -33,7 +34,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         }),
         ..hybrid_names(Layout::with_biases(config)?)
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// The names of feed-forward layers and norms that Bamba, Falcon H1 and Jamba share.

@@ -1,12 +1,13 @@
 //! `BioGPT` (Luo et al. 2022): the layers of OPT, scaled embeddings and learned positions.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, layers};
 use super::opt;
 use super::weights::{Decoder, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("hidden_size")?;
     let scaled = config.optional("scale_embedding")?.unwrap_or(true);
@@ -24,7 +25,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     };
     let embedding = weights.take("biogpt.embed_tokens.weight", &[model_config.vocabulary, width])?;
     let positions = opt::positions(weights, "biogpt.embed_positions.weight", &model_config)?;
-    let blocks = layers(config, "num_hidden_layers", slice)?
+    let blocks = layers(config, "num_hidden_layers", partition)?
         .map(|index| opt::layer(weights, &model_config, &format!("biogpt.layers.{index}")))
         .collect::<Result<_, _>>()?;
     let final_norm = NormWeights::take(weights, "biogpt.layer_norm", width)?;

@@ -1,14 +1,15 @@
 //! `BitNet` b1.58 (Ma et al. 2024, 2025): Llama with squared rectified linear units, and norms of what output and down projections
 //! read. Published weights have three values ([`crate::checkpoint`] decodes them); activations are computed unquantised.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::activation;
 use super::gated::{self, Extra, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let keys = RotaryKeys {
         theta: 500_000.0,
@@ -23,5 +24,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         feed_forward_bias: false,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

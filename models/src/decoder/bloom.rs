@@ -1,16 +1,17 @@
 //! BLOOM (`BigScience` 2022): positions by linear biases, a norm of the embeddings, fused projections with biases.
 
+use kaskade_policy::plan::Partition;
+
 use super::alibi::{alibi, bloom_slopes};
 use super::config_values::{attention_heads, eos_token_ids, epsilon, layers, require};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::Activation;
-use crate::runtime::slice::Slice;
 
 /// Tokens of a request if the configuration has no `seq_length`: the length of training.
 const DEFAULT_CONTEXT: usize = 2048;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let after = "residual connections after the norms are not supported";
     require(config, "apply_residual_connection_post_layernorm", false, after)?;
@@ -40,7 +41,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     for index in layers(
         config,
         config.present_key(["n_layer", "num_hidden_layers"]),
-        slice,
+        partition,
     )? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let fused = at("self_attention.query_key_value");

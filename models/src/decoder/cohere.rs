@@ -1,14 +1,15 @@
 //! Command R (Cohere 2024) and its second version, Command R7B and A: attention and feed-forward layer side by side behind one
 //! layer norm without offsets, scaled logits. Command R+ has norms of the heads of queries and keys. Of version 2, layers with a window have rotary positions, the others none.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::epsilon;
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormKind};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, LocalAttention, ModelConfig, Parallel, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_1(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let norms = config.optional("use_qk_norm")?.unwrap_or(false);
     let model_config = ModelConfig {
@@ -27,10 +28,10 @@ pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         },
         ..base
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let pattern = config.optional_size("sliding_window_pattern")?.unwrap_or(4);
     let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(pattern))?;
@@ -43,7 +44,12 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         rotary: None,
         ..base
     };
-    gated::read(checkpoint, slice, model_config, &layout(config, local_layers)?)
+    gated::read(
+        checkpoint,
+        partition,
+        model_config,
+        &layout(config, local_layers)?,
+    )
 }
 
 fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {

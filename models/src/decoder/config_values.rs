@@ -1,20 +1,34 @@
 //! Values of `config.json` that several decoders share.
 
+use kaskade_policy::plan::Partition;
+
 use crate::checkpoint::{Checkpoint, Config, LoadError, generation_config};
 use crate::ops::{Activation, Heads};
-use crate::runtime::slice::Slice;
 
-/// Returns the layers of a slice; `key` names the number of all layers.
-pub(super) fn layers(config: &Config, key: &str, slice: Slice) -> Result<std::ops::Range<usize>, LoadError> {
+/// Returns the layers of a partition; `key` names the number of all layers.
+pub(super) fn layers(
+    config: &Config,
+    key: &str,
+    partition: Partition,
+) -> Result<std::ops::Range<usize>, LoadError> {
     let all = config.size(key)?;
-    if slice.of() > all {
-        return Err(LoadError::TooManySlices {
+    if partition.of as usize > all {
+        return Err(LoadError::TooManyPartitions {
             file: config.file().to_owned(),
             blocks: all,
-            of: slice.of(),
+            of: partition.of,
         });
     }
-    Ok(slice.blocks(all))
+    Ok(partition.layers(all))
+}
+
+/// Returns the size that the first of these keys states, if any does.
+///
+/// # Errors
+/// [`LoadError::BadKey`] unless it is a positive integer.
+pub(super) fn first_size(config: &Config, keys: &[&str]) -> Result<Option<usize>, LoadError> {
+    let mut sizes = keys.iter().map(|key| config.optional_size(key));
+    sizes.find_map(Result::transpose).transpose()
 }
 
 /// Reads `eos_token_id`: one, several or none.

@@ -1,6 +1,8 @@
 //! `DeepSeek` V2 and V3 (`DeepSeek`-AI 2024): keys and values from latent vectors, mixtures of experts beside shared ones. Version
 //! 2 chooses experts by their softmax, version 3 by sigmoids with a correction and within groups, as GLM-4.7-Flash does.
 
+use kaskade_policy::plan::Partition;
+
 use super::experts::{Correction, ExpertLayout, SharedExpert};
 use super::gated::{self, Layout};
 use super::latent::LatentLayout;
@@ -9,7 +11,6 @@ use super::routing::{ExpertGroups, Routing, Scoring};
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
-use crate::runtime::slice::Slice;
 
 /// The correction of the experts' sigmoids.
 pub(super) const SCORED: Correction = Correction {
@@ -17,7 +18,7 @@ pub(super) const SCORED: Correction = Correction {
     is_row: false,
 };
 
-pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let count = config.size("n_routed_experts")?;
     let key = "topk_method";
@@ -33,19 +34,19 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         ..Routing::read(config, count, false)?
     };
     let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;
-    read(checkpoint, slice, routing, None, sparse)
+    read(checkpoint, partition, routing, None, sparse)
 }
 
-pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     drop_further_layers(checkpoint)?;
     let config = &checkpoint.config;
     let routing = sigmoid_routing(config, config.size("n_routed_experts")?)?;
     let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;
-    read(checkpoint, slice, routing, Some(SCORED), sparse)
+    read(checkpoint, partition, routing, Some(SCORED), sparse)
 }
 
 /// GLM-4.7-Flash, which lists the layers that have experts.
-pub(super) fn read_glm_lite(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_glm_lite(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     drop_further_layers(checkpoint)?;
     let config = &checkpoint.config;
     let routing = sigmoid_routing(config, config.size("n_routed_experts")?)?;
@@ -54,12 +55,12 @@ pub(super) fn read_glm_lite(checkpoint: &mut Checkpoint, slice: Slice) -> Result
         Some(_) => gated::layers_of_type(config, key, &["sparse"], &["dense"])?,
         None => sparse_layers(config, config.size("num_hidden_layers")?, 1)?,
     };
-    read(checkpoint, slice, routing, Some(SCORED), sparse)
+    read(checkpoint, partition, routing, Some(SCORED), sparse)
 }
 
 fn read(
     checkpoint: &mut Checkpoint,
-    slice: Slice,
+    partition: Partition,
     routing: Routing,
     correction: Option<Correction>,
     sparse: Vec<bool>,
@@ -92,7 +93,7 @@ fn read(
         }),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Reads the sizes of latent vectors and of the parts of a head, whose values have `values` elements.

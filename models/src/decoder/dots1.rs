@@ -1,14 +1,15 @@
 //! `dots.llm1` (Huo et al. 2025): Qwen 3 with the experts of `DeepSeek` V3.
 
+use kaskade_policy::plan::Partition;
+
 use super::deepseek;
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let first = config.optional::<usize>("max_window_layers")?.unwrap_or(62);
     let (local, local_layers) = gated::windows(config, |index| index >= first)?;
@@ -28,5 +29,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         feed_forward_bias: false,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -1,25 +1,26 @@
 //! ERNIE 4.5 (Baidu 2025), text only: Llama with adjacent rotary pairs, also with mixtures of experts beside shared ones.
 
+use kaskade_policy::plan::Partition;
+
 use super::experts::{Correction, ExpertLayout, SharedExpert};
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 const KEYS: RotaryKeys = RotaryKeys {
     theta: 500_000.0,
     ..RotaryKeys::LLAMA
 };
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = gated::model_config(config, KEYS)?.with_adjacent_pairs();
-    gated::read(checkpoint, slice, model_config, &layout(config)?)
+    gated::read(checkpoint, partition, model_config, &layout(config)?)
 }
 
-pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     // Layers that predict further tokens in training.
     checkpoint.weights.ignore(|name| name.contains("mtp"));
     let config = &checkpoint.config;
@@ -32,7 +33,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
         experts: Some(experts),
         ..layout(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Experts are in every `moe_layer_interval`-th layer of a range.

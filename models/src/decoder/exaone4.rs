@@ -1,15 +1,16 @@
 //! EXAONE 4 and K-EXAONE (LG AI Research 2025, 2026): norms of the heads of queries and keys. With a window, the layers that see
 //! everything have no positions. The first normalises outputs instead of inputs, the second has experts.
 
+use kaskade_policy::plan::Partition;
+
 use super::deepseek;
 use super::experts::{Correction, ExpertLayout, SharedExpert};
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (base, local_layers) = model_config(&checkpoint.config)?;
     let model_config = ModelConfig {
         no_input_norms: true,
@@ -20,10 +21,10 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         local_layers,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let prediction = |name: &str| name.starts_with("mtp.");
     checkpoint.weights.ignore(prediction);
     let config = &checkpoint.config;
@@ -56,7 +57,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
         experts: Some(experts),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Returns the configuration without the norms of inputs and outputs, and which layers are local.

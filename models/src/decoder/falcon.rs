@@ -3,6 +3,7 @@
 //! positions by linear biases.
 
 use half::bf16;
+use kaskade_policy::plan::Partition;
 
 use super::alibi::{alibi, bloom_slopes};
 use super::config_values::{activation, eos_token_ids, epsilon, layers};
@@ -10,12 +11,11 @@ use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
-use crate::runtime::slice::Slice;
 
 /// Tokens of a request if the configuration has no `max_position_embeddings`.
 const DEFAULT_CONTEXT: usize = 2048;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let model_config = model_config(config)?;
     let heads = &model_config.heads;
@@ -29,7 +29,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     for index in layers(
         config,
         config.present_key(["num_hidden_layers", "n_layer"]),
-        slice,
+        partition,
     )? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let fused = heads.query_width() + 2 * heads.key_width();

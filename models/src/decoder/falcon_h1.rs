@@ -1,5 +1,7 @@
 //! Falcon H1 (TII 2025): attention and a mixer of Mamba 2 side by side in every layer, with factors of most projections.
 
+use kaskade_policy::plan::Partition;
+
 use super::bamba::hybrid_names;
 use super::gated::{self, Layout};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys, ResultNorm};
@@ -7,7 +9,6 @@ use super::recurrent::{self, RecurrentForm, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, LayerWeights, ModelConfig, RecurrentWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 /// Factors of a layer's projections.
 struct Factors {
@@ -20,7 +21,7 @@ struct Factors {
     feed_forward: [f32; 2],
 }
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = ModelConfig {
         embedding_scale: Some(factor(config, "embedding_multiplier")?),
@@ -37,9 +38,13 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         }),
         ..hybrid_names(Layout::with_biases(config)?)
     };
-    gated::read_adapted(checkpoint, slice, model_config, &layout, |layer, model_config| {
-        factors.apply(layer, model_config)
-    })
+    gated::read_adapted(
+        checkpoint,
+        partition,
+        model_config,
+        &layout,
+        |layer, model_config| factors.apply(layer, model_config),
+    )
 }
 
 fn mixer(config: &Config, model_config: &ModelConfig) -> Result<Mamba2, LoadError> {

@@ -1,5 +1,7 @@
 //! The families of language models. A family is added with one file and one line here.
 
+use kaskade_policy::plan::Partition;
+
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{
@@ -10,7 +12,6 @@ use super::{
     seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm, youtu,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
 /// A family of language models.
 pub(super) struct Family {
@@ -35,8 +36,8 @@ pub(super) struct Family {
 pub(super) enum ReadFn {
     /// As a whole only, with its head.
     Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
-    /// With the layers of a slice, or as a whole, without its head.
-    Sliced(fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>),
+    /// With the layers of a partition, or as a whole, without its head.
+    Partitioned(fn(&mut Checkpoint, Partition) -> Result<Decoder, LoadError>),
 }
 
 /// A family whose classes have the usual names.
@@ -60,7 +61,7 @@ macro_rules! family {
             model_type: $model_type,
             base: $base,
             head: $head,
-            read: ReadFn::Sliced($read),
+            read: ReadFn::Partitioned($read),
         }
     };
 }

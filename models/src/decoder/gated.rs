@@ -1,6 +1,8 @@
 //! Decoders of the Llama kind: norms, rotary positions, grouped-query attention, a feed-forward layer that is mostly gated. A
 //! family states in its [`ModelConfig`] and a [`Layout`] how it differs, and which of its layers see a window only.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, eos_token_ids, epsilon, layers};
 use super::experts::ExpertLayout;
 use super::gated_layer;
@@ -10,7 +12,6 @@ use super::rotary::{RotaryKeys, RotaryPositions, rotary};
 use super::weights::{Decoder, LayerWeights, LocalAttention, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads};
-use crate::runtime::slice::Slice;
 
 /// What a family's tensors are, beyond those of every decoder of this kind.
 #[derive(Debug, Clone)]
@@ -355,17 +356,17 @@ pub(super) fn layers_of_type(
 /// Reads the weights.
 pub(super) fn read(
     checkpoint: &mut Checkpoint,
-    slice: Slice,
+    partition: Partition,
     model_config: ModelConfig,
     layout: &Layout,
 ) -> Result<Decoder, LoadError> {
-    read_adapted(checkpoint, slice, model_config, layout, |layer, _| layer)
+    read_adapted(checkpoint, partition, model_config, layout, |layer, _| layer)
 }
 
 /// Reads the weights, and lets `adapt` change those of every layer.
 pub(super) fn read_adapted(
     checkpoint: &mut Checkpoint,
-    slice: Slice,
+    partition: Partition,
     model_config: ModelConfig,
     layout: &Layout,
     adapt: impl Fn(LayerWeights, &ModelConfig) -> LayerWeights,
@@ -377,7 +378,7 @@ pub(super) fn read_adapted(
         &[vocabulary, width],
     )?;
     let mut blocks: Vec<LayerWeights> = Vec::new();
-    for index in layers(config, "num_hidden_layers", slice)? {
+    for index in layers(config, "num_hidden_layers", partition)? {
         let source = layout.kv_sources.get(index).filter(|source| **source < index);
         let source = source.and_then(|source| blocks.get(*source));
         let layer = gated_layer::read(weights, &model_config, layout, (index, source))?;

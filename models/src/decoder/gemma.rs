@@ -2,13 +2,14 @@
 //! every part, and layers that alternate between a window and everything. Version 2 caps scores and logits; version 3 normalises the heads of
 //! queries and keys, and its local layers have rotary positions of their own.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, require};
 use super::gated::{self, Layout, NormNames};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::{Activation, Heads, Rotary};
-use crate::runtime::slice::Slice;
 
 /// Key that says that tokens see later ones.
 const BOTH_DIRECTIONS: &str = "use_bidirectional_attention";
@@ -19,7 +20,7 @@ const GLOBAL: RotaryKeys = RotaryKeys {
     ..RotaryKeys::LLAMA
 };
 
-pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_1(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let base = gated::model_config(config, RotaryKeys::default())?;
     let model_config = ModelConfig {
@@ -34,22 +35,22 @@ pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         norm_offset: 1.0,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (model_config, layout) = version_2(&checkpoint.config)?;
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// `VaultGemma` (Sinha et al. 2025): version 2 without the norms of the outputs.
-pub(super) fn read_vault(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_vault(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (base, layout) = version_2(&checkpoint.config)?;
     let model_config = ModelConfig {
         output_norms: OutputNorms::No,
         ..base
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Returns configuration and layout of version 2.
@@ -113,7 +114,7 @@ pub(crate) fn positions_3(config: &Config, head_dim: usize) -> Result<Positions,
     })
 }
 
-pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let both = "attention to later tokens is supported by the base model alone";
     require(config, BOTH_DIRECTIONS, false, both)?;
@@ -131,7 +132,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         window: Some(window),
         rotary: Some(near),
     });
-    gated::read(checkpoint, slice, model_config, &layout(local_layers))
+    gated::read(checkpoint, partition, model_config, &layout(local_layers))
 }
 
 fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadError> {

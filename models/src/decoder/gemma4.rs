@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use kaskade_policy::plan::Partition;
 use serde_json::Value;
 
 use super::experts::{ExpertLayout, SharedExpert};
@@ -17,29 +18,21 @@ use super::weights::{
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
 /// Layers in a period of the published models, of which the last sees everything.
 const PERIOD: usize = 6;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     refuse_unsupported(config)?;
-    let count = config.size("num_hidden_layers")?;
-    let (local, mut local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PERIOD))?;
-    if let Some(last) = local_layers.last_mut() {
-        *last = false;
-    }
-    local_layers.resize(count, false);
+    let (local, local_layers) = windows(config)?;
     let sources = sources(config, &local_layers)?;
-    let token_width = config
-        .optional::<usize>("hidden_size_per_layer_input")?
-        .filter(|width| *width > 0);
-    let reuses_kv = sources.iter().enumerate().any(|(index, source)| index != *source);
-    if slice != Slice::WHOLE && (reuses_kv || token_width.is_some()) {
-        return Err(LoadError::NotSliced {
+    let count = sources.len();
+    let token_width = token_width(config)?;
+    if partition != Partition::WHOLE && !splits(config)? {
+        return Err(LoadError::NotPartitioned {
             architecture: "Gemma4ForCausalLM",
-            of: slice.of(),
+            of: partition.of,
         });
     }
     let mut model_config = model_config(config, local, &local_layers)?;
@@ -73,7 +66,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         ..base
     };
     drop_reused(checkpoint, &layout.kv_sources);
-    let mut decoder = gated::read(checkpoint, slice, model_config, &layout)?;
+    let mut decoder = gated::read(checkpoint, partition, model_config, &layout)?;
     if let Some(width) = token_width {
         decoder.token_layers = Some(token_layers(
             checkpoint,
@@ -112,6 +105,34 @@ fn refuse_unsupported(config: &Config) -> Result<(), LoadError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Returns the window, and for each layer whether it has it.
+fn windows(config: &Config) -> Result<(Option<LocalAttention>, Vec<bool>), LoadError> {
+    let count = config.size("num_hidden_layers")?;
+    let (local, mut local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PERIOD))?;
+    if let Some(last) = local_layers.last_mut() {
+        *last = false;
+    }
+    local_layers.resize(count, false);
+    Ok((local, local_layers))
+}
+
+/// Returns the width of the input that every layer gets of a token, if there is one.
+fn token_width(config: &Config) -> Result<Option<usize>, LoadError> {
+    let width = config.optional::<usize>("hidden_size_per_layer_input")?;
+    Ok(width.filter(|width| *width > 0))
+}
+
+/// Whether the layers need nothing but the states of the layers before them, so that partitions can run them.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn splits(config: &Config) -> Result<bool, LoadError> {
+    let (_, local_layers) = windows(config)?;
+    let sources = sources(config, &local_layers)?;
+    let reuses_kv = sources.iter().enumerate().any(|(index, source)| index != *source);
+    Ok(!reuses_kv && token_width(config)?.is_none())
 }
 
 /// Returns for each layer the one whose keys and values it uses: its own, or those of the last layer of its type before

@@ -1,26 +1,27 @@
 //! GLM-4 (GLM et al. 2024): adjacent rotary pairs over a part of a head. Of its second form, GLM-4-0414, the outputs are
 //! normalised too; GLM-4.5 has mixtures of experts.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::activation;
 use super::deepseek;
 use super::gated::{self, Layout, NormNames};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 const KEYS: RotaryKeys = RotaryKeys {
     partial: 0.5,
     ..RotaryKeys::LLAMA
 };
 
-pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_1(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = gated::model_config(config, KEYS)?.with_adjacent_pairs();
-    gated::read(checkpoint, slice, model_config, &layout(config)?)
+    gated::read(checkpoint, partition, model_config, &layout(config)?)
 }
 
-pub(super) fn read_4(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_4(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = ModelConfig {
         output_norms: OutputNorms::Outputs,
@@ -35,10 +36,10 @@ pub(super) fn read_4(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         },
         ..layout(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     deepseek::drop_further_layers(checkpoint)?;
     let config = &checkpoint.config;
     let experts = deepseek::experts(config, 1)?;
@@ -57,11 +58,11 @@ pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
         experts: Some(experts),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Solar Open (Upstage 2025): the experts of GLM-4.5 in every layer, and the attention of Llama.
-pub(super) fn read_solar(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_solar(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = deepseek::experts(config, 0)?;
     let keys = RotaryKeys {
@@ -79,7 +80,7 @@ pub(super) fn read_solar(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
         experts: Some(experts),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 fn layout(config: &Config) -> Result<Layout, LoadError> {

@@ -1,12 +1,13 @@
 //! GPT-2 (Radford et al. 2019).
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers, require};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     require(
         config,
@@ -31,7 +32,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
     let positions = weights.take("transformer.wpe.weight", &[model_config.context, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "n_layer", slice)? {
+    for index in layers(config, "n_layer", partition)? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let projections = LinearWeights::take_input_major(weights, &at("attn.c_attn"), width, 3 * width)?;
         let (query, key_value) = projections.split(width);

@@ -1,13 +1,14 @@
 //! `GPTBigCode`: `StarCoder` and `SantaCoder` (Li et al. 2023; Ben Allal et al. 2023): GPT-2 with one head of keys and values.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers, require};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let model_config = model_config(config)?;
     let (width, inner, heads) = (
@@ -18,7 +19,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
     let positions = weights.take("transformer.wpe.weight", &[model_config.context, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "n_layer", slice)? {
+    for index in layers(config, "n_layer", partition)? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let mut linear =
             |name: &str, inputs, outputs| LinearWeights::take(weights, &at(name), inputs, outputs, true);

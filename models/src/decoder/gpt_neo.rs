@@ -1,13 +1,14 @@
 //! GPT-Neo (Black et al. 2021): GPT-2 with unscaled scores, of which every second layer sees a window only.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
 use super::weights::{Decoder, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("hidden_size")?;
     let local_layers = local_layers(config)?;
@@ -33,7 +34,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
     let positions = weights.take("transformer.wpe.weight", &[model_config.context, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "num_layers", slice)? {
+    for index in layers(config, "num_layers", partition)? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let mut square = |name: &str, bias| {
             LinearWeights::take(

@@ -1,20 +1,21 @@
 //! GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): attention and feed-forward layer side by side, each
 //! with its norm, and rotary positions over a part of a head.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let model_config = model_config(config)?;
     let (width, inner) = (model_config.width, model_config.intermediate_size);
     let bias = config.optional("attention_bias")?.unwrap_or(true);
     let embedding = weights.take("gpt_neox.embed_in.weight", &[model_config.vocabulary, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "num_hidden_layers", slice)? {
+    for index in layers(config, "num_hidden_layers", partition)? {
         let at = |name: &str| format!("gpt_neox.layers.{index}.{name}");
         let fused = LinearWeights::take(weights, &at("attention.query_key_value"), width, 3 * width, bias)?;
         let (query, key_value) = fused.by_part(model_config.heads.head_dim, 3).split(width);

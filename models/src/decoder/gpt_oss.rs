@@ -2,6 +2,8 @@
 //! head, which takes a part of the attention. Its privacy filter (2026) labels tokens: each sees those within a window on either
 //! side.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::positive;
 use super::experts::{ExpertLayout, ExpertTensors};
 use super::gated::{self, Extra, Layout};
@@ -10,9 +12,8 @@ use super::routing::Routing;
 use super::weights::{Decoder, LocalAttention, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Activation;
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |index| index.is_multiple_of(2))?;
     let (base, layout) = with_experts(config, ExpertTensors::Alternating)?;
@@ -21,10 +22,10 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         local_layers,
         ..layout
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_filter(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_filter(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (base, layout) = with_experts(config, ExpertTensors::Biased)?;
     let window = Some(config.size("sliding_window")?);
@@ -37,7 +38,7 @@ pub(super) fn read_filter(checkpoint: &mut Checkpoint, slice: Slice) -> Result<D
         local_layers: vec![true; config.size("num_hidden_layers")?],
         ..layout
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Returns configuration and layout without windows.

@@ -1,27 +1,28 @@
 //! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward layers, rotary positions over part of a head. `CodeGen`
 //! (Nijkamp et al. 2022) has its projections in one layer.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, epsilon, layers};
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::checkpoint::{Checkpoint, LoadError, Weights};
 use crate::ops::Rotary;
-use crate::runtime::slice::Slice;
 
 /// Parts that the projections of `CodeGen` were trained in, each with its queries, values and keys.
 const PARTS: usize = 4;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    read_with(checkpoint, slice, separate)
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
+    read_with(checkpoint, partition, separate)
 }
 
-pub(super) fn read_codegen(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_codegen(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let heads = checkpoint.config.size("n_head")?;
     if !heads.is_multiple_of(PARTS) {
         let reason = format!("it must be a multiple of {PARTS}, the parts of the projections");
         return Err(checkpoint.config.invalid_value("n_head", reason));
     }
     checkpoint.weights.ignore_suffixes(&[".attn.causal_mask"]);
-    read_with(checkpoint, slice, in_parts)
+    read_with(checkpoint, partition, in_parts)
 }
 
 /// Takes the queries, and the keys and values, of the layer with this prefix and width.
@@ -54,7 +55,7 @@ fn in_parts(
 
 fn read_with(
     checkpoint: &mut Checkpoint,
-    slice: Slice,
+    partition: Partition,
     projections: Projections,
 ) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
@@ -85,7 +86,7 @@ fn read_with(
     };
     let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "n_layer", slice)? {
+    for index in layers(config, "n_layer", partition)? {
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let (query, key_value) = projections(weights, &format!("transformer.h.{index}"), width)?;
         let layer = LayerWeights {

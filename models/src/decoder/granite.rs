@@ -1,6 +1,8 @@
 //! Granite 3 and 4 (IBM 2024, 2025): Llama with factors of embeddings, scores, residuals and logits, also with mixtures of experts,
 //! and with mixers of Mamba 2 in place of most attentions.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{epsilon, positive};
 use super::experts::{ExpertLayout, ExpertTensors, SharedExpert};
 use super::gated::{self, Layout};
@@ -11,23 +13,22 @@ use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Heads;
-use crate::runtime::slice::Slice;
 
 /// Key of the size of the shared expert.
 const SHARED: &str = "shared_intermediate_size";
 /// Key of the factor of what the layers add.
 pub(super) const RESIDUALS: &str = "residual_multiplier";
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = model_config(config)?;
-    gated::read(checkpoint, slice, model_config, &Layout::with_biases(config)?)
+    gated::read(checkpoint, partition, model_config, &Layout::with_biases(config)?)
 }
 
-pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (model_config, layout) = with_experts(config, model_config(config)?, Layout::with_biases(config)?)?;
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Adds mixtures of experts to all layers, beside a shared expert if it has a size.
@@ -63,7 +64,7 @@ pub(super) fn with_experts(
     Ok((model_config, layout))
 }
 
-pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let base = model_config(config)?;
     let count = config.optional::<usize>("num_local_experts")?.unwrap_or_default();
@@ -96,7 +97,7 @@ pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, slice: Slice) -> Result<D
         routing: routing.transpose()?,
         ..base
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Returns which layers have a mixer of Mamba 2; all of them if the configuration names no types.

@@ -1,6 +1,7 @@
 //! Granite with windows (IBM 2026), dense and with experts: a sink per head, and of every four layers the first sees everything.
 //! The layers of each kind have rotary positions of their own, or none.
 
+use kaskade_policy::plan::Partition;
 use serde_json::{Map, Value};
 
 use super::experts::{ExpertLayout, ExpertTensors};
@@ -10,17 +11,16 @@ use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LocalAttention, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Rotary;
-use crate::runtime::slice::Slice;
 
 /// Key of the bases of the layers' rotary positions, 0 for none.
 const THETAS: &str = "layer_rope_theta";
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (model_config, layout) = with_windows(&checkpoint.config)?;
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (model_config, layout) = with_windows(config)?;
     let (model_config, mut layout) = with_experts(config, model_config, layout)?;
@@ -29,7 +29,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
         tensors: ExpertTensors::Fused(["experts.gate_up_proj", "experts.down_proj"]),
         ..experts
     });
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 fn with_windows(config: &Config) -> Result<(ModelConfig, Layout), LoadError> {

@@ -1,13 +1,14 @@
 //! Helium (Kyutai 2025): Llama with adjacent rotary pairs.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::epsilon;
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let keys = RotaryKeys {
         theta: 1e5,
@@ -21,5 +22,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         output_bias: false,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -1,20 +1,21 @@
 //! Hunyuan (Tencent 2025), dense and with experts: Llama with norms of the heads of queries and keys after their rotation.
 
+use kaskade_policy::plan::Partition;
+
 use super::experts::{ExpertLayout, SharedExpert};
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (model_config, layout) = (model_config(config)?, layout(config)?);
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let mut config = checkpoint.config.clone();
     let count = same_in_all_layers(&mut config, "num_experts")?;
     same_in_all_layers(&mut config, CHOSEN)?;
@@ -37,7 +38,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
         experts: Some(experts),
         ..layout(&config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Key of the number of experts that a token uses.

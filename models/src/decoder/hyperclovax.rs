@@ -1,13 +1,14 @@
 //! `HyperCLOVA` X SEED Think (NAVER 2025): Granite with norms of the outputs, whose logits are multiplied by their factor.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::positive;
 use super::gated::{self, Layout, NormNames};
 use super::granite::{RESIDUALS, factors, model_config};
 use super::weights::{Decoder, LayerWeights, ModelConfig, OutputNorms};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let after = config.optional("use_post_norm")?.unwrap_or(true);
     let base = if after {
@@ -51,5 +52,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         }
         layer
     };
-    gated::read_adapted(checkpoint, slice, model_config, &layout, scaled)
+    gated::read_adapted(checkpoint, partition, model_config, &layout, scaled)
 }

@@ -1,5 +1,7 @@
 //! Jamba (AI21 2024): mixers of Mamba 1, attention without positions in every so many layers, and mixtures of experts in others.
 
+use kaskade_policy::plan::Partition;
+
 use super::bamba::hybrid_names;
 use super::config_values;
 use super::experts::ExpertLayout;
@@ -10,9 +12,8 @@ use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = experts(config)?;
     let routing = experts.as_ref();
@@ -34,7 +35,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         }),
         ..hybrid_names(Layout::default())
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Returns which layers are chosen by `{key}_period` and `{key}_offset`.

@@ -1,5 +1,7 @@
 //! LFM2 (Liquid AI 2025): gated short convolutions, and attention in some layers; also with mixtures of experts.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, epsilon};
 use super::experts::{Correction, ExpertLayout, ExpertTensors};
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormNames};
@@ -8,15 +10,14 @@ use super::rotary::RotaryKeys;
 use super::routing::{Routing, Scoring};
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = model_config(config, feed_forward_size(config)?)?;
-    gated::read(checkpoint, slice, model_config, &layout(config)?)
+    gated::read(checkpoint, partition, model_config, &layout(config)?)
 }
 
-pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = experts(config)?;
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);
@@ -32,7 +33,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
         experts: Some(experts),
         ..layout(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 fn model_config(config: &Config, intermediate_size: usize) -> Result<ModelConfig, LoadError> {

@@ -1,23 +1,24 @@
 //! Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024), and the Code World Model (Meta 2025), most of whose layers see a
 //! window only.
 
+use kaskade_policy::plan::Partition;
+
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = gated::model_config(config, RotaryKeys::default())?;
     let layout = Layout::with_biases(config)?;
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Every so many layers, one of the Code World Model sees everything.
 const PATTERN: usize = 4;
 
-pub(super) fn read_world(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_world(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |index| !index.is_multiple_of(PATTERN))?;
     let keys = RotaryKeys {
@@ -33,5 +34,5 @@ pub(super) fn read_world(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
         feed_forward_bias: config.optional("mlp_bias")?.unwrap_or(false),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

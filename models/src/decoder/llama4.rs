@@ -1,6 +1,7 @@
 //! Llama 4 (Meta 2025), text only: layers with rotary positions see their chunk of tokens, the others have no positions, see
 //! everything, and their queries grow. Experts read inputs that are scaled by their factors; one expert is shared.
 
+use kaskade_policy::plan::Partition;
 use serde_json::Value;
 
 use super::experts::{ExpertLayout, ExpertTensors, SharedExpert};
@@ -9,9 +10,8 @@ use super::rotary::RotaryKeys;
 use super::routing::{Routing, Scoring};
 use super::weights::{Decoder, LocalAttention, ModelConfig, QueryGrowth, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let keys = RotaryKeys {
         theta: 5e5,
@@ -53,7 +53,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         local_layers: rotated_layers(config, model_config.chunk.is_some())?,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {

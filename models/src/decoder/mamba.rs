@@ -1,13 +1,14 @@
 //! Mamba 1 and 2 (Gu and Dao 2023; Dao and Gu 2024) and Falcon Mamba (TII 2024): layers of one recurrent mixer each, without
 //! attention.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{eos_token_ids, epsilon, layers};
 use super::recurrent::mamba::{Mamba, MambaKeys, StepNorms};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
 use super::recurrent::{self, RecurrentForm};
 use super::weights::{Decoder, LayerWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 /// The keys of Mamba 2's sizes.
 const KEYS_2: Mamba2Keys = Mamba2Keys {
@@ -21,12 +22,12 @@ const KEYS_2: Mamba2Keys = Mamba2Keys {
     activation: "hidden_act",
 };
 
-pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_1(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let form = Mamba::read(&checkpoint.config, MambaKeys::MAMBA, StepNorms::No)?;
-    read(checkpoint, slice, &RecurrentForm::Mamba(form))
+    read(checkpoint, partition, &RecurrentForm::Mamba(form))
 }
 
-pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let inner = recurrent::expanded(config, "expand", config.size("hidden_size")?)?;
     let form = Mamba2::read(
@@ -35,14 +36,14 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         inner,
         epsilon(config, "layer_norm_epsilon", 1e-5)?,
     )?;
-    read(checkpoint, slice, &RecurrentForm::Mamba2(form))
+    read(checkpoint, partition, &RecurrentForm::Mamba2(form))
 }
 
-pub(super) fn read_falcon(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_falcon(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let norms = StepNorms::Plain(epsilon(config, "mixer_rms_eps", 1e-6)?);
     let form = Mamba::read(config, MambaKeys::MAMBA, norms)?;
-    read(checkpoint, slice, &RecurrentForm::Mamba(form))
+    read(checkpoint, partition, &RecurrentForm::Mamba(form))
 }
 
 fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
@@ -56,7 +57,11 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     })
 }
 
-fn read(checkpoint: &mut Checkpoint, slice: Slice, form: &RecurrentForm) -> Result<Decoder, LoadError> {
+fn read(
+    checkpoint: &mut Checkpoint,
+    partition: Partition,
+    form: &RecurrentForm,
+) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let model_config = model_config(config)?;
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
@@ -68,7 +73,7 @@ fn read(checkpoint: &mut Checkpoint, slice: Slice, form: &RecurrentForm) -> Resu
     };
     let embedding = weights.take(name, &[vocabulary, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "num_hidden_layers", slice)? {
+    for index in layers(config, "num_hidden_layers", partition)? {
         let at = |part: &str| format!("backbone.layers.{index}.{part}");
         let layer = LayerWeights {
             attention_norm: Some(NormWeights::take_rms(weights, &at("norm"), width)?),

@@ -1,14 +1,15 @@
 //! Mellum 2 (`JetBrains` 2026): Qwen 3 with experts, layers with a window, and rotary positions of their own.
 
+use kaskade_policy::plan::Partition;
+
 use super::experts::ExpertLayout;
 use super::gated::{self, Layout};
 use super::rotary::{RotaryKeys, rotary};
 use super::routing::Routing;
 use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let prediction = |name: &str| name.starts_with("mtp.");
     checkpoint.weights.ignore(prediction);
     let config = &checkpoint.config;
@@ -44,5 +45,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         feed_forward_bias: false,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -1,14 +1,15 @@
 //! `MiniCPM3` (Hu et al. 2024): the attention of `DeepSeek` V2, and factors of embeddings, residuals and logits.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::positive;
 use super::deepseek;
 use super::gated::{self, Layout};
 use super::granite::scaled_residuals;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (width, depth) = (config.size("hidden_size")?, config.size("num_hidden_layers")?);
     let values = match config.optional_size("v_head_dim")? {
@@ -31,7 +32,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     };
     gated::read(
         checkpoint,
-        slice,
+        partition,
         scaled_residuals(model_config, embedded, added),
         &layout,
     )

@@ -1,6 +1,8 @@
 //! `MiniMax-M2` (`MiniMax` 2025): Mixtral with sigmoids of experts, norms of queries and keys over all heads, and rotary positions in a
 //! part of a head.
 
+use kaskade_policy::plan::Partition;
+
 use super::deepseek;
 use super::experts::{Correction, ExpertLayout};
 use super::gated::{self, Layout};
@@ -9,9 +11,8 @@ use super::rotary::RotaryKeys;
 use super::routing::{Routing, Scoring};
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     deepseek::drop_further_layers(checkpoint)?;
     let config = &checkpoint.config;
     let experts = ExpertLayout {
@@ -33,7 +34,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         experts: Some(experts),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Returns the keys of the positions; published files state the rotated elements of a head instead of their part.

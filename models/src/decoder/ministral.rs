@@ -1,13 +1,13 @@
 //! Ministral and Ministral 3 (Mistral AI 2024, 2025), text only: Mistral, of which some layers see a window; the queries of
 //! version 3 grow beyond the context of training.
 
+use kaskade_policy::plan::Partition;
 use serde::Deserialize;
 
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, QueryGrowth};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 /// The keys of the rotary positions that state how queries grow.
 #[derive(Deserialize)]
@@ -16,7 +16,7 @@ struct Growth {
     original_max_position_embeddings: Option<usize>,
 }
 
-pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |_| true)?;
     let model_config = ModelConfig {
@@ -28,7 +28,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         local_layers,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {

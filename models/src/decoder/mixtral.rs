@@ -1,14 +1,15 @@
 //! Mixtral (Jiang et al. 2024): Mistral whose feed-forward layers are mixtures of experts.
 
+use kaskade_policy::plan::Partition;
+
 use super::experts::{ExpertLayout, ExpertTensors};
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |_| true)?;
     let experts = experts(config)?;
@@ -22,7 +23,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         experts: Some(experts),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Experts in every layer, by the names of Mixtral.

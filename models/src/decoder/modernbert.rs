@@ -1,12 +1,13 @@
 //! `ModernBERT` as a decoder (Weller et al. 2025, "Seq vs Seq"): layers with a window and rotary positions of their own between layers
 //! that see everything, a norm of the embeddings instead of one before the first layer, and a layer before the head.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, epsilon, layers};
 use super::gated::{self, NormKind};
 use super::rotary::{RotaryKeys, rotary};
 use super::weights::{Decoder, LayerWeights, LinearWeights, LocalAttention, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 /// The layers that see everything.
 const GLOBAL: RotaryKeys = RotaryKeys {
@@ -32,7 +33,7 @@ pub(super) fn norms(config: &Config) -> Result<NormKind, LoadError> {
     })
 }
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let (model_config, local_layers) = model_config(config)?;
     let (norms, width) = (norms(config)?, model_config.width);
@@ -43,7 +44,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let embedding = weights.take(name, &[model_config.vocabulary, width])?;
     let embedding_norm = norms.take(weights, "model.embeddings.norm", width)?;
     let mut blocks = Vec::new();
-    for index in layers(config, "num_hidden_layers", slice)? {
+    for index in layers(config, "num_hidden_layers", partition)? {
         let at = |name: &str| format!("model.layers.{index}.{name}");
         let mut square = |name: &str| LinearWeights::take(weights, &at(name), width, width, attention_bias);
         let query = square("attn.q_proj")?;

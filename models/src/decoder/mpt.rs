@@ -1,5 +1,6 @@
 //! MPT (`MosaicML` 2023): positions by linear biases, layer norms without offsets, no biases.
 
+use kaskade_policy::plan::Partition;
 use serde::Deserialize;
 
 use super::alibi::{alibi, mpt_slopes};
@@ -7,7 +8,6 @@ use super::config_values::{attention_heads, eos_token_ids, epsilon, layers, requ
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::{Activation, Heads};
-use crate::runtime::slice::Slice;
 
 /// The keys of `attn_config` that change the computation.
 #[derive(Deserialize, Default)]
@@ -21,7 +21,7 @@ struct Attention {
     attn_type: Option<String>,
 }
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     require(config, "no_bias", true, "layers with biases are not supported")?;
     if config.optional::<serde_json::Value>("logit_scale")?.is_some() {
@@ -64,7 +64,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let inner = model_config.intermediate_size;
     let embedding = weights.take("transformer.wte.weight", &[model_config.vocabulary, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "n_layers", slice)? {
+    for index in layers(config, "n_layers", partition)? {
         let at = |name: &str| format!("transformer.blocks.{index}.{name}");
         let fused = LinearWeights::take(weights, &at("attn.Wqkv"), width, 3 * width, false)?;
         let (query, key_value) = fused.split(width);

@@ -274,6 +274,14 @@ impl Multimodal {
         Ok(())
     }
 
+    /// Returns the configuration of its language model, without what depends on the weights.
+    ///
+    /// # Errors
+    /// As [`Multimodal::keep_text`].
+    pub(super) fn text_of(&self, config: &Config) -> Result<Config, LoadError> {
+        self.text_config(config, false)
+    }
+
     /// Returns the language model's configuration as the file states it.
     fn stated(&self, config: &Config) -> Result<Config, LoadError> {
         if self.section == Section::NestedOrFlat && given(config, KEY).is_none() {
@@ -323,7 +331,7 @@ fn given<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
 
 /// Whether a family has no encoder of its own.
 fn is_decoder(family: &Family) -> bool {
-    matches!(family.read, ReadFn::Sliced(_))
+    matches!(family.read, ReadFn::Partitioned(_))
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use kaskade_policy::plan::Partition;
 use safetensors::SafeTensors;
 use safetensors::tensor::{TensorView, serialize};
 use serde_json::json;
 
 use super::*;
 use crate::decoder::registry;
-use crate::runtime::slice::Slice;
 
 fn file(fixture: &str, name: &str) -> Vec<u8> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -157,8 +157,8 @@ fn tensors_of_encoders_are_not_counted() {
     let encoders = |name: &str| !name.contains("vision_tower") && !name.contains("multi_modal_projector");
     let alone = changed("mistral3", |_| (), |name| encoders(name).then(|| name.to_owned()));
     assert_eq!(registry::read_with_totals(alone).unwrap().1, whole);
-    let part = Slice::new(1, 2).unwrap();
-    assert!(registry::read_slice(changed("mistral3", |_| (), same), part).is_ok());
+    let part = Partition::new(1, 2).unwrap();
+    assert!(registry::read_partition(changed("mistral3", |_| (), same), part).is_ok());
 }
 
 #[test]

@@ -1,14 +1,15 @@
 //! nanochat (Karpathy 2025): Llama with norms without weights, also of the embeddings and of rotated queries and keys, which turn
 //! the other way, and squared rectified linear units without a gate.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::activation;
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormKind};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, NormWeights, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let mut model_config = ModelConfig {
         activation: activation(config, "hidden_act", "relu2")?,
@@ -37,7 +38,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         ..base
     };
     let width = model_config.width;
-    let decoder = gated::read(checkpoint, slice, model_config, &layout)?;
+    let decoder = gated::read(checkpoint, partition, model_config, &layout)?;
     Ok(Decoder {
         embedding_norm: Some(NormWeights::plain_rms(width)),
         ..decoder

@@ -1,14 +1,15 @@
 //! Nemotron 4 and Minitron (Parmar et al. 2024): layer norms whose factors are stored minus 1, squared rectified linear units,
 //! rotary positions over a part of a head.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, epsilon};
 use super::gated::{self, Layout, NormKind};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let keys = RotaryKeys {
         partial: 0.5,
@@ -26,11 +27,11 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         norm_offset: 1.0,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Jais 2 (Inception et al. 2025): the same feed-forward layer, plain layer norms, and positions over whole heads.
-pub(super) fn read_jais(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_jais(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = ModelConfig {
         epsilon: epsilon(config, "layer_norm_eps", 1e-5)?,
@@ -48,5 +49,5 @@ pub(super) fn read_jais(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Dec
         norms: NormKind::Layer,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -1,6 +1,8 @@
 //! Nemotron-H (NVIDIA 2025): every layer has one part only: a mixer of Mamba 2, an attention without positions, a feed-forward
 //! layer, or experts without gates.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{self, activation, eos_token_ids, epsilon};
 use super::deepseek;
 use super::experts::ExpertWeights;
@@ -10,7 +12,6 @@ use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
 use super::routing::Routing;
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
-use crate::runtime::slice::Slice;
 
 /// The keys of the mixer's sizes.
 const KEYS: Mamba2Keys = Mamba2Keys {
@@ -43,15 +44,15 @@ struct Layers<'a> {
     base: &'static str,
 }
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     weights.ignore(|name| name.starts_with("mtp."));
     let parts = parts(config)?;
-    if slice.of() > parts.len() {
-        return Err(LoadError::TooManySlices {
+    if partition.of as usize > parts.len() {
+        return Err(LoadError::TooManyPartitions {
             file: config.file().to_owned(),
             blocks: parts.len(),
-            of: slice.of(),
+            of: partition.of,
         });
     }
     let model_config = model_config(config, &parts)?;
@@ -70,7 +71,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         model_config,
         base,
     };
-    let range = slice.blocks(parts.len());
+    let range = partition.layers(parts.len());
     let blocks = parts.iter().enumerate();
     let blocks = blocks.skip(range.start).take(range.len());
     let blocks = blocks.map(|(index, part)| layers.take(index, *part));
@@ -82,6 +83,14 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     } = layers;
     let final_norm = NormWeights::take_rms(weights, &format!("{base}.norm_f"), width)?;
     Ok(Decoder::without_head(model_config, embedding, blocks, final_norm))
+}
+
+/// Returns the number of layers.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn layer_count(config: &Config) -> Result<usize, LoadError> {
+    Ok(parts(config)?.len())
 }
 
 /// Reads what the layers consist of: a list, or a letter each in older files.

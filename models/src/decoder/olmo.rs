@@ -3,6 +3,8 @@
 //! see a window only. `OLMoE` (Muennighoff et al. 2024) has mixtures of experts, and norms like Llama's beside those of queries
 //! and keys.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::epsilon;
 use super::experts::ExpertLayout;
 use super::gated::{self, Layout, NormKind};
@@ -10,12 +12,11 @@ use super::rotary::{RotaryKeys, rotary};
 use super::routing::Routing;
 use super::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 /// Every so many layers, one of version 3 sees everything.
 const PATTERN: usize = 4;
 
-pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_1(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = ModelConfig {
         clip: clip(config)?,
@@ -26,17 +27,17 @@ pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         norms: NormKind::Plain,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = model_config(config, RotaryKeys::default())?;
     let layout = Layout::with_biases(config)?;
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PATTERN))?;
     let of = |layer_type, scaled| RotaryKeys {
@@ -58,10 +59,10 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         local_layers,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = ExpertLayout::everywhere(config, "intermediate_size")?;
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(false);
@@ -76,11 +77,11 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Deco
         experts: Some(experts),
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// `FlexOlmo` (Shi et al. 2025): the experts of `OLMoE` with the norms of version 2.
-pub(super) fn read_flex(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_flex(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = ExpertLayout::everywhere(config, "intermediate_size")?;
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(false);
@@ -96,7 +97,7 @@ pub(super) fn read_flex(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Dec
         experts: Some(experts),
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Reads the largest magnitude of queries, keys and values.

@@ -1,14 +1,15 @@
 //! The first GPT (Radford et al. 2018): GPT-2 whose norms follow the sums.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{attention_heads, eos_token_ids, epsilon, layers};
 use super::opt::last_norm;
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::ops::Activation;
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let width = config.size("n_embd")?;
     let model_config = ModelConfig {
@@ -29,7 +30,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let embedding = weights.take(&at("tokens_embed.weight"), &[model_config.vocabulary, width])?;
     let positions = weights.take(&at("positions_embed.weight"), &[model_config.context, width])?;
     let mut blocks = Vec::new();
-    for index in layers(config, "n_layer", slice)? {
+    for index in layers(config, "n_layer", partition)? {
         let at = |name: &str| at(&format!("h.{index}.{name}"));
         let mut linear = |name: &str, inputs, outputs| {
             LinearWeights::take_input_major(weights, &at(name), inputs, outputs)
@@ -52,7 +53,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         };
         blocks.push(layer.stored_as(weights.weight_type()));
     }
-    let final_norm = last_norm(&mut blocks, slice, width);
+    let final_norm = last_norm(&mut blocks, partition, width);
     Ok(Decoder {
         positions: Some(Table::new(positions, width)),
         ..Decoder::without_head(model_config, embedding, blocks, final_norm)

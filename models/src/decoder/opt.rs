@@ -1,17 +1,18 @@
 //! OPT (Zhang et al. 2022). The norms of 350M follow the sums, and its embeddings are narrower than its layers: they are
 //! projected when they are read, and so is the head.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
 use super::head::HeadForm;
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
 /// The position table begins with two unused rows.
 const OFFSET: usize = 2;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     require(
         config,
@@ -55,17 +56,17 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
     let mut embedding = weights.take(&at("embed_tokens.weight"), &[model_config.vocabulary, narrow])?;
     let mut head = LinearWeights::default();
     if narrow != width {
-        (embedding, head) = projected(config, weights, embedding, [narrow, width], slice)?;
+        (embedding, head) = projected(config, weights, embedding, [narrow, width], partition)?;
     }
     let positions = positions(weights, &at("embed_positions.weight"), &model_config)?;
     let mut blocks = Vec::new();
-    for index in layers(config, "num_hidden_layers", slice)? {
+    for index in layers(config, "num_hidden_layers", partition)? {
         blocks.push(layer(weights, &model_config, &at(&format!("layers.{index}")))?);
     }
     let final_norm = if before {
         NormWeights::take(weights, &at("final_layer_norm"), width)?
     } else {
-        last_norm(&mut blocks, slice, width)
+        last_norm(&mut blocks, partition, width)
     };
     Ok(Decoder {
         positions: Some(positions),
@@ -125,26 +126,26 @@ pub(super) fn layer(
     Ok(layer.stored_as(weights.weight_type()))
 }
 
-/// Takes the norm of the last layer's sum, which is the final norm. Slices without the last layer keep theirs, because only the
-/// last slice has a final norm.
-pub(super) fn last_norm(blocks: &mut [LayerWeights], slice: Slice, width: usize) -> NormWeights {
-    let last = blocks.last_mut().filter(|_| slice.is_last());
+/// Takes the norm of the last layer's sum, which is the final norm. Partitions without the last layer keep theirs, because only the
+/// last partition has a final norm.
+pub(super) fn last_norm(blocks: &mut [LayerWeights], partition: Partition, width: usize) -> NormWeights {
+    let last = blocks.last_mut().filter(|_| partition.is_last());
     let norm = last.and_then(|layer| layer.feed_forward_output_norm.take());
     norm.unwrap_or_else(|| NormWeights::plain(width))
 }
 
-/// Projects embeddings of size `narrow` to the model's width, and takes a head that reads it; only the last slice has one.
+/// Projects embeddings of size `narrow` to the model's width, and takes a head that reads it; only the last partition has one.
 fn projected(
     config: &Config,
     weights: &mut Weights,
     embedding: Vec<f32>,
     [narrow, width]: [usize; 2],
-    slice: Slice,
+    partition: Partition,
 ) -> Result<(Vec<f32>, LinearWeights), LoadError> {
     let inward = LinearWeights::take(weights, "model.decoder.project_in", narrow, width, false)?;
     let outward = LinearWeights::take(weights, "model.decoder.project_out", width, narrow, false)?;
     let mut head = LinearWeights::default();
-    if slice.is_last() {
+    if partition.is_last() {
         let vocabulary = embedding.len() / narrow.max(1);
         let stored = HeadForm::TIED.take(config, weights, vocabulary, narrow)?;
         let stored = if stored.shared {

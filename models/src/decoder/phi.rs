@@ -1,14 +1,15 @@
 //! Phi-1, 1.5 and 2 (Gunasekar et al. 2023; Li et al. 2023): attention and feed-forward layer side by side behind one layer
 //! norm, biases, rotary positions over a part of a head.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, epsilon};
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormKind};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, Parallel, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let norms = config.optional("qk_layernorm")?.unwrap_or(false);
     let keys = RotaryKeys {
@@ -42,5 +43,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         final_norm: "model.final_layernorm",
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

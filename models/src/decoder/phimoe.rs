@@ -1,15 +1,16 @@
 //! Phi-3.5 `MoE` (Abdin et al. 2024): layer norms with offsets, and two experts per token, each with the probability that it has
 //! among those with almost the same score.
 
+use kaskade_policy::plan::Partition;
+
 use super::experts::{ExpertLayout, ExpertTensors};
 use super::gated::{self, Layout, NormKind};
 use super::rotary::RotaryKeys;
 use super::routing::{Routing, Scoring};
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |_| true)?;
     let experts = ExpertLayout {
@@ -40,5 +41,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         experts: Some(experts),
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -1,15 +1,16 @@
 //! Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): version 2 has biases in the projections to queries, keys and values,
 //! version 3 normalises the heads of queries and keys. Both have variants with mixtures of experts.
 
+use kaskade_policy::plan::Partition;
+
 use super::experts::{ExpertLayout, SharedExpert};
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = windows(config)?;
     let model_config = ModelConfig {
@@ -21,21 +22,21 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decode
         local_layers,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_3(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    third(checkpoint, slice, None)
+pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
+    third(checkpoint, partition, None)
 }
 
-pub(super) fn read_3_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_3_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let experts = experts(&checkpoint.config)?;
-    third(checkpoint, slice, Some(experts))
+    third(checkpoint, partition, Some(experts))
 }
 
 fn third(
     checkpoint: &mut Checkpoint,
-    slice: Slice,
+    partition: Partition,
     experts: Option<ExpertLayout>,
 ) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
@@ -55,10 +56,10 @@ fn third(
         experts,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
-pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = windows(config)?;
     let experts = with_shared_expert(config)?;
@@ -73,7 +74,7 @@ pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<De
         experts: Some(experts),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 /// Returns the experts of a model with a shared one, which has a gate.

@@ -1,6 +1,8 @@
 //! Qwen3-Next and Qwen 3.5 (Qwen 2025, 2026): gated `DeltaNets`, and attention with gates in every fourth layer; dense, or with
 //! mixtures of experts. Text only.
 
+use kaskade_policy::plan::Partition;
+
 use super::gated::{self, Extra, Layout};
 use super::qwen;
 use super::recurrent::delta_net::DeltaNet;
@@ -9,33 +11,32 @@ use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use super::{config_values, experts::ExpertLayout};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::runtime::slice::Slice;
 
 /// Every so many layers, one has an attention.
 const INTERVAL: usize = 4;
 
-pub(super) fn read_next(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_next(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = match config.optional::<usize>("num_experts")? {
         Some(0) => None,
         _ => Some(qwen::with_shared_expert(config)?),
     };
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);
-    read(checkpoint, slice, experts, normalised, true)
+    read(checkpoint, partition, experts, normalised, true)
 }
 
-pub(super) fn read_3_5(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    read(checkpoint, slice, None, true, false)
+pub(super) fn read_3_5(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
+    read(checkpoint, partition, None, true, false)
 }
 
-pub(super) fn read_3_5_moe(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read_3_5_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let experts = qwen::with_shared_expert(&checkpoint.config)?;
-    read(checkpoint, slice, Some(experts), true, false)
+    read(checkpoint, partition, Some(experts), true, false)
 }
 
 fn read(
     checkpoint: &mut Checkpoint,
-    slice: Slice,
+    partition: Partition,
     experts: Option<ExpertLayout>,
     normalised: bool,
     by_key_head: bool,
@@ -73,7 +74,7 @@ fn read(
         }),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }
 
 fn layers(config: &Config) -> Result<Vec<bool>, LoadError> {

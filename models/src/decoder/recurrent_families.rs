@@ -1,17 +1,18 @@
 //! The families of language models with recurrent layers, as entries of the list of all families.
 
+use kaskade_policy::plan::Partition;
+
 use super::families::{Family, ReadFn};
 use super::head::HeadForm;
 use super::weights::Decoder;
 use super::{bamba, falcon_h1, granite, jamba, lfm2, mamba, nemotron_h, qwen_hybrid};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
 /// A family of which transformers has no classifiers.
 const fn family(
     [generator, base_model, model_type, base]: [&'static str; 4],
     head: HeadForm,
-    read: fn(&mut Checkpoint, Slice) -> Result<Decoder, LoadError>,
+    read: fn(&mut Checkpoint, Partition) -> Result<Decoder, LoadError>,
 ) -> Family {
     Family {
         generator: Some(generator),
@@ -21,7 +22,7 @@ const fn family(
         model_type,
         base,
         head,
-        read: ReadFn::Sliced(read),
+        read: ReadFn::Partitioned(read),
     }
 }
 

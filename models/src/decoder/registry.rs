@@ -1,12 +1,15 @@
 //! The registry of language models: it finds a checkpoint's family by the names in `config.json`, and reads it.
 
+use kaskade_policy::plan::Partition;
+
+use super::config_values::first_size;
 use super::families::{FAMILIES, Family, ReadFn};
-use super::gemma;
 use super::multimodal::{self, Multimodal};
 use super::weights::{Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, TokenLayers};
+use super::{gemma, gemma4, nemotron_h};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
+use crate::runtime::partitioning::Partitioning;
 
 /// What a checkpoint of a language model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,25 +100,52 @@ pub fn read_decoder(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
 /// As [`read_decoder`].
 pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, WeightTotals), LoadError> {
     let found = generator(&checkpoint)?;
-    let decoder = read_layers(&mut checkpoint, found, Slice::WHOLE)?;
+    let decoder = read_layers(&mut checkpoint, found, Partition::WHOLE)?;
     let totals = checkpoint.weights.finish(&[])?;
     // A head that shares the embedding is a copy.
     let bytes = bytes(&decoder);
     Ok((decoder, WeightTotals { bytes, ..totals }))
 }
 
-/// Reads the layers of a slice only; embeddings belong to the first slice, norm and head to the last.
+/// Reads the layers of a partition only; embeddings belong to the first partition, norm and head to the last.
 ///
 /// # Errors
-/// As [`read_decoder`]; [`LoadError::NotSliced`] and [`LoadError::TooManySlices`].
-pub(crate) fn read_slice(
+/// As [`read_decoder`]; [`LoadError::NotPartitioned`] and [`LoadError::TooManyPartitions`].
+pub(crate) fn read_partition(
     mut checkpoint: Checkpoint,
-    slice: Slice,
+    partition: Partition,
 ) -> Result<(Decoder, WeightTotals), LoadError> {
     let found = generator(&checkpoint)?;
-    let decoder = read_layers(&mut checkpoint, found, slice)?;
+    let decoder = read_layers(&mut checkpoint, found, partition)?;
     let totals = totals(&decoder);
     Ok((decoder, totals))
+}
+
+/// Keys of the number of layers, of the width and of the longest sequence, whose names differ between families.
+const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
+const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
+const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"];
+
+/// Returns how a language model can be split; `None` if it is loaded as a whole only.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(crate) fn partitioning(config: &Config, found: Found) -> Result<Option<Partitioning>, LoadError> {
+    if matches!(found.family.read, ReadFn::Whole(_)) {
+        return Ok(None);
+    }
+    let text = found.multimodal.map(|multimodal| multimodal.text_of(config));
+    let config = &text.unwrap_or_else(|| Ok(config.clone()))?;
+    let layers = match found.family.model_type {
+        "gemma4_text" if !gemma4::splits(config)? => return Ok(None),
+        "nemotron_h" => nemotron_h::layer_count(config)?,
+        _ => first_size(config, &LAYERS)?.map_or_else(|| config.size(LAYERS[0]), Ok)?,
+    };
+    Ok(Some(Partitioning {
+        layers,
+        width: first_size(config, &WIDTH)?.map_or_else(|| config.size(WIDTH[0]), Ok)?,
+        tokens: first_size(config, &CONTEXT)?,
+    }))
 }
 
 /// Counts the weights that a decoder holds.
@@ -177,11 +207,11 @@ fn bytes(decoder: &Decoder) -> u64 {
     bytes as u64
 }
 
-/// Reads the layers of a slice. The first slice keeps the embeddings; the last one of a model that generates has the head.
+/// Reads the layers of a partition. The first partition keeps the embeddings; the last one of a model that generates has the head.
 pub(crate) fn read_layers(
     checkpoint: &mut Checkpoint,
     found: Found,
-    slice: Slice,
+    partition: Partition,
 ) -> Result<Decoder, LoadError> {
     let family = found.family;
     checkpoint.weights.expect_base(family.base);
@@ -189,15 +219,15 @@ pub(crate) fn read_layers(
         multimodal.keep_text(checkpoint, family)?;
     }
     let mut decoder = match family.read {
-        ReadFn::Sliced(read) => {
-            let mut decoder = read(checkpoint, slice)?;
+        ReadFn::Partitioned(read) => {
+            let mut decoder = read(checkpoint, partition)?;
             let projects = decoder.head.outputs > 0;
             if projects && found.task != DecoderTask::Generation {
                 let reason =
                     "classifiers and embeddings of models with projected embeddings are not supported";
                 return Err(checkpoint.config.invalid_value("word_embed_proj_dim", reason));
             }
-            if slice.is_last() && found.task == DecoderTask::Generation && !projects {
+            if partition.is_last() && found.task == DecoderTask::Generation && !projects {
                 let (config, width) = (&checkpoint.config, decoder.model_config.width);
                 let vocabulary = decoder.embedding.elements() / width.max(1);
                 decoder.head = family
@@ -207,15 +237,15 @@ pub(crate) fn read_layers(
             }
             decoder
         }
-        ReadFn::Whole(read) if slice == Slice::WHOLE => read(checkpoint)?,
+        ReadFn::Whole(read) if partition == Partition::WHOLE => read(checkpoint)?,
         ReadFn::Whole(_) => {
-            return Err(LoadError::NotSliced {
+            return Err(LoadError::NotPartitioned {
                 architecture: found.name(),
-                of: slice.of(),
+                of: partition.of,
             });
         }
     };
-    if !slice.is_first() {
+    if !partition.is_first() {
         if decoder.head.shared {
             let mut copy = LinearWeights::tied(decoder.embedding.values(), decoder.model_config.width);
             copy.bias = std::mem::take(&mut decoder.head.bias);

@@ -1,12 +1,13 @@
 //! Seed-OSS (`ByteDance` 2025): Llama with biases of queries, keys and values.
 
+use kaskade_policy::plan::Partition;
+
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::Decoder;
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = gated::model_config(config, RotaryKeys::LLAMA)?;
     let layout = Layout {
@@ -15,5 +16,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         feed_forward_bias: config.optional("mlp_bias")?.unwrap_or(false),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -1,13 +1,14 @@
 //! `SmolLM3` (Hugging Face 2025): Llama of which every fourth layer has no positions.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::require;
 use super::gated::{self, Layout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, LocalAttention, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let window = "layers that see a window only are not supported";
     require(config, "use_sliding_window", false, window)?;
@@ -28,5 +29,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         local_layers: gated::rotated_layers(config)?,
         ..Layout::with_biases(config)?
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -1,13 +1,14 @@
 //! `StableLM` (Bellagente et al. 2024): layer norms with offsets, rotary positions over a part of a head.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::epsilon;
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormKind};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, Parallel, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let norms = config.optional("qk_layernorm")?.unwrap_or(false);
     let keys = RotaryKeys {
@@ -38,5 +39,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         norms: NormKind::Layer,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

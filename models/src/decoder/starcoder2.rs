@@ -1,13 +1,14 @@
 //! `StarCoder2` (Lozhkov et al. 2024): layer norms with offsets, biases, a feed-forward layer without a gate.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::{activation, epsilon};
 use super::gated::{self, Layout, NormKind};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let (local, local_layers) = gated::windows(config, |_| true)?;
     let model_config = ModelConfig {
@@ -28,5 +29,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         local_layers,
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

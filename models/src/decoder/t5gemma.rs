@@ -1,12 +1,13 @@
 //! `T5Gemma` (Zhang et al. 2025): an encoder and a decoder that are Gemma 2; the decoder also attends to the encoder's output.
 
+use kaskade_policy::plan::Partition;
+
 use super::config_values::start_token;
 use super::gated::{self, Layout, NormNames};
 use super::gemma;
 use super::head::HeadForm;
 use super::weights::{CrossWeights, Decoder, Encoder, LinearWeights, ModelConfig, NormWeights, TokenInputs};
 use crate::checkpoint::{Checkpoint, LoadError, Weights};
-use crate::runtime::slice::Slice;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     let outer = checkpoint.config.clone();
@@ -61,7 +62,7 @@ fn side(
         },
         ..layout
     };
-    gated::read(checkpoint, Slice::WHOLE, model_config, &layout)
+    gated::read(checkpoint, Partition::WHOLE, model_config, &layout)
 }
 
 fn cross_attention(

@@ -1,17 +1,18 @@
 //! XGLM (Lin et al. 2022): the layers of OPT, scaled embeddings and sinusoidal positions.
 
+use kaskade_policy::plan::Partition;
+
 use super::bart::by_halves;
 use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
 use super::opt;
 use super::weights::{Decoder, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::precision::Table;
-use crate::runtime::slice::Slice;
 
 /// Rows of the position table before that of the first token.
 const OFFSET: usize = 2;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let crosses = "attention to an encoder is not supported";
     require(config, "add_cross_attention", false, crosses)?;
@@ -43,7 +44,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         row.fill(0.0);
     }
     let embedding = weights.take("model.embed_tokens.weight", &[model_config.vocabulary, width])?;
-    let blocks = layers(config, "num_layers", slice)?
+    let blocks = layers(config, "num_layers", partition)?
         .map(|index| opt::layer(weights, &model_config, &format!("model.layers.{index}")))
         .collect::<Result<_, _>>()?;
     let final_norm = NormWeights::take(weights, "model.layer_norm", width)?;

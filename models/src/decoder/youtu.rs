@@ -1,12 +1,13 @@
 //! Youtu-LLM (Tencent 2025): the attention of `DeepSeek` V3 with dense feed-forward layers.
 
+use kaskade_policy::plan::Partition;
+
 use super::deepseek;
 use super::gated::{self, Layout};
 use super::weights::Decoder;
 use crate::checkpoint::{Checkpoint, LoadError};
-use crate::runtime::slice::Slice;
 
-pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
+pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let latent = deepseek::latent_layout(config, config.size("v_head_dim")?)?;
     let adjacent = config.optional("rope_interleave")?.unwrap_or(true);
@@ -16,5 +17,5 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
         latent: Some(latent),
         ..Layout::default()
     };
-    gated::read(checkpoint, slice, model_config, &layout)
+    gated::read(checkpoint, partition, model_config, &layout)
 }

@@ -11,7 +11,7 @@ use crate::checkpoint::Checkpoint;
 use crate::ops::Ops;
 
 /// At least one per architecture; several where it has variants.
-pub(super) const DECODERS: &[&str] = &[
+pub(crate) const DECODERS: &[&str] = &[
     "gpt2",
     "opt",
     "llama",
@@ -149,7 +149,7 @@ struct Expected {
     cases: Vec<Case>,
 }
 
-pub(super) fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("fixtures")
         .join(name)

@@ -1,12 +1,13 @@
 //! GGUF files against transformers with the weights that their blocks stand for: `models/fixtures/make_gguf_fixtures.py`.
 
+use kaskade_policy::plan::Partition;
+
 use super::fixtures;
 use super::tests::{generate, resident};
 use crate::checkpoint::Checkpoint;
 use crate::decoder::registry;
 use crate::decoder::weights::Decoder;
 use crate::precision::WeightType;
-use crate::runtime::slice::Slice;
 
 /// One per architecture; several where it has variants.
 const FILES: [&str; 24] = [
@@ -131,11 +132,11 @@ fn a_gguf_file_has_a_tokenizer_and_a_chat_template() {
 }
 
 #[test]
-fn slices_of_gguf_files_have_their_layers() {
+fn partitions_of_gguf_files_have_their_layers() {
     for (name, layers) in [("llama", 1), ("llama-parts", 1), ("gemma3", 3)] {
         for index in 0..2 {
-            let slice = Slice::new(index, 2).unwrap();
-            let (part, _) = registry::read_slice(checkpoint(name), slice).unwrap();
+            let partition = Partition::new(index, 2).unwrap();
+            let (part, _) = registry::read_partition(checkpoint(name), partition).unwrap();
             assert_eq!(part.layers.len(), layers, "{name}");
         }
     }

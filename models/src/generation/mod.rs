@@ -27,7 +27,7 @@
 //! | `detokenizer` | tokens as text |
 //! | `output_head` | the projection to logits, which may hold the embedding |
 //! | `token_layers` | what tokens bring for each layer |
-//! | `slice` | a slice of a decoder's layers, for models over several workers |
+//! | `partition` | a partition of a decoder's layers, for models over several workers |
 
 mod answers;
 mod beam_options;
@@ -45,7 +45,7 @@ mod engine;
 mod error;
 mod experts;
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 mod forward_pass;
 pub(crate) mod grammar;
 mod host_layer;
@@ -55,6 +55,7 @@ mod linear_shape;
 mod link;
 mod memory_plan;
 mod output_head;
+pub(crate) mod partition;
 mod penalties;
 mod prompt_logprobs;
 mod recurrent;
@@ -63,7 +64,6 @@ pub(crate) mod sampling;
 mod sampling_options;
 mod self_attention;
 mod sequence;
-pub(crate) mod slice;
 mod step;
 mod token_layers;
 mod token_rules;

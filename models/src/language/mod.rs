@@ -3,12 +3,12 @@
 mod answer;
 mod inputs;
 mod partial_answer;
+mod partition;
 mod prompt;
 mod prompt_outputs;
 pub mod request;
 pub mod response_format;
 mod settings;
-mod slice;
 pub mod tools;
 
 use std::collections::BTreeMap;
@@ -23,11 +23,11 @@ use crate::generation::{Engine, EngineError, Event, Sampling, SamplingOptions};
 use crate::ops::Ops;
 use crate::runtime::model::{Continuous, Progress, Reader};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 use answer::{AnswerScanner, Parts};
 pub use answer::{REASONING, REASONING_TOKENS};
 use inputs::bad_input;
+use kaskade_policy::plan::Partition;
 use partial_answer::PartialAnswer;
 use prompt::Prompts;
 use request::PROMPT_LOGPROBS;
@@ -62,7 +62,7 @@ pub struct LanguageModel<M: Ops> {
     next_of_batch: u64,
 }
 
-/// Loads a language model, or a slice of its layers, onto a device. Returns its weight totals too.
+/// Loads a language model, or a partition of its layers, onto a device. Returns its weight totals too.
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] if the device has too
@@ -70,11 +70,11 @@ pub struct LanguageModel<M: Ops> {
 pub(crate) fn load(
     checkpoint: Checkpoint,
     device: &Device,
-    part: Slice,
+    part: Partition,
     generation: &Generation,
 ) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
-    if part != Slice::WHOLE {
-        return slice::load(checkpoint, device, part);
+    if part != Partition::WHOLE {
+        return partition::load(checkpoint, device, part);
     }
     with_ops!(device, ops => {
         let (model, totals) = LanguageModel::new(ops, checkpoint, generation)?;

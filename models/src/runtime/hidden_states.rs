@@ -1,4 +1,4 @@
-//! Hidden states between the slices of a model: `hidden_states` FP32 `[sequence, width]`, and `attention_mask` INT64
+//! Hidden states between the partitions of a model: `hidden_states` FP32 `[sequence, width]`, and `attention_mask` INT64
 //! `[sequence]` if sequences differ in length.
 
 use super::batch::BatchResults;
@@ -12,7 +12,7 @@ pub(crate) const ATTENTION_MASK: &str = "attention_mask";
 /// Name of the tensor of segments.
 pub(crate) const TOKEN_TYPE_IDS: &str = "token_type_ids";
 
-/// The signature of every slice but the first.
+/// The signature of every partition but the first.
 pub(crate) fn signature(sequence: Extent, width: usize, masked: bool) -> Signature {
     let states = InputSpec::required(
         HIDDEN_STATES,
@@ -31,7 +31,7 @@ pub(crate) fn values(inputs: &[tensor::Tensor]) -> Result<Vec<f32>, ModelError> 
     Ok(found.map(tensor::Tensor::to_f32).transpose()?.unwrap_or_default())
 }
 
-/// Adds to the outputs of each request the inputs that the next slice also gets.
+/// Adds to the outputs of each request the inputs that the next partition also gets.
 pub(crate) fn with_inputs<'a>(
     outputs: BatchResults,
     inputs: impl Iterator<Item = &'a [tensor::Tensor]>,
@@ -45,7 +45,7 @@ pub(crate) fn with_inputs<'a>(
     added.collect()
 }
 
-/// Builds the outputs of every slice but the last: the states of each sequence, which follow each other in `states`,
+/// Builds the outputs of every partition but the last: the states of each sequence, which follow each other in `states`,
 /// and its `mask` if there is one.
 pub(crate) fn outputs(
     states: &[f32],

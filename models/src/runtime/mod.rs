@@ -1,5 +1,5 @@
 //! What every model is served with: tensors, the `Model` trait, batches, the executor thread, limits on processor time,
-//! slices of models.
+//! hidden states between partitions.
 
 pub(crate) mod batch;
 pub(crate) mod core_share;
@@ -10,8 +10,8 @@ pub(crate) mod extent;
 pub(crate) mod hidden_states;
 pub(crate) mod loaded;
 pub(crate) mod model;
+pub(crate) mod partitioning;
 pub(crate) mod sample_request;
-pub(crate) mod slice;
 pub(crate) mod tensor;
 pub(crate) mod usage;
 pub(crate) mod warm_up;

@@ -6,8 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use kaskade_models::{
-    Datatype, Device, DeviceChoice, Inputs, LoadError, LoadOptions, Loaded, ModelError, Slice, Tensor, load,
-    load_onnx,
+    Datatype, Device, DeviceChoice, Inputs, LoadError, LoadOptions, Loaded, ModelError, Partition, Tensor,
+    load, load_onnx,
 };
 use kaskade_testkit::{ROOT, onnx_python};
 
@@ -338,12 +338,12 @@ fn files_that_are_no_models_are_refused() {
         assert!(matches!(error, LoadError::BadOnnx { .. }), "{error}");
     }
     let half = LoadOptions {
-        slice: Slice::new(0, 2).unwrap(),
+        partition: Partition::new(0, 2).unwrap(),
         ..LoadOptions::default()
     };
     assert!(matches!(
         refused(&half, DeviceChoice::Cpu),
-        LoadError::NotSliced { .. }
+        LoadError::NotPartitioned { .. }
     ));
     // The CPU's library has no CUDA provider: the model is not run on the CPU instead.
     exported(folder.path(), "sentiment-pico", &[]);

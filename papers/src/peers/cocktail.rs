@@ -262,20 +262,17 @@ fn bare(
 }
 
 fn gear(models: &Models, ensemble: &Ensemble, autoscale: &Autoscale) -> Gear {
-    let stage = |model: &usize| Stage {
-        score: None,
-        name: models.name(*model).to_owned(),
-        task: None,
-        variant: models.name(*model).to_owned(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit: Exit::Reply,
-        batching: Batching {
-            min_queue: autoscale.min_queue.clamp(1, models.max_batch(*model)),
-            max_batch: models.max_batch(*model),
-            ..Batching::default()
-        },
+    let stage = |model: &usize| {
+        Stage::new(
+            models.name(*model),
+            models.name(*model),
+            Exit::Reply,
+            Batching {
+                min_queue: autoscale.min_queue.clamp(1, models.max_batch(*model)),
+                max_batch: models.max_batch(*model),
+                ..Batching::default()
+            },
+        )
     };
     let mut edges = ensemble
         .variants

@@ -11,7 +11,7 @@
 //! - `w`: active memory of the batch, likewise (eq. 3: at most the device's in sum);
 //! - `T`: time to move what goes from instance to instance, by the channel between their devices (eq. 2: as little as can be).
 //!
-//! Partitions are chained instances without a router between: each copy's slices send to each other and to no other copy's. Traffic
+//! Partitions are chained instances without a router between: each copy's partitions send to each other and to no other copy's. Traffic
 //! between models is shared evenly by the copies on either side. `(R_i S_i)` is proportional to `rho_i l_i`, rounded to whole
 //! copies; every such combination that carries the load and fits is examined, unless there are too many, which the outcome states
 //! ([`Proof`]).

@@ -140,7 +140,7 @@ pub enum Problem {
     #[error(
         "replica `{replica}` holds {actual}, and the stage {expected}; list the replicas of the stage's own partition"
     )]
-    WrongSlice {
+    WrongPartition {
         /// The replica.
         replica: String,
         /// What it holds.

@@ -220,16 +220,13 @@ fn plan(regime: &Regime) -> Plan {
             bands: bands.collect(),
         }
     };
-    let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| Stage {
-        score: None,
-        name: (*name).to_owned(),
-        task: None,
-        variant: (*name).to_owned(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit: VARIANTS.get(place + 1).map_or(Exit::Reply, exit),
-        batching: batching(place),
+    let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| {
+        Stage::new(
+            *name,
+            *name,
+            VARIANTS.get(place + 1).map_or(Exit::Reply, exit),
+            batching(place),
+        )
     };
     let replicas = (0..regime.devices).flat_map(|device| {
         VARIANTS.iter().map(move |(name, _, _)| Replica {

@@ -101,7 +101,7 @@ pub(super) enum CompiledExit {
 #[derive(Debug, Clone)]
 pub(super) struct CompiledEdge {
     pub(super) stage: u16,
-    /// The variant of that stage and its slice, whose living replicas are the queue group.
+    /// The variant of that stage and its partition, whose living replicas are the queue group.
     pub(super) kind: u32,
     pub(super) shares: Vec<(u32, f64)>,
     pub(super) backup: Vec<u32>,

@@ -11,12 +11,12 @@ use kaskade_policy::routing::{Destination, EdgeCache};
 #[derive(Debug)]
 struct EdgeNow {
     living: EdgeCache<u32>,
-    /// The stage it names, and that stage's variant and slice.
+    /// The stage it names, and that stage's variant and partition.
     stage: u16,
     kind: u32,
 }
 
-/// The replicas of a variant and slice that are registered at the broker.
+/// The replicas of a variant and partition that are registered at the broker.
 #[derive(Debug, Clone, Default)]
 struct Group {
     replicas: Vec<u32>,
@@ -31,7 +31,7 @@ pub(super) struct Epoch {
     /// Requests that have a place and were admitted under it.
     flights: u32,
     edges: Vec<EdgeNow>,
-    /// By variant and slice.
+    /// By variant and partition.
     groups: Vec<Group>,
     /// The workers with a registered replica.
     workers: Vec<u32>,

@@ -118,14 +118,14 @@ impl<'a> Stages<'a> {
             .map_or(0, |(_, stage)| self.names.variant(&stage.variant))
     }
 
-    /// The number of the variant and slice of the stage that an edge names.
+    /// The number of the variant and partition of the stage that an edge names.
     pub(super) fn kind_of(&self, edge: &Edge) -> u32 {
         let Some((_, stage)) = self.stage(&edge.stage) else {
             return 0;
         };
         let kind = (
             self.names.variant(&stage.variant),
-            run_tables::slice(stage.partition),
+            run_tables::partition_key(stage.partition),
         );
         self.names.world.kinds.find(&kind).unwrap_or_default()
     }

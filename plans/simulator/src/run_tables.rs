@@ -20,22 +20,22 @@ pub(super) struct World {
     pub(super) tasks: Numbered<String>,
     pub(super) replicas: Vec<KnownReplica>,
     pub(super) run_times: Vec<RunTimes>,
-    /// Variants with the slice of them that a replica may hold: what a queue group has in common.
+    /// Variants with the partition of them that a replica may hold: what a queue group has in common.
     pub(super) kinds: Numbered<(u32, PartitionKey)>,
     numbers: BTreeMap<ReplicaKey, u32>,
     /// By variant and number of partitions, the place in [`World::run_times`].
     timed: BTreeMap<(u32, u32), u32>,
 }
 
-/// Index and number of slices; absent for the whole model.
+/// Index and number of partitions; absent for the whole model.
 pub(super) type PartitionKey = Option<(u32, u32)>;
 
 /// A partition as a key.
-pub(super) fn slice(partition: Option<Partition>) -> PartitionKey {
+pub(super) fn partition_key(partition: Option<Partition>) -> PartitionKey {
     partition.map(|Partition { index, of }| (index, of))
 }
 
-/// Id, variant, device and slice.
+/// Id, variant, device and partition.
 type ReplicaKey = (String, u32, u32, PartitionKey);
 
 /// A replica of any plan.
@@ -46,7 +46,7 @@ pub(super) struct KnownReplica {
     pub(super) device: u32,
     /// The process that runs it.
     pub(super) worker: u32,
-    /// The number of its variant and slice.
+    /// The number of its variant and partition.
     pub(super) kind: u32,
     /// Its place in [`World::run_times`].
     pub(super) run_times: u32,
@@ -109,9 +109,9 @@ impl World {
                 .devices
                 .number(&(replica.worker.clone(), replica.device.clone()));
             let worker = self.workers.number(&replica.worker);
-            let slice = slice(replica.partition);
-            let kind = self.kinds.number(&(variant, slice));
-            let key = (replica.id.clone(), variant, device, slice);
+            let partition = partition_key(replica.partition);
+            let kind = self.kinds.number(&(variant, partition));
+            let key = (replica.id.clone(), variant, device, partition);
             let run_times = self.run_times(plan, replica, variant, profile, config)?;
             let replicas = &mut self.replicas;
             placed.push(*self.numbers.entry(key).or_insert_with(|| {
@@ -148,7 +148,7 @@ impl World {
         profile: &Profile,
         config: &SimConfig,
     ) -> Result<u32, SimError> {
-        let parts = replica.partition.map_or(1, |slice| slice.of.max(1));
+        let parts = replica.partition.map_or(1, |partition| partition.of.max(1));
         if let Some(known) = self.timed.get(&(variant, parts)) {
             return Ok(*known);
         }

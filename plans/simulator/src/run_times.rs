@@ -30,7 +30,7 @@ pub(super) struct Cost {
 }
 
 impl RunTimes {
-    /// Of batches up to `largest`. A partition takes its part of the whole model's time: slices are cut to be even.
+    /// Of batches up to `largest`. A partition takes its part of the whole model's time: partitions are cut to be even.
     pub(super) fn new(
         profiled: &VariantProfile,
         parts: u32,

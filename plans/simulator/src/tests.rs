@@ -80,17 +80,7 @@ pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
 }
 
 pub(super) fn stage(name: &str, exit: Exit, batching: Batching) -> Stage {
-    Stage {
-        score: None,
-        name: name.into(),
-        task: None,
-        variant: name.into(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit,
-        batching,
-    }
+    Stage::new(name, name, exit, batching)
 }
 
 /// Confidences below one half go on.

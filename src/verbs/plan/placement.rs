@@ -12,7 +12,7 @@ use kaskade_app::charts::deployment;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::{Size, Span};
 use kaskade_app::load::trace_args::positive;
-use kaskade_app::planning::placement::{picture, slices, text};
+use kaskade_app::planning::placement::{partitions, picture, text};
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
@@ -342,7 +342,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
         for variant in &app.variants {
             // Only checkpoints can be split by layers.
             let Some(dir) = &variant.dir else { continue };
-            let shape = slices::of(dir)?;
+            let shape = partitions::of(app.task, dir)?;
             options.layers.insert(variant.name.to_string(), shape.layers);
             options
                 .hidden_bytes

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
-use kaskade::models::Slice;
+use kaskade::models::Partition;
 use kaskade_app::config::App;
 use kaskade_app::family::Family;
 use kaskade_app::measure::memory::{self, MeasuredMemory};
@@ -32,20 +32,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZES", value_delimiter = ',', default_value = "1,8,64",
           value_parser = clap::value_parser!(u32).range(1..=4_096))]
     batches: Vec<u32>,
-    /// Measure one slice in this process: its index, from 0, and the number of slices.
-    #[arg(long, value_name = "INDEX/OF", hide = true, requires = "variant", value_parser = slice)]
-    slice: Option<Slice>,
+    /// Measure one partition in this process: its index, from 0, and the number of partitions.
+    #[arg(long, value_name = "INDEX/OF", hide = true, requires = "variant", value_parser = partition)]
+    partition: Option<Partition>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-fn slice(text: &str) -> Result<Slice, String> {
+fn partition(text: &str) -> Result<Partition, String> {
     let numbers = text
         .split_once('/')
         .and_then(|(index, of)| Some((index.parse().ok()?, of.parse().ok()?)));
     let (index, of) = numbers.ok_or("expected INDEX/OF, such as 0/2")?;
-    Slice::new(index, of).map_err(|error| error.to_string())
+    Partition::new(index, of).map_err(|error| error.to_string())
 }
 
 /// Measures and prints.
@@ -68,16 +68,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             names.collect::<Vec<_>>().join(", ")
         );
     }
-    if let (Some(slice), [member]) = (args.slice, members.as_slice()) {
-        return output::print_json(&memory::here(member, slice, &batches)?);
+    if let (Some(partition), [member]) = (args.partition, members.as_slice()) {
+        return output::print_json(&memory::here(member, partition, &batches)?);
     }
-    let of = usize::try_from(args.partitions).context("too many partitions")?;
-    let mut progress = Progress::begin("memory".to_owned(), (members.len() * of) as u64, args.json);
+    let of = args.partitions;
+    let mut progress = Progress::begin(
+        "memory".to_owned(),
+        (members.len() as u64) * u64::from(of),
+        args.json,
+    );
     let mut weighed = Vec::new();
     for member in members {
         for index in 0..of {
-            let slice = Slice::new(index, of)?;
-            weighed.push(in_subprocess(&args.app, &member.name, slice, &batches)?);
+            let partition = Partition::new(index, of)?;
+            weighed.push(in_subprocess(&args.app, &member.name, partition, &batches)?);
             progress.advance(1);
         }
     }
@@ -96,7 +100,7 @@ fn as_text(weighed: &[MeasuredMemory], batches: &[u32]) -> String {
             .map(|measured| units::bytes(measured.bytes));
         [
             weighed.variant.clone(),
-            format!("{} of {}", weighed.slice + 1, weighed.of),
+            format!("{} of {}", weighed.partition + 1, weighed.of),
             units::count(weighed.parameters),
             units::bytes(weighed.loaded_bytes),
             by_batch.collect::<Vec<_>>().join(", "),
@@ -107,7 +111,7 @@ fn as_text(weighed: &[MeasuredMemory], batches: &[u32]) -> String {
     table(
         [
             ("variant", Align::Left),
-            ("slice", Align::Left),
+            ("partition", Align::Left),
             ("weights", Align::Right),
             ("loaded", Align::Right),
             (running.as_str(), Align::Right),
@@ -116,14 +120,14 @@ fn as_text(weighed: &[MeasuredMemory], batches: &[u32]) -> String {
     )
 }
 
-/// Measures one slice of a variant in a process of its own.
+/// Measures one partition of a variant in a process of its own.
 ///
 /// # Errors
 /// When the process does not start, or with its message when it fails.
 pub(crate) fn in_subprocess(
     app: &Path,
     variant: &str,
-    slice: Slice,
+    partition: Partition,
     batches: &[u32],
 ) -> anyhow::Result<MeasuredMemory> {
     let batches: Vec<String> = batches.iter().map(u32::to_string).collect();
@@ -133,7 +137,7 @@ pub(crate) fn in_subprocess(
         .arg("--app")
         .arg(app)
         .args(["--variant", variant, "--json", "--batches", &batches.join(",")])
-        .args(["--slice", &format!("{}/{}", slice.index(), slice.of())])
+        .args(["--partition", &format!("{}/{}", partition.index, partition.of)])
         .output()
         .context("the process that measures memory cannot be started")?;
     ensure!(

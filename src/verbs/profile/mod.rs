@@ -6,7 +6,7 @@ mod memory;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade::models::Slice;
+use kaskade::models::Partition;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::measure::judge::JudgeProgram;
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return show(args, &pipeline, &text::pipeline(&pipeline));
     }
     let profile = profiler.run_with_memory(|member, batches| {
-        memory::in_subprocess(file, &member.name, Slice::WHOLE, batches)
+        memory::in_subprocess(file, &member.name, Partition::WHOLE, batches)
     })?;
     report::write_file(&args.out, &profile.to_json()?)?;
     show(args, &profile, &text::profile(&profile))

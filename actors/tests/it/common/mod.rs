@@ -80,20 +80,17 @@ pub(crate) fn cascade(app: &str) -> Plan {
         from,
         to: to.map_or(Target::Reply, |stage| Target::Stage(Edge::to(stage))),
     };
-    let stage = |name: &str, exit: Exit| Stage {
-        score: None,
-        name: name.into(),
-        task: None,
-        variant: name.into(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit,
-        batching: Batching {
-            min_queue: 1,
-            max_batch: 8,
-            max_wait_us: 1_000,
-        },
+    let stage = |name: &str, exit: Exit| {
+        Stage::new(
+            name,
+            name,
+            exit,
+            Batching {
+                min_queue: 1,
+                max_batch: 8,
+                max_wait_us: 1_000,
+            },
+        )
     };
     let names = ["small", "medium", "large"];
     Plan {

@@ -23,6 +23,7 @@ mod tokens;
 
 use std::path::Path;
 
+use kaskade_policy::plan::Partition;
 use labels::Labels;
 use model::OnnxModel;
 use session::{Dimension, Graph};
@@ -31,7 +32,6 @@ use super::registry::LoadOptions;
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
 use crate::device::DeviceChoice;
 use crate::runtime::loaded::{Loaded, ModelInfo, Task};
-use crate::runtime::slice::Slice;
 
 /// The architecture that the description of an ONNX model names.
 const ARCHITECTURE: &str = "onnx";
@@ -41,12 +41,12 @@ const ARCHITECTURE: &str = "onnx";
 ///
 /// # Errors
 /// [`LoadError::NoOnnxRuntime`] if the library cannot be loaded, with how to get it; [`LoadError::BadOnnx`] for a file
-/// that it refuses; [`LoadError::NotSliced`] for a part of a model.
+/// that it refuses; [`LoadError::NotPartitioned`] for a part of a model.
 pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Result<Loaded, LoadError> {
-    if options.slice != Slice::WHOLE {
-        return Err(LoadError::NotSliced {
+    if options.partition != Partition::WHOLE {
+        return Err(LoadError::NotPartitioned {
             architecture: ARCHITECTURE,
-            of: options.slice.of(),
+            of: options.partition.of,
         });
     }
     let contents = file::contents(path)?;

@@ -73,14 +73,7 @@ fn wiring(
         .collect();
     let stage = |(place, (name, bands)): (usize, (&&str, &Vec<thresholds::Band>))| Stage {
         score: scores.get(place).cloned().flatten(),
-        name: (*name).to_owned(),
-        task: None,
-        variant: (*name).to_owned(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit: exit(bands, &names),
-        batching: options.batching,
+        ..Stage::new(*name, *name, exit(bands, &names), options.batching)
     };
     Wiring {
         entry: Edge::to(names.first().copied().unwrap_or_default()),

@@ -116,19 +116,16 @@ impl Parts<'_> {
             .iter()
             .map(|model| self.edge(*model, groups, balance))
             .collect();
-        let stage = |(place, model): (usize, &usize)| Stage {
-            score: None,
-            name: self.models.name(*model).to_owned(),
-            task: None,
-            variant: self.models.name(*model).to_owned(),
-            partition: None,
-            budget_us: None,
-            profiled: None,
-            exit: match (cascade.thresholds.get(place), edges.get(place + 1)) {
-                (Some(threshold), Some(next)) => exit(*threshold, next),
-                _ => Exit::Reply,
-            },
-            batching: batching(place),
+        let stage = |(place, model): (usize, &usize)| {
+            Stage::new(
+                self.models.name(*model),
+                self.models.name(*model),
+                match (cascade.thresholds.get(place), edges.get(place + 1)) {
+                    (Some(threshold), Some(next)) => exit(*threshold, next),
+                    _ => Exit::Reply,
+                },
+                batching(place),
+            )
         };
         Wiring {
             entry: edges.first().cloned().unwrap_or_else(|| Edge::to("")),

@@ -35,21 +35,16 @@ fn alone(variant: &str) -> Plan {
             wiring: Wiring {
                 entry: Edge::to(variant),
                 ensemble: vec![],
-                stages: vec![Stage {
-                    score: None,
-                    name: variant.into(),
-                    task: None,
-                    variant: variant.into(),
-                    partition: None,
-                    budget_us: None,
-                    profiled: None,
-                    exit: Exit::Reply,
-                    batching: Batching {
+                stages: vec![Stage::new(
+                    variant,
+                    variant,
+                    Exit::Reply,
+                    Batching {
                         min_queue: 1,
                         max_batch: 1,
                         max_wait_us: 0,
                     },
-                }],
+                )],
             },
         }],
     }

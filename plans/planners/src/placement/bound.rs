@@ -45,15 +45,15 @@ pub(super) fn nearest(kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs])
 
 /// What goes from partition to partition of a model's copies: a chain that is longer than a device holds is cut.
 fn chain(cluster: &Cluster, kinds: &[InstanceClass], first: &InstanceClass, chains: &[Costs]) -> f64 {
-    let slices = kinds.iter().filter(|kind| kind.model == first.model).count() as f64;
-    let Some(costs) = chains.get(first.model).filter(|_| slices > 1.0) else {
+    let partitions = kinds.iter().filter(|kind| kind.model == first.model).count() as f64;
+    let Some(costs) = chains.get(first.model).filter(|_| partitions > 1.0) else {
         return 0.0;
     };
     let held = holds(cluster.largest_memory(), first.memory).min(holds(cluster.most_work(), first.work));
-    let cuts = (slices / held.max(1.0)).ceil() - 1.0;
+    let cuts = (partitions / held.max(1.0)).ceil() - 1.0;
     let cut = costs.host.min(costs.network);
     let cut = if cluster.is_flat() { costs.network } else { cut };
-    f64::from(first.copies) * ((slices - 1.0 - cuts) * costs.device + cuts * cut)
+    f64::from(first.copies) * ((partitions - 1.0 - cuts) * costs.device + cuts * cut)
 }
 
 /// Number of equal items that fit.

@@ -111,7 +111,7 @@ impl Names<'_> {
         (count(&self.shape.replicas), count(&self.shape.partitions))
     }
 
-    fn slice(&self, model: usize, part: u32) -> Option<Partition> {
+    fn partition(&self, model: usize, part: u32) -> Option<Partition> {
         let (_, of) = self.counts(model);
         (of > 1).then_some(Partition { index: part, of })
     }
@@ -119,7 +119,7 @@ impl Names<'_> {
     /// `large-2`, or `large-2-p1of3` where it is a partition: the same copy cut otherwise has another id.
     fn replica(&self, model: usize, copy: u32, part: u32) -> String {
         let name = self.variant(model);
-        match self.slice(model, part) {
+        match self.partition(model, part) {
             None => format!("{name}-{copy}"),
             Some(Partition { index, of }) => format!("{name}-{copy}-p{index}of{of}"),
         }
@@ -135,7 +135,7 @@ impl Names<'_> {
                 variant: self.variant(kind.model).to_owned(),
                 worker: at.worker.clone(),
                 device: at.device.clone(),
-                partition: self.slice(kind.model, kind.part),
+                partition: self.partition(kind.model, kind.part),
             })
         };
         devices.iter().enumerate().filter_map(replica).collect()
@@ -172,7 +172,7 @@ impl Names<'_> {
                 .then(|| self.score(gear, stage))
                 .flatten(),
             name: part_name(&stage.name, part, partitions),
-            partition: self.slice(model, part),
+            partition: self.partition(model, part),
             exit: if part + 1 < partitions {
                 Exit::Next {
                     to: self.chain(stage, model, part),

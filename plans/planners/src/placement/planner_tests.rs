@@ -78,20 +78,20 @@ fn a_large_model_is_partitioned_chained_and_paired() {
     assert_eq!(large.variant, "GPT-XXL");
     assert!(large.partitions >= 2, "{large:?}");
     let wiring = &placed.plan.gears[0].wiring;
-    let slices: Vec<_> = wiring
+    let partitions: Vec<_> = wiring
         .stages
         .iter()
         .filter(|stage| stage.variant == "GPT-XXL")
         .collect();
-    assert_eq!(slices.len(), large.partitions as usize);
-    for pair in slices.windows(2) {
+    assert_eq!(partitions.len(), large.partitions as usize);
+    for pair in partitions.windows(2) {
         let Exit::Next { to } = &pair[0].exit else {
             panic!("{:?}", pair[0].exit);
         };
         assert_eq!(to.stage, pair[1].name);
         assert_eq!(to.pairs.len(), large.replicas as usize);
     }
-    assert_eq!(slices.last().unwrap().exit, Exit::Reply);
+    assert_eq!(partitions.last().unwrap().exit, Exit::Reply);
     // Between models there are shares over the copies, and no pairs.
     let Exit::Bands { bands } = &wiring.stages[0].exit else {
         panic!("{:?}", wiring.stages[0].exit);

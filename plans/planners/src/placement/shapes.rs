@@ -188,13 +188,13 @@ impl<'a> Models<'a> {
             .get(grows)
             .zip(partitions.get(grows))
             .zip(self.demand.get(grows));
-        let Some(((copies, slices), demand)) = next else {
+        let Some(((copies, of), demand)) = next else {
             return;
         };
-        let scale = factor * (f64::from(*copies) + 0.5) * f64::from(*slices) / demand;
+        let scale = factor * (f64::from(*copies) + 0.5) * f64::from(*of) / demand;
         let each = replicas.iter_mut().zip(partitions).zip(&self.demand);
-        for ((copies, slices), demand) in each {
-            *copies = (*copies).max((scale * demand / f64::from(*slices)).round() as u32);
+        for ((copies, of), demand) in each {
+            *copies = (*copies).max((scale * demand / f64::from(*of)).round() as u32);
         }
     }
 

@@ -86,11 +86,11 @@ fn an_id_that_moved_is_served_where_the_plan_places_it() {
 }
 
 #[test]
-fn an_id_that_was_cut_anew_is_served_by_the_new_slice() {
+fn an_id_that_was_cut_anew_is_served_by_the_new_partition() {
     let (old, mut new) = (plan("s", "large", "w1"), plan("s", "large", "w1"));
-    let slice = Some(Partition { index: 0, of: 3 });
-    new.placement[0].partition = slice;
-    new.gears[0].wiring.stages[0].partition = slice;
+    let partition = Some(Partition { index: 0, of: 3 });
+    new.placement[0].partition = partition;
+    new.gears[0].wiring.stages[0].partition = partition;
     let (me, other) = (&old.placement[0], &new.placement[0]);
     let both = || [me, other].into_iter();
     assert_eq!(arrival(Some(&new), addressed("s"), me, both()), Arrival::Ignore);

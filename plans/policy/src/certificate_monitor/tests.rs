@@ -63,17 +63,7 @@ fn cascade(place: usize, differs: u64) -> CertifiedCascade {
 }
 
 fn stage(name: &str, exit: Exit) -> crate::plan::Stage {
-    crate::plan::Stage {
-        score: None,
-        name: name.to_owned(),
-        task: None,
-        variant: name.to_owned(),
-        partition: None,
-        exit,
-        batching: crate::plan::Batching::default(),
-        budget_us: None,
-        profiled: None,
-    }
+    crate::plan::Stage::new(name, name, exit, crate::plan::Batching::default())
 }
 
 fn expected(stage: &str, samples: u64, deferred: u64) -> ExpectedStage {

@@ -279,17 +279,7 @@ impl Deferral {
 
 impl StageDraft {
     fn with_exit(self, exit: Exit) -> Stage {
-        Stage {
-            score: None,
-            name: self.name,
-            task: None,
-            variant: self.variant,
-            partition: None,
-            exit,
-            batching: self.batching,
-            budget_us: None,
-            profiled: None,
-        }
+        Stage::new(self.name, self.variant, exit, self.batching)
     }
 }
 

@@ -27,17 +27,7 @@ fn replica(id: &str, variant: &str) -> Replica {
 }
 
 fn stage(variant: &str, exit: Exit) -> Stage {
-    Stage {
-        score: None,
-        name: variant.into(),
-        task: None,
-        variant: variant.into(),
-        partition: None,
-        budget_us: None,
-        profiled: None,
-        exit,
-        batching: Batching::default(),
-    }
+    Stage::new(variant, variant, exit, Batching::default())
 }
 
 fn band(from: f64, to: Option<&str>) -> Band {

@@ -88,6 +88,21 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// A stage of a cascade: of a whole model, without a task and a budget.
+    pub fn new(name: impl Into<String>, variant: impl Into<String>, exit: Exit, batching: Batching) -> Self {
+        Self {
+            name: name.into(),
+            task: None,
+            variant: variant.into(),
+            partition: None,
+            score: None,
+            exit,
+            batching,
+            budget_us: None,
+            profiled: None,
+        }
+    }
+
     /// Returns whether the replica runs what the stage needs: its variant, and the same partition of it.
     pub fn is_run_by(&self, replica: &Replica) -> bool {
         self.variant == replica.variant && self.partition == replica.partition

@@ -65,9 +65,9 @@ fn what_must_settle_is_answered_where_it_would_be_passed_on() {
         Err(RoutingError::NoConfidence),
         "never without a confidence"
     );
-    let slice = Exit::Next { to: Edge::to("rest") };
+    let partition = Exit::Next { to: Edge::to("rest") };
     assert!(
-        matches!(accept_below_threshold(&slice, None), Ok(Route::Forward(_))),
+        matches!(accept_below_threshold(&partition, None), Ok(Route::Forward(_))),
         "half a model has no answer"
     );
 }

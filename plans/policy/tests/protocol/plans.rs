@@ -172,17 +172,12 @@ struct Layout<'a> {
 fn wiring(layout: &Layout<'_>, variants: &[&str], rng: &mut ChaCha8Rng) -> Wiring {
     let stages = variants.iter().enumerate().map(|(index, variant)| {
         let later = &variants[index + 1..];
-        Stage {
-            score: None,
-            name: layout.names[variant].clone(),
-            task: None,
-            variant: (*variant).to_owned(),
-            partition: None,
-            exit: exit(layout, later, rng),
-            batching: batching(rng),
-            budget_us: None,
-            profiled: None,
-        }
+        Stage::new(
+            layout.names[variant].clone(),
+            *variant,
+            exit(layout, later, rng),
+            batching(rng),
+        )
     });
     let stages = stages.collect();
     Wiring {

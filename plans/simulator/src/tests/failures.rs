@@ -87,9 +87,9 @@ fn without_the_larger_model_an_answer_below_the_threshold_is_given_after_the_sam
     let attempts = u32::try_from(seen.runs.len()).unwrap();
     assert_eq!(attempts, config.ledger.settle_from);
     // A partition's result is no answer.
-    let mut sliced = plan.clone();
-    sliced.gears[0].wiring.stages[0].exit = Exit::Next { to: Edge::to("l") };
-    let (report, _) = simulate(&sliced, &profile, &config, [0]);
+    let mut split = plan.clone();
+    split.gears[0].wiring.stages[0].exit = Exit::Next { to: Edge::to("l") };
+    let (report, _) = simulate(&split, &profile, &config, [0]);
     assert_eq!((report.failed, report.answered), (1, 0));
 }
 

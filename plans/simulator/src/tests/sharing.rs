@@ -4,7 +4,7 @@ use super::*;
 use kaskade_policy::energy::EnergyModel;
 use kaskade_policy::plan::Partition;
 
-/// Two copies of a model in two slices each: 500 us a slice for a batch of one.
+/// Two copies of a model in two partitions each: 500 us a partition for a batch of one.
 fn chained(pairs: &[(&str, &str)]) -> (Plan, Profile) {
     let mut to = Edge::to("back");
     to.shares = [("m-2".to_owned(), 0.5), ("m-3".to_owned(), 0.5)].into();

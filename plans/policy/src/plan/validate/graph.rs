@@ -270,7 +270,7 @@ impl Graph<'_> {
         }
         let mut same = siblings().filter(|sibling| sibling.variant == replica.variant);
         if let Some(same) = same.next() {
-            return path.fail(Problem::WrongSlice {
+            return path.fail(Problem::WrongPartition {
                 replica: replica.id.clone(),
                 actual: ModelPart(replica.partition),
                 expected: ModelPart(same.partition),

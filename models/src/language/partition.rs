@@ -1,8 +1,10 @@
-//! A slice of a language model: contiguous layers on one worker, for a model that no single device can hold.
+//! A partition of a language model: contiguous layers on one worker, for a model that no single device can hold.
 //!
-//! Slices pass hidden states on and keep no cache, so a request gets one token, the next: enough for next-word
+//! Partitions pass hidden states on and keep no cache, so a request gets one token, the next: enough for next-word
 //! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
 //! long answers with a model larger than the device, let the engine stream it.
+
+use kaskade_policy::plan::Partition;
 
 use super::inputs::bad_input;
 use super::partial_answer::PartialAnswer;
@@ -10,62 +12,61 @@ use super::prompt::Prompts;
 use crate::checkpoint::{Checkpoint, LoadError, TokenRules, WeightTotals};
 use crate::decoder::registry;
 use crate::device::{Device, with_ops};
-use crate::generation::slice::DecoderSlice;
+use crate::generation::partition::DecoderPartition;
 use crate::generation::{Event, FinishReason, detokenizer, sampling};
 use crate::ops::{Ops, OpsError};
 use crate::runtime::batch::{BatchResults, run_batch};
 use crate::runtime::hidden_states as states;
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
-use crate::runtime::slice::Slice;
 use crate::runtime::tensor::Tensor;
 
-/// Contiguous layers of a language model. The first slice takes `text` or `input_ids`, the others `hidden_states` FP32
+/// Contiguous layers of a language model. The first partition takes `text` or `input_ids`, the others `hidden_states` FP32
 /// `[tokens, width]`. The last one returns the outputs of a [`LanguageModel`](super::LanguageModel) for one token, the
 /// others `hidden_states`.
-struct LanguageSlice<M: Ops> {
-    layers: DecoderSlice<M>,
-    slice: Slice,
+struct LanguagePartition<M: Ops> {
+    layers: DecoderPartition<M>,
+    partition: Partition,
     prompts: Prompts,
 }
 
-/// Loads a slice of a language model onto a device.
+/// Loads a partition of a language model onto a device.
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor.
 pub(super) fn load(
     mut checkpoint: Checkpoint,
     device: &Device,
-    slice: Slice,
+    partition: Partition,
 ) -> Result<(Box<dyn Model>, WeightTotals), LoadError> {
     let prompts = Prompts::take(&mut checkpoint)?;
     let name = checkpoint.name.clone();
-    let (mut decoder, totals) = registry::read_slice(checkpoint, slice)?;
+    let (mut decoder, totals) = registry::read_partition(checkpoint, partition)?;
     prompts.add_end(&mut decoder.model_config, &name);
     if decoder.model_config.rules != TokenRules::default() {
         return Err(LoadError::NotServed {
             name,
             reason:
-                "its generation_config.json has rules for tokens, which slices do not apply; serve it whole"
+                "its generation_config.json has rules for tokens, which partitions do not apply; serve it whole"
                     .into(),
         });
     }
-    let last = slice.is_last();
+    let last = partition.is_last();
     let model: Box<dyn Model> = with_ops!(device, ops => {
-        let layers = DecoderSlice::new(ops, decoder, last);
-        Box::new(LanguageSlice {
+        let layers = DecoderPartition::new(ops, decoder, last);
+        Box::new(LanguagePartition {
             layers,
-            slice,
+            partition,
             prompts,
         })
     });
     Ok((model, totals))
 }
 
-impl<M: Ops> LanguageSlice<M> {
+impl<M: Ops> LanguagePartition<M> {
     /// Returns the hidden states of a request, `[tokens, width]`.
     fn read(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
         self.signature().check(inputs)?;
-        if !self.slice.is_first() {
+        if !self.partition.is_first() {
             return states::values(inputs);
         }
         let tokens = self.prompts.tokens(inputs)?;
@@ -109,7 +110,7 @@ impl<M: Ops> LanguageSlice<M> {
             own.push(states);
             rest = others;
         }
-        if !self.slice.is_last() {
+        if !self.partition.is_last() {
             let outputs = |(states, length): (&&[f32], &usize)| {
                 Ok(vec![Tensor::from_f32(
                     states::HIDDEN_STATES,
@@ -126,7 +127,7 @@ impl<M: Ops> LanguageSlice<M> {
         Ok(logits.iter().map(|logits| self.answer(logits)).collect())
     }
 
-    /// Returns the most probable next token as an answer. Clients append its text to the prompt, which the last slice does not know.
+    /// Returns the most probable next token as an answer. Clients append its text to the prompt, which the last partition does not know.
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
         let mut answer = PartialAnswer::default();
         let Some(sampled) = sampling::greedy(logits) else {
@@ -154,10 +155,10 @@ impl<M: Ops> LanguageSlice<M> {
     }
 }
 
-impl<M: Ops> Model for LanguageSlice<M> {
+impl<M: Ops> Model for LanguagePartition<M> {
     fn signature(&self) -> Signature {
         let model_config = self.layers.model_config();
-        if self.slice.is_first() {
+        if self.partition.is_first() {
             return Signature {
                 inputs: self.prompts.inputs(model_config.context),
             };
@@ -175,5 +176,5 @@ impl<M: Ops> Model for LanguageSlice<M> {
 }
 
 #[cfg(test)]
-#[path = "slice_tests.rs"]
+#[path = "partition_tests.rs"]
 mod tests;

@@ -1,6 +1,6 @@
-//! A slice of a decoder's layers, for a model over several workers (HybridServe Edinburgh §V: the partitions `S_i`).
+//! A partition of a decoder's layers, for a model over several workers (HybridServe Edinburgh §V: the partitions `S_i`).
 //!
-//! It computes whole texts without a cache: hidden states travel from slice to slice, and the last one returns the
+//! It computes whole texts without a cache: hidden states travel from partition to partition, and the last one returns the
 //! logits of each text's next token.
 
 use super::encoder::DeviceEncoder;
@@ -20,7 +20,7 @@ struct WholeEncoder<M: Ops> {
 
 /// Contiguous layers of a decoder, and its head if they are the last; or an encoder-decoder as a whole, whose decoder reads
 /// the text of its encoder behind its start token, as a classifier.
-pub(crate) struct DecoderSlice<M: Ops> {
+pub(crate) struct DecoderPartition<M: Ops> {
     ops: M,
     encoder: Option<WholeEncoder<M>>,
     /// The decoder without its layers and its head, and without an embedding that the head holds.
@@ -31,7 +31,7 @@ pub(crate) struct DecoderSlice<M: Ops> {
     head: Option<OutputHead<M>>,
 }
 
-impl<M: Ops> DecoderSlice<M> {
+impl<M: Ops> DecoderPartition<M> {
     /// Uploads the layers of `decoder`, with its norm and head if they are the `last`.
     pub(crate) fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
         let epsilon = decoder.model_config.epsilon;
@@ -206,7 +206,7 @@ impl<M: Ops> DecoderSlice<M> {
         Ok(x)
     }
 
-    /// Returns the logits of hidden states `[rows, width]`, one row each; none unless the slice is the last.
+    /// Returns the logits of hidden states `[rows, width]`, one row each; none unless the partition is the last.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
