@@ -3,10 +3,8 @@
 use super::Family;
 use super::builder::{Builder, Window};
 use crate::architectures::encoder::activation;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of weights.
 const WEIGHT_EPSILON: f64 = 1e-8;
@@ -15,18 +13,7 @@ const EPSILON: f64 = 1e-5;
 /// Every number of channels is a multiple of it.
 const DIVISOR: usize = 8;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Bit>(checkpoint, device)
-}
-
-struct Bit;
+pub(in crate::architectures) struct Bit;
 
 /// How all blocks are computed.
 #[derive(Clone, Copy)]

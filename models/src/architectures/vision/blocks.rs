@@ -6,10 +6,8 @@
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = crate::checkpoint::timm::BLOCKS;
@@ -20,18 +18,7 @@ const MAX_FACTOR: f64 = 64.0;
 /// Limit of the channels, repeats and sizes that a block states.
 const MAX_SIZE: usize = 1 << 14;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Blocks>(checkpoint, device)
-}
-
-struct Blocks;
+pub(in crate::architectures) struct Blocks;
 
 impl Family for Blocks {
     const BASE: &'static str = "timm_model";

@@ -4,50 +4,18 @@
 use super::Family;
 use super::builder::{Builder, Window};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::Ops;
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of all norms but the last.
 const EPSILON: f64 = 1e-6;
 
-/// Builds a classifier of the first version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<First>(checkpoint, device)
-}
-
-/// Builds the base model of `DINOv3`.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_dino(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build_features::<Dino>(checkpoint, device)
-}
-
-/// Builds a classifier of the second version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_second(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Second>(checkpoint, device)
-}
-
-struct First;
-struct Second;
-struct Dino;
+/// The first version.
+pub(in crate::architectures) struct ConvNext;
+/// The second version.
+pub(in crate::architectures) struct ConvNextV2;
+/// The network of `DINOv3`.
+pub(in crate::architectures) struct DinoConvNext;
 
 /// Names of the tensors in a network.
 struct Names {
@@ -101,7 +69,7 @@ struct Form<'a> {
     epsilon: f64,
 }
 
-impl Family for First {
+impl Family for ConvNext {
     const BASE: &'static str = "convnext";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
@@ -117,7 +85,7 @@ impl Family for First {
     }
 }
 
-impl Family for Second {
+impl Family for ConvNextV2 {
     const BASE: &'static str = "convnextv2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
@@ -133,7 +101,7 @@ impl Family for Second {
     }
 }
 
-impl Family for Dino {
+impl Family for DinoConvNext {
     const BASE: &'static str = "model";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {

@@ -3,10 +3,8 @@
 use super::builder::{BatchNorm, Builder, Window};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Channels of the first convolution and of the last one, before they are scaled.
 const STEM: usize = 32;
@@ -14,18 +12,7 @@ const FEATURES: usize = 1280;
 /// Limit of the factors of width and depth; the largest model has 4 and 5.3.
 const MAX_FACTOR: f64 = 64.0;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<EfficientNet>(checkpoint, device)
-}
-
-struct EfficientNet;
+pub(in crate::architectures) struct EfficientNet;
 
 impl Family for EfficientNet {
     const BASE: &'static str = "efficientnet";

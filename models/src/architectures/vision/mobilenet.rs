@@ -4,10 +4,8 @@
 use super::builder::{BatchNorm, Builder, Window};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Strides of the depthwise convolutions of the first version.
 const STRIDES: [usize; 13] = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1];
@@ -36,32 +34,12 @@ const STEM: usize = 32;
 /// Channels of the second version's last convolution.
 const FEATURES: usize = 1280;
 
-/// Builds a classifier of the first version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<First>(checkpoint, device)
-}
+/// The first version.
+pub(in crate::architectures) struct MobileNetV1;
+/// The second version.
+pub(in crate::architectures) struct MobileNetV2;
 
-/// Builds a classifier of the second version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_second(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Second>(checkpoint, device)
-}
-
-struct First;
-struct Second;
-
-impl Family for First {
+impl Family for MobileNetV1 {
     const BASE: &'static str = "mobilenet_v1";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
@@ -83,7 +61,7 @@ impl Family for First {
     }
 }
 
-impl Family for Second {
+impl Family for MobileNetV2 {
     const BASE: &'static str = "mobilenet_v2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {

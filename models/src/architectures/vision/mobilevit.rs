@@ -8,10 +8,8 @@ use super::windows::{WindowAttention, Windows};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::architectures::patches::side_lengths;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of batch norms.
 const EPSILON: f64 = 1e-5;
@@ -20,32 +18,12 @@ const DEPTHS: [usize; 3] = [2, 4, 3];
 /// Limit of the factors of widths.
 const MAX_FACTOR: f64 = 64.0;
 
-/// Builds a classifier of the first version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<First>(checkpoint, device)
-}
+/// The first version.
+pub(in crate::architectures) struct MobileVit;
+/// The second version.
+pub(in crate::architectures) struct MobileVitV2;
 
-/// Builds a classifier of the second version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_second(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Second>(checkpoint, device)
-}
-
-struct First;
-struct Second;
-
-impl Family for First {
+impl Family for MobileVit {
     const BASE: &'static str = "mobilevit";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
@@ -83,7 +61,7 @@ impl Family for First {
     }
 }
 
-impl Family for Second {
+impl Family for MobileVitV2 {
     const BASE: &'static str = "mobilevitv2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {

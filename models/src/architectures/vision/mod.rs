@@ -51,11 +51,13 @@ use crate::tasks::classification::Classifier;
 const DEFAULT_SIDE: usize = 224;
 
 /// Adds the steps of a family, from pixels to the features that the classifier reads, one row per image.
-trait Family {
+pub(super) trait Family {
     /// Prefix of the base model's tensors.
     const BASE: &'static str;
     /// Name of the classifier's layer.
     const CLASSIFIER: &'static str = "classifier";
+    /// Endings of the names of tensors that it does not use.
+    const UNUSED_SUFFIXES: &'static [&'static str] = &[];
 
     /// Adds the steps.
     ///
@@ -68,7 +70,7 @@ trait Family {
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+pub(super) fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let classifier = Classifier::read(&checkpoint.config)?;
     network::<F>(checkpoint, device, Some(classifier))
 }
@@ -77,7 +79,10 @@ fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-fn build_features<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+pub(super) fn build_features<F: Family>(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+) -> Result<Built, LoadError> {
     network::<F>(checkpoint, device, None)
 }
 
@@ -86,6 +91,7 @@ fn network<F: Family>(
     device: &Device,
     classifier: Option<Classifier>,
 ) -> Result<Built, LoadError> {
+    checkpoint.weights.ignore_suffixes(F::UNUSED_SUFFIXES);
     checkpoint.weights.expect_base(&format!("{}.", F::BASE));
     let shape = shape(checkpoint)?;
     let [height, width, channels] = shape;
