@@ -2,9 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    Embeddings, HeadForm, MaskDropout, PositionScheme, Segments, TextForm, VectorForm, rotation,
-};
+use super::text_form::{Embeddings, HeadForm, MaskDropout, TextForm, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -54,38 +52,30 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         });
     }
     let context = config.size("max_position_embeddings")?;
-    let mut form = TextForm {
-        base: "esm",
-        blocks: encoder.numbered("encoder.layer"),
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        dropout,
+        norm: flag("emb_layer_norm_before")?.then_some("embeddings.layer_norm"),
+        ..Embeddings::new(
+            "embeddings.word_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: 0,
                 context,
             },
-            width: encoder.width,
-            words: "embeddings.word_embeddings",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout,
-            norm: flag("emb_layer_norm_before")?.then_some("embeddings.layer_norm"),
-            projection: None,
-        },
-        encoder,
+        )
+    };
+    let mut form = TextForm {
         final_norm: Some("encoder.emb_layer_norm_after"),
         buffers: UNUSED,
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextForm::new(
+            "esm",
+            encoder.numbered("encoder.layer"),
+            encoder,
+            NAMES,
+            embeddings,
+            HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+        )
     };
     match config.optional::<String>("position_embedding_type")?.as_deref() {
         Some("rotary") => {

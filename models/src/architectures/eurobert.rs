@@ -2,9 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm, rotation,
-};
+use super::text_form::{DenseForm, Embeddings, HeadForm, TextForm, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Rotary};
 use crate::tasks::embedding::Pooling;
@@ -78,38 +76,18 @@ pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextF
         .unwrap_or(encoder.width / encoder.heads);
     encoder.attention_width = head_dim.saturating_mul(encoder.heads);
     let blocks = encoder.numbered("layers");
-    Ok(TextForm {
-        base: "model",
-        blocks,
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
-                vocabulary: config.size("vocab_size")?,
-                types: 0,
-                context: config.size("max_position_embeddings")?,
-            },
-            width: encoder.width,
-            words: "embed_tokens",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: None,
-            projection: None,
+    let embeddings = Embeddings::new(
+        "embed_tokens",
+        encoder.width,
+        TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: 0,
+            context: config.size("max_position_embeddings")?,
         },
-        encoder,
+    );
+    Ok(TextForm {
         final_norm: Some("norm"),
-        buffers: &[],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::TOKENS,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextForm::new("model", blocks, encoder, NAMES, embeddings, HeadForm::TOKENS)
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
+use super::text_form::{Embeddings, HeadForm, TextForm};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::{Activation, Rotary};
@@ -78,38 +78,22 @@ fn described(
     for block in &mut blocks {
         block.rotary = Some(positions.clone());
     }
-    Ok(TextForm {
-        base,
-        blocks,
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        types: "embeddings.token_type_embeddings",
+        norm: Some("embeddings.LayerNorm"),
+        ..Embeddings::new(
+            "embeddings.word_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: config.optional("type_vocab_size")?.unwrap_or(0),
                 context: config.size("max_position_embeddings")?,
             },
-            width: encoder.width,
-            words: "embeddings.word_embeddings",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "embeddings.token_type_embeddings",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: Some("embeddings.LayerNorm"),
-            projection: None,
-        },
-        encoder,
-        final_norm: None,
+        )
+    };
+    Ok(TextForm {
         buffers: &["inv_freq"],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextForm::new(base, blocks, encoder, NAMES, embeddings, classifier)
     })
 }
 

@@ -3,9 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm, rotation,
-};
+use super::text_form::{DenseForm, Embeddings, HeadForm, TextForm, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 use crate::tasks::embedding::Pooling;
@@ -69,38 +67,23 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         }),
         output: "classifier",
     };
-    Ok(TextForm {
-        base: "model",
-        blocks,
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        norm: Some("embeddings.norm"),
+        ..Embeddings::new(
+            "embeddings.tok_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: 0,
                 context: config.size("max_position_embeddings")?,
             },
-            width: encoder.width,
-            words: "embeddings.tok_embeddings",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: Some("embeddings.norm"),
-            projection: None,
-        },
-        encoder,
+        )
+    };
+    Ok(TextForm {
         final_norm: Some("final_norm"),
-        buffers: &[],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: head,
         spans: head,
         tokens: head,
-        vector: VectorForm::default(),
+        ..TextForm::new("model", blocks, encoder, NAMES, embeddings, head)
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm, VectorForm};
+use super::text_form::{Embeddings, HeadForm, PositionBias, TextForm};
 use super::weight_layout::LinearForms;
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::t5::feed_forward;
@@ -65,38 +65,27 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         mixing: Mixing::Attention,
         forms: LinearForms::default(),
     };
-    Ok(TextForm {
-        base: "transformer",
-        blocks: encoder.numbered("encoder.block"),
-        names: if gated { GATED } else { NAMES },
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
-                vocabulary: config.size("vocab_size")?,
-                types: 0,
-                context: config.optional_size("n_positions")?.unwrap_or(CONTEXT),
-            },
-            width: encoder.width,
-            words: "shared",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: None,
-            projection: None,
+    let embeddings = Embeddings::new(
+        "shared",
+        encoder.width,
+        TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: 0,
+            context: config.optional_size("n_positions")?.unwrap_or(CONTEXT),
         },
-        encoder,
+    );
+    Ok(TextForm {
         final_norm: Some("encoder.final_layer_norm"),
         buffers: &["encoder.embed_tokens.weight"],
         position_bias: Some(buckets),
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::TOKENS,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextForm::new(
+            "transformer",
+            encoder.numbered("encoder.block"),
+            encoder,
+            if gated { GATED } else { NAMES },
+            embeddings,
+            HeadForm::TOKENS,
+        )
     })
 }
 

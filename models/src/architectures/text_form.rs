@@ -298,7 +298,54 @@ impl HeadForm {
     };
 }
 
+impl Embeddings {
+    /// Embeddings of tokens alone, by the table `words` of vectors of size `width`, without a norm.
+    pub(super) const fn new(words: &'static str, width: usize, limits: TokenLimits) -> Self {
+        Self {
+            limits,
+            width,
+            words,
+            positions: None,
+            scheme: PositionScheme::FromZero,
+            types: "",
+            constant: None,
+            scale: 1.0,
+            dropout: None,
+            norm: None,
+            projection: None,
+        }
+    }
+}
+
 impl TextForm {
+    /// Describes an encoder with the prefix `base` and the usual heads; `classifier` is that of a sequence classifier.
+    pub(super) fn new(
+        base: &'static str,
+        blocks: Vec<BlockForm>,
+        encoder: EncoderConfig,
+        names: BlockNames,
+        embeddings: Embeddings,
+        classifier: HeadForm,
+    ) -> Self {
+        Self {
+            base,
+            encoder,
+            blocks,
+            names,
+            bottleneck: None,
+            embeddings,
+            final_norm: None,
+            buffers: &[],
+            position_bias: None,
+            distances: None,
+            segments: Segments::Ignored,
+            classifier,
+            spans: HeadForm::SPANS,
+            tokens: HeadForm::TOKENS,
+            vector: VectorForm::default(),
+        }
+    }
+
     /// Describes an architecture that follows BERT, with the prefix `base`; `classifier` is its head.
     ///
     /// # Errors
@@ -338,42 +385,29 @@ impl TextForm {
         classifier: HeadForm,
     ) -> Result<Self, LoadError> {
         let context = config.size("max_position_embeddings")?;
-        Ok(Self {
-            base,
-            blocks: encoder.numbered("encoder.layer"),
-            names: BlockNames::BERT,
-            bottleneck: None,
-            embeddings: Embeddings {
-                limits: TokenLimits {
-                    vocabulary: config.size("vocab_size")?,
-                    types: match config.optional("type_vocab_size")? {
-                        Some(0) => 0,
-                        _ => config.size("type_vocab_size")?,
-                    },
-                    context,
-                },
-                width: encoder.width,
-                words: "embeddings.word_embeddings",
-                positions: Some(("embeddings.position_embeddings", context)),
-                scheme: PositionScheme::FromZero,
-                types: "embeddings.token_type_embeddings",
-                constant: None,
-                scale: 1.0,
-                dropout: None,
-                norm: Some("embeddings.LayerNorm"),
-                projection: None,
+        let limits = TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: match config.optional("type_vocab_size")? {
+                Some(0) => 0,
+                _ => config.size("type_vocab_size")?,
             },
+            context,
+        };
+        let embeddings = Embeddings {
+            positions: Some(("embeddings.position_embeddings", context)),
+            types: "embeddings.token_type_embeddings",
+            norm: Some("embeddings.LayerNorm"),
+            ..Embeddings::new("embeddings.word_embeddings", encoder.width, limits)
+        };
+        let blocks = encoder.numbered("encoder.layer");
+        Ok(Self::new(
+            base,
+            blocks,
             encoder,
-            final_norm: None,
-            buffers: &[],
-            position_bias: None,
-            distances: None,
-            segments: Segments::Ignored,
+            BlockNames::BERT,
+            embeddings,
             classifier,
-            spans: HeadForm::SPANS,
-            tokens: HeadForm::TOKENS,
-            vector: VectorForm::default(),
-        })
+        ))
     }
 
     /// Makes the embeddings as narrow as `embedding_size` says, with a layer to the width of the blocks, as in ELECTRA.

@@ -4,10 +4,7 @@ use serde_json::Value;
 
 use super::encoder::{BlockNames, EncoderConfig, Mixing, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    DenseForm, DistanceForm, DistanceVectors, Embeddings, HeadForm, PositionScheme, Segments, TextForm,
-    VectorForm,
-};
+use super::text_form::{DenseForm, DistanceForm, DistanceVectors, Embeddings, HeadForm, Segments, TextForm};
 use super::weight_layout::{LinearForm, LinearForms};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows};
@@ -64,32 +61,16 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         Some(Ok(clamp @ 1..)) => clamp,
         _ => usize::MAX,
     };
-    Ok(TextForm {
-        base: "transformer",
-        blocks: encoder.numbered("layer"),
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
-                vocabulary: config.size("vocab_size")?,
-                types: SEGMENTS,
-                context: CONTEXT,
-            },
-            width,
-            words: "word_embedding",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: None,
-            projection: None,
+    let embeddings = Embeddings::new(
+        "word_embedding",
+        width,
+        TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: SEGMENTS,
+            context: CONTEXT,
         },
-        encoder,
-        final_norm: None,
-        buffers: &[],
-        position_bias: None,
+    );
+    Ok(TextForm {
         distances: Some(DistanceForm {
             vectors: DistanceVectors::Waves(CONTEXT, clamp),
             rows: DistanceRows::new(CONTEXT, |distance| CONTEXT.saturating_add_signed(distance)),
@@ -98,10 +79,14 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             queries: None,
         }),
         segments: Segments::Types,
-        classifier: summary(config)?,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextForm::new(
+            "transformer",
+            encoder.numbered("layer"),
+            encoder,
+            NAMES,
+            embeddings,
+            summary(config)?,
+        )
     })
 }
 
