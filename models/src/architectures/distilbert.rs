@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, TextForm};
+use super::text_config::{Embeddings, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -23,7 +23,7 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let encoder = EncoderConfig::sized(config, ["dim", "n_layers", "n_heads", "hidden_dim", "activation"])?;
     let context = config.size("max_position_embeddings")?;
     let embeddings = Embeddings {
@@ -39,12 +39,12 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             },
         )
     };
-    Ok(TextForm::new(
+    Ok(TextEncoderConfig::new(
         "distilbert",
         encoder.numbered("transformer.layer"),
         encoder,
         NAMES,
         embeddings,
-        HeadForm::first("pre_classifier", Activation::Relu, "classifier"),
+        TextHeadConfig::first("pre_classifier", Activation::Relu, "classifier"),
     ))
 }

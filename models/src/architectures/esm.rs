@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, MaskDropout, TextForm, rotation};
+use super::text_config::{Embeddings, MaskDropout, TextEncoderConfig, TextHeadConfig, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -28,7 +28,7 @@ const UNUSED: &[&str] = &[
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let flag = |key: &str| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(false));
     for key in ["is_folding_model", "is_decoder"] {
         if flag(key)? {
@@ -65,37 +65,37 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             },
         )
     };
-    let mut form = TextForm {
+    let mut text = TextEncoderConfig {
         final_norm: Some("encoder.emb_layer_norm_after"),
         buffers: UNUSED,
-        ..TextForm::new(
+        ..TextEncoderConfig::new(
             "esm",
             encoder.numbered("encoder.layer"),
             encoder,
             NAMES,
             embeddings,
-            HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+            TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         )
     };
     match config.optional::<String>("position_embedding_type")?.as_deref() {
         Some("rotary") => {
             let theta = config.optional::<f64>("rope_theta")?.unwrap_or(10_000.0);
-            let head_dim = form.encoder.width / form.encoder.heads;
+            let head_dim = text.encoder.width / text.encoder.heads;
             let rotary = rotation(theta, head_dim).ok_or_else(|| {
                 config.invalid_value("rope_theta", "it must be positive, and the size of a head even")
             })?;
-            for block in &mut form.blocks {
+            for block in &mut text.blocks {
                 block.rotary = Some(rotary.clone());
             }
         }
         Some("absolute") | None => {
-            form.buffers = UNUSED.split_last().map_or(UNUSED, |(_, others)| others);
-            form.embeddings.positions = Some(("embeddings.position_embeddings", context));
-            form.count_after_padding(config)?;
+            text.buffers = UNUSED.split_last().map_or(UNUSED, |(_, others)| others);
+            text.embeddings.positions = Some(("embeddings.position_embeddings", context));
+            text.count_after_padding(config)?;
         }
         Some(_) => {
             return Err(config.invalid_value("position_embedding_type", "it must be rotary or absolute"));
         }
     }
-    Ok(form)
+    Ok(text)
 }

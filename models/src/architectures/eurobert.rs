@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{DenseForm, Embeddings, HeadForm, TextForm, rotation};
+use super::text_config::{DenseConfig, Embeddings, TextEncoderConfig, TextHeadConfig, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Rotary};
 use crate::tasks::embedding::Pooling;
@@ -25,10 +25,10 @@ pub(super) const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = of_layers(config, activation(config, "hidden_act")?)?;
-    let rotary = rotary(config, form.encoder.attention_width / form.encoder.heads)?;
-    for block in &mut form.blocks {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = of_layers(config, activation(config, "hidden_act")?)?;
+    let rotary = rotary(config, text.encoder.attention_width / text.encoder.heads)?;
+    for block in &mut text.blocks {
         block.rotary = Some(rotary.clone());
     }
     let (pooling, late) = match config.optional::<String>("classifier_pooling")?.as_deref() {
@@ -37,21 +37,21 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         Some("bos") => (Pooling::First, false),
         Some(_) => return Err(config.invalid_value("classifier_pooling", "it must be late, mean or bos")),
     };
-    form.classifier = HeadForm {
+    text.classifier = TextHeadConfig {
         pooling,
         late,
-        dense: Some(DenseForm::plain("dense", Activation::Gelu)),
+        dense: Some(DenseConfig::plain("dense", Activation::Gelu)),
         block: None,
         output: "classifier",
     };
-    Ok(form)
+    Ok(text)
 }
 
 /// Describes an encoder of Llama's layers, without positions.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextForm, LoadError> {
+pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextEncoderConfig, LoadError> {
     let keys = [
         "hidden_size",
         "num_hidden_layers",
@@ -85,9 +85,16 @@ pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextF
             context: config.size("max_position_embeddings")?,
         },
     );
-    Ok(TextForm {
+    Ok(TextEncoderConfig {
         final_norm: Some("norm"),
-        ..TextForm::new("model", blocks, encoder, NAMES, embeddings, HeadForm::TOKENS)
+        ..TextEncoderConfig::new(
+            "model",
+            blocks,
+            encoder,
+            NAMES,
+            embeddings,
+            TextHeadConfig::TOKENS,
+        )
     })
 }
 

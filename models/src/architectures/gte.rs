@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, TextForm};
+use super::text_config::{Embeddings, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::{Activation, Rotary};
@@ -25,8 +25,8 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("gte.pooler.dense", Activation::Tanh, "classifier");
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("gte.pooler.dense", Activation::Tanh, "classifier");
     described(config, "gte", 160_000.0, head)
 }
 
@@ -34,8 +34,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn published(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("new.pooler.dense", Activation::Tanh, "classifier");
+pub(super) fn published(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("new.pooler.dense", Activation::Tanh, "classifier");
     described(config, "new", 10_000.0, head)
 }
 
@@ -43,8 +43,8 @@ fn described(
     config: &Config,
     base: &'static str,
     theta: f64,
-    classifier: HeadForm,
-) -> Result<TextForm, LoadError> {
+    classifier: TextHeadConfig,
+) -> Result<TextEncoderConfig, LoadError> {
     for (key, value) in [("logn_attention_scale", false), ("pack_qkv", true)] {
         if config.optional::<bool>(key)?.is_some_and(|found| found != value) {
             return Err(config.invalid_value(key, format!("only {value} is supported")));
@@ -91,9 +91,9 @@ fn described(
             },
         )
     };
-    Ok(TextForm {
+    Ok(TextEncoderConfig {
         buffers: &["inv_freq"],
-        ..TextForm::new(base, blocks, encoder, NAMES, embeddings, classifier)
+        ..TextEncoderConfig::new(base, blocks, encoder, NAMES, embeddings, classifier)
     })
 }
 

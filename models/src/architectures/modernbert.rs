@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{DenseForm, Embeddings, HeadForm, TextForm, rotation};
+use super::text_config::{DenseConfig, Embeddings, TextEncoderConfig, TextHeadConfig, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 use crate::tasks::embedding::Pooling;
@@ -25,7 +25,7 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let keys = [
         "hidden_size",
         "num_hidden_layers",
@@ -52,11 +52,11 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         block.window = (!global).then_some(window);
         block.rotary = Some(rotary(config, global, encoder.width / encoder.heads)?);
     }
-    let head = HeadForm {
+    let head = TextHeadConfig {
         pooling: pooling(config)?,
         late: false,
         block: None,
-        dense: Some(DenseForm {
+        dense: Some(DenseConfig {
             name: "head.dense",
             activation: match config.optional::<String>("classifier_activation")? {
                 Some(_) => activation(config, "classifier_activation")?,
@@ -79,11 +79,11 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             },
         )
     };
-    Ok(TextForm {
+    Ok(TextEncoderConfig {
         final_norm: Some("final_norm"),
         spans: head,
         tokens: head,
-        ..TextForm::new("model", blocks, encoder, NAMES, embeddings, head)
+        ..TextEncoderConfig::new("model", blocks, encoder, NAMES, embeddings, head)
     })
 }
 
@@ -111,10 +111,10 @@ pub(super) fn rotary_of(
     let theta = match config.optional::<serde_json::Value>("rope_parameters")? {
         Some(parameters) => {
             let of = parameters.get(kind);
-            let form = of
+            let rope_type = of
                 .and_then(|of| of.get("rope_type"))
                 .and_then(serde_json::Value::as_str);
-            if form.is_some_and(|form| form != "default") {
+            if rope_type.is_some_and(|rope_type| rope_type != "default") {
                 return Err(config.invalid_value("rope_parameters", "only the type default is supported"));
             }
             of.and_then(|of| of.get("rope_theta"))

@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, TextForm};
+use super::text_config::{Embeddings, PositionBias, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -17,7 +17,7 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let own = config.with_defaults(&[("hidden_act", "gelu".into()), ("layer_norm_eps", 1e-12.into())]);
     let encoder = EncoderConfig::read(&own)?;
     let context = config.size("max_position_embeddings")?;
@@ -43,21 +43,21 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             },
         )
     };
-    let mut form = TextForm {
+    let mut text = TextEncoderConfig {
         position_bias: Some(PositionBias::Buckets {
             name: "encoder.relative_attention_bias",
             buckets,
             max_distance: 128,
         }),
-        ..TextForm::new(
+        ..TextEncoderConfig::new(
             "mpnet",
             encoder.numbered("encoder.layer"),
             encoder,
             NAMES,
             embeddings,
-            HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+            TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
         )
     };
-    form.count_after_padding(config)?;
-    Ok(form)
+    text.count_after_padding(config)?;
+    Ok(text)
 }

@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, TextForm};
+use super::text_config::{Embeddings, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::Activation;
@@ -24,7 +24,7 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     for (key, value) in [
         ("prenorm", false),
         ("qkv_proj_bias", false),
@@ -94,12 +94,12 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             },
         )
     };
-    Ok(TextForm::new(
+    Ok(TextEncoderConfig::new(
         "nomic_bert",
         blocks,
         encoder,
         NAMES,
         embeddings,
-        HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
+        TextHeadConfig::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
     ))
 }

@@ -43,7 +43,7 @@ fn architectures() -> impl Iterator<Item = Architecture> {
         name: class.name,
         model_type: class.model_type,
         head: class.head,
-        build: Build::Text(class.form, class.task),
+        build: Build::Text(class.read, class.task),
         unused: class.unused,
     });
     texts.chain(IMAGES)
@@ -142,11 +142,11 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
     let is_sentence = checkpoint.sentence.is_some();
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
-        Build::Dual(form) if whole => dual::build(&mut checkpoint, device, form)?,
-        Build::Image(form) => vit::build(&mut checkpoint, device, options.slice, form)?,
-        Build::Text(form, task) => {
+        Build::Dual(config) if whole => dual::build(&mut checkpoint, device, config)?,
+        Build::Image(config) => vit::build(&mut checkpoint, device, options.slice, config)?,
+        Build::Text(read, task) => {
             let (slice, strategy) = (options.slice, options.aggregation_strategy);
-            text_encoder::build(form, task, &mut checkpoint, device, slice, strategy)?
+            text_encoder::build(read, task, &mut checkpoint, device, slice, strategy)?
         }
         Build::Whole(_) | Build::Dual(_) => {
             return Err(LoadError::NotSliced {

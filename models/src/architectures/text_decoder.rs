@@ -59,10 +59,10 @@ pub(super) fn build(
     let head = match found.task {
         DecoderTask::Classification => {
             let settings = modules.as_ref().and_then(|modules| modules.settings.as_ref());
-            HeadForm::Score(Classifier::read_with(&checkpoint.config, settings)?)
+            TaskHead::Score(Classifier::read_with(&checkpoint.config, settings)?)
         }
         DecoderTask::TokenClassification => {
-            HeadForm::Tokens(Labeller::read(&checkpoint.config, strategy)?, found.token_layer())
+            TaskHead::Tokens(Labeller::read(&checkpoint.config, strategy)?, found.token_layer())
         }
         _ => {
             let modules = match modules {
@@ -70,14 +70,14 @@ pub(super) fn build(
                 None => SentenceModules::pooled_by(Pooling::Mean),
             };
             let scores = Classifier::of_modules(&modules)?;
-            HeadForm::Modules(Box::new(modules), scores)
+            TaskHead::Modules(Box::new(modules), scores)
         }
     };
     let (task, labels) = match &head {
-        HeadForm::Score(classifier) => (classifier.task(), classifier.labels()),
-        HeadForm::Tokens(labeller, _) => (Task::TokenClassification, labeller.labels()),
-        HeadForm::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
-        HeadForm::Modules(_, None) => (Task::Embedding, Vec::new()),
+        TaskHead::Score(classifier) => (classifier.task(), classifier.labels()),
+        TaskHead::Tokens(labeller, _) => (Task::TokenClassification, labeller.labels()),
+        TaskHead::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
+        TaskHead::Modules(_, None) => (Task::Embedding, Vec::new()),
     };
     let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
     let is_encoder_decoder = decoder.encoder.is_some();
@@ -153,7 +153,7 @@ struct Request {
 }
 
 /// What follows the layers.
-enum HeadForm {
+enum TaskHead {
     /// The layer `score` over the last token.
     Score(Classifier),
     /// The named layer over every token.
@@ -193,7 +193,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         slice: Slice,
-        (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextBeside, HeadForm),
+        (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextBeside, TaskHead),
     ) -> Result<Self, LoadError> {
         let model_config = &decoder.model_config;
         let (width, epsilon) = (model_config.width, model_config.epsilon);
@@ -205,12 +205,12 @@ impl<O: Ops + Clone> TextDecoder<O> {
                 weights: &mut checkpoint.weights,
             };
             let head = match head {
-                HeadForm::Score(classifier) if decoder.encoder.is_some() => {
+                TaskHead::Score(classifier) if decoder.encoder.is_some() => {
                     Head::after_decoder(&mut layers, classifier, width)?
                 }
-                HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
-                HeadForm::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
-                HeadForm::Modules(modules, scores) => {
+                TaskHead::Score(classifier) => Head::score(&mut layers, classifier, width)?,
+                TaskHead::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
+                TaskHead::Modules(modules, scores) => {
                     Head::embedding(&mut layers, (*modules, scores), width, None)?
                 }
             };

@@ -5,7 +5,7 @@ use super::config_values;
 use super::experts::ExpertLayout;
 use super::gated::{self, Layout};
 use super::recurrent::mamba::{Mamba, MambaKeys, StepNorms};
-use super::recurrent::{RecurrentForm, RecurrentLayout};
+use super::recurrent::{MixerConfig, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
@@ -30,7 +30,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder,
             layers: attention.iter().map(|attends| !attends).collect(),
             beside_attention: false,
             module: "mamba",
-            form: RecurrentForm::Mamba(Mamba::read(config, MambaKeys::HYBRID, norms)?),
+            mixer: MixerConfig::Mamba(Mamba::read(config, MambaKeys::HYBRID, norms)?),
         }),
         ..hybrid_names(Layout::default())
     };

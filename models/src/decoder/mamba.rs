@@ -4,7 +4,7 @@
 use super::config_values::{eos_token_ids, epsilon, layers};
 use super::recurrent::mamba::{Mamba, MambaKeys, StepNorms};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
-use super::recurrent::{self, RecurrentForm};
+use super::recurrent::{self, MixerConfig};
 use super::weights::{Decoder, LayerWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::runtime::slice::Slice;
@@ -22,27 +22,27 @@ const KEYS_2: Mamba2Keys = Mamba2Keys {
 };
 
 pub(super) fn read_1(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
-    let form = Mamba::read(&checkpoint.config, MambaKeys::MAMBA, StepNorms::No)?;
-    read(checkpoint, slice, &RecurrentForm::Mamba(form))
+    let mixer = Mamba::read(&checkpoint.config, MambaKeys::MAMBA, StepNorms::No)?;
+    read(checkpoint, slice, &MixerConfig::Mamba(mixer))
 }
 
 pub(super) fn read_2(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let inner = recurrent::expanded(config, "expand", config.size("hidden_size")?)?;
-    let form = Mamba2::read(
+    let mixer = Mamba2::read(
         config,
         KEYS_2,
         inner,
         epsilon(config, "layer_norm_epsilon", 1e-5)?,
     )?;
-    read(checkpoint, slice, &RecurrentForm::Mamba2(form))
+    read(checkpoint, slice, &MixerConfig::Mamba2(mixer))
 }
 
 pub(super) fn read_falcon(checkpoint: &mut Checkpoint, slice: Slice) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let norms = StepNorms::Plain(epsilon(config, "mixer_rms_eps", 1e-6)?);
-    let form = Mamba::read(config, MambaKeys::MAMBA, norms)?;
-    read(checkpoint, slice, &RecurrentForm::Mamba(form))
+    let mixer = Mamba::read(config, MambaKeys::MAMBA, norms)?;
+    read(checkpoint, slice, &MixerConfig::Mamba(mixer))
 }
 
 fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
@@ -56,7 +56,7 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     })
 }
 
-fn read(checkpoint: &mut Checkpoint, slice: Slice, form: &RecurrentForm) -> Result<Decoder, LoadError> {
+fn read(checkpoint: &mut Checkpoint, slice: Slice, mixer: &MixerConfig) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let model_config = model_config(config)?;
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
@@ -72,7 +72,7 @@ fn read(checkpoint: &mut Checkpoint, slice: Slice, form: &RecurrentForm) -> Resu
         let at = |part: &str| format!("backbone.layers.{index}.{part}");
         let layer = LayerWeights {
             attention_norm: Some(NormWeights::take_rms(weights, &at("norm"), width)?),
-            recurrent: Some(form.take(weights, &at("mixer"), &model_config)?),
+            recurrent: Some(mixer.take(weights, &at("mixer"), &model_config)?),
             ..LayerWeights::default()
         };
         blocks.push(layer.stored_as(weights.weight_type()));

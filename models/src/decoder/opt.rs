@@ -2,7 +2,7 @@
 //! projected when they are read, and so is the head.
 
 use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
-use super::head::HeadForm;
+use super::head::LmHeadConfig;
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::precision::Table;
@@ -146,7 +146,7 @@ fn projected(
     let mut head = LinearWeights::default();
     if slice.is_last() {
         let vocabulary = embedding.len() / narrow.max(1);
-        let stored = HeadForm::TIED.take(config, weights, vocabulary, narrow)?;
+        let stored = LmHeadConfig::TIED.take(config, weights, vocabulary, narrow)?;
         let stored = if stored.shared {
             LinearWeights::tied(&embedding, narrow)
         } else {

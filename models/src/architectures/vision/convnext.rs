@@ -56,7 +56,7 @@ const DINO_NAMES: Names = Names {
 };
 
 /// How a network is made.
-struct Form<'a> {
+struct NetworkConfig<'a> {
     base: &'a str,
     names: &'static Names,
     /// Side of a patch.
@@ -73,7 +73,7 @@ impl Family for ConvNext {
     const BASE: &'static str = "convnext";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form {
+        let network = NetworkConfig {
             base: Self::BASE,
             names: &NAMES,
             patch: config.size("patch_size")?,
@@ -81,7 +81,7 @@ impl Family for ConvNext {
             responses: false,
             epsilon: EPSILON,
         };
-        steps(builder, config, &form)
+        steps(builder, config, &network)
     }
 }
 
@@ -89,7 +89,7 @@ impl Family for ConvNextV2 {
     const BASE: &'static str = "convnextv2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form {
+        let network = NetworkConfig {
             base: Self::BASE,
             names: &NAMES,
             patch: config.size("patch_size")?,
@@ -97,7 +97,7 @@ impl Family for ConvNextV2 {
             responses: true,
             epsilon: EPSILON,
         };
-        steps(builder, config, &form)
+        steps(builder, config, &network)
     }
 }
 
@@ -105,7 +105,7 @@ impl Family for DinoConvNext {
     const BASE: &'static str = "model";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form {
+        let network = NetworkConfig {
             base: Self::BASE,
             names: &DINO_NAMES,
             patch: 4,
@@ -113,27 +113,27 @@ impl Family for DinoConvNext {
             responses: false,
             epsilon: epsilon(config, "layer_norm_eps")?,
         };
-        steps(builder, config, &form)
+        steps(builder, config, &network)
     }
 }
 
 fn steps<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     config: &Config,
-    form: &Form<'_>,
+    network: &NetworkConfig<'_>,
 ) -> Result<(), LoadError> {
     let activation = activation(config, "hidden_act")?;
     let (sizes, depths) = super::stages(config, "hidden_sizes")?;
-    let (base, names) = (form.base, form.names);
+    let (base, names) = (network.base, network.names);
     let in_base = |name: &str| format!("{base}.{name}");
     for (stage, (width, depth)) in sizes.into_iter().zip(depths).enumerate() {
         if stage == 0 {
             let [patches, norm] = names.stem;
-            builder.convolve(&in_base(patches), None, width, Window::patches(form.patch))?;
-            builder.normalise(&in_base(norm), form.epsilon)?;
+            builder.convolve(&in_base(patches), None, width, Window::patches(network.patch))?;
+            builder.normalise(&in_base(norm), network.epsilon)?;
         } else {
             let name = format!("{base}.{}.{stage}.{}", names.stages, names.between);
-            builder.normalise(&format!("{name}.0"), form.epsilon)?;
+            builder.normalise(&format!("{name}.0"), network.epsilon)?;
             builder.convolve(&format!("{name}.1"), None, width, Window::patches(2))?;
         }
         for layer in 0..depth {
@@ -143,14 +143,14 @@ fn steps<O: Ops>(
             builder.add(
                 |builder| {
                     builder.convolve_channels(&at(channels), None, Window::centred(7, 1))?;
-                    builder.normalise(&at(norm), form.epsilon)?;
+                    builder.normalise(&at(norm), network.epsilon)?;
                     builder.mix(&at(up), 4 * width)?;
                     builder.activate(activation);
-                    if form.responses {
+                    if network.responses {
                         builder.normalise_responses(&at("grn"), EPSILON as f32)?;
                     }
                     builder.mix(&at(down), width)?;
-                    if form.scaled {
+                    if network.scaled {
                         builder.scale(&at(names.scale))?;
                     }
                     Ok(())
