@@ -3,7 +3,7 @@
 use super::architecture::{Architecture, Build};
 use super::dual::DualEncoderConfig;
 use super::vit_config::VitConfig;
-use super::{clip, cnn, grid, mlp, vision};
+use super::{clip, cnn, grid_detector, mlp, vision};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::Device;
 use crate::runtime::loaded::Built;
@@ -235,10 +235,10 @@ pub(super) const IMAGES: [Architecture; 48] = [
         unused: &[],
     },
     Architecture {
-        name: grid::MODEL_TYPE,
-        model_type: grid::MODEL_TYPE,
+        name: grid_detector::MODEL_TYPE,
+        model_type: grid_detector::MODEL_TYPE,
         head: None,
-        build: Build::Whole(grid::build),
+        build: Build::Whole(grid_detector::build),
         unused: &[],
     },
     Architecture {

@@ -25,7 +25,7 @@ mod eurobert;
 mod fnet;
 mod fourier;
 mod global_attention;
-pub mod grid;
+pub mod grid_detector;
 mod grid_rotary;
 mod gte;
 mod ibert;

@@ -108,7 +108,7 @@ fn network<F: Family>(
             }
             let width = builder.channels();
             let steps = builder.steps();
-            Box::new(Grid { ops, steps, width, shape, input, classifier, device: device.clone() })
+            Box::new(ImageNetwork { ops, steps, width, shape, input, classifier, device: device.clone() })
         }),
     })
 }
@@ -157,7 +157,7 @@ fn divisible(channels: f64, divisor: usize, least: usize) -> usize {
 }
 
 /// A classifier or its base model.
-struct Grid<O: Ops> {
+struct ImageNetwork<O: Ops> {
     ops: O,
     /// From pixels to logits, or to features.
     steps: Vec<Step<O>>,
@@ -171,7 +171,7 @@ struct Grid<O: Ops> {
     device: Device,
 }
 
-impl<O: Ops> Model for Grid<O> {
+impl<O: Ops> Model for ImageNetwork<O> {
     fn signature(&self) -> Signature {
         self.input.signature()
     }
@@ -187,7 +187,7 @@ impl<O: Ops> Model for Grid<O> {
     }
 }
 
-impl<O: Ops> Grid<O> {
+impl<O: Ops> ImageNetwork<O> {
     fn answer(&self, images: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let [height, width, channels] = self.shape;
         // Requests have them channel by channel.
