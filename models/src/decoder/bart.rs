@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::config_values::{activation, attention_heads, eos_token_ids, require, start_token};
+use super::opt;
 use super::weights::{
     CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights,
     OutputNorms, TokenInputs,
@@ -358,21 +359,6 @@ fn layer(
             output,
         })
     });
-    let attention_norm = Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?);
-    let feed_forward_norm = Some(NormWeights::take(weights, &at("final_layer_norm"), width)?);
-    let norms = if model_config.output_norms == OutputNorms::Sums {
-        LayerWeights {
-            attention_output_norm: attention_norm,
-            feed_forward_output_norm: feed_forward_norm,
-            ..LayerWeights::default()
-        }
-    } else {
-        LayerWeights {
-            attention_norm,
-            feed_forward_norm,
-            ..LayerWeights::default()
-        }
-    };
     let layer = LayerWeights {
         local,
         query,
@@ -381,7 +367,7 @@ fn layer(
         cross: cross.transpose()?,
         up: LinearWeights::take(weights, &at("fc1"), width, inner, true)?,
         down: LinearWeights::take(weights, &at("fc2"), inner, width, true)?,
-        ..norms
+        ..opt::norms(weights, model_config, name)?
     };
     Ok(layer.stored_as(weights.weight_type()))
 }
