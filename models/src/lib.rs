@@ -48,7 +48,7 @@ pub use runtime::datatype::Datatype;
 pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, StepResult};
 pub use runtime::loaded::{Loaded, ModelInfo, Task};
 pub use runtime::model::{
-    Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Reader,
+    Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Preprocessor, Progress,
     Signature, Waker, check_outputs,
 };
 pub use runtime::sample_request::{SampleError, SampleSize, sample_request};

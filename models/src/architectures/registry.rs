@@ -75,13 +75,13 @@ pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
     if config.class()?.is_none() || SentenceModules::open(dir)?.is_some() {
         let checkpoint = Checkpoint::open(dir)?;
         return match decoders::of_checkpoint(&checkpoint)? {
-            Some(found) => Ok(found.name()),
+            Some(class) => Ok(class.name()),
             None => Ok(of_checkpoint(&checkpoint)?.name),
         };
     }
     quantised::check(&config)?;
     match decoders::of_config(&config)? {
-        Some(found) => Ok(found.name()),
+        Some(class) => Ok(class.name()),
         None => Ok(of_class(&config)?.ok_or_else(|| unknown(&config))?.name),
     }
 }
@@ -122,11 +122,11 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
             reason: format!("`dtype = \"{dtype}\"` needs the CPU; this device has f32, bf16 and f16"),
         })?;
     }
-    if let Some(found) = decoders::of_checkpoint(&checkpoint)? {
-        let architecture = found.name();
-        if found.task != DecoderTask::Generation {
+    if let Some(class) = decoders::of_checkpoint(&checkpoint)? {
+        let architecture = class.name();
+        if class.task != DecoderTask::Generation {
             let (slice, strategy) = (options.slice, options.aggregation_strategy);
-            let (built, totals) = text_decoder::build(checkpoint, found, device, slice, strategy)?;
+            let (built, totals) = text_decoder::build(checkpoint, class, device, slice, strategy)?;
             return Ok(describe(built, name, architecture, totals));
         }
         let (model, totals) = language::load(checkpoint, device, options.slice, &options.generation)?;

@@ -12,7 +12,7 @@ use super::text::{TextReader, Texts, TokenLimits, Tokens};
 use super::text_head::{Head, KnownText};
 use super::text_passthrough::TextBeside;
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
-use crate::decoder::registry::{self, DecoderTask, Found};
+use crate::decoder::registry::{self, DecoderClass, DecoderTask};
 use crate::decoder::weights::Decoder;
 use crate::device::{Device, with_ops};
 use crate::generation::slice::DecoderSlice;
@@ -49,20 +49,20 @@ fn check_code(config: &Config) -> Result<(), LoadError> {
 /// [`LoadError`], naming the key or tensor.
 pub(super) fn build(
     mut checkpoint: Checkpoint,
-    found: Found,
+    class: DecoderClass,
     device: &Device,
     slice: Slice,
     strategy: AggregationStrategy,
 ) -> Result<(Built, WeightTotals), LoadError> {
     check_code(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
-    let head = match found.task {
+    let head = match class.task {
         DecoderTask::Classification => {
             let settings = modules.as_ref().and_then(|modules| modules.settings.as_ref());
             TaskHead::Score(Classifier::read_with(&checkpoint.config, settings)?)
         }
         DecoderTask::TokenClassification => {
-            TaskHead::Tokens(Labeller::read(&checkpoint.config, strategy)?, found.token_layer())
+            TaskHead::Tokens(Labeller::read(&checkpoint.config, strategy)?, class.token_layer())
         }
         _ => {
             let modules = match modules {
@@ -79,9 +79,9 @@ pub(super) fn build(
         TaskHead::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
         TaskHead::Modules(_, None) => (Task::Embedding, Vec::new()),
     };
-    let decoder = registry::read_layers(&mut checkpoint, found, slice)?;
+    let decoder = registry::read_layers(&mut checkpoint, class, slice)?;
     let is_encoder_decoder = decoder.encoder.is_some();
-    if is_encoder_decoder && found.task != DecoderTask::Classification {
+    if is_encoder_decoder && class.task != DecoderTask::Classification {
         return Err(LoadError::NotServed {
             name: checkpoint.name,
             reason: "an encoder-decoder gives no embeddings".into(),
@@ -92,7 +92,7 @@ pub(super) fn build(
         types: 0,
         context: decoder.model_config.context,
     };
-    let texts = if found.task == DecoderTask::TokenClassification {
+    let texts = if class.task == DecoderTask::TokenClassification {
         Texts::Labelled
     } else {
         Texts::OneOrTwo
@@ -100,7 +100,7 @@ pub(super) fn build(
     let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
     let mut input_stage = None;
     if slice.is_first() {
-        let padding = match found.task {
+        let padding = match class.task {
             DecoderTask::Classification if !is_encoder_decoder => {
                 checkpoint.config.optional::<i64>("pad_token_id")?
             }
