@@ -50,15 +50,6 @@ impl Family {
         }
     }
 
-    /// The app it serves.
-    pub(crate) fn app(self) -> &'static str {
-        match self {
-            Self::Digits => "digits",
-            Self::Eight => "digits-eight",
-            Self::Mnist => "mnist",
-        }
-    }
-
     /// How far its images may be changed.
     pub(crate) fn augmentation(self) -> Augmentation {
         match self {

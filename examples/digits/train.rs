@@ -7,9 +7,8 @@
 //! ```
 //!
 //! It writes one Hugging Face directory per variant (`config.json`, `model.safetensors` in half precision) and
-//! `family.json`, whose accuracies are those of the written checkpoints, loaded as they are served. The weights see the
-//! training images alone; the validation images are for choosing recipes. The test images are read only with
-//! `--report-test`, for the last word.
+//! prints the accuracies of the written checkpoints, loaded as they are served. The weights see the training images alone;
+//! the validation images are for choosing recipes. The test images are evaluated only with `--report-test`.
 
 mod augment;
 mod fit;
@@ -28,9 +27,6 @@ use flate2::read::GzDecoder;
 use kaskade_models::architectures::cnn::{Cnn, CnnConfig};
 use kaskade_models::architectures::mlp::{Mlp, MlpConfig};
 use kaskade_models::idx::LabelledImages;
-use kaskade_models::manifest::{
-    ImageInput, MANIFEST_FILE, MANIFEST_VERSION, Manifest, ManifestVariant, Split,
-};
 use kaskade_models::{LoadOptions, Model, load};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -75,11 +71,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let &[train, validation, test] = arguments.split.as_slice() else {
         return Err("--split takes three numbers: train,validation,test".into());
     };
-    let split = Split {
-        train,
-        validation,
-        test,
-    };
     let parts = read(&arguments.data)?.split([train, validation, test])?;
     let rescale = rescale(&parts[0])?;
     for (index, recipe) in arguments.family.recipes().iter().enumerate() {
@@ -89,12 +80,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             train_variant(recipe, &arguments, &parts[0], rescale, seed)?;
         }
     }
-    let manifest = describe(&arguments, split, &parts, rescale)?;
-    std::fs::write(
-        arguments.out.join(MANIFEST_FILE),
-        serde_json::to_string_pretty(&manifest)? + "\n",
-    )?;
-    Ok(())
+    report(&arguments, &parts, rescale)
 }
 
 /// The labelled images in a directory.
@@ -199,14 +185,12 @@ fn train_variant(
     }
 }
 
-/// The manifest of what the output directory holds.
-fn describe(
+/// Prints the size and the accuracy of every variant in the output directory.
+fn report(
     arguments: &Arguments,
-    split: Split,
     [_, validation, test]: &[LabelledImages; 3],
     rescale: f32,
-) -> Result<Manifest, Box<dyn Error>> {
-    let mut variants = Vec::new();
+) -> Result<(), Box<dyn Error>> {
     for recipe in arguments.family.recipes() {
         let directory = arguments.out.join(recipe.name);
         if !directory.exists() {
@@ -224,25 +208,8 @@ fn describe(
             let test = accuracy(loaded.model.as_mut(), test, rescale)?;
             eprintln!("  {:.2} % of the test images", test * 100.0);
         }
-        variants.push(ManifestVariant {
-            name: recipe.name.to_owned(),
-            directory: recipe.name.into(),
-            parameters: loaded.info.parameters,
-            validation_accuracy,
-        });
     }
-    let (height, width) = validation.size();
-    Ok(Manifest {
-        version: MANIFEST_VERSION,
-        app: arguments.family.app().to_owned(),
-        input: ImageInput {
-            name: INPUT.to_owned(),
-            shape: vec![1, height, width],
-            rescale,
-        },
-        split,
-        variants,
-    })
+    Ok(())
 }
 
 /// Share of the images that a model gets right.

@@ -1,6 +1,6 @@
 //! Scenes, composed: digits that people wrote and signs that are drawn, scattered over a noisy image with scribbles between them.
 
-use kaskade_models::architectures::grid::Grid;
+use kaskade_models::architectures::grid_detector::GridDetectorConfig;
 use kaskade_models::idx::LabelledImages;
 use rand::Rng;
 use rand::seq::IndexedRandom;
@@ -30,8 +30,8 @@ pub(crate) const FAINT: f32 = 0.3;
 pub(crate) const NOISE: f32 = 0.22;
 
 /// The grid of a scene, as a detector of that threshold sees it.
-pub(crate) fn grid(threshold: f32) -> Grid {
-    Grid {
+pub(crate) fn grid(threshold: f32) -> GridDetectorConfig {
+    GridDetectorConfig {
         cell: [1, CELL, CELL],
         grid: [CELLS, CELLS],
         crop: CROP,

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use burn::tensor::Device;
 use clap::Parser;
 use kaskade_models::architectures::cnn::{Cnn, CnnConfig};
-use kaskade_models::architectures::grid::{self, Grid};
+use kaskade_models::architectures::grid_detector::{self, GridDetectorConfig};
 use kaskade_models::architectures::mlp::{Mlp, MlpConfig};
 use kaskade_models::idx::LabelledImages;
 use rand::{Rng, SeedableRng};
@@ -213,13 +213,13 @@ struct Shape {
 }
 
 fn detector(recipe: &Recipe) -> Shape {
-    let grid: Grid = scenes::grid(THRESHOLD);
+    let grid: GridDetectorConfig = scenes::grid(THRESHOLD);
     Shape {
         input: grid.cell,
         classes: grid.classes().unwrap_or_default(),
         config: json!({
-            "architectures": [grid::MODEL_TYPE],
-            "model_type": grid::MODEL_TYPE,
+            "architectures": [grid_detector::MODEL_TYPE],
+            "model_type": grid_detector::MODEL_TYPE,
             "input_shape": grid.cell,
             "grid": grid.grid,
             "crop": grid.crop,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, hidden states between partitions |
 //! | [`checkpoint`] | Hugging Face directories and GGUF files: configuration, weights, tokenizer file |
-//! | `data/` | labelled images ([`idx`]) and the [`manifest`] of a family |
+//! | [`idx`] | labelled images in IDX files |
 //! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
 //! | [`device`] | the device that models run on, and its memory |
 //! | `precision/` | types of weights ([`WeightType`]): f32, bf16, f16, and GGML's blocks |
@@ -20,10 +20,10 @@
 
 pub mod architectures;
 pub mod checkpoint;
-mod data;
 mod decoder;
 pub mod device;
 pub mod generation;
+pub mod idx;
 pub mod images;
 pub mod language;
 pub mod ops;
@@ -39,7 +39,6 @@ mod test_support;
 pub use architectures::onnx::load_onnx;
 pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint, partitioning};
 pub use checkpoint::{Checkpoint, LoadError};
-pub use data::{idx, manifest};
 pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
 pub use kaskade_policy::plan::Partition;
 pub use language::Generation;
@@ -52,7 +51,7 @@ pub use runtime::datatype::Datatype;
 pub use runtime::executor::{BatchResult, Executor, RunError, SpawnError, StepResult};
 pub use runtime::loaded::{Loaded, ModelInfo, Task};
 pub use runtime::model::{
-    Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Progress, Reader,
+    Availability, Continuous, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Preprocessor, Progress,
     Signature, Waker, check_outputs,
 };
 pub use runtime::partitioning::Partitioning;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::jetstream;
 
 /// Refusals that wait for a slow reader; older ones are lost to it.
-const MOST_REFUSALS: usize = 16;
+const MAX_REFUSALS: usize = 16;
 
 /// How the server's text about a refused inbox begins.
 const INBOX: &str = "for Subscription to \"_INBOX";
@@ -72,7 +72,7 @@ impl ConnectionHealth {
             errors: AtomicU64::new(0),
             link: watch::Sender::new(Link::Down),
             jetstream_denied: watch::Sender::new(false),
-            refusals: broadcast::Sender::new(MOST_REFUSALS),
+            refusals: broadcast::Sender::new(MAX_REFUSALS),
             observer,
         }
     }

@@ -1,11 +1,10 @@
-//! Files that people and programs write: an app's TOML, safetensors, GGUF, `config.json`, manifests, IDX files.
+//! Files that people and programs write: an app's TOML, safetensors, GGUF, `config.json`, IDX files.
 
 use bytes::Bytes;
 use kaskade::config::App;
 use kaskade_models::checkpoint::{Checkpoint, Config, Weights};
 use kaskade_models::generation::{architecture, read_decoder};
 use kaskade_models::idx::{Idx, LabelledImages};
-use kaskade_models::manifest::Manifest;
 use serde_json::Value;
 
 /// An app's TOML: refused with a line and a reason, or written and read again as the same. An error names what is wrong.
@@ -76,13 +75,6 @@ pub fn hf_config(input: &[u8]) {
     let _ = config.optional::<f64>("layer_norm_eps");
     if let Ok(labels) = config.labels() {
         assert!(!labels.is_empty(), "a classifier of no classes");
-    }
-}
-
-/// A family's manifest.
-pub fn manifest(input: &[u8]) {
-    if let Err(error) = Manifest::parse("family.json", input) {
-        assert!(!error.to_string().is_empty());
     }
 }
 

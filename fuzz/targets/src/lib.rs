@@ -11,7 +11,7 @@
 //! | [`receivers`] | what the receivers of messages do with them |
 //! | [`chunks`] | messages in chunks |
 //! | [`names`] | subjects and headers |
-//! | [`files`] | an app's TOML, safetensors, GGUF, `config.json`, manifests, IDX files |
+//! | [`files`] | an app's TOML, safetensors, GGUF, `config.json`, IDX files |
 //! | [`checkpoint`] | whole checkpoints, their configuration and header edited |
 //! | [`script`] | the input of a target, read as a list of decisions |
 //! | [`edit`] | edits of a valid JSON tree, for what arbitrary bytes never get past |
@@ -93,7 +93,6 @@ const SERVING: &[Target] = &[
     target("weights", files::weights, 4_000, 4 << 10),
     target("gguf", files::gguf, 500, 1 << 20),
     target("hf_config", files::hf_config, 4_000, 128 << 10),
-    target("manifest", files::manifest, 4_000, 1 << 10),
     target("idx", files::idx, 4_000, 1 << 10),
     target("checkpoint", checkpoint::checkpoint, 2_000, 1 << 20),
 ];

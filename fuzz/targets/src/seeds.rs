@@ -214,11 +214,6 @@ fn files() -> io::Result<()> {
         put("hf_config", &format!("{fixture}.json"), config)?;
     }
     put(
-        "manifest",
-        "digits.json",
-        read("examples/digits/weights/family.json")?,
-    )?;
-    put(
         "idx",
         "images.idx3",
         [

@@ -14,7 +14,7 @@ use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds}
 use super::completions::{answers, begin};
 use super::formats_and_tools::Call;
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, Asked, Form, Head, put};
+use super::sse::{self, ApiKind, Asked, Head, put};
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
@@ -93,7 +93,7 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
         });
     }
     let head = Head {
-        form: Form::Chat,
+        api: ApiKind::Chat,
         id: format!("chatcmpl-{}", kaskade_actors::ids::unique_token()),
         created: unix_seconds(),
         model: call.app.options.name.clone(),

@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, Asked, Form, Head};
+use super::sse::{self, ApiKind, Asked, Head};
 use crate::api::Api;
 use crate::body;
 use crate::call::Call;
@@ -215,7 +215,7 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
         }
     }
     let head = Head {
-        form: Form::Completion,
+        api: ApiKind::Completion,
         id: format!("cmpl-{}", kaskade_actors::ids::unique_token()),
         created: unix_seconds(),
         model: call.app.options.name.clone(),

@@ -23,14 +23,14 @@ use crate::failure::Failure;
 
 /// Form in which an API writes a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ApiKind {
     Chat,
     Completion,
 }
 
 /// Fields that all chunks of an answer share.
 pub(super) struct Head {
-    pub(super) form: Form,
+    pub(super) api: ApiKind,
     pub(super) id: String,
     pub(super) created: u64,
     pub(super) model: String,
@@ -196,7 +196,7 @@ impl Events {
             return;
         };
         let begun = std::mem::replace(&mut choice.begun, true);
-        if self.head.form == Form::Chat && !begun {
+        if self.head.api == ApiKind::Chat && !begun {
             let delta = json!({"role": "assistant", "content": "", "refusal": null});
             self.chunk(index, &delta, None, None, None);
         }
@@ -204,7 +204,7 @@ impl Events {
 
     /// Sends new reasoning of a choice. A completion has none.
     fn reasoning(&mut self, index: usize, text: &str) {
-        if text.is_empty() || self.head.form == Form::Completion {
+        if text.is_empty() || self.head.api == ApiKind::Completion {
             return;
         }
         self.begin(index);
@@ -236,9 +236,9 @@ impl Events {
         let [count, characters] = choice.sent_tokens;
         let new: usize = further.tokens.iter().map(|token| token.chars().count()).sum();
         choice.sent_tokens = [count + further.tokens.len(), characters + new];
-        Some(match self.head.form {
-            Form::Chat => further.chat_logprobs(),
-            Form::Completion => further.completion_logprobs(characters),
+        Some(match self.head.api {
+            ApiKind::Chat => further.chat_logprobs(),
+            ApiKind::Completion => further.completion_logprobs(characters),
         })
     }
 
@@ -305,9 +305,9 @@ impl Events {
     }
 
     fn envelope(&self) -> Value {
-        let object = match self.head.form {
-            Form::Chat => "chat.completion.chunk",
-            Form::Completion => "text_completion",
+        let object = match self.head.api {
+            ApiKind::Chat => "chat.completion.chunk",
+            ApiKind::Completion => "text_completion",
         };
         let mut chunk = json!({
             "id": self.head.id,
@@ -331,9 +331,9 @@ impl Events {
         kaskade: Option<Value>,
     ) {
         let mut choice = json!({"index": index, "logprobs": logprobs, "finish_reason": finish});
-        match self.head.form {
-            Form::Chat => put(&mut choice, "delta", delta.clone()),
-            Form::Completion => {
+        match self.head.api {
+            ApiKind::Chat => put(&mut choice, "delta", delta.clone()),
+            ApiKind::Completion => {
                 let text = delta.get("content").cloned().unwrap_or_else(|| "".into());
                 put(&mut choice, "text", text);
             }

@@ -1,7 +1,7 @@
 //! ALBERT (Lan et al. 2020): BERT whose blocks share their weights, with narrower embeddings.
 
-use super::encoder::{BlockForm, BlockNames};
-use super::text_form::{HeadForm, Projection, TextForm};
+use super::encoder::{BlockConfig, BlockNames};
+use super::text_config::{Projection, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -22,17 +22,17 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = TextForm::like_bert(
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = TextEncoderConfig::like_bert(
         &config.with_defaults(&[("hidden_act", "gelu_new".into())]),
         "albert",
-        HeadForm::first("albert.pooler", Activation::Tanh, "classifier"),
+        TextHeadConfig::first("albert.pooler", Activation::Tanh, "classifier"),
     )?;
-    form.names = NAMES;
-    form.embeddings.width = config.size("embedding_size")?;
-    form.embeddings.projection = Some(Projection::AfterNorm("encoder.embedding_hidden_mapping_in"));
+    text.names = NAMES;
+    text.embeddings.width = config.size("embedding_size")?;
+    text.embeddings.projection = Some(Projection::AfterNorm("encoder.embedding_hidden_mapping_in"));
     let (layers, groups) = (
-        form.encoder.blocks,
+        text.encoder.blocks,
         config.optional_size("num_hidden_groups")?.unwrap_or(1),
     );
     if groups > layers {
@@ -40,10 +40,10 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     }
     let inner = config.optional_size("inner_group_num")?.unwrap_or(1);
     let places = (0..layers).flat_map(|layer| (0..inner).map(move |part| (layer * groups / layers, part)));
-    let blocks = places.map(|(group, part)| BlockForm {
+    let blocks = places.map(|(group, part)| BlockConfig {
         prefix: format!("encoder.albert_layer_groups.{group}.albert_layers.{part}"),
-        ..BlockForm::default()
+        ..BlockConfig::default()
     });
-    form.blocks = blocks.collect();
-    Ok(form)
+    text.blocks = blocks.collect();
+    Ok(text)
 }

@@ -1,9 +1,9 @@
 //! What the registry knows of an architecture.
 
-use super::dual::DualForm;
-use super::text_form::TextForm;
+use super::dual::DualEncoderConfig;
+use super::text_config::TextEncoderConfig;
 use super::text_head::TextTask;
-use super::vit_form;
+use super::vit_config::VitConfig;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;
 use crate::runtime::loaded::Built;
@@ -28,9 +28,9 @@ pub(super) enum Build {
     /// As a whole only.
     Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
     /// A partition of its layers, or the whole, from the description of a text encoder.
-    Text(fn(&Config) -> Result<TextForm, LoadError>, TextTask),
+    Text(fn(&Config) -> Result<TextEncoderConfig, LoadError>, TextTask),
     /// Likewise, an image classifier.
-    Image(vit_form::Form),
+    Image(VitConfig),
     /// As a whole only, an encoder of texts and images.
-    Dual(DualForm),
+    Dual(DualEncoderConfig),
 }

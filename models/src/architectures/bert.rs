@@ -1,7 +1,7 @@
 //! BERT (Devlin et al. 2019).
 
 use super::jina;
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -9,13 +9,13 @@ use crate::ops::Activation;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if jina::is_biased(config)? {
         return jina::biased(config);
     }
-    TextForm::like_bert(
+    TextEncoderConfig::like_bert(
         config,
         "bert",
-        HeadForm::first("bert.pooler.dense", Activation::Tanh, "classifier"),
+        TextHeadConfig::first("bert.pooler.dense", Activation::Tanh, "classifier"),
     )
 }

@@ -3,34 +3,34 @@
 //! Beyond them, the blocks of tokens that see each other are drawn at random, differently in every process.
 
 use super::encoder::activation;
-use super::text_form::{HeadBlock, HeadForm, Segments, TextForm};
+use super::text_config::{HeadBlock, Segments, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 
 /// Describes a `BigBird` model.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let act = activation(config, "hidden_act")?;
-    let head = HeadForm::first("classifier.dense", act, "classifier.out_proj");
-    let mut form = TextForm::like_bert(config, "bert", head)?;
-    form.segments = Segments::Asked(config.optional("sep_token_id")?.unwrap_or(66));
-    form.spans = HeadForm {
+    let head = TextHeadConfig::first("classifier.dense", act, "classifier.out_proj");
+    let mut text = TextEncoderConfig::like_bert(config, "bert", head)?;
+    text.segments = Segments::Asked(config.optional("sep_token_id")?.unwrap_or(66));
+    text.spans = TextHeadConfig {
         block: Some(HeadBlock {
             up: "qa_classifier.intermediate.dense",
             down: "qa_classifier.output.dense",
             norm: "qa_classifier.output.LayerNorm",
         }),
         output: "qa_classifier.qa_outputs",
-        ..HeadForm::SPANS
+        ..TextHeadConfig::SPANS
     };
-    form.encoder.projection_bias = config.optional("use_bias")?.unwrap_or(true);
+    text.encoder.projection_bias = config.optional("use_bias")?.unwrap_or(true);
     if config.optional("rescale_embeddings")?.unwrap_or(false) {
-        form.embeddings.scale = (form.encoder.width as f32).sqrt();
+        text.embeddings.scale = (text.encoder.width as f32).sqrt();
     }
     // Of the base model, which no task here uses.
-    form.buffers = &["pooler.weight", "pooler.bias"];
-    let limits = &mut form.embeddings.limits;
+    text.buffers = &["pooler.weight", "pooler.bias"];
+    let limits = &mut text.embeddings.limits;
     match config.optional::<String>("attention_type")?.as_deref() {
         Some("original_full") => {}
         Some("block_sparse") | None => {
@@ -44,5 +44,5 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             return Err(config.invalid_value("attention_type", "it must be original_full or block_sparse"));
         }
     }
-    Ok(form)
+    Ok(text)
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::dynamic_convolution::DynamicConvolution;
-use super::encoder::{Bias, BlockForm, BlockNames, Distances, EncoderConfig, Mixing};
+use super::encoder::{Bias, BlockConfig, BlockNames, Distances, EncoderConfig, Mixing};
 use super::global_attention::GlobalAttention;
 use super::grid_rotary::GridRotary;
 use super::layers::Layers;
 use super::relative_attention::Relative;
 use super::residual::{Added, HeadNorms};
-use super::weight_layout::LinearForm;
+use super::weight_layout::WeightLayout;
 use crate::checkpoint::LoadError;
 use crate::ops::{DistanceScores, EncoderAttention, KindScores, Ops, PairScores, Rotary};
 
@@ -42,14 +42,14 @@ impl EncoderConfig {
     pub(super) fn take_attention<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
-        form: &BlockForm,
+        config: &BlockConfig,
         names: &BlockNames,
         distances: Option<&Distances<O>>,
     ) -> Result<BlockAttention<O>, LoadError> {
         let (width, attention_width) = (self.width, self.attention_width);
-        let at = |name: &str| format!("{}.{name}", form.prefix);
+        let at = |name: &str| format!("{}.{name}", config.prefix);
         let distances = distances
-            .map(|form| self.take_distances(layers, form, names, &at))
+            .map(|distances| self.take_distances(layers, distances, names, &at))
             .transpose()?;
         // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
         let summands = distances.as_ref().map_or(1, |scores| {
@@ -58,11 +58,11 @@ impl EncoderConfig {
         let scale = self
             .attention_scale
             .unwrap_or_else(|| 1.0 / ((attention_width / self.heads * summands) as f32).sqrt());
-        let global = form.global.map(|names| {
-            let names = names.map(|name| format!("{}.{name}", form.prefix));
+        let global = config.global.map(|names| {
+            let names = names.map(|name| format!("{}.{name}", config.prefix));
             GlobalAttention::take(layers, names, width, self.heads)
         });
-        let position_bias = form.position_bias.as_ref();
+        let position_bias = config.position_bias.as_ref();
         let position_bias = position_bias.map(|bias| bias.take(layers, self.heads, &at));
         let [factors, norm] = [names.scales, names.output_norms].map(|names| names.map(|[own, _]| at(own)));
         let added = Added::take(layers, [factors, norm], width, |layers, name| {
@@ -71,9 +71,9 @@ impl EncoderConfig {
         let mut attention = BlockAttention {
             heads: self.heads,
             scale,
-            window: form.window,
-            rotary: form.rotary.clone(),
-            grid: form.grid.clone(),
+            window: config.window,
+            rotary: config.rotary.clone(),
+            grid: config.grid.clone(),
             global: global.transpose()?,
             position_bias: position_bias.transpose()?,
             distances,
@@ -82,7 +82,7 @@ impl EncoderConfig {
             projections: self.take_projections(layers, names, &at)?,
             output: layers.linear_of(
                 &at(names.output),
-                self.forms.output,
+                self.weight_layouts.output,
                 [self.mixed_width(), width],
                 self.output_bias,
             )?,
@@ -136,8 +136,8 @@ impl EncoderConfig {
             None if self.mixing == Mixing::Relative => {
                 let mut bias = Relative::query_bias(layers, at, [self.heads, attention_width])?;
                 bias.resize(3 * attention_width, 0.0);
-                let parts = prefixes.iter().zip(self.forms.projections);
-                let parts = parts.map(|(name, form)| layers.take_weight(name, form, width, each));
+                let parts = prefixes.iter().zip(self.weight_layouts.projections);
+                let parts = parts.map(|(name, layout)| layers.take_weight(name, layout, width, each));
                 let parts: Vec<Vec<f32>> = parts.collect::<Result<_, _>>()?;
                 Ok(layers.side_by_side(parts, bias, width, each))
             }
@@ -145,7 +145,12 @@ impl EncoderConfig {
                 let heads = [self.heads, self.key_value_heads];
                 layers.grouped(&prefixes, [width, attention_width], heads, &biased)
             }
-            None => layers.concatenated_of(&prefixes, &self.forms.projections, [width, each], &biased),
+            None => layers.concatenated_of(
+                &prefixes,
+                &self.weight_layouts.projections,
+                [width, each],
+                &biased,
+            ),
         }
     }
 
@@ -154,14 +159,14 @@ impl EncoderConfig {
     fn take_distances<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
-        form: &Distances<O>,
+        distances: &Distances<O>,
         names: &BlockNames,
         at: &impl Fn(&str) -> String,
     ) -> Result<DistanceScores<O::Matrix>, LoadError> {
         let sizes = [self.width, self.attention_width];
         let stored = match self.mixing {
-            Mixing::Relative => LinearForm::OutputHeads(self.heads),
-            _ => LinearForm::Whole,
+            Mixing::Relative => WeightLayout::OutputHeads(self.heads),
+            _ => WeightLayout::Whole,
         };
         let mut project = |name: Option<&str>, biased: bool| -> Result<Option<O::Matrix>, LoadError> {
             let Some(name) = name else { return Ok(None) };
@@ -170,12 +175,12 @@ impl EncoderConfig {
             } else {
                 layers.linear_of(&at(name), stored, sizes, biased)?
             };
-            Ok(Some(layers.ops.multiply(&form.vectors, &layer)))
+            Ok(Some(layers.ops.multiply(&distances.vectors, &layer)))
         };
         Ok(DistanceScores {
-            keys: project(form.keys, form.key_bias)?,
-            queries: project(form.queries, true)?,
-            rows: form.rows.clone(),
+            keys: project(distances.keys, distances.key_bias)?,
+            queries: project(distances.queries, true)?,
+            rows: distances.rows.clone(),
         })
     }
 }

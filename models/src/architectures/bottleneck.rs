@@ -6,14 +6,14 @@
 
 use kaskade_policy::plan::Partition;
 
-use super::encoder::{BlockForm, of_partition};
+use super::encoder::{BlockConfig, of_partition};
 use super::layers::Layers;
 use crate::checkpoint::LoadError;
 use crate::ops::{Activation, EncoderAttention, Ops, Span};
 
 /// Sizes of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct BottleneckForm {
+pub(super) struct BottleneckConfig {
     /// Size of the vectors between blocks.
     pub width: usize,
     /// Size of the vectors within a block.
@@ -30,7 +30,7 @@ pub(super) struct BottleneckForm {
 
 /// One block.
 pub(super) struct Bottleneck<O: Ops> {
-    form: BottleneckForm,
+    config: BottleneckConfig,
     projections: O::Linear,
     output: O::Linear,
     /// What the attention is added to.
@@ -172,18 +172,18 @@ impl<O: Ops> Bottleneck<O> {
     /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManyPartitions`].
     pub(super) fn take_all(
         layers: &mut Layers<'_, O>,
-        form: BottleneckForm,
-        blocks: &[BlockForm],
+        config: BottleneckConfig,
+        blocks: &[BlockConfig],
         partition: Partition,
     ) -> Result<Vec<Self>, LoadError> {
         let blocks = of_partition(blocks, partition, layers.weights.file())?.iter();
         blocks
-            .map(|block| Self::take(layers, form, &block.prefix))
+            .map(|block| Self::take(layers, config, &block.prefix))
             .collect()
     }
 
-    fn take(layers: &mut Layers<'_, O>, form: BottleneckForm, prefix: &str) -> Result<Self, LoadError> {
-        let BottleneckForm { width, inner, .. } = form;
+    fn take(layers: &mut Layers<'_, O>, config: BottleneckConfig, prefix: &str) -> Result<Self, LoadError> {
+        let BottleneckConfig { width, inner, .. } = config;
         let at = |name: &str| format!("{prefix}.{name}");
         let mut entry = |name: &str| {
             let dense = Affine::take(layers, &at(&format!("bottleneck.{name}.dense")), width, inner)?;
@@ -198,18 +198,18 @@ impl<O: Ops> Bottleneck<O> {
         let output = projection("attention.output.dense", inner)?;
         let norm = Shift::take(layers, &at("attention.output.LayerNorm"), inner)?;
         let mut feed_forwards = Vec::new();
-        for place in 1..form.feed_forwards {
+        for place in 1..config.feed_forwards {
             let prefix = at(&format!("ffn.{}.", place - 1));
-            feed_forwards.push(FeedForward::take(layers, form, &prefix)?);
+            feed_forwards.push(FeedForward::take(layers, config, &prefix)?);
         }
-        feed_forwards.push(FeedForward::take(layers, form, &at(""))?);
+        feed_forwards.push(FeedForward::take(layers, config, &at(""))?);
         // The folded projections are larger than the layers that were taken.
         let (folded, taken) = (3 * width * inner, 2 * inner * (width + inner));
         layers.weights.count_prepared(taken, folded * size_of::<f32>());
         let widened = Affine::take(layers, &at("output.bottleneck.dense"), inner, width)?;
         let last = Shift::take(layers, &at("output.bottleneck.LayerNorm"), width)?;
         Ok(Self {
-            form,
+            config,
             projections: Affine::beside(&[query, key, value], width).upload(layers),
             output: output.scaled(&norm, true).upload(layers),
             input: input.scaled(&norm, false).upload(layers),
@@ -221,9 +221,9 @@ impl<O: Ops> Bottleneck<O> {
 
     /// Computes the block, as [`Block::forward`](super::encoder::Block::forward).
     pub(super) fn forward(&self, ops: &O, x: &O::Matrix, sequences: &[&[bool]]) -> O::Matrix {
-        let BottleneckForm {
+        let BottleneckConfig {
             width, inner, heads, ..
-        } = self.form;
+        } = self.config;
         let attention = EncoderAttention {
             heads,
             scale: 1.0 / ((inner / heads.max(1)) as f32).sqrt(),
@@ -240,7 +240,7 @@ impl<O: Ops> Bottleneck<O> {
         ops.add(&mut states, &ops.multiply(x, &self.input));
         for FeedForward { layers, kept } in &self.feed_forwards {
             let [up, down] = layers;
-            let mut fed = ops.feed_forward(&states, [up, down], self.form.activation, false);
+            let mut fed = ops.feed_forward(&states, [up, down], self.config.activation, false);
             ops.scale(&mut states, kept);
             ops.add(&mut fed, &states);
             states = fed;
@@ -259,8 +259,8 @@ impl<O: Ops> Bottleneck<O> {
 }
 
 impl<O: Ops> FeedForward<O> {
-    fn take(layers: &mut Layers<'_, O>, form: BottleneckForm, prefix: &str) -> Result<Self, LoadError> {
-        let (inner, between) = (form.inner, form.intermediate_size);
+    fn take(layers: &mut Layers<'_, O>, config: BottleneckConfig, prefix: &str) -> Result<Self, LoadError> {
+        let (inner, between) = (config.inner, config.intermediate_size);
         let up = layers.linear(&format!("{prefix}intermediate.dense"), inner, between)?;
         let down = Affine::take(layers, &format!("{prefix}output.dense"), between, inner)?;
         let norm = Shift::take(layers, &format!("{prefix}output.LayerNorm"), inner)?;

@@ -1,12 +1,12 @@
 //! The encoders of CLIP (Radford et al. 2021), `SigLIP` (Zhai et al. 2023), Chinese CLIP (Yang et al. 2022) and `MetaCLIP` 2 (Chuang
-//! et al. 2025): what those of texts and images share, and those of texts. Those of images are forms of [`super::vit_form`].
+//! et al. 2025): what those of texts and images share, and those of texts. Those of images are described in [`super::vit_config`].
 
 use serde_json::Value;
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::last_token::TextEnd;
 use super::position_bias::PositionBias;
-use super::text_form::{HeadForm, ProjectionForm, TextForm};
+use super::text_config::{ProjectionConfig, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 
 /// Names in a block.
@@ -48,16 +48,16 @@ pub(super) fn section(config: &Config, key: &str, defaults: &[(&str, Value)]) ->
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn text(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = causal_text(config)?;
-    if form.vector.end == TextEnd::First(OLD_END) {
-        form.vector.end = TextEnd::Largest;
+pub(super) fn text(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = causal_text(config)?;
+    if text.vector.end == TextEnd::First(OLD_END) {
+        text.vector.end = TextEnd::Largest;
     }
-    Ok(form)
+    Ok(text)
 }
 
 /// Describes an encoder of texts whose tokens see earlier ones only, and that end with `eos_token_id`.
-fn causal_text(config: &Config) -> Result<TextForm, LoadError> {
+fn causal_text(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let defaults = [
         ("vocab_size", 49408.into()),
         ("hidden_size", 512.into()),
@@ -71,19 +71,19 @@ fn causal_text(config: &Config) -> Result<TextForm, LoadError> {
     ];
     let own = section(config, "text_config", &defaults)?;
     let end = own.required::<i64>("eos_token_id")?;
-    let mut form = around(own)?;
-    form.vector.end = TextEnd::First(end);
-    form.position_bias = Some(PositionBias::Earlier {
-        max_distance: form.embeddings.limits.context,
+    let mut text = around(own)?;
+    text.vector.end = TextEnd::First(end);
+    text.position_bias = Some(PositionBias::Earlier {
+        max_distance: text.embeddings.limits.context,
     });
-    Ok(form)
+    Ok(text)
 }
 
 /// Describes `CLIPTextModelWithProjection`, and the text encoder of `CLIPModel`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn projected_text(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn projected_text(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     projected(text(config)?, config)
 }
 
@@ -91,7 +91,7 @@ pub(super) fn projected_text(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn meta_text(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn meta_text(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     projected(causal_text(config)?, config)
 }
 
@@ -99,7 +99,7 @@ pub(super) fn meta_text(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn chinese_text(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn chinese_text(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let defaults = [
         ("vocab_size", 30522.into()),
         ("hidden_size", 768.into()),
@@ -112,26 +112,26 @@ pub(super) fn chinese_text(config: &Config) -> Result<TextForm, LoadError> {
         ("type_vocab_size", 2.into()),
     ];
     let own = section(config, "text_config", &defaults)?;
-    let mut form = TextForm::like_bert(&own, "text_model", HeadForm::TOKENS)?;
-    form.buffers = &["embeddings.position_ids"];
-    projected(form, config)
+    let mut text = TextEncoderConfig::like_bert(&own, "text_model", TextHeadConfig::TOKENS)?;
+    text.buffers = &["embeddings.position_ids"];
+    projected(text, config)
 }
 
 /// Adds the projection of texts.
-fn projected(mut form: TextForm, config: &Config) -> Result<TextForm, LoadError> {
-    form.vector.projection = Some(ProjectionForm {
+fn projected(mut text: TextEncoderConfig, config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    text.vector.projection = Some(ProjectionConfig {
         name: "text_projection",
         width: config.optional_size("projection_dim")?.unwrap_or(512),
         bias: false,
     });
-    Ok(form)
+    Ok(text)
 }
 
 /// Describes `SiglipTextModel`, and the text encoder of `SiglipModel`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn siglip_text(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn siglip_text(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let defaults = [
         ("vocab_size", 32000.into()),
         ("hidden_size", 768.into()),
@@ -146,29 +146,29 @@ pub(super) fn siglip_text(config: &Config) -> Result<TextForm, LoadError> {
     let own = section(config, "text_config", &defaults)?;
     let pad = own.required("pad_token_id")?;
     let width = own.optional_size("projection_size")?;
-    let mut form = around(own)?;
-    form.vector.end = TextEnd::Padded(pad);
-    form.vector.projection = Some(ProjectionForm {
+    let mut text = around(own)?;
+    text.vector.end = TextEnd::Padded(pad);
+    text.vector.projection = Some(ProjectionConfig {
         name: "text_model.head",
-        width: width.unwrap_or(form.encoder.width),
+        width: width.unwrap_or(text.encoder.width),
         bias: true,
     });
-    Ok(form)
+    Ok(text)
 }
 
 /// Describes what the encoders of CLIP and `SigLIP` share.
-fn around(mut config: Config) -> Result<TextForm, LoadError> {
+fn around(mut config: Config) -> Result<TextEncoderConfig, LoadError> {
     config.set("type_vocab_size", 0.into());
     let mut encoder = EncoderConfig::read(&config)?;
     encoder.norms_first = true;
-    let mut form = TextForm::around(&config, "text_model", encoder, HeadForm::TOKENS)?;
-    form.blocks = form.encoder.numbered("encoder.layers");
-    form.names = NAMES;
-    form.embeddings.words = "embeddings.token_embedding";
-    form.embeddings.positions = Some(("embeddings.position_embedding", form.embeddings.limits.context));
-    form.embeddings.types = "";
-    form.embeddings.norm = None;
-    form.final_norm = Some("final_layer_norm");
-    form.buffers = &["embeddings.position_ids"];
-    Ok(form)
+    let mut text = TextEncoderConfig::around(&config, "text_model", encoder, TextHeadConfig::TOKENS)?;
+    text.blocks = text.encoder.numbered("encoder.layers");
+    text.names = NAMES;
+    text.embeddings.words = "embeddings.token_embedding";
+    text.embeddings.positions = Some(("embeddings.position_embedding", text.embeddings.limits.context));
+    text.embeddings.types = "";
+    text.embeddings.norm = None;
+    text.final_norm = Some("final_layer_norm");
+    text.buffers = &["embeddings.position_ids"];
+    Ok(text)
 }

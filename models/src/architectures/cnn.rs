@@ -22,15 +22,14 @@ mod training;
 
 use serde::{Deserialize, Serialize};
 
-use super::image::{Classifier, Network, shape_of};
+use super::image::{self, Network, shape_of};
 use super::layers::Layers;
 use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
-use crate::images::ImageInput;
 use crate::ops::{Activation, Convolution, Epilogue, Ops};
 use crate::runtime::batch::rows;
-use crate::runtime::loaded::{Built, Task};
+use crate::runtime::loaded::Built;
 use crate::runtime::model::ModelError;
 
 #[cfg(feature = "train")]
@@ -194,16 +193,7 @@ impl<O: Ops> Network for ConvolutionalNetwork<O> {
 }
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
-    let labels = checkpoint.config.labels()?;
-    let (input_shape, _) = shape_of(&checkpoint.config, "input_shape")?;
-    Ok(Built {
-        model: Box::new(Classifier {
-            input: ImageInput::read(checkpoint, "image", input_shape)?,
-            network: network(checkpoint, device, labels.len())?,
-        }),
-        task: Task::Classification,
-        labels,
-    })
+    image::build(checkpoint, device, network)
 }
 
 /// Builds the network of a checkpoint with `labels` classes.

@@ -1,8 +1,8 @@
 //! `ConvBERT` (Jiang et al. 2020): BERT, half of whose heads are convolutions with weights that depend on the tokens.
 
 use super::encoder::{Mixing, activation};
-use super::text_form::{HeadForm, TextForm};
-use super::weight_layout::LinearForm;
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
+use super::weight_layout::WeightLayout;
 use crate::checkpoint::{Config, LoadError};
 
 /// Limit of the tokens that a convolution covers.
@@ -12,14 +12,14 @@ const MAX_KERNEL: usize = 63;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let act = activation(config, "hidden_act")?;
-    let head = HeadForm::first("classifier.dense", act, "classifier.out_proj");
-    let mut form = TextForm::like_bert(config, "convbert", head)?;
-    form.embed_narrower(config)?;
-    let (width, between) = (form.encoder.width, form.encoder.intermediate_size);
+    let head = TextHeadConfig::first("classifier.dense", act, "classifier.out_proj");
+    let mut text = TextEncoderConfig::like_bert(config, "convbert", head)?;
+    text.embed_narrower(config)?;
+    let (width, between) = (text.encoder.width, text.encoder.intermediate_size);
     let ratio = config.optional_size("head_ratio")?.unwrap_or(2);
-    let heads = (form.encoder.heads / ratio).max(1);
+    let heads = (text.encoder.heads / ratio).max(1);
     let head_dim = width / heads / 2;
     if 2 * head_dim * heads != width {
         let reason = "hidden_size must be a multiple of twice the heads that are left";
@@ -34,12 +34,13 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     if !width.is_multiple_of(groups) || !between.is_multiple_of(groups) {
         return Err(config.invalid_value("num_groups", "it must divide hidden_size and intermediate_size"));
     }
-    let encoder = &mut form.encoder;
+    let encoder = &mut text.encoder;
     (encoder.heads, encoder.key_value_heads) = (heads, heads);
     encoder.attention_width = heads * head_dim;
     encoder.mixing = Mixing::Convolutions { kernel };
     if groups > 1 {
-        (encoder.forms.up, encoder.forms.down) = (LinearForm::Groups(groups), LinearForm::Groups(groups));
+        (encoder.weight_layouts.up, encoder.weight_layouts.down) =
+            (WeightLayout::Groups(groups), WeightLayout::Groups(groups));
     }
-    Ok(form)
+    Ok(text)
 }

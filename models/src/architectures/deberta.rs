@@ -1,8 +1,10 @@
 //! DeBERTa v1 to v3 (He et al. 2021): disentangled attention, in which tokens and distances have separate vectors.
 
 use super::encoder::{BlockNames, activation};
-use super::text_form::{DistanceForm, DistanceVectors, HeadForm, Projection, TextForm};
-use super::token_convolution::ConvolutionForm;
+use super::text_config::{
+    DistanceVectors, Projection, RelativePositionConfig, TextEncoderConfig, TextHeadConfig,
+};
+use super::token_convolution::ConvolutionConfig;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows};
 
@@ -25,31 +27,31 @@ const FIRST_NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn first(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn first(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if config.optional::<bool>("talking_head")?.unwrap_or(false) {
         return Err(config.invalid_value("talking_head", "projections between heads are not supported"));
     }
-    let mut form = without_convolution(config)?;
-    form.names = FIRST_NAMES;
-    if let Some(distances) = &mut form.distances {
+    let mut text = without_convolution(config)?;
+    text.names = FIRST_NAMES;
+    if let Some(distances) = &mut text.distances {
         distances.keys = distances.keys.map(|_| "attention.self.pos_proj");
         distances.queries = distances.queries.map(|_| "attention.self.pos_q_proj");
         distances.key_bias = false;
     } else if !kinds(config)?.is_empty() {
         return Err(config.invalid_value("pos_att_type", "it needs relative_attention"));
     }
-    Ok(form)
+    Ok(text)
 }
 
 /// Describes a DeBERTa model of the second or third version.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = without_convolution(config)?;
-    let width = form.encoder.width;
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = without_convolution(config)?;
+    let width = text.encoder.width;
     if let (Some(first), kernel @ 1..) = (
-        form.blocks.first_mut(),
+        text.blocks.first_mut(),
         config.optional::<usize>("conv_kernel_size")?.unwrap_or(0),
     ) {
         if kernel % 2 == 0 || kernel > MAX_KERNEL {
@@ -60,7 +62,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         if !width.is_multiple_of(groups) {
             return Err(config.invalid_value("conv_groups", format!("it must divide hidden_size = {width}")));
         }
-        first.convolution = Some(ConvolutionForm {
+        first.convolution = Some(ConvolutionConfig {
             name: "encoder.conv".into(),
             kernel,
             groups,
@@ -70,48 +72,48 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             },
         });
     }
-    Ok(form)
+    Ok(text)
 }
 
-fn without_convolution(config: &Config) -> Result<TextForm, LoadError> {
+fn without_convolution(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let head_size = config.optional_size("attention_head_size")?;
     let pooler = match config.optional::<String>("pooler_hidden_act")? {
         Some(_) => activation(config, "pooler_hidden_act")?,
         None => Activation::Gelu,
     };
-    let head = HeadForm::first("pooler.dense", pooler, "classifier");
+    let head = TextHeadConfig::first("pooler.dense", pooler, "classifier");
     let own = config.with_defaults(&[("layer_norm_eps", 1e-7.into()), ("type_vocab_size", 0.into())]);
-    let mut form = TextForm::like_bert(&own, "deberta", head)?;
-    let (width, heads) = (form.encoder.width, form.encoder.heads);
+    let mut text = TextEncoderConfig::like_bert(&own, "deberta", head)?;
+    let (width, heads) = (text.encoder.width, text.encoder.heads);
     if head_size.is_some_and(|size| size != width / heads) {
         return Err(config.invalid_value("attention_head_size", "it must be the width over the heads"));
     }
-    form.names = NAMES;
+    text.names = NAMES;
     if !config.optional::<bool>("position_biased_input")?.unwrap_or(true) {
-        form.embeddings.positions = None;
+        text.embeddings.positions = None;
     }
     let embedding_width = config.optional_size("embedding_size")?.unwrap_or(width);
     if embedding_width != width {
-        form.embeddings.projection = Some(Projection::BeforeNorm("embeddings.embed_proj"));
-        form.embeddings.width = embedding_width;
+        text.embeddings.projection = Some(Projection::BeforeNorm("embeddings.embed_proj"));
+        text.embeddings.width = embedding_width;
     }
     if config.optional::<bool>("relative_attention")?.unwrap_or(false) {
-        form.distances = Some(distances(config, form.embeddings.limits.context)?);
+        text.distances = Some(distances(config, text.embeddings.limits.context)?);
     } else {
         // Files have the norm of distances also without these.
-        form.buffers = &["encoder.LayerNorm.weight", "encoder.LayerNorm.bias"];
+        text.buffers = &["encoder.LayerNorm.weight", "encoder.LayerNorm.bias"];
         // As in transformers, scores are scaled for all kinds that the configuration names, also where none is added.
         let kinds = kinds(config)?;
         let named = ["c2p", "p2c"]
             .into_iter()
             .filter(|kind| kinds.iter().any(|known| known.trim() == *kind));
         let summands = 1 + named.count();
-        form.encoder.attention_scale = Some(1.0 / ((width / heads * summands) as f32).sqrt());
+        text.encoder.attention_scale = Some(1.0 / ((width / heads * summands) as f32).sqrt());
     }
-    Ok(form)
+    Ok(text)
 }
 
-fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError> {
+fn distances(config: &Config, context: usize) -> Result<RelativePositionConfig, LoadError> {
     let longest = match config
         .optional::<i64>("max_relative_positions")?
         .map(usize::try_from)
@@ -134,7 +136,7 @@ fn distances(config: &Config, context: usize) -> Result<DistanceForm, LoadError>
     let uses = |kind: &str| kinds.iter().any(|known| known.trim() == kind);
     let shared = config.optional::<bool>("share_att_key")?.unwrap_or(false);
     let layer = |kind: &str, own, other| uses(kind).then_some(if shared { own } else { other });
-    Ok(DistanceForm {
+    Ok(RelativePositionConfig {
         vectors: DistanceVectors::Table {
             name: "encoder.rel_embeddings",
             count: 2 * span,
@@ -190,7 +192,7 @@ mod tests {
                 "max_position_embeddings": 8, "type_vocab_size": 0, "layer_norm_eps": 1e-7, "hidden_act": "gelu", "pos_att_type": {kinds}}}"#
             );
             let config = Config::parse("config.json", keys.as_bytes()).unwrap();
-            form(&config).unwrap().encoder.attention_scale.unwrap()
+            read(&config).unwrap().encoder.attention_scale.unwrap()
         };
         for (kinds, size) in [("[]", 8.0), (r#""c2p""#, 16.0), (r#"["p2c", "c2p"]"#, 24.0_f32)] {
             assert!((scale(kinds) - 1.0 / size.sqrt()).abs() < 1e-6, "{kinds}");

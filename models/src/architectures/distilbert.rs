@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
+use super::text_config::{Embeddings, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -23,40 +23,28 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let encoder = EncoderConfig::sized(config, ["dim", "n_layers", "n_heads", "hidden_dim", "activation"])?;
     let context = config.size("max_position_embeddings")?;
-    Ok(TextForm {
-        base: "distilbert",
-        blocks: encoder.numbered("transformer.layer"),
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        positions: Some(("embeddings.position_embeddings", context)),
+        norm: Some("embeddings.LayerNorm"),
+        ..Embeddings::new(
+            "embeddings.word_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: 0,
                 context,
             },
-            width: encoder.width,
-            words: "embeddings.word_embeddings",
-            positions: Some(("embeddings.position_embeddings", context)),
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: Some("embeddings.LayerNorm"),
-            projection: None,
-        },
+        )
+    };
+    Ok(TextEncoderConfig::new(
+        "distilbert",
+        encoder.numbered("transformer.layer"),
         encoder,
-        final_norm: None,
-        buffers: &[],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::first("pre_classifier", Activation::Relu, "classifier"),
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
-    })
+        NAMES,
+        embeddings,
+        TextHeadConfig::first("pre_classifier", Activation::Relu, "classifier"),
+    ))
 }

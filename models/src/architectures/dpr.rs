@@ -1,13 +1,13 @@
 //! DPR (Karpukhin et al. 2020): a BERT for questions and one for passages, whose first tokens are the vectors of texts.
 
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 
 /// Describes the encoder of questions.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn questions(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn questions(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     with_base(config, "question_encoder.bert_model")
 }
 
@@ -15,13 +15,13 @@ pub(super) fn questions(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn passages(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn passages(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     with_base(config, "ctx_encoder.bert_model")
 }
 
-fn with_base(config: &Config, base: &'static str) -> Result<TextForm, LoadError> {
+fn with_base(config: &Config, base: &'static str) -> Result<TextEncoderConfig, LoadError> {
     if config.optional::<usize>("projection_dim")?.unwrap_or(0) > 0 {
         return Err(config.invalid_value("projection_dim", "vectors that are projected are not supported"));
     }
-    TextForm::like_bert(config, base, HeadForm::TOKENS)
+    TextEncoderConfig::like_bert(config, base, TextHeadConfig::TOKENS)
 }

@@ -5,11 +5,11 @@
 
 use kaskade_policy::plan::Partition;
 
+use super::text_config::TextEncoderConfig;
 use super::text_encoder;
-use super::text_form::TextForm;
 use super::text_head::TextTask;
 use super::vit;
-use super::vit_form::Form;
+use super::vit_config::VitConfig;
 use crate::checkpoint::sentence::SentenceLayer;
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules};
 use crate::device::Device;
@@ -21,13 +21,13 @@ use crate::tasks::entities::AggregationStrategy;
 
 /// The encoders of a dual encoder.
 #[derive(Clone, Copy)]
-pub(super) struct DualForm {
+pub(super) struct DualEncoderConfig {
     /// Describes that of texts.
-    pub text: fn(&Config) -> Result<TextForm, LoadError>,
+    pub text: fn(&Config) -> Result<TextEncoderConfig, LoadError>,
     /// Token of a text that is its vector.
     pub pooling: Pooling,
     /// That of images.
-    pub image: Form,
+    pub image: VitConfig,
 }
 
 /// Builds a dual encoder.
@@ -37,7 +37,7 @@ pub(super) struct DualForm {
 pub(super) fn build(
     checkpoint: &mut Checkpoint,
     device: &Device,
-    form: DualForm,
+    config: DualEncoderConfig,
 ) -> Result<Built, LoadError> {
     let modules = checkpoint.sentence.take();
     let changes = |modules: &SentenceModules| {
@@ -51,10 +51,10 @@ pub(super) fn build(
                 .into(),
         });
     }
-    let task = TextTask::Embedding(form.pooling);
+    let task = TextTask::Embedding(config.pooling);
     let strategy = AggregationStrategy::default();
-    let text = text_encoder::build(form.text, task, checkpoint, device, Partition::WHOLE, strategy)?;
-    let image = vit::build(checkpoint, device, Partition::WHOLE, form.image)?;
+    let text = text_encoder::build(config.text, task, checkpoint, device, Partition::WHOLE, strategy)?;
+    let image = vit::build(checkpoint, device, Partition::WHOLE, config.image)?;
     let images = image.model.signature().inputs;
     Ok(Built {
         model: Box::new(Dual {

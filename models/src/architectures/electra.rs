@@ -1,6 +1,6 @@
 //! ELECTRA (Clark et al. 2020): BERT whose embeddings may be narrower than its blocks.
 
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -8,9 +8,9 @@ use crate::ops::Activation;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("classifier.dense", Activation::Gelu, "classifier.out_proj");
-    let mut form = TextForm::like_bert(config, "electra", head)?;
-    form.embed_narrower(config)?;
-    Ok(form)
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("classifier.dense", Activation::Gelu, "classifier.out_proj");
+    let mut text = TextEncoderConfig::like_bert(config, "electra", head)?;
+    text.embed_narrower(config)?;
+    Ok(text)
 }

@@ -2,7 +2,7 @@
 
 use super::encoder::BlockNames;
 use super::eurobert;
-use super::text_form::TextForm;
+use super::text_config::TextEncoderConfig;
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::gemma::{Positions, hidden_activation, positions_3};
 
@@ -17,13 +17,13 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let cap = "attn_logit_softcapping";
     if config.optional::<f32>(cap)?.is_some() {
         return Err(config.invalid_value(cap, "encoders without a cap are supported"));
     }
-    let mut form = eurobert::of_layers(config, hidden_activation(config)?)?;
-    let encoder = &mut form.encoder;
+    let mut text = eurobert::of_layers(config, hidden_activation(config)?)?;
+    let encoder = &mut text.encoder;
     let scalar = config.optional::<f32>("query_pre_attn_scalar")?.unwrap_or(256.0);
     encoder.attention_scale = Some(1.0 / scalar.sqrt());
     encoder.norm_offset = 1.0;
@@ -33,13 +33,13 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         global,
         near,
     } = positions_3(config, encoder.attention_width / encoder.heads)?;
-    for (place, block) in form.blocks.iter_mut().enumerate() {
+    for (place, block) in text.blocks.iter_mut().enumerate() {
         let is_local = local_layers.get(place).copied().unwrap_or_default();
         // The window is as wide as that of a decoder, and half of it is on either side.
         block.window = window.filter(|_| is_local).map(|window| window / 2);
         block.rotary = Some(if is_local { near.clone() } else { global.clone() });
     }
-    form.names = NAMES;
-    form.embeddings.scale = (form.encoder.width as f32).sqrt();
-    Ok(form)
+    text.names = NAMES;
+    text.embeddings.scale = (text.encoder.width as f32).sqrt();
+    Ok(text)
 }

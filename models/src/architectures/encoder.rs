@@ -12,12 +12,12 @@ use super::grid_rotary::GridRotary;
 use super::layers::Layers;
 use super::position_bias::PositionBias;
 use super::residual::Added;
-use super::token_convolution::{ConvolutionForm, TokenConvolution};
-use super::weight_layout::LinearForms;
+use super::token_convolution::{ConvolutionConfig, TokenConvolution};
+use super::weight_layout::WeightLayouts;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Ops, Rotary};
 
-/// Sizes and form of an encoder.
+/// Sizes of an encoder, and how its blocks are computed.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each names one independent property"
@@ -67,7 +67,7 @@ pub(super) struct EncoderConfig {
     /// What lets tokens read each other.
     pub mixing: Mixing,
     /// How the file stores the weights of linear layers.
-    pub forms: LinearForms,
+    pub weight_layouts: WeightLayouts,
 }
 
 /// What lets the tokens of a block read each other.
@@ -134,7 +134,7 @@ impl BlockNames {
 
 /// What distinguishes a block from the others of its encoder.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct BlockForm {
+pub(super) struct BlockConfig {
     /// Prefix of its tensors; blocks of the same prefix share their weights.
     pub prefix: String,
     /// Whether it has no norm before its attention.
@@ -148,7 +148,7 @@ pub(super) struct BlockForm {
     /// Layers of queries, keys and values by which the first token attends to all; the others then attend to it whatever the window.
     pub global: Option<[&'static str; 3]>,
     /// Convolution of its input that is added to its result.
-    pub convolution: Option<ConvolutionForm>,
+    pub convolution: Option<ConvolutionConfig>,
     /// Position bias of this block alone.
     pub position_bias: Option<PositionBias>,
 }
@@ -264,17 +264,17 @@ impl EncoderConfig {
             up_bias: true,
             values_first: false,
             mixing: Mixing::Attention,
-            forms: LinearForms::default(),
+            weight_layouts: WeightLayouts::default(),
         })
     }
 
-    /// Returns one form per block with the prefixes `{prefix}.0`, `{prefix}.1`, ...
-    pub(super) fn numbered(&self, prefix: &str) -> Vec<BlockForm> {
-        let forms = (0..self.blocks).map(|index| BlockForm {
+    /// Returns the configurations of the blocks, with the prefixes `{prefix}.0`, `{prefix}.1`, ...
+    pub(super) fn numbered(&self, prefix: &str) -> Vec<BlockConfig> {
+        let configs = (0..self.blocks).map(|index| BlockConfig {
             prefix: format!("{prefix}.{index}"),
-            ..BlockForm::default()
+            ..BlockConfig::default()
         });
-        forms.collect()
+        configs.collect()
     }
 
     /// Takes the blocks of a partition from a checkpoint.
@@ -284,7 +284,7 @@ impl EncoderConfig {
     pub(super) fn take_blocks<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
-        forms: &[BlockForm],
+        configs: &[BlockConfig],
         names: &BlockNames,
         distances: Option<&Distances<O>>,
         partition: Partition,
@@ -293,12 +293,12 @@ impl EncoderConfig {
         let fourier = fourier.then(|| Arc::new(Fourier::new(layers.ops, self.width)));
         let mut taken: HashMap<&str, Arc<Block<O>>> = HashMap::new();
         let mut blocks = Vec::new();
-        for form in of_partition(forms, partition, layers.weights.file())? {
-            let block = match taken.get(form.prefix.as_str()) {
+        for config in of_partition(configs, partition, layers.weights.file())? {
+            let block = match taken.get(config.prefix.as_str()) {
                 Some(block) => block.clone(),
-                None => Arc::new(self.take_block(layers, form, names, distances, fourier.as_ref())?),
+                None => Arc::new(self.take_block(layers, config, names, distances, fourier.as_ref())?),
             };
-            taken.insert(&form.prefix, block.clone());
+            taken.insert(&config.prefix, block.clone());
             blocks.push(block);
         }
         Ok(blocks)
@@ -307,16 +307,16 @@ impl EncoderConfig {
     fn take_block<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
-        form: &BlockForm,
+        config: &BlockConfig,
         names: &BlockNames,
         distances: Option<&Distances<O>>,
         fourier: Option<&Arc<Fourier<O>>>,
     ) -> Result<Block<O>, LoadError> {
         let (width, intermediate_size) = (self.width, self.intermediate_size);
-        let at = |name: &str| format!("{}.{name}", form.prefix);
+        let at = |name: &str| format!("{}.{name}", config.prefix);
         let mixer = match fourier {
             Some(fourier) => Mixer::Fourier(fourier.clone()),
-            None => Mixer::Attention(Box::new(self.take_attention(layers, form, names, distances)?)),
+            None => Mixer::Attention(Box::new(self.take_attention(layers, config, names, distances)?)),
         };
         let up = if self.gated {
             2 * intermediate_size
@@ -329,15 +329,15 @@ impl EncoderConfig {
         })?;
         let ups: Vec<String> = names.up.iter().map(|part| at(part)).collect();
         let up_bias = self.feed_forward_bias && self.up_bias;
-        let attention_norm = if form.without_first_norm {
+        let attention_norm = if config.without_first_norm {
             None
         } else {
             Some(self.norm(layers, &at(names.attention_norm))?)
         };
-        let convolution = form
+        let convolution = config
             .convolution
             .as_ref()
-            .map(|form| TokenConvolution::take(layers, form, width, self.epsilon));
+            .map(|convolution| TokenConvolution::take(layers, convolution, width, self.epsilon));
         Ok(Block {
             mixer,
             convolution: convolution.transpose()?,
@@ -345,14 +345,14 @@ impl EncoderConfig {
             up: if self.values_first {
                 layers.swapped(&ups.concat(), width, up, up_bias)?
             } else {
-                let (forms, biased) = (vec![self.forms.up; ups.len()], vec![up_bias; ups.len()]);
-                layers.concatenated_of(&ups, &forms, [width, up / ups.len().max(1)], &biased)?
+                let (layouts, biased) = (vec![self.weight_layouts.up; ups.len()], vec![up_bias; ups.len()]);
+                layers.concatenated_of(&ups, &layouts, [width, up / ups.len().max(1)], &biased)?
             },
             activation: self.activation,
             gated: self.gated,
             down: layers.linear_of(
                 &at(names.down),
-                self.forms.down,
+                self.weight_layouts.down,
                 [intermediate_size, width],
                 self.feed_forward_bias,
             )?,
@@ -383,23 +383,23 @@ impl EncoderConfig {
     }
 }
 
-/// Returns the forms of the blocks of a partition.
+/// Returns the configurations of the blocks of a partition.
 ///
 /// # Errors
 /// [`LoadError::TooManyPartitions`].
 pub(super) fn of_partition<'a>(
-    forms: &'a [BlockForm],
+    configs: &'a [BlockConfig],
     partition: Partition,
     file: &str,
-) -> Result<&'a [BlockForm], LoadError> {
-    if partition.of as usize > forms.len() {
+) -> Result<&'a [BlockConfig], LoadError> {
+    if partition.of as usize > configs.len() {
         return Err(LoadError::TooManyPartitions {
             file: file.to_owned(),
-            blocks: forms.len(),
+            blocks: configs.len(),
             of: partition.of,
         });
     }
-    Ok(forms.get(partition.layers(forms.len())).unwrap_or_default())
+    Ok(configs.get(partition.layers(configs.len())).unwrap_or_default())
 }
 
 /// Reads the number that a norm adds to the variance.

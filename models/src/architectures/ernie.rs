@@ -1,6 +1,6 @@
 //! ERNIE 2 and 3 (Sun et al. 2019, 2021): BERT with a vector of the training task, of which the first is used.
 
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -8,12 +8,12 @@ use crate::ops::Activation;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("ernie.pooler.dense", Activation::Tanh, "classifier");
-    let mut form = TextForm::like_bert(config, "ernie", head)?;
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("ernie.pooler.dense", Activation::Tanh, "classifier");
+    let mut text = TextEncoderConfig::like_bert(config, "ernie", head)?;
     if config.optional("use_task_id")?.unwrap_or(false) {
         let tasks = config.optional_size("task_type_vocab_size")?.unwrap_or(3);
-        form.embeddings.constant = Some(("embeddings.task_type_embeddings", tasks));
+        text.embeddings.constant = Some(("embeddings.task_type_embeddings", tasks));
     }
-    Ok(form)
+    Ok(text)
 }

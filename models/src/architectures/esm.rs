@@ -2,9 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    Embeddings, HeadForm, MaskDropout, PositionScheme, Segments, TextForm, VectorForm, rotation,
-};
+use super::text_config::{Embeddings, MaskDropout, TextEncoderConfig, TextHeadConfig, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -30,7 +28,7 @@ const UNUSED: &[&str] = &[
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let flag = |key: &str| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(false));
     for key in ["is_folding_model", "is_decoder"] {
         if flag(key)? {
@@ -54,58 +52,50 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         });
     }
     let context = config.size("max_position_embeddings")?;
-    let mut form = TextForm {
-        base: "esm",
-        blocks: encoder.numbered("encoder.layer"),
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        dropout,
+        norm: flag("emb_layer_norm_before")?.then_some("embeddings.layer_norm"),
+        ..Embeddings::new(
+            "embeddings.word_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: 0,
                 context,
             },
-            width: encoder.width,
-            words: "embeddings.word_embeddings",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout,
-            norm: flag("emb_layer_norm_before")?.then_some("embeddings.layer_norm"),
-            projection: None,
-        },
-        encoder,
+        )
+    };
+    let mut text = TextEncoderConfig {
         final_norm: Some("encoder.emb_layer_norm_after"),
         buffers: UNUSED,
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextEncoderConfig::new(
+            "esm",
+            encoder.numbered("encoder.layer"),
+            encoder,
+            NAMES,
+            embeddings,
+            TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+        )
     };
     match config.optional::<String>("position_embedding_type")?.as_deref() {
         Some("rotary") => {
             let theta = config.optional::<f64>("rope_theta")?.unwrap_or(10_000.0);
-            let head_dim = form.encoder.width / form.encoder.heads;
+            let head_dim = text.encoder.width / text.encoder.heads;
             let rotary = rotation(theta, head_dim).ok_or_else(|| {
                 config.invalid_value("rope_theta", "it must be positive, and the size of a head even")
             })?;
-            for block in &mut form.blocks {
+            for block in &mut text.blocks {
                 block.rotary = Some(rotary.clone());
             }
         }
         Some("absolute") | None => {
-            form.buffers = UNUSED.split_last().map_or(UNUSED, |(_, others)| others);
-            form.embeddings.positions = Some(("embeddings.position_embeddings", context));
-            form.count_after_padding(config)?;
+            text.buffers = UNUSED.split_last().map_or(UNUSED, |(_, others)| others);
+            text.embeddings.positions = Some(("embeddings.position_embeddings", context));
+            text.count_after_padding(config)?;
         }
         Some(_) => {
             return Err(config.invalid_value("position_embedding_type", "it must be rotary or absolute"));
         }
     }
-    Ok(form)
+    Ok(text)
 }

@@ -2,9 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm, rotation,
-};
+use super::text_config::{DenseConfig, Embeddings, TextEncoderConfig, TextHeadConfig, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Rotary};
 use crate::tasks::embedding::Pooling;
@@ -27,10 +25,10 @@ pub(super) const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = of_layers(config, activation(config, "hidden_act")?)?;
-    let rotary = rotary(config, form.encoder.attention_width / form.encoder.heads)?;
-    for block in &mut form.blocks {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = of_layers(config, activation(config, "hidden_act")?)?;
+    let rotary = rotary(config, text.encoder.attention_width / text.encoder.heads)?;
+    for block in &mut text.blocks {
         block.rotary = Some(rotary.clone());
     }
     let (pooling, late) = match config.optional::<String>("classifier_pooling")?.as_deref() {
@@ -39,21 +37,21 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         Some("bos") => (Pooling::First, false),
         Some(_) => return Err(config.invalid_value("classifier_pooling", "it must be late, mean or bos")),
     };
-    form.classifier = HeadForm {
+    text.classifier = TextHeadConfig {
         pooling,
         late,
-        dense: Some(DenseForm::plain("dense", Activation::Gelu)),
+        dense: Some(DenseConfig::plain("dense", Activation::Gelu)),
         block: None,
         output: "classifier",
     };
-    Ok(form)
+    Ok(text)
 }
 
 /// Describes an encoder of Llama's layers, without positions.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextForm, LoadError> {
+pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextEncoderConfig, LoadError> {
     let keys = [
         "hidden_size",
         "num_hidden_layers",
@@ -78,38 +76,25 @@ pub(super) fn of_layers(config: &Config, activation: Activation) -> Result<TextF
         .unwrap_or(encoder.width / encoder.heads);
     encoder.attention_width = head_dim.saturating_mul(encoder.heads);
     let blocks = encoder.numbered("layers");
-    Ok(TextForm {
-        base: "model",
-        blocks,
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
-                vocabulary: config.size("vocab_size")?,
-                types: 0,
-                context: config.size("max_position_embeddings")?,
-            },
-            width: encoder.width,
-            words: "embed_tokens",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: None,
-            projection: None,
+    let embeddings = Embeddings::new(
+        "embed_tokens",
+        encoder.width,
+        TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: 0,
+            context: config.size("max_position_embeddings")?,
         },
-        encoder,
+    );
+    Ok(TextEncoderConfig {
         final_norm: Some("norm"),
-        buffers: &[],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::TOKENS,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextEncoderConfig::new(
+            "model",
+            blocks,
+            encoder,
+            NAMES,
+            embeddings,
+            TextHeadConfig::TOKENS,
+        )
     })
 }
 

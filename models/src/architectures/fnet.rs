@@ -1,7 +1,7 @@
 //! `FNet` (Lee-Thorp et al. 2021): BERT whose tokens are mixed by Fourier transforms instead of attention.
 
 use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
-use super::text_form::{HeadForm, Projection, TextForm};
+use super::text_config::{Projection, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -14,8 +14,8 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("fnet.pooler.dense", Activation::Tanh, "classifier");
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("fnet.pooler.dense", Activation::Tanh, "classifier");
     if config
         .optional::<bool>("use_tpu_fourier_optimizations")?
         .unwrap_or(false)
@@ -34,8 +34,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     let mut encoder = EncoderConfig::sized(config, keys)?;
     encoder.epsilon = epsilon(config, "layer_norm_eps")?;
     encoder.mixing = Mixing::Fourier;
-    let mut form = TextForm::around(config, "fnet", encoder, head)?;
-    form.names = NAMES;
-    form.embeddings.projection = Some(Projection::AfterNorm("embeddings.projection"));
-    Ok(form)
+    let mut text = TextEncoderConfig::around(config, "fnet", encoder, head)?;
+    text.names = NAMES;
+    text.embeddings.projection = Some(Projection::AfterNorm("embeddings.projection"));
+    Ok(text)
 }

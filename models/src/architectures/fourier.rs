@@ -9,7 +9,7 @@ use crate::ops::{Ops, Span};
 use crate::precision::WeightType;
 
 /// Number of lengths whose transforms are kept: all blocks of a pass use the same.
-const MOST_LENGTHS: usize = 16;
+const MAX_LENGTHS: usize = 16;
 
 /// The transform over the elements of a token, on a device.
 pub(super) struct Fourier<O: Ops> {
@@ -97,7 +97,7 @@ impl<O: Ops> Fourier<O> {
         let weight: Vec<f32> = (0..2 * tokens).flat_map(row).collect();
         let prepared = ops.prepare(weight, 2 * tokens, tokens, WeightType::F32);
         let layer = Arc::new(ops.linear(prepared, Vec::new(), 2 * tokens, tokens));
-        if lengths.len() == MOST_LENGTHS {
+        if lengths.len() == MAX_LENGTHS {
             lengths.clear();
         }
         lengths.insert(tokens, layer.clone());

@@ -3,7 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
+use super::text_config::{Embeddings, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::{Activation, Rotary};
@@ -25,8 +25,8 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("gte.pooler.dense", Activation::Tanh, "classifier");
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("gte.pooler.dense", Activation::Tanh, "classifier");
     described(config, "gte", 160_000.0, head)
 }
 
@@ -34,8 +34,8 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn published(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("new.pooler.dense", Activation::Tanh, "classifier");
+pub(super) fn published(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("new.pooler.dense", Activation::Tanh, "classifier");
     described(config, "new", 10_000.0, head)
 }
 
@@ -43,8 +43,8 @@ fn described(
     config: &Config,
     base: &'static str,
     theta: f64,
-    classifier: HeadForm,
-) -> Result<TextForm, LoadError> {
+    classifier: TextHeadConfig,
+) -> Result<TextEncoderConfig, LoadError> {
     for (key, value) in [("logn_attention_scale", false), ("pack_qkv", true)] {
         if config.optional::<bool>(key)?.is_some_and(|found| found != value) {
             return Err(config.invalid_value(key, format!("only {value} is supported")));
@@ -78,38 +78,22 @@ fn described(
     for block in &mut blocks {
         block.rotary = Some(positions.clone());
     }
-    Ok(TextForm {
-        base,
-        blocks,
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        types: "embeddings.token_type_embeddings",
+        norm: Some("embeddings.LayerNorm"),
+        ..Embeddings::new(
+            "embeddings.word_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: config.optional("type_vocab_size")?.unwrap_or(0),
                 context: config.size("max_position_embeddings")?,
             },
-            width: encoder.width,
-            words: "embeddings.word_embeddings",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "embeddings.token_type_embeddings",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: Some("embeddings.LayerNorm"),
-            projection: None,
-        },
-        encoder,
-        final_norm: None,
+        )
+    };
+    Ok(TextEncoderConfig {
         buffers: &["inv_freq"],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextEncoderConfig::new(base, blocks, encoder, NAMES, embeddings, classifier)
     })
 }
 

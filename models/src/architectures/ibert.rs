@@ -2,7 +2,7 @@
 
 use super::encoder::activation;
 use super::roberta;
-use super::text_form::TextForm;
+use super::text_config::TextEncoderConfig;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -22,14 +22,14 @@ const INTEGERS: &[&str] = &[
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if config.optional("quant_mode")?.unwrap_or(false) {
         return Err(config.invalid_value("quant_mode", "integers are not supported"));
     }
     if activation(config, "hidden_act")? != Activation::Gelu {
         return Err(config.invalid_value("hidden_act", "only gelu is supported"));
     }
-    let mut form = roberta::with_base(config, "ibert")?;
-    form.buffers = INTEGERS;
-    Ok(form)
+    let mut text = roberta::with_base(config, "ibert")?;
+    text.buffers = INTEGERS;
+    Ok(text)
 }

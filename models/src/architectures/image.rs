@@ -3,9 +3,11 @@
 //! Inputs: `image` FP32 of the configured shape, intensities from 0 to 1, or with a `preprocessor_config.json` `image_file`.
 //! Outputs: `logits` FP32 `[labels]`.
 
-use crate::checkpoint::{Config, LoadError};
+use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::device::Device;
 use crate::images::ImageInput;
 use crate::runtime::batch::{logits_per_row, run_batch_of};
+use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 
 /// Reads the dimensions under `key` and their product, which must be positive.
@@ -32,10 +34,34 @@ pub(super) trait Network: Send {
     fn logits(&self, images: Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError>;
 }
 
+/// Builds the network of a checkpoint for a number of classes.
+type BuildNetwork = fn(&mut Checkpoint, &Device, usize) -> Result<Box<dyn Network>, LoadError>;
+
+/// Builds a classifier around the network that `network` builds.
+///
+/// # Errors
+/// [`LoadError`], naming the key or tensor.
+pub(super) fn build(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+    network: BuildNetwork,
+) -> Result<Built, LoadError> {
+    let labels = checkpoint.config.labels()?;
+    let (input_shape, _) = shape_of(&checkpoint.config, "input_shape")?;
+    Ok(Built {
+        model: Box::new(Classifier {
+            input: ImageInput::read(checkpoint, "image", input_shape)?,
+            network: network(checkpoint, device, labels.len())?,
+        }),
+        task: Task::Classification,
+        labels,
+    })
+}
+
 /// A network as a model.
-pub(super) struct Classifier {
-    pub(super) network: Box<dyn Network>,
-    pub(super) input: ImageInput,
+struct Classifier {
+    network: Box<dyn Network>,
+    input: ImageInput,
 }
 
 impl Model for Classifier {

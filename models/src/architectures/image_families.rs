@@ -1,8 +1,9 @@
 //! The architectures that read images, alone or beside texts.
 
 use super::architecture::{Architecture, Build};
-use super::dual::DualForm;
-use super::{clip, cnn, grid, mlp, vision, vit_form};
+use super::dual::DualEncoderConfig;
+use super::vit_config::VitConfig;
+use super::{clip, cnn, grid_detector, mlp, vision};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::Device;
 use crate::runtime::loaded::Built;
@@ -27,14 +28,14 @@ const fn image_classifier(
 const fn image_features(
     name: &'static str,
     model_type: &'static str,
-    form: vit_form::Form,
+    vit: VitConfig,
     unused: &'static [&'static str],
 ) -> Architecture {
     Architecture {
         name,
         model_type,
         head: None,
-        build: Build::Image(form.features()),
+        build: Build::Image(vit.features()),
         unused,
     }
 }
@@ -45,21 +46,21 @@ pub(super) const IMAGES: [Architecture; 48] = [
         name: "BeitForImageClassification",
         model_type: "beit",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::BEIT),
+        build: Build::Image(VitConfig::BEIT),
         unused: &["beit.embeddings.mask_token"],
     },
     Architecture {
         name: "Data2VecVisionForImageClassification",
         model_type: "data2vec-vision",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::DATA2VEC),
+        build: Build::Image(VitConfig::DATA2VEC),
         unused: &["data2vec_vision.embeddings.mask_token"],
     },
     Architecture {
         name: "CLIPForImageClassification",
         model_type: "clip",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::CLIP),
+        build: Build::Image(VitConfig::CLIP),
         unused: &[
             "vision_model.post_layernorm.",
             "vision_model.embeddings.position_ids",
@@ -69,7 +70,7 @@ pub(super) const IMAGES: [Architecture; 48] = [
         name: "MetaClip2ForImageClassification",
         model_type: "metaclip_2",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::CLIP),
+        build: Build::Image(VitConfig::CLIP),
         unused: &[
             "vision_model.post_layernorm.",
             "vision_model.embeddings.position_ids",
@@ -79,128 +80,152 @@ pub(super) const IMAGES: [Architecture; 48] = [
         name: "IJepaForImageClassification",
         model_type: "ijepa",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::IJEPA),
+        build: Build::Image(VitConfig::IJEPA),
         unused: &["ijepa.embeddings.mask_token"],
     },
     Architecture {
         name: "SiglipForImageClassification",
         model_type: "siglip",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::SIGLIP),
+        build: Build::Image(VitConfig::SIGLIP),
         unused: &["vision_model.head.", "vision_model.embeddings.position_ids"],
     },
-    image_classifier("ResNetForImageClassification", "resnet", vision::resnet::build),
+    image_classifier(
+        "ResNetForImageClassification",
+        "resnet",
+        vision::build::<vision::resnet::ResNet>,
+    ),
     image_classifier(
         "ConvNextForImageClassification",
         "convnext",
-        vision::convnext::build,
+        vision::build::<vision::convnext::ConvNext>,
     ),
     image_classifier(
         "ConvNextV2ForImageClassification",
         "convnextv2",
-        vision::convnext::build_second,
+        vision::build::<vision::convnext::ConvNextV2>,
     ),
     image_classifier(
         "EfficientNetForImageClassification",
         "efficientnet",
-        vision::efficientnet::build,
+        vision::build::<vision::efficientnet::EfficientNet>,
     ),
     image_classifier(
         "MobileNetV1ForImageClassification",
         "mobilenet_v1",
-        vision::mobilenet::build,
+        vision::build::<vision::mobilenet::MobileNetV1>,
     ),
     image_classifier(
         "MobileNetV2ForImageClassification",
         "mobilenet_v2",
-        vision::mobilenet::build_second,
+        vision::build::<vision::mobilenet::MobileNetV2>,
     ),
     image_classifier(
         "MobileViTForImageClassification",
         "mobilevit",
-        vision::mobilevit::build,
+        vision::build::<vision::mobilevit::MobileVit>,
     ),
     image_classifier(
         "MobileViTV2ForImageClassification",
         "mobilevitv2",
-        vision::mobilevit::build_second,
+        vision::build::<vision::mobilevit::MobileVitV2>,
     ),
-    image_classifier("BitForImageClassification", "bit", vision::bit::build),
-    image_classifier("CvtForImageClassification", "cvt", vision::cvt::build),
+    image_classifier(
+        "BitForImageClassification",
+        "bit",
+        vision::build::<vision::bit::Bit>,
+    ),
+    image_classifier(
+        "CvtForImageClassification",
+        "cvt",
+        vision::build::<vision::cvt::Cvt>,
+    ),
     image_classifier(
         "PoolFormerForImageClassification",
         "poolformer",
-        vision::poolformer::build,
+        vision::build::<vision::poolformer::PoolFormer>,
     ),
-    image_classifier("PvtV2ForImageClassification", "pvt_v2", vision::pyramid::pvt),
+    image_classifier(
+        "PvtV2ForImageClassification",
+        "pvt_v2",
+        vision::build::<vision::pyramid::Pvt>,
+    ),
     image_classifier(
         "SegformerForImageClassification",
         "segformer",
-        vision::pyramid::segformer,
+        vision::build::<vision::pyramid::Segformer>,
     ),
-    image_classifier("RegNetForImageClassification", "regnet", vision::regnet::build),
-    image_classifier("SwinForImageClassification", "swin", vision::swin::build),
+    image_classifier(
+        "RegNetForImageClassification",
+        "regnet",
+        vision::build::<vision::regnet::RegNet>,
+    ),
+    image_classifier(
+        "SwinForImageClassification",
+        "swin",
+        vision::build::<vision::swin::Swin>,
+    ),
     image_classifier(
         "Swinv2ForImageClassification",
         "swinv2",
-        vision::swin::build_second,
+        vision::build::<vision::swin::SwinV2>,
     ),
     Architecture {
         name: "ViTForImageClassification",
         model_type: "vit",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::VIT),
+        build: Build::Image(VitConfig::VIT),
         unused: &["vit.pooler."],
     },
     Architecture {
         name: "ViTMSNForImageClassification",
         model_type: "vit_msn",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::VIT),
+        build: Build::Image(VitConfig::VIT),
         unused: &[],
     },
     Architecture {
         name: "Dinov2ForImageClassification",
         model_type: "dinov2",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::DINO),
+        build: Build::Image(VitConfig::DINO),
         unused: &["dinov2.embeddings.mask_token"],
     },
     Architecture {
         name: "Dinov2WithRegistersForImageClassification",
         model_type: "dinov2_with_registers",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::DINO_WITH_REGISTERS),
+        build: Build::Image(VitConfig::DINO_WITH_REGISTERS),
         unused: &["dinov2_with_registers.embeddings.mask_token"],
     },
     Architecture {
         name: "DeiTForImageClassification",
         model_type: "deit",
         head: Some("classifier."),
-        build: Build::Image(vit_form::Form::DEIT),
+        build: Build::Image(VitConfig::DEIT),
         unused: &["deit.pooler."],
     },
     Architecture {
         name: "DeiTForImageClassificationWithTeacher",
         model_type: "deit",
         head: Some("cls_classifier."),
-        build: Build::Image(vit_form::Form::DEIT_WITH_TEACHER),
+        build: Build::Image(VitConfig::DEIT_WITH_TEACHER),
         unused: &["deit.pooler."],
     },
     image_classifier(
         vision::densenet::MODEL_TYPE,
         vision::densenet::MODEL_TYPE,
-        vision::densenet::build,
+        vision::build::<vision::densenet::DenseNet>,
     ),
     image_classifier(
         vision::vgg::MODEL_TYPE,
         vision::vgg::MODEL_TYPE,
-        vision::vgg::build,
+        vision::build::<vision::vgg::Vgg>,
     ),
     image_classifier(
         vision::blocks::MODEL_TYPE,
         vision::blocks::MODEL_TYPE,
-        vision::blocks::build,
+        vision::build::<vision::blocks::Blocks>,
     ),
     Architecture {
         name: cnn::MODEL_TYPE,
@@ -210,10 +235,10 @@ pub(super) const IMAGES: [Architecture; 48] = [
         unused: &[],
     },
     Architecture {
-        name: grid::MODEL_TYPE,
-        model_type: grid::MODEL_TYPE,
+        name: grid_detector::MODEL_TYPE,
+        model_type: grid_detector::MODEL_TYPE,
         head: None,
-        build: Build::Whole(grid::build),
+        build: Build::Whole(grid_detector::build),
         unused: &[],
     },
     Architecture {
@@ -223,20 +248,15 @@ pub(super) const IMAGES: [Architecture; 48] = [
         build: Build::Whole(mlp::build),
         unused: &[],
     },
-    image_features(
-        "ViTModel",
-        "vit",
-        vit_form::Form::VIT,
-        &["vit.pooler.", "pooler."],
-    ),
+    image_features("ViTModel", "vit", VitConfig::VIT, &["vit.pooler.", "pooler."]),
     Architecture {
         name: "CLIPModel",
         model_type: "clip",
         head: Some("visual_projection."),
-        build: Build::Dual(DualForm {
+        build: Build::Dual(DualEncoderConfig {
             text: clip::projected_text,
             pooling: Pooling::End,
-            image: vit_form::Form::CLIP_PROJECTED,
+            image: VitConfig::CLIP_PROJECTED,
         }),
         unused: &["logit_scale", "vision_model.embeddings.position_ids"],
     },
@@ -244,10 +264,10 @@ pub(super) const IMAGES: [Architecture; 48] = [
         name: "MetaClip2Model",
         model_type: "metaclip_2",
         head: Some("visual_projection."),
-        build: Build::Dual(DualForm {
+        build: Build::Dual(DualEncoderConfig {
             text: clip::meta_text,
             pooling: Pooling::End,
-            image: vit_form::Form::CLIP_PROJECTED,
+            image: VitConfig::CLIP_PROJECTED,
         }),
         unused: &["logit_scale"],
     },
@@ -255,10 +275,10 @@ pub(super) const IMAGES: [Architecture; 48] = [
         name: "ChineseCLIPModel",
         model_type: "chinese_clip",
         head: Some("visual_projection."),
-        build: Build::Dual(DualForm {
+        build: Build::Dual(DualEncoderConfig {
             text: clip::chinese_text,
             pooling: Pooling::First,
-            image: vit_form::Form::CLIP_PROJECTED,
+            image: VitConfig::CLIP_PROJECTED,
         }),
         unused: &[
             "logit_scale",
@@ -270,24 +290,24 @@ pub(super) const IMAGES: [Architecture; 48] = [
         name: "CLIPVisionModelWithProjection",
         model_type: "clip_vision_model",
         head: Some("visual_projection."),
-        build: Build::Image(vit_form::Form::CLIP_PROJECTED),
+        build: Build::Image(VitConfig::CLIP_PROJECTED),
         unused: &["vision_model.embeddings.position_ids"],
     },
     Architecture {
         name: "CLIPVisionModel",
         model_type: "clip_vision_model",
         head: None,
-        build: Build::Image(vit_form::Form::CLIP_FEATURES),
+        build: Build::Image(VitConfig::CLIP_FEATURES),
         unused: &["vision_model.embeddings.position_ids", "embeddings.position_ids"],
     },
     Architecture {
         name: "SiglipModel",
         model_type: "siglip",
         head: Some("text_model."),
-        build: Build::Dual(DualForm {
+        build: Build::Dual(DualEncoderConfig {
             text: clip::siglip_text,
             pooling: Pooling::End,
-            image: vit_form::Form::SIGLIP_FEATURES,
+            image: VitConfig::SIGLIP_FEATURES,
         }),
         unused: &[
             "logit_scale",
@@ -299,40 +319,35 @@ pub(super) const IMAGES: [Architecture; 48] = [
         name: "SiglipVisionModel",
         model_type: "siglip_vision_model",
         head: None,
-        build: Build::Image(vit_form::Form::SIGLIP_FEATURES),
+        build: Build::Image(VitConfig::SIGLIP_FEATURES),
         unused: &["vision_model.embeddings.position_ids", "embeddings.position_ids"],
     },
     Architecture {
         name: "DINOv3ViTModel",
         model_type: "dinov3_vit",
         head: None,
-        build: Build::Image(vit_form::Form::DINO_ROTARY),
+        build: Build::Image(VitConfig::DINO_ROTARY),
         unused: &["embeddings.mask_token", "model.embeddings.mask_token"],
     },
     Architecture {
         name: "DINOv3ConvNextModel",
         model_type: "dinov3_convnext",
         head: None,
-        build: Build::Whole(vision::convnext::build_dino),
+        build: Build::Whole(vision::build_features::<vision::convnext::DinoConvNext>),
         unused: &[],
     },
-    image_features("ViTMSNModel", "vit_msn", vit_form::Form::VIT, &[]),
-    image_features(
-        "DeiTModel",
-        "deit",
-        vit_form::Form::DEIT,
-        &["deit.pooler.", "pooler."],
-    ),
+    image_features("ViTMSNModel", "vit_msn", VitConfig::VIT, &[]),
+    image_features("DeiTModel", "deit", VitConfig::DEIT, &["deit.pooler.", "pooler."]),
     image_features(
         "Dinov2Model",
         "dinov2",
-        vit_form::Form::DINO,
+        VitConfig::DINO,
         &["dinov2.embeddings.mask_token", "embeddings.mask_token"],
     ),
     image_features(
         "Dinov2WithRegistersModel",
         "dinov2_with_registers",
-        vit_form::Form::DINO_WITH_REGISTERS,
+        VitConfig::DINO_WITH_REGISTERS,
         &[
             "dinov2_with_registers.embeddings.mask_token",
             "embeddings.mask_token",

@@ -3,7 +3,7 @@
 //! in published files.
 
 use super::encoder::BlockNames;
-use super::text_form::{HeadForm, PositionBias, TextForm};
+use super::text_config::{PositionBias, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::alibi::bloom_slopes;
 use crate::decoder::rotary::{RotaryKeys, rotary};
@@ -45,7 +45,7 @@ pub(super) fn is_biased(config: &Config) -> Result<bool, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn biased(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn biased(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     const GATE: &str = "feed_forward_type";
     if !is_biased(config)? {
         return Err(config.invalid_value(POSITIONS, "only alibi is supported"));
@@ -57,18 +57,18 @@ pub(super) fn biased(config: &Config) -> Result<TextForm, LoadError> {
     };
     let mut without = config.clone();
     without.set(POSITIONS, serde_json::Value::Null);
-    let head = HeadForm::first("bert.pooler.dense", Activation::Tanh, "classifier");
-    let mut form = TextForm::like_bert(&without, "bert", head)?;
-    form.names = GATED_NAMES;
-    form.encoder.activation = activation;
-    (form.encoder.gated, form.encoder.up_bias) = (true, false);
-    form.embeddings.positions = None;
-    form.position_bias = Some(PositionBias::Slopes {
-        slopes: bloom_slopes(form.encoder.heads),
+    let head = TextHeadConfig::first("bert.pooler.dense", Activation::Tanh, "classifier");
+    let mut text = TextEncoderConfig::like_bert(&without, "bert", head)?;
+    text.names = GATED_NAMES;
+    text.encoder.activation = activation;
+    (text.encoder.gated, text.encoder.up_bias) = (true, false);
+    text.embeddings.positions = None;
+    text.position_bias = Some(PositionBias::Slopes {
+        slopes: bloom_slopes(text.encoder.heads),
         // Beyond, the probability is zero at any slope, and the table would only be longer.
-        max_distance: form.embeddings.limits.context.min(MAX_DISTANCE),
+        max_distance: text.embeddings.limits.context.min(MAX_DISTANCE),
     });
-    Ok(form)
+    Ok(text)
 }
 
 /// Whether a RoBERTa has rotary positions.
@@ -83,7 +83,7 @@ pub(super) fn is_rotary(config: &Config) -> Result<bool, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn published(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn published(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let key = "truncate_dim";
     if config.optional_size(key)?.is_some() {
         return Err(config.invalid_value(key, "vectors are not cut off"));
@@ -92,28 +92,28 @@ pub(super) fn published(config: &Config) -> Result<TextForm, LoadError> {
     let mut config = config.clone();
     config.set(POSITIONS, serde_json::Value::Null);
     config.set("rope_theta", base.into());
-    form(&config)
+    read(&config)
 }
 
 /// Describes a Jina Embeddings v3 model.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
     let own = config.with_defaults(&[("layer_norm_eps", 1e-5.into()), ("type_vocab_size", 1.into())]);
-    let mut form = TextForm::like_bert(&own, "roberta", head)?;
+    let mut text = TextEncoderConfig::like_bert(&own, "roberta", head)?;
     let keys = RotaryKeys {
         theta: 20_000.0,
         ..RotaryKeys::default()
     };
-    let positions = rotary(config, form.encoder.width / form.encoder.heads, keys)?.rotary;
-    form.names = NAMES;
-    form.blocks = form.encoder.numbered("encoder.layers");
-    for block in &mut form.blocks {
+    let positions = rotary(config, text.encoder.width / text.encoder.heads, keys)?.rotary;
+    text.names = NAMES;
+    text.blocks = text.encoder.numbered("encoder.layers");
+    for block in &mut text.blocks {
         block.rotary = Some(positions.clone());
     }
-    form.embeddings.positions = None;
-    form.embeddings.norm = Some("emb_ln");
-    Ok(form)
+    text.embeddings.positions = None;
+    text.embeddings.norm = Some("emb_ln");
+    Ok(text)
 }

@@ -1,6 +1,6 @@
 //! Layers from a checkpoint, by the names that torch gives their tensors.
 
-use super::weight_layout::LinearForm;
+use super::weight_layout::WeightLayout;
 use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
 use crate::precision::{Table, WeightType};
@@ -99,22 +99,22 @@ impl<O: Ops> Layers<'_, O> {
         self.concatenated_of(prefixes, &[], [inputs, outputs], biased)
     }
 
-    /// Takes linear layers as [`Layers::concatenated_with`] does; `forms` says how the file stores them, the rest are whole.
+    /// Takes linear layers as [`Layers::concatenated_with`] does; `layouts` says how the file stores them, the rest are whole.
     ///
     /// # Errors
     /// As [`Weights::take`].
     pub(super) fn concatenated_of(
         &mut self,
         prefixes: &[String],
-        forms: &[LinearForm],
+        layouts: &[WeightLayout],
         [inputs, outputs]: [usize; 2],
         biased: &[bool],
     ) -> Result<O::Linear, LoadError> {
         let (mut parts, mut bias): (Vec<Vec<f32>>, Vec<f32>) =
             (Vec::with_capacity(prefixes.len()), Vec::new());
         for (part, (prefix, has_bias)) in prefixes.iter().zip(biased).enumerate() {
-            let form = forms.get(part).copied().unwrap_or_default();
-            parts.push(self.take_weight(prefix, form, inputs, outputs)?);
+            let layout = layouts.get(part).copied().unwrap_or_default();
+            parts.push(self.take_weight(prefix, layout, inputs, outputs)?);
             if *has_bias {
                 bias.extend(self.weights.take(&format!("{prefix}.bias"), &[outputs])?);
             } else if biased.contains(&true) {

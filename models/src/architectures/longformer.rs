@@ -1,7 +1,7 @@
 //! Longformer (Beltagy et al. 2020): RoBERTa whose tokens attend to their neighbours and, in a sequence classifier, to the first
 //! token, in question answering to those of the question, which attend to all by layers of their own.
 
-use super::text_form::{HeadForm, Segments, TextForm};
+use super::text_config::{Segments, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -17,21 +17,21 @@ enum Windows {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     const WINDOW: &str = "attention_window";
-    let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
-    let mut form = TextForm::like_bert(config, "longformer", head)?;
-    form.count_after_padding(config)?;
-    form.segments = Segments::Question(config.optional("sep_token_id")?.unwrap_or(2));
+    let head = TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
+    let mut text = TextEncoderConfig::like_bert(config, "longformer", head)?;
+    text.count_after_padding(config)?;
+    text.segments = Segments::Question(config.optional("sep_token_id")?.unwrap_or(2));
     let windows = match config.optional::<Windows>(WINDOW)?.unwrap_or(Windows::All(512)) {
-        Windows::All(window) => vec![window; form.blocks.len()],
+        Windows::All(window) => vec![window; text.blocks.len()],
         Windows::Each(windows) => windows,
     };
-    if windows.len() != form.blocks.len() || windows.iter().any(|window| *window == 0 || window % 2 == 1) {
+    if windows.len() != text.blocks.len() || windows.iter().any(|window| *window == 0 || window % 2 == 1) {
         let reason = "it must be a positive even number, or one for each block";
         return Err(config.invalid_value(WINDOW, reason));
     }
-    for (block, window) in form.blocks.iter_mut().zip(windows) {
+    for (block, window) in text.blocks.iter_mut().zip(windows) {
         block.window = Some(window / 2);
         block.global = Some([
             "attention.self.query_global",
@@ -39,5 +39,5 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             "attention.self.value_global",
         ]);
     }
-    Ok(form)
+    Ok(text)
 }

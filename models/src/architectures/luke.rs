@@ -1,6 +1,6 @@
 //! LUKE (Yamada et al. 2020) as it reads texts without entities: RoBERTa with token types.
 
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -8,12 +8,12 @@ use crate::ops::Activation;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("luke.pooler.dense", Activation::Tanh, "classifier");
-    let mut form = TextForm::like_bert(config, "luke", head)?;
-    form.count_after_padding(config)?;
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("luke.pooler.dense", Activation::Tanh, "classifier");
+    let mut text = TextEncoderConfig::like_bert(config, "luke", head)?;
+    text.count_after_padding(config)?;
     // Only texts with entities use them.
-    form.buffers = &[
+    text.buffers = &[
         "w2e_query.weight",
         "w2e_query.bias",
         "e2w_query.weight",
@@ -27,5 +27,5 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         "entity_embeddings.LayerNorm.weight",
         "entity_embeddings.LayerNorm.bias",
     ];
-    Ok(form)
+    Ok(text)
 }

@@ -1,7 +1,7 @@
 //! Megatron-BERT (Shoeybi et al. 2019): BERT whose norms come before attention and feed-forward layer, and once after the blocks.
 
 use super::encoder::BlockNames;
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -15,12 +15,12 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("bert.pooler.dense", Activation::Tanh, "classifier");
-    let mut form = TextForm::like_bert(config, "bert", head)?;
-    form.names = NAMES;
-    form.encoder.norms_first = true;
-    form.embeddings.norm = None;
-    form.final_norm = Some("encoder.ln");
-    Ok(form)
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("bert.pooler.dense", Activation::Tanh, "classifier");
+    let mut text = TextEncoderConfig::like_bert(config, "bert", head)?;
+    text.names = NAMES;
+    text.encoder.norms_first = true;
+    text.embeddings.norm = None;
+    text.final_norm = Some("encoder.ln");
+    Ok(text)
 }

@@ -14,14 +14,13 @@
 #[cfg(feature = "train")]
 mod training;
 
-use super::image::{Classifier, Network, shape_of};
+use super::image::{self, Network, shape_of};
 use super::layers::Layers;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
-use crate::images::ImageInput;
 use crate::ops::{Activation, Ops};
 use crate::runtime::batch::rows;
-use crate::runtime::loaded::{Built, Task};
+use crate::runtime::loaded::Built;
 use crate::runtime::model::ModelError;
 
 #[cfg(feature = "train")]
@@ -95,16 +94,7 @@ impl<O: Ops> Network for Perceptron<O> {
 }
 
 pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
-    let labels = checkpoint.config.labels()?;
-    let (input_shape, _) = shape_of(&checkpoint.config, "input_shape")?;
-    Ok(Built {
-        model: Box::new(Classifier {
-            input: ImageInput::read(checkpoint, "image", input_shape)?,
-            network: network(checkpoint, device, labels.len())?,
-        }),
-        task: Task::Classification,
-        labels,
-    })
+    image::build(checkpoint, device, network)
 }
 
 /// Builds the perceptron of a checkpoint with `labels` classes.

@@ -3,9 +3,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    DenseForm, Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm, rotation,
-};
+use super::text_config::{DenseConfig, Embeddings, TextEncoderConfig, TextHeadConfig, rotation};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 use crate::tasks::embedding::Pooling;
@@ -27,7 +25,7 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let keys = [
         "hidden_size",
         "num_hidden_layers",
@@ -54,11 +52,11 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         block.window = (!global).then_some(window);
         block.rotary = Some(rotary(config, global, encoder.width / encoder.heads)?);
     }
-    let head = HeadForm {
+    let head = TextHeadConfig {
         pooling: pooling(config)?,
         late: false,
         block: None,
-        dense: Some(DenseForm {
+        dense: Some(DenseConfig {
             name: "head.dense",
             activation: match config.optional::<String>("classifier_activation")? {
                 Some(_) => activation(config, "classifier_activation")?,
@@ -69,38 +67,23 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         }),
         output: "classifier",
     };
-    Ok(TextForm {
-        base: "model",
-        blocks,
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        norm: Some("embeddings.norm"),
+        ..Embeddings::new(
+            "embeddings.tok_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: 0,
                 context: config.size("max_position_embeddings")?,
             },
-            width: encoder.width,
-            words: "embeddings.tok_embeddings",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: Some("embeddings.norm"),
-            projection: None,
-        },
-        encoder,
+        )
+    };
+    Ok(TextEncoderConfig {
         final_norm: Some("final_norm"),
-        buffers: &[],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: head,
         spans: head,
         tokens: head,
-        vector: VectorForm::default(),
+        ..TextEncoderConfig::new("model", blocks, encoder, NAMES, embeddings, head)
     })
 }
 
@@ -128,10 +111,10 @@ pub(super) fn rotary_of(
     let theta = match config.optional::<serde_json::Value>("rope_parameters")? {
         Some(parameters) => {
             let of = parameters.get(kind);
-            let form = of
+            let rope_type = of
                 .and_then(|of| of.get("rope_type"))
                 .and_then(serde_json::Value::as_str);
-            if form.is_some_and(|form| form != "default") {
+            if rope_type.is_some_and(|rope_type| rope_type != "default") {
                 return Err(config.invalid_value("rope_parameters", "only the type default is supported"));
             }
             of.and_then(|of| of.get("rope_theta"))

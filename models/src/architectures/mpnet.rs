@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm, VectorForm};
+use super::text_config::{Embeddings, PositionBias, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -17,7 +17,7 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let own = config.with_defaults(&[("hidden_act", "gelu".into()), ("layer_norm_eps", 1e-12.into())]);
     let encoder = EncoderConfig::read(&own)?;
     let context = config.size("max_position_embeddings")?;
@@ -30,43 +30,34 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             "it must be even and from 4 to 256",
         ));
     }
-    let mut form = TextForm {
-        base: "mpnet",
-        blocks: encoder.numbered("encoder.layer"),
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        positions: Some(("embeddings.position_embeddings", context)),
+        norm: Some("embeddings.LayerNorm"),
+        ..Embeddings::new(
+            "embeddings.word_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: 0,
                 context,
             },
-            width: encoder.width,
-            words: "embeddings.word_embeddings",
-            positions: Some(("embeddings.position_embeddings", context)),
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: Some("embeddings.LayerNorm"),
-            projection: None,
-        },
-        encoder,
-        final_norm: None,
-        buffers: &[],
+        )
+    };
+    let mut text = TextEncoderConfig {
         position_bias: Some(PositionBias::Buckets {
             name: "encoder.relative_attention_bias",
             buckets,
             max_distance: 128,
         }),
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextEncoderConfig::new(
+            "mpnet",
+            encoder.numbered("encoder.layer"),
+            encoder,
+            NAMES,
+            embeddings,
+            TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj"),
+        )
     };
-    form.count_after_padding(config)?;
-    Ok(form)
+    text.count_after_padding(config)?;
+    Ok(text)
 }

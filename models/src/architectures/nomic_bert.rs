@@ -2,7 +2,7 @@
 
 use super::encoder::{BlockNames, EncoderConfig, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionScheme, Segments, TextForm, VectorForm};
+use super::text_config::{Embeddings, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::ops::Activation;
@@ -24,7 +24,7 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     for (key, value) in [
         ("prenorm", false),
         ("qkv_proj_bias", false),
@@ -81,37 +81,25 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         block.rotary = Some(positions.rotary.clone());
     }
     let context = config.present_key(["max_position_embeddings", "n_positions"]);
-    Ok(TextForm {
-        base: "nomic_bert",
-        blocks,
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
+    let embeddings = Embeddings {
+        types: "embeddings.token_type_embeddings",
+        norm: Some("emb_ln"),
+        ..Embeddings::new(
+            "embeddings.word_embeddings",
+            encoder.width,
+            TokenLimits {
                 vocabulary: config.size("vocab_size")?,
                 types: config.optional("type_vocab_size")?.unwrap_or(0),
                 context: config.size(context)?,
             },
-            width: encoder.width,
-            words: "embeddings.word_embeddings",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "embeddings.token_type_embeddings",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: Some("emb_ln"),
-            projection: None,
-        },
+        )
+    };
+    Ok(TextEncoderConfig::new(
+        "nomic_bert",
+        blocks,
         encoder,
-        final_norm: None,
-        buffers: &[],
-        position_bias: None,
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
-    })
+        NAMES,
+        embeddings,
+        TextHeadConfig::first("nomic_bert.pooler.dense", Activation::Tanh, "classifier"),
+    ))
 }

@@ -13,7 +13,7 @@ use super::{dual, text_decoder, text_encoder, text_families, vit};
 use crate::checkpoint::{
     Checkpoint, Config, GenerationConfig, LoadError, SentenceModules, TokenRules, WeightTotals, quantised,
 };
-use crate::decoder::registry::{self as decoders, DecoderTask, Found};
+use crate::decoder::registry::{self as decoders, DecoderClass, DecoderTask};
 use crate::device::Device;
 use crate::language::{self, Generation};
 use crate::precision::WeightType;
@@ -47,7 +47,7 @@ fn architectures() -> impl Iterator<Item = Architecture> {
         name: class.name,
         model_type: class.model_type,
         head: class.head,
-        build: Build::Text(class.form, class.task),
+        build: Build::Text(class.read, class.task),
         unused: class.unused,
     });
     texts.chain(IMAGES)
@@ -76,7 +76,7 @@ pub struct LoadOptions {
 /// scheme that is not read; otherwise [`LoadError`], naming the file.
 pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
     Ok(match of_directory(dir)?.1 {
-        Entry::Decoder(found) => found.name(),
+        Entry::Decoder(class) => class.name(),
         Entry::Other(entry) => entry.name,
     })
 }
@@ -89,16 +89,16 @@ pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
 pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
     let (config, entry) = of_directory(dir)?;
     match entry {
-        Entry::Decoder(found) => {
-            let generates = found.task == DecoderTask::Generation;
+        Entry::Decoder(class) => {
+            let generates = class.task == DecoderTask::Generation;
             if generates && GenerationConfig::open(dir, &config)?.rules != TokenRules::default() {
                 return Ok(None);
             }
-            decoders::partitioning(&config, found)
+            decoders::partitioning(&config, class)
         }
         Entry::Other(entry) => match entry.build {
-            Build::Text(form, _) => form(&config).map(|form| Some(form.partitioning())),
-            Build::Image(form) => form.partitioning(&config).map(Some),
+            Build::Text(read, _) => read(&config).map(|text| Some(text.partitioning())),
+            Build::Image(vit) => vit.partitioning(&config).map(Some),
             Build::Whole(_) | Build::Dual(_) => Ok(None),
         },
     }
@@ -106,7 +106,7 @@ pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
 
 /// A checkpoint's entry in the registry of language models or in this one.
 enum Entry {
-    Decoder(Found),
+    Decoder(DecoderClass),
     Other(Architecture),
 }
 
@@ -116,14 +116,14 @@ fn of_directory(dir: &Path) -> Result<(Config, Entry), LoadError> {
     if config.class()?.is_none() || SentenceModules::open(dir)?.is_some() {
         let checkpoint = Checkpoint::open(dir)?;
         let entry = match decoders::of_checkpoint(&checkpoint)? {
-            Some(found) => Entry::Decoder(found),
+            Some(class) => Entry::Decoder(class),
             None => Entry::Other(of_checkpoint(&checkpoint)?),
         };
         return Ok((checkpoint.config, entry));
     }
     quantised::check(&config)?;
     let entry = match decoders::of_config(&config)? {
-        Some(found) => Entry::Decoder(found),
+        Some(class) => Entry::Decoder(class),
         None => Entry::Other(of_class(&config)?.ok_or_else(|| unknown(&config))?),
     };
     Ok((config, entry))
@@ -165,11 +165,11 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
             reason: format!("`dtype = \"{dtype}\"` needs the CPU; this device has f32, bf16 and f16"),
         })?;
     }
-    if let Some(found) = decoders::of_checkpoint(&checkpoint)? {
-        let architecture = found.name();
-        if found.task != DecoderTask::Generation {
+    if let Some(class) = decoders::of_checkpoint(&checkpoint)? {
+        let architecture = class.name();
+        if class.task != DecoderTask::Generation {
             let (partition, strategy) = (options.partition, options.aggregation_strategy);
-            let (built, totals) = text_decoder::build(checkpoint, found, device, partition, strategy)?;
+            let (built, totals) = text_decoder::build(checkpoint, class, device, partition, strategy)?;
             return Ok(describe(built, name, architecture, totals));
         }
         let (model, totals) = language::load(checkpoint, device, options.partition, &options.generation)?;
@@ -185,11 +185,11 @@ fn build(mut checkpoint: Checkpoint, device: &Device, options: &LoadOptions) -> 
     let is_sentence = checkpoint.sentence.is_some();
     let built = match entry.build {
         Build::Whole(build) if whole => build(&mut checkpoint, device)?,
-        Build::Dual(form) if whole => dual::build(&mut checkpoint, device, form)?,
-        Build::Image(form) => vit::build(&mut checkpoint, device, options.partition, form)?,
-        Build::Text(form, task) => {
+        Build::Dual(config) if whole => dual::build(&mut checkpoint, device, config)?,
+        Build::Image(config) => vit::build(&mut checkpoint, device, options.partition, config)?,
+        Build::Text(read, task) => {
             let (partition, strategy) = (options.partition, options.aggregation_strategy);
-            text_encoder::build(form, task, &mut checkpoint, device, partition, strategy)?
+            text_encoder::build(read, task, &mut checkpoint, device, partition, strategy)?
         }
         Build::Whole(_) | Build::Dual(_) => {
             return Err(LoadError::NotPartitioned {

@@ -5,7 +5,7 @@
 
 use super::encoder::BlockNames;
 use super::jina;
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -25,7 +25,7 @@ const EXTRA_LARGE: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if jina::is_rotary(config)? {
         return jina::published(config);
     }
@@ -36,7 +36,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn data2vec(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn data2vec(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     with_base(config, "data2vec_text")
 }
 
@@ -44,34 +44,34 @@ pub(super) fn data2vec(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn norms_first(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = with_base(config, "roberta_prelayernorm")?;
-    form.names = NORMS_FIRST;
-    form.encoder.norms_first = true;
-    form.final_norm = Some("LayerNorm");
-    Ok(form)
+pub(super) fn norms_first(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = with_base(config, "roberta_prelayernorm")?;
+    text.names = NORMS_FIRST;
+    text.encoder.norms_first = true;
+    text.final_norm = Some("LayerNorm");
+    Ok(text)
 }
 
 /// Describes an XLM-RoBERTa-XL model (Goyal et al. 2021): norms before the layers, none of the embeddings.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn extra_large(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = with_base(config, "roberta")?;
-    form.names = EXTRA_LARGE;
-    form.encoder.norms_first = true;
-    form.embeddings.norm = None;
-    form.final_norm = Some("encoder.LayerNorm");
-    Ok(form)
+pub(super) fn extra_large(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = with_base(config, "roberta")?;
+    text.names = EXTRA_LARGE;
+    text.encoder.norms_first = true;
+    text.embeddings.norm = None;
+    text.final_norm = Some("encoder.LayerNorm");
+    Ok(text)
 }
 
 /// Describes a RoBERTa model whose tensors have this prefix.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn with_base(config: &Config, base: &'static str) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
-    let mut form = TextForm::like_bert(config, base, head)?;
-    form.count_after_padding(config)?;
-    Ok(form)
+pub(super) fn with_base(config: &Config, base: &'static str) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
+    let mut text = TextEncoderConfig::like_bert(config, base, head)?;
+    text.count_after_padding(config)?;
+    Ok(text)
 }

@@ -1,7 +1,7 @@
 //! `RoFormer` (Su et al. 2021): BERT with rotary positions, whose embeddings may be narrower than its blocks.
 
 use super::encoder::activation;
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 
@@ -12,28 +12,28 @@ const BASE: f64 = 10_000.0;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if config.optional("rotary_value")?.unwrap_or(false) {
         return Err(config.invalid_value("rotary_value", "rotated values are not supported"));
     }
-    let head = HeadForm::first(
+    let head = TextHeadConfig::first(
         "classifier.dense",
         activation(config, "hidden_act")?,
         "classifier.out_proj",
     );
-    let mut form = TextForm::like_bert(config, "roformer", head)?;
-    form.embed_narrower(config)?;
-    form.embeddings.positions = None;
-    let head_dim = form.encoder.width / form.encoder.heads;
+    let mut text = TextEncoderConfig::like_bert(config, "roformer", head)?;
+    text.embed_narrower(config)?;
+    text.embeddings.positions = None;
+    let head_dim = text.encoder.width / text.encoder.heads;
     let frequency = |pair: usize| BASE.powf(-2.0 * pair as f64 / head_dim as f64) as f32;
     let rotary = Rotary {
         frequencies: (0..head_dim / 2).map(frequency).collect(),
         neighbours: true,
         scale: 1.0,
     };
-    for block in &mut form.blocks {
+    for block in &mut text.blocks {
         block.rotary = Some(rotary.clone());
     }
-    form.buffers = &["encoder.embed_positions.weight"];
-    Ok(form)
+    text.buffers = &["encoder.embed_positions.weight"];
+    Ok(text)
 }

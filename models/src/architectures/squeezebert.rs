@@ -1,8 +1,8 @@
 //! `SqueezeBERT` (Iandola et al. 2020): BERT whose layers are convolutions over one token, in groups.
 
 use super::encoder::BlockNames;
-use super::text_form::{HeadForm, TextForm};
-use super::weight_layout::{LinearForm, LinearForms};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
+use super::weight_layout::{WeightLayout, WeightLayouts};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
@@ -20,10 +20,10 @@ const NAMES: BlockNames = BlockNames {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let head = HeadForm::first("transformer.pooler.dense", Activation::Tanh, "classifier");
-    let mut form = TextForm::like_bert(config, "transformer", head)?;
-    let (width, between) = (form.encoder.width, form.encoder.intermediate_size);
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("transformer.pooler.dense", Activation::Tanh, "classifier");
+    let mut text = TextEncoderConfig::like_bert(config, "transformer", head)?;
+    let (width, between) = (text.encoder.width, text.encoder.intermediate_size);
     if config
         .optional_size("embedding_size")?
         .is_some_and(|size| size != width)
@@ -36,9 +36,9 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             let reason = "it must divide the inputs and outputs of its layer";
             return Err(config.invalid_value(key, reason));
         }
-        Ok(LinearForm::Convolution(groups))
+        Ok(WeightLayout::Convolution(groups))
     };
-    form.encoder.forms = LinearForms {
+    text.encoder.weight_layouts = WeightLayouts {
         projections: [
             groups("q_groups", 4, [width, width])?,
             groups("k_groups", 4, [width, width])?,
@@ -48,7 +48,7 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         up: groups("intermediate_groups", 4, [width, between])?,
         down: groups("output_groups", 4, [between, width])?,
     };
-    form.names = NAMES;
-    form.blocks = form.encoder.numbered("encoder.layers");
-    Ok(form)
+    text.names = NAMES;
+    text.blocks = text.encoder.numbered("encoder.layers");
+    Ok(text)
 }

@@ -3,8 +3,8 @@
 
 use super::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{Embeddings, HeadForm, PositionBias, PositionScheme, Segments, TextForm, VectorForm};
-use super::weight_layout::LinearForms;
+use super::text_config::{Embeddings, PositionBias, TextEncoderConfig, TextHeadConfig};
+use super::weight_layout::WeightLayouts;
 use crate::checkpoint::{Config, LoadError};
 use crate::decoder::t5::feed_forward;
 
@@ -37,7 +37,7 @@ const CONTEXT: usize = 512;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let (activation, gated) = feed_forward(config)?;
     let (heads, buckets) = (config.size("num_heads")?, buckets(config)?);
     let encoder = EncoderConfig {
@@ -63,40 +63,29 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         up_bias: true,
         values_first: false,
         mixing: Mixing::Attention,
-        forms: LinearForms::default(),
+        weight_layouts: WeightLayouts::default(),
     };
-    Ok(TextForm {
-        base: "transformer",
-        blocks: encoder.numbered("encoder.block"),
-        names: if gated { GATED } else { NAMES },
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
-                vocabulary: config.size("vocab_size")?,
-                types: 0,
-                context: config.optional_size("n_positions")?.unwrap_or(CONTEXT),
-            },
-            width: encoder.width,
-            words: "shared",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: None,
-            projection: None,
+    let embeddings = Embeddings::new(
+        "shared",
+        encoder.width,
+        TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: 0,
+            context: config.optional_size("n_positions")?.unwrap_or(CONTEXT),
         },
-        encoder,
+    );
+    Ok(TextEncoderConfig {
         final_norm: Some("encoder.final_layer_norm"),
         buffers: &["encoder.embed_tokens.weight"],
         position_bias: Some(buckets),
-        distances: None,
-        segments: Segments::Ignored,
-        classifier: HeadForm::TOKENS,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextEncoderConfig::new(
+            "transformer",
+            encoder.numbered("encoder.block"),
+            encoder,
+            if gated { GATED } else { NAMES },
+            embeddings,
+            TextHeadConfig::TOKENS,
+        )
     })
 }
 
@@ -104,15 +93,15 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn umt5(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = form(config)?;
+pub(super) fn umt5(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = read(config)?;
     if let Some(PositionBias::Buckets {
         buckets,
         max_distance,
         ..
-    }) = form.position_bias.take()
+    }) = text.position_bias.take()
     {
-        for block in &mut form.blocks {
+        for block in &mut text.blocks {
             block.position_bias = Some(PositionBias::Buckets {
                 name: "layer.0.SelfAttention.relative_attention_bias",
                 buckets,
@@ -120,7 +109,7 @@ pub(super) fn umt5(config: &Config) -> Result<TextForm, LoadError> {
             });
         }
     }
-    Ok(form)
+    Ok(text)
 }
 
 fn buckets(config: &Config) -> Result<PositionBias, LoadError> {

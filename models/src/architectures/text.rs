@@ -44,13 +44,13 @@ pub(super) struct TextReader {
 }
 
 /// Maximum length of a window of question and context, tokens: the default of transformers' question answering.
-const LONGEST_WINDOW: usize = 384;
+const MAX_WINDOW_TOKENS: usize = 384;
 
 /// Tokens that neighbouring windows of a context share, likewise.
 const WINDOW_STRIDE: usize = 128;
 
 /// Maximum number of windows of one request.
-const MOST_WINDOWS: usize = 256;
+const MAX_WINDOWS: usize = 256;
 
 /// The texts of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -307,7 +307,7 @@ impl TextReader {
     }
 
     /// Tokenizes a question with each window of its context, as transformers' question answering does: windows of at most
-    /// [`LONGEST_WINDOW`] tokens, of which neighbours share [`WINDOW_STRIDE`].
+    /// [`MAX_WINDOW_TOKENS`] tokens, of which neighbours share [`WINDOW_STRIDE`].
     fn windows(
         &self,
         tokenizer: &Tokenizer,
@@ -319,14 +319,14 @@ impl TextReader {
         let added = tokenizer
             .get_post_processor()
             .map_or(0, |processor| processor.added_tokens(true));
-        let longest = self.longest.min(LONGEST_WINDOW);
+        let longest = self.longest.min(MAX_WINDOW_TOKENS);
         // At least one token, although the sequence is then too long, which `tokens` reports.
         let room = longest.saturating_sub(added + question.len()).max(1);
         let stride = (longest / 2).min(WINDOW_STRIDE).min(room - 1);
         context.truncate(room, stride, TruncationDirection::Right);
         let others = context.take_overflowing();
-        if others.len() >= MOST_WINDOWS {
-            return Err(format!("the context has more than {MOST_WINDOWS} windows").into());
+        if others.len() >= MAX_WINDOWS {
+            return Err(format!("the context has more than {MAX_WINDOWS} windows").into());
         }
         let count = if self.whole { others.len() } else { 0 };
         let windows = std::iter::once(context).chain(others.into_iter().take(count));

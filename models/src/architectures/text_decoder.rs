@@ -14,7 +14,7 @@ use super::text::{TextReader, Texts, TokenLimits, Tokens};
 use super::text_head::{Head, KnownText};
 use super::text_passthrough::TextBeside;
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
-use crate::decoder::registry::{self, DecoderTask, Found};
+use crate::decoder::registry::{self, DecoderClass, DecoderTask};
 use crate::decoder::weights::Decoder;
 use crate::device::{Device, with_ops};
 use crate::generation::partition::DecoderPartition;
@@ -50,20 +50,20 @@ fn check_code(config: &Config) -> Result<(), LoadError> {
 /// [`LoadError`], naming the key or tensor.
 pub(super) fn build(
     mut checkpoint: Checkpoint,
-    found: Found,
+    class: DecoderClass,
     device: &Device,
     partition: Partition,
     strategy: AggregationStrategy,
 ) -> Result<(Built, WeightTotals), LoadError> {
     check_code(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
-    let head = match found.task {
+    let head = match class.task {
         DecoderTask::Classification => {
             let settings = modules.as_ref().and_then(|modules| modules.settings.as_ref());
-            HeadForm::Score(Classifier::read_with(&checkpoint.config, settings)?)
+            TaskHead::Score(Classifier::read_with(&checkpoint.config, settings)?)
         }
         DecoderTask::TokenClassification => {
-            HeadForm::Tokens(Labeller::read(&checkpoint.config, strategy)?, found.token_layer())
+            TaskHead::Tokens(Labeller::read(&checkpoint.config, strategy)?, class.token_layer())
         }
         _ => {
             let modules = match modules {
@@ -71,18 +71,18 @@ pub(super) fn build(
                 None => SentenceModules::pooled_by(Pooling::Mean),
             };
             let scores = Classifier::of_modules(&modules)?;
-            HeadForm::Modules(Box::new(modules), scores)
+            TaskHead::Modules(Box::new(modules), scores)
         }
     };
     let (task, labels) = match &head {
-        HeadForm::Score(classifier) => (classifier.task(), classifier.labels()),
-        HeadForm::Tokens(labeller, _) => (Task::TokenClassification, labeller.labels()),
-        HeadForm::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
-        HeadForm::Modules(_, None) => (Task::Embedding, Vec::new()),
+        TaskHead::Score(classifier) => (classifier.task(), classifier.labels()),
+        TaskHead::Tokens(labeller, _) => (Task::TokenClassification, labeller.labels()),
+        TaskHead::Modules(_, Some(scores)) => (scores.task(), scores.labels()),
+        TaskHead::Modules(_, None) => (Task::Embedding, Vec::new()),
     };
-    let decoder = registry::read_layers(&mut checkpoint, found, partition)?;
+    let decoder = registry::read_layers(&mut checkpoint, class, partition)?;
     let is_encoder_decoder = decoder.encoder.is_some();
-    if is_encoder_decoder && found.task != DecoderTask::Classification {
+    if is_encoder_decoder && class.task != DecoderTask::Classification {
         return Err(LoadError::NotServed {
             name: checkpoint.name,
             reason: "an encoder-decoder gives no embeddings".into(),
@@ -93,7 +93,7 @@ pub(super) fn build(
         types: 0,
         context: decoder.model_config.context,
     };
-    let texts = if found.task == DecoderTask::TokenClassification {
+    let texts = if class.task == DecoderTask::TokenClassification {
         Texts::Labelled
     } else {
         Texts::OneOrTwo
@@ -101,7 +101,7 @@ pub(super) fn build(
     let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
     let mut input_stage = None;
     if partition.is_first() {
-        let padding = match found.task {
+        let padding = match class.task {
             DecoderTask::Classification if !is_encoder_decoder => {
                 checkpoint.config.optional::<i64>("pad_token_id")?
             }
@@ -154,7 +154,7 @@ struct Request {
 }
 
 /// What follows the layers.
-enum HeadForm {
+enum TaskHead {
     /// The layer `score` over the last token.
     Score(Classifier),
     /// The named layer over every token.
@@ -194,7 +194,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         partition: Partition,
-        (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextBeside, HeadForm),
+        (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextBeside, TaskHead),
     ) -> Result<Self, LoadError> {
         let model_config = &decoder.model_config;
         let (width, epsilon) = (model_config.width, model_config.epsilon);
@@ -206,12 +206,12 @@ impl<O: Ops + Clone> TextDecoder<O> {
                 weights: &mut checkpoint.weights,
             };
             let head = match head {
-                HeadForm::Score(classifier) if decoder.encoder.is_some() => {
+                TaskHead::Score(classifier) if decoder.encoder.is_some() => {
                     Head::after_decoder(&mut layers, classifier, width)?
                 }
-                HeadForm::Score(classifier) => Head::score(&mut layers, classifier, width)?,
-                HeadForm::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
-                HeadForm::Modules(modules, scores) => {
+                TaskHead::Score(classifier) => Head::score(&mut layers, classifier, width)?,
+                TaskHead::Tokens(labeller, name) => Head::tokens(&mut layers, labeller, (name, width))?,
+                TaskHead::Modules(modules, scores) => {
                     Head::embedding(&mut layers, (*modules, scores), width, None)?
                 }
             };

@@ -1,5 +1,5 @@
 //! Text encoders: classification, token classification, question answering and embeddings by any architecture with a
-//! [`TextForm`](super::text_form::TextForm).
+//! [`TextEncoderConfig`](super::text_config::TextEncoderConfig).
 //!
 //! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and, if the model has token types,
 //! `token_type_ids` of the same shape; or, if the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally
@@ -20,7 +20,7 @@ use super::bottleneck::Bottleneck;
 use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
-use super::text_form::{DistanceVectors, Segments, TextForm, waves};
+use super::text_config::{DistanceVectors, Segments, TextEncoderConfig, waves};
 use super::text_head::{Head, HeadKind, KnownText, TextTask};
 use super::text_input::InputStage;
 use super::text_passthrough::TextBeside;
@@ -40,31 +40,31 @@ use crate::tasks::labelling::TokenText;
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
 pub(super) fn build(
-    form: fn(&Config) -> Result<TextForm, LoadError>,
+    read: fn(&Config) -> Result<TextEncoderConfig, LoadError>,
     task: TextTask,
     checkpoint: &mut Checkpoint,
     device: &Device,
     partition: Partition,
     strategy: AggregationStrategy,
 ) -> Result<Built, LoadError> {
-    let mut form = form(&checkpoint.config)?;
+    let mut config = read(&checkpoint.config)?;
     let modules = checkpoint.sentence.take();
     let head = HeadKind::read(task, &checkpoint.config, modules, strategy)?;
     let (task, labels) = head.described();
-    let base = format!("{}.", form.base);
+    let base = format!("{}.", config.base);
     checkpoint.weights.expect_base(&base);
-    for block in &mut form.blocks {
+    for block in &mut config.blocks {
         block.prefix = format!("{base}{}", block.prefix);
         if let Some(convolution) = &mut block.convolution {
             convolution.name = format!("{base}{}", convolution.name);
         }
     }
-    checkpoint.weights.ignore_suffixes(form.buffers);
-    if form.segments.is_of_questions() && !matches!(head, HeadKind::Spans) {
-        form.segments = Segments::Ignored;
+    checkpoint.weights.ignore_suffixes(config.buffers);
+    if config.segments.is_of_questions() && !matches!(head, HeadKind::Spans) {
+        config.segments = Segments::Ignored;
     }
     if !matches!(head, HeadKind::Classes(_) | HeadKind::Spans) {
-        for name in form
+        for name in config
             .blocks
             .iter_mut()
             .filter_map(|block| block.global.take())
@@ -74,7 +74,7 @@ pub(super) fn build(
         }
     }
     let names = BaseNames { base };
-    let model = with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, partition, (&form, head, &names))?);
+    let model = with_ops!(device, ops => TextEncoder::boxed(ops, checkpoint, device, partition, (&config, head, &names))?);
     Ok(Built { model, task, labels })
 }
 
@@ -219,26 +219,26 @@ impl<O: Ops> TextEncoder<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         partition: Partition,
-        (form, head, names): (&TextForm, HeadKind, &BaseNames),
+        (config, head, names): (&TextEncoderConfig, HeadKind, &BaseNames),
     ) -> Result<Box<dyn Model>, LoadError> {
         let texts = match head {
             HeadKind::Spans => Texts::QuestionAndContext,
             HeadKind::Tokens(_) => Texts::Labelled,
             _ => Texts::OneOrTwo,
         };
-        let limits = form.embeddings.limits;
+        let limits = config.embeddings.limits;
         let mut input_stage = None;
         if partition.is_first() {
             let mut reader = TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts)?;
             reader.whole = partition.is_last();
-            reader.end = form.vector.end;
+            reader.end = config.vector.end;
             let mut layers = Layers {
                 ops: &ops,
                 weights: &mut checkpoint.weights,
             };
             input_stage = Some(InputStage::take(
                 &mut layers,
-                form,
+                config,
                 &|name| names.at(name),
                 reader,
             )?);
@@ -249,36 +249,42 @@ impl<O: Ops> TextEncoder<O> {
             ops: &ops,
             weights: &mut checkpoint.weights,
         };
-        let heads = form.encoder.heads;
-        let position_bias = form.position_bias.as_ref();
+        let heads = config.encoder.heads;
+        let position_bias = config.position_bias.as_ref();
         let position_bias = position_bias.map(|bias| bias.take(&mut layers, heads, &|name| names.at(name)));
         let position_bias = position_bias.transpose()?;
-        let distances = distances(&mut layers, form, names)?;
-        let blocks = if let Some(narrow) = form.bottleneck {
+        let distances = distances(&mut layers, config, names)?;
+        let blocks = if let Some(narrow) = config.bottleneck {
             Blocks::Narrow(Bottleneck::take_all(
                 &mut layers,
                 narrow,
-                &form.blocks,
+                &config.blocks,
                 partition,
             )?)
         } else {
-            let (encoder, distances) = (&form.encoder, distances.as_ref());
-            Blocks::Wide(encoder.take_blocks(&mut layers, &form.blocks, &form.names, distances, partition)?)
+            let (encoder, distances) = (&config.encoder, distances.as_ref());
+            Blocks::Wide(encoder.take_blocks(
+                &mut layers,
+                &config.blocks,
+                &config.names,
+                distances,
+                partition,
+            )?)
         };
         let mut last_stage = None;
         if partition.is_last() {
-            let norm = form
+            let norm = config
                 .final_norm
-                .map(|norm| form.encoder.norm(&mut layers, &names.at(norm)));
-            last_stage = Some((norm.transpose()?, Head::take(&mut layers, head, form)?));
+                .map(|norm| config.encoder.norm(&mut layers, &names.at(norm)));
+            last_stage = Some((norm.transpose()?, Head::take(&mut layers, head, config)?));
         }
         Ok(Box::new(Self {
             ops,
-            width: form.encoder.width,
-            context: form.embeddings.limits.context,
+            width: config.encoder.width,
+            context: config.embeddings.limits.context,
             input_stage,
             text,
-            segments: form.segments,
+            segments: config.segments,
             blocks,
             position_bias,
             last_stage,
@@ -396,10 +402,10 @@ impl<O: Ops> TextEncoder<O> {
 /// Takes the vectors of the distances.
 fn distances<O: Ops>(
     layers: &mut Layers<'_, O>,
-    form: &TextForm,
+    config: &TextEncoderConfig,
     names: &BaseNames,
 ) -> Result<Option<Distances<O>>, LoadError> {
-    let (Some(distances), width) = (&form.distances, form.encoder.width) else {
+    let (Some(distances), width) = (&config.distances, config.encoder.width) else {
         return Ok(None);
     };
     let vectors = match distances.vectors {
@@ -409,7 +415,7 @@ fn distances<O: Ops>(
             let vectors = layers.ops.upload(vectors, width);
             match norm {
                 Some(norm) => {
-                    let norm = form.encoder.norm(layers, &names.at(norm))?;
+                    let norm = config.encoder.norm(layers, &names.at(norm))?;
                     layers.ops.normalise(&vectors, &norm)
                 }
                 None => vectors,

@@ -1,6 +1,6 @@
 //! The families of text encoders: the names of their classes, and their descriptions.
 
-use super::text_form::TextForm;
+use super::text_config::TextEncoderConfig;
 use super::text_head::TextTask;
 use super::{
     albert, bert, big_bird, clip, convbert, deberta, distilbert, dpr, electra, embedding_gemma, ernie, esm,
@@ -19,7 +19,7 @@ pub(super) struct TextClass {
     /// Prefix of a tensor that only this class of its `model_type` has; `None` for the base model.
     pub head: Option<&'static str>,
     /// Describes the base model and its heads.
-    pub form: fn(&Config) -> Result<TextForm, LoadError>,
+    pub read: fn(&Config) -> Result<TextEncoderConfig, LoadError>,
     /// What it answers.
     pub task: TextTask,
     /// Name prefixes of tensors that its checkpoints contain but the model does not use.
@@ -31,7 +31,7 @@ struct TextFamily {
     /// The sequence classifier, the question answering model, the token classifier and the base model, in this order.
     classes: [Option<&'static str>; 4],
     model_type: &'static str,
-    form: fn(&Config) -> Result<TextForm, LoadError>,
+    read: fn(&Config) -> Result<TextEncoderConfig, LoadError>,
     /// As [`TextClass::unused`], of all but the sequence classifier.
     unused: &'static [&'static str],
 }
@@ -52,7 +52,7 @@ const BIG_BIRD_SPANS: TextClass = TextClass {
     name: "BigBirdForQuestionAnswering",
     model_type: "big_bird",
     head: Some("qa_classifier."),
-    form: big_bird::form,
+    read: big_bird::read,
     task: TextTask::QuestionAnswering,
     unused: &[],
 };
@@ -63,7 +63,7 @@ const XLNET: [TextClass; 4] = [
         name: "XLNetForSequenceClassification",
         model_type: "xlnet",
         head: Some("logits_proj."),
-        form: xlnet::form,
+        read: xlnet::read,
         task: TextTask::Classification,
         unused: &["transformer.mask_emb"],
     },
@@ -71,7 +71,7 @@ const XLNET: [TextClass; 4] = [
         name: "XLNetForQuestionAnsweringSimple",
         model_type: "xlnet",
         head: Some("qa_outputs."),
-        form: xlnet::form,
+        read: xlnet::read,
         task: TextTask::QuestionAnswering,
         unused: &["transformer.mask_emb"],
     },
@@ -79,7 +79,7 @@ const XLNET: [TextClass; 4] = [
         name: "XLNetForTokenClassification",
         model_type: "xlnet",
         head: Some("classifier."),
-        form: xlnet::form,
+        read: xlnet::read,
         task: TextTask::TokenClassification,
         unused: &["transformer.mask_emb"],
     },
@@ -87,7 +87,7 @@ const XLNET: [TextClass; 4] = [
         name: "XLNetModel",
         model_type: "xlnet",
         head: None,
-        form: xlnet::form,
+        read: xlnet::read,
         task: TextTask::Embedding(Pooling::Mean),
         unused: &["transformer.mask_emb", "mask_emb"],
     },
@@ -99,7 +99,7 @@ const DENSE_RETRIEVERS: [TextClass; 2] = [
         name: "DPRQuestionEncoder",
         model_type: "dpr",
         head: Some("question_encoder."),
-        form: dpr::questions,
+        read: dpr::questions,
         task: TextTask::Embedding(Pooling::First),
         unused: &["question_encoder.bert_model.pooler."],
     },
@@ -107,7 +107,7 @@ const DENSE_RETRIEVERS: [TextClass; 2] = [
         name: "DPRContextEncoder",
         model_type: "dpr",
         head: Some("ctx_encoder."),
-        form: dpr::passages,
+        read: dpr::passages,
         task: TextTask::Embedding(Pooling::First),
         unused: &["ctx_encoder.bert_model.pooler."],
     },
@@ -118,7 +118,7 @@ const EMBEDDING_GEMMA: TextClass = TextClass {
     name: "Gemma3TextModel",
     model_type: "gemma3_text",
     head: None,
-    form: embedding_gemma::form,
+    read: embedding_gemma::read,
     task: TextTask::Embedding(Pooling::Mean),
     unused: &[],
 };
@@ -129,7 +129,7 @@ const BESIDE_IMAGES: [TextClass; 3] = [
         name: "CLIPTextModelWithProjection",
         model_type: "clip_text_model",
         head: Some("text_projection."),
-        form: clip::projected_text,
+        read: clip::projected_text,
         task: TextTask::Embedding(Pooling::End),
         unused: &[],
     },
@@ -137,7 +137,7 @@ const BESIDE_IMAGES: [TextClass; 3] = [
         name: "CLIPTextModel",
         model_type: "clip_text_model",
         head: None,
-        form: clip::text,
+        read: clip::text,
         task: TextTask::Embedding(Pooling::End),
         unused: &[],
     },
@@ -145,7 +145,7 @@ const BESIDE_IMAGES: [TextClass; 3] = [
         name: "SiglipTextModel",
         model_type: "siglip_text_model",
         head: None,
-        form: clip::siglip_text,
+        read: clip::siglip_text,
         task: TextTask::Embedding(Pooling::End),
         unused: &[],
     },
@@ -166,7 +166,7 @@ impl TextFamily {
                 name: name?,
                 model_type: self.model_type,
                 head,
-                form: self.form,
+                read: self.read,
                 task,
                 unused: if task == TextTask::Classification {
                     &[]
@@ -180,7 +180,7 @@ impl TextFamily {
 
 /// The names of a family's classes from its prefix.
 macro_rules! family {
-    ($prefix:literal, $model_type:literal, $form:path, $unused:expr) => {
+    ($prefix:literal, $model_type:literal, $read:path, $unused:expr) => {
         TextFamily {
             classes: [
                 Some(concat!($prefix, "ForSequenceClassification")),
@@ -189,7 +189,7 @@ macro_rules! family {
                 Some(concat!($prefix, "Model")),
             ],
             model_type: $model_type,
-            form: $form,
+            read: $read,
             unused: $unused,
         }
     };
@@ -197,24 +197,24 @@ macro_rules! family {
 
 /// Poolers that base models have, and that old versions of transformers saved for question answering and token classification.
 const TEXT_FAMILIES: &[TextFamily] = &[
-    family!("Bert", "bert", bert::form, &["bert.pooler.", "pooler."]),
-    family!("DistilBert", "distilbert", distilbert::form, &[]),
+    family!("Bert", "bert", bert::read, &["bert.pooler.", "pooler."]),
+    family!("DistilBert", "distilbert", distilbert::read, &[]),
     family!(
         "Roberta",
         "roberta",
-        roberta::form,
+        roberta::read,
         &["roberta.pooler.", "pooler."]
     ),
     family!(
         "XLMRoberta",
         "xlm-roberta",
-        roberta::form,
+        roberta::read,
         &["roberta.pooler.", "pooler."]
     ),
     family!(
         "Camembert",
         "camembert",
-        roberta::form,
+        roberta::read,
         &["roberta.pooler.", "pooler."]
     ),
     family!(
@@ -235,12 +235,12 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         roberta::extra_large,
         &["roberta.pooler.", "pooler."]
     ),
-    family!("IBert", "ibert", ibert::form, &["ibert.pooler.", "pooler."]),
-    family!("Ernie", "ernie", ernie::form, &["ernie.pooler.", "pooler."]),
+    family!("IBert", "ibert", ibert::read, &["ibert.pooler.", "pooler."]),
+    family!("Ernie", "ernie", ernie::read, &["ernie.pooler.", "pooler."]),
     family!(
         "NomicBert",
         "nomic_bert",
-        nomic_bert::form,
+        nomic_bert::read,
         &["nomic_bert.pooler.", "pooler."]
     ),
     family!("New", "new", gte::published, &["new.pooler.", "pooler."]),
@@ -248,42 +248,42 @@ const TEXT_FAMILIES: &[TextFamily] = &[
     family!(
         "JinaEmbeddingsV3",
         "jina_embeddings_v3",
-        jina::form,
+        jina::read,
         &["roberta.pooler.", "pooler."]
     ),
-    family!("Ultrabert", "ultrabert", ultrabert::form, &[]),
-    family!("Electra", "electra", electra::form, &[]),
-    family!("RoFormer", "roformer", roformer::form, &[]),
-    family!("Albert", "albert", albert::form, &["albert.pooler.", "pooler."]),
-    family!("MPNet", "mpnet", mpnet::form, &["mpnet.pooler.", "pooler."]),
+    family!("Ultrabert", "ultrabert", ultrabert::read, &[]),
+    family!("Electra", "electra", electra::read, &[]),
+    family!("RoFormer", "roformer", roformer::read, &[]),
+    family!("Albert", "albert", albert::read, &["albert.pooler.", "pooler."]),
+    family!("MPNet", "mpnet", mpnet::read, &["mpnet.pooler.", "pooler."]),
     family!("Deberta", "deberta", deberta::first, &["pooler."]),
-    family!("DebertaV2", "deberta-v2", deberta::form, &["pooler."]),
+    family!("DebertaV2", "deberta-v2", deberta::read, &["pooler."]),
     family!(
         "SqueezeBert",
         "squeezebert",
-        squeezebert::form,
+        squeezebert::read,
         &["transformer.pooler.", "pooler."]
     ),
-    family!("Luke", "luke", luke::form, &["luke.pooler.", "pooler."]),
-    family!("ConvBert", "convbert", convbert::form, &[]),
-    family!("FNet", "fnet", fnet::form, &["fnet.pooler.", "pooler."]),
-    family!("ModernBert", "modernbert", modernbert::form, &[]),
+    family!("Luke", "luke", luke::read, &["luke.pooler.", "pooler."]),
+    family!("ConvBert", "convbert", convbert::read, &[]),
+    family!("FNet", "fnet", fnet::read, &["fnet.pooler.", "pooler."]),
+    family!("ModernBert", "modernbert", modernbert::read, &[]),
     family!(
         "MegatronBert",
         "megatron-bert",
-        megatron_bert::form,
+        megatron_bert::read,
         &["bert.pooler.", "pooler."]
     ),
     family!(
         "RemBert",
         "rembert",
-        rembert::form,
+        rembert::read,
         &["rembert.pooler.", "pooler."]
     ),
     family!(
         "MobileBert",
         "mobilebert",
-        mobilebert::form,
+        mobilebert::read,
         &["mobilebert.pooler.", "pooler."]
     ),
     TextFamily {
@@ -294,7 +294,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("LongformerModel"),
         ],
         model_type: "longformer",
-        form: longformer::form,
+        read: longformer::read,
         unused: &["longformer.pooler.", "pooler."],
     },
     TextFamily {
@@ -305,7 +305,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("GteModel"),
         ],
         model_type: "gte",
-        form: gte::form,
+        read: gte::read,
         unused: &["gte.pooler.", "pooler."],
     },
     TextFamily {
@@ -317,7 +317,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("BigBirdModel"),
         ],
         model_type: "big_bird",
-        form: big_bird::form,
+        read: big_bird::read,
         unused: &[],
     },
     TextFamily {
@@ -328,7 +328,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("EsmModel"),
         ],
         model_type: "esm",
-        form: esm::form,
+        read: esm::read,
         unused: &["esm.pooler.", "pooler."],
     },
     TextFamily {
@@ -339,7 +339,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("EuroBertModel"),
         ],
         model_type: "eurobert",
-        form: eurobert::form,
+        read: eurobert::read,
         unused: &[],
     },
     TextFamily {
@@ -351,7 +351,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("T5EncoderModel"),
         ],
         model_type: "t5",
-        form: t5_encoder::form,
+        read: t5_encoder::read,
         unused: &[],
     },
     TextFamily {
@@ -362,7 +362,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("MT5EncoderModel"),
         ],
         model_type: "mt5",
-        form: t5_encoder::form,
+        read: t5_encoder::read,
         unused: &[],
     },
     TextFamily {
@@ -373,7 +373,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
             Some("UMT5EncoderModel"),
         ],
         model_type: "umt5",
-        form: t5_encoder::umt5,
+        read: t5_encoder::umt5,
         unused: &[],
     },
 ];

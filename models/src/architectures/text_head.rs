@@ -2,7 +2,7 @@
 
 use super::layers::Layers;
 use super::second_text::SecondText;
-use super::text_form::{DenseForm, HeadBlock, HeadForm, ProjectionForm, TextForm};
+use super::text_config::{DenseConfig, HeadBlock, ProjectionConfig, TextEncoderConfig, TextHeadConfig};
 use super::vector_layer::{Residual, VectorLayer};
 use crate::checkpoint::sentence::SentenceLayer;
 use crate::checkpoint::{Config, LoadError, SentenceModules};
@@ -146,21 +146,21 @@ impl<O: Ops> Head<O> {
     pub(super) fn take(
         layers: &mut Layers<'_, O>,
         kind: HeadKind,
-        form: &TextForm,
+        config: &TextEncoderConfig,
     ) -> Result<Self, LoadError> {
         Ok(match kind {
             HeadKind::Classes(classifier) => Self::Classes {
-                pooling: form.classifier.pooling,
-                layers: HeadLayers::take(layers, form, &form.classifier, classifier.len())?,
+                pooling: config.classifier.pooling,
+                layers: HeadLayers::take(layers, config, &config.classifier, classifier.len())?,
                 classifier,
             },
-            HeadKind::Spans => Self::Spans(HeadLayers::take(layers, form, &form.spans, 2)?),
+            HeadKind::Spans => Self::Spans(HeadLayers::take(layers, config, &config.spans, 2)?),
             HeadKind::Tokens(labeller) => Self::Tokens {
-                layers: HeadLayers::take(layers, form, &form.tokens, labeller.len())?,
+                layers: HeadLayers::take(layers, config, &config.tokens, labeller.len())?,
                 labeller,
             },
             HeadKind::Embedding(modules, scores) => {
-                let (width, projection) = (form.encoder.width, form.vector.projection);
+                let (width, projection) = (config.encoder.width, config.vector.projection);
                 Self::embedding(layers, (*modules, scores), width, projection)?
             }
         })
@@ -229,10 +229,10 @@ impl<O: Ops> Head<O> {
         layers: &mut Layers<'_, O>,
         (modules, scores): (SentenceModules, Option<Classifier>),
         mut width: usize,
-        projection: Option<ProjectionForm>,
+        projection: Option<ProjectionConfig>,
     ) -> Result<Self, LoadError> {
         let mut taken = Vec::new();
-        if let Some(ProjectionForm {
+        if let Some(ProjectionConfig {
             name,
             width: outputs,
             bias,
@@ -385,30 +385,30 @@ impl<O: Ops> HeadLayers<O> {
 
     fn take(
         layers: &mut Layers<'_, O>,
-        form: &TextForm,
-        head: &HeadForm,
+        config: &TextEncoderConfig,
+        head: &TextHeadConfig,
         columns: usize,
     ) -> Result<Self, LoadError> {
-        let width = form.encoder.width;
-        let mut dense = |DenseForm {
+        let width = config.encoder.width;
+        let mut dense = |DenseConfig {
                              name,
                              activation,
                              bias,
                              norm,
-                         }: DenseForm| {
+                         }: DenseConfig| {
             let layer = layers.linear_with(name, width, width, bias)?;
-            let norm = norm.map(|norm| form.encoder.norm(layers, norm)).transpose()?;
+            let norm = norm.map(|norm| config.encoder.norm(layers, norm)).transpose()?;
             Ok::<_, LoadError>((layer, activation, norm))
         };
         let dense = head.dense.map(&mut dense).transpose()?;
         let block = head.block.map(|HeadBlock { up, down, norm }| {
-            let between = form.encoder.intermediate_size;
+            let between = config.encoder.intermediate_size;
             let linears = [
                 layers.linear(up, width, between)?,
                 layers.linear(down, between, width)?,
             ];
-            let norm = form.encoder.norm(layers, norm)?;
-            Ok::<_, LoadError>((linears, form.encoder.activation, norm))
+            let norm = config.encoder.norm(layers, norm)?;
+            Ok::<_, LoadError>((linears, config.encoder.activation, norm))
         });
         Ok(Self {
             dense,

@@ -3,7 +3,7 @@
 use super::bottleneck::{Affine, Shift};
 use super::layers::Layers;
 use super::text::{TextReader, Tokens};
-use super::text_form::{Embeddings, MaskDropout, PositionScheme, Projection, TextForm};
+use super::text_config::{Embeddings, MaskDropout, PositionScheme, Projection, TextEncoderConfig};
 use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 use crate::precision::Table;
@@ -42,7 +42,7 @@ impl<O: Ops> InputStage<O> {
     /// As [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn take(
         layers: &mut Layers<'_, O>,
-        form: &TextForm,
+        config: &TextEncoderConfig,
         at: &dyn Fn(&str) -> String,
         reader: TextReader,
     ) -> Result<Self, LoadError> {
@@ -58,15 +58,15 @@ impl<O: Ops> InputStage<O> {
             dropout,
             norm,
             projection,
-        } = &form.embeddings;
+        } = &config.embeddings;
         let is_trigram = matches!(projection, Some(Projection::Trigrams(_)));
-        let beside = if is_trigram { form.encoder.width } else { *width };
+        let beside = if is_trigram { config.encoder.width } else { *width };
         let words = layers.table(&at(words), limits.vocabulary, *width)?;
         let mut table = |name: &str, rows| layers.table(&at(name), rows, beside);
         let types = table(types, if types.is_empty() { 0 } else { limits.types })?;
         let constant = constant.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
         let positions = positions.map_or(Ok(Table::default()), |(name, rows)| table(name, rows))?;
-        let blocks = form.encoder.width;
+        let blocks = config.encoder.width;
         let (mut before_norm, mut after_norm, mut normalised) = (None, None, *width);
         match projection {
             Some(Projection::AfterNorm(name)) => {
@@ -85,7 +85,7 @@ impl<O: Ops> InputStage<O> {
             _ => None,
         };
         let norm = norm.filter(|_| !is_trigram);
-        let (epsilon, bias) = (form.encoder.epsilon, form.encoder.norm_bias);
+        let (epsilon, bias) = (config.encoder.epsilon, config.encoder.norm_bias);
         let norm = norm.map(|norm| layers.layer_norm_with(&at(norm), normalised, epsilon, bias));
         Ok(Self {
             reader,

@@ -6,7 +6,7 @@ use crate::ops::{Activation, Ops};
 
 /// What a convolution consists of.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ConvolutionForm {
+pub(super) struct ConvolutionConfig {
     /// Prefix of its tensors.
     pub name: String,
     /// Tokens that a window covers; odd.
@@ -36,12 +36,12 @@ impl<O: Ops> TokenConvolution<O> {
     /// As [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn take(
         layers: &mut Layers<'_, O>,
-        form: &ConvolutionForm,
+        config: &ConvolutionConfig,
         width: usize,
         epsilon: f64,
     ) -> Result<Self, LoadError> {
-        let (name, kernel) = (&form.name, form.kernel);
-        let own = width / form.groups.max(1);
+        let (name, kernel) = (&config.name, config.kernel);
+        let own = width / config.groups.max(1);
         let shape = [width, own, kernel];
         let stored = layers.weights.take(&format!("{name}.conv.weight"), &shape)?;
         let bias = layers.weights.take(&format!("{name}.conv.bias"), &[width])?;
@@ -67,7 +67,7 @@ impl<O: Ops> TokenConvolution<O> {
             norm: layers.layer_norm(&format!("{name}.LayerNorm"), width, epsilon)?,
             kernel,
             inputs,
-            activation: form.activation,
+            activation: config.activation,
         })
     }
 

@@ -1,7 +1,7 @@
 //! `UltraBERT` (DMIS Lab 2026): `EuroBERT` with windows in two of three layers, and heads that read the encoder alone.
 
 use super::encoder::activation;
-use super::text_form::{HeadForm, TextForm};
+use super::text_config::{TextEncoderConfig, TextHeadConfig};
 use super::{eurobert, modernbert};
 use crate::checkpoint::{Config, LoadError};
 
@@ -12,10 +12,10 @@ const PERIOD: usize = 3;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
-    let mut form = eurobert::of_layers(config, activation(config, "hidden_act")?)?;
-    form.base = "ultrabert";
-    let head_dim = form.encoder.attention_width / form.encoder.heads;
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = eurobert::of_layers(config, activation(config, "hidden_act")?)?;
+    text.base = "ultrabert";
+    let head_dim = text.encoder.attention_width / text.encoder.heads;
     // The first files list the windows and the bases of the rotary positions by layer.
     let windows = config.optional::<Vec<Option<usize>>>("attention_windows")?;
     let windows = windows.map(|windows| windows.into_iter().map(|window| window.filter(|size| *size > 0)));
@@ -25,13 +25,13 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         Some(window) => window,
         None => config.optional_size("sliding_window")?.unwrap_or(128),
     };
-    let kinds = global_layers(config, form.blocks.len(), windows.as_deref())?;
+    let kinds = global_layers(config, text.blocks.len(), windows.as_deref())?;
     let thetas = config.optional::<Vec<f64>>("rope_theta")?.unwrap_or_default();
     let listed = |wanted: bool| {
         let mut of_kind = kinds.iter().zip(&thetas).filter(|(kind, _)| **kind == wanted);
         of_kind.next_back().map(|(_, theta)| *theta)
     };
-    for (block, global) in form.blocks.iter_mut().zip(&kinds) {
+    for (block, global) in text.blocks.iter_mut().zip(&kinds) {
         let (kind, absent) = if *global {
             ("full_attention", listed(true).unwrap_or(2_560_000.0))
         } else {
@@ -41,11 +41,11 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
         let rotary = modernbert::rotary_of(config, kind, ("rope_parameters", absent), head_dim)?;
         block.rotary = Some(rotary);
     }
-    form.classifier = HeadForm {
+    text.classifier = TextHeadConfig {
         pooling: modernbert::pooling(config)?,
-        ..HeadForm::TOKENS
+        ..TextHeadConfig::TOKENS
     };
-    Ok(form)
+    Ok(text)
 }
 
 /// Returns which of `count` layers see everything.

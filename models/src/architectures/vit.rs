@@ -2,7 +2,7 @@
 //! beside the class token; `DINOv2` (Oquab et al. 2024), which scales the outputs of its layers, classifies the mean of the
 //! patches too, and may have registers (Darcet et al. 2024); `BEiT` (Bao et al. 2022), with a bias by relative position; the
 //! image encoders of CLIP (Radford et al. 2021) and `SigLIP` (Zhai et al. 2023), whose patches' mean is classified.
-//! Each is a [`Form`].
+//! Each is a [`VitConfig`].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
 //! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`], or `embedding` FP32 `[width]`
@@ -16,7 +16,7 @@ use super::encoder::{Bias, Block};
 use super::grid_rotary::GridRotary;
 use super::layers::Layers;
 use super::patches::{Patches, interpolated};
-use super::vit_form::{Form, HeadForm, Kind, RelativePositions};
+use super::vit_config::{ImageHead, Kind, RelativePositions, VitConfig};
 use super::vit_head::{Head, Tokens};
 use super::vit_positions;
 use crate::checkpoint::weights::transposed;
@@ -39,17 +39,17 @@ pub(super) fn build(
     checkpoint: &mut Checkpoint,
     device: &Device,
     partition: Partition,
-    form: Form,
+    vit: VitConfig,
 ) -> Result<Built, LoadError> {
-    let classifier = match form.head {
-        HeadForm::Features { .. } | HeadForm::Probe { .. } => None,
+    let classifier = match vit.head {
+        ImageHead::Features { .. } | ImageHead::Probe { .. } => None,
         _ => Some(Classifier::read(&checkpoint.config)?),
     };
-    checkpoint.weights.expect_base(&format!("{}.", form.base));
+    checkpoint.weights.expect_base(&format!("{}.", vit.base));
     Ok(Built {
         task: classifier.as_ref().map_or(Task::Embedding, Classifier::task),
         labels: classifier.as_ref().map(Classifier::labels).unwrap_or_default(),
-        model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, partition, (form, classifier))?),
+        model: with_ops!(device, ops => Vit::boxed(ops, checkpoint, device, partition, (vit, classifier))?),
     })
 }
 
@@ -91,21 +91,21 @@ impl<O: Ops> InputStage<O> {
     /// `trained`, are interpolated.
     fn take(
         layers: &mut Layers<'_, O>,
-        form: Form,
+        vit: VitConfig,
         (patches, trained): (&Patches, &Patches),
         registers: usize,
         (width, epsilon): (usize, f64),
     ) -> Result<Self, LoadError> {
-        let at = |name: &str| format!("{}.embeddings.{name}", form.base);
-        let ([down, across], tokens) = (patches.patch, form.tokens.len());
-        let norm = form
+        let at = |name: &str| format!("{}.embeddings.{name}", vit.base);
+        let ([down, across], tokens) = (patches.patch, vit.tokens.len());
+        let norm = vit
             .input_norm
-            .map(|name| layers.layer_norm(&format!("{}.{name}", form.base), width, epsilon));
+            .map(|name| layers.layer_norm(&format!("{}.{name}", vit.base), width, epsilon));
         let norm = norm.transpose()?;
         let weights = &mut *layers.weights;
-        let (projection, (positions, flat)) = match form.clip {
-            Some(_) => (form.projection, ("position_embedding.weight", true)),
-            None => (form.projection, ("position_embeddings", false)),
+        let (projection, (positions, flat)) = match vit.clip {
+            Some(_) => (vit.projection, ("position_embedding.weight", true)),
+            None => (vit.projection, ("position_embeddings", false)),
         };
         // Tables have a dimension of images before the others, unless they are `flat`.
         let shape = |sides: &[usize]| {
@@ -119,22 +119,22 @@ impl<O: Ops> InputStage<O> {
             &at(&format!("{projection}.weight")),
             &[width, patches.channels, down, across],
         )?;
-        let bias = if form.biased {
+        let bias = if vit.biased {
             weights.take(&at(&format!("{projection}.bias")), &[width])?
         } else {
             vec![0.0; width]
         };
         let token_shape = if flat { vec![width] } else { vec![1, 1, width] };
         let take = |name: &&str| weights.take(&at(name), &token_shape);
-        let mut offsets = form
+        let mut offsets = vit
             .tokens
             .iter()
             .map(take)
             .collect::<Result<Vec<_>, _>>()?
             .concat();
-        let tokens = if form.token_positions { tokens } else { 0 };
+        let tokens = if vit.token_positions { tokens } else { 0 };
         let count = trained.count().saturating_add(tokens);
-        let mut positions = if form.positions {
+        let mut positions = if vit.positions {
             weights.take(&at(positions), &shape(&[count, width]))?
         } else {
             vec![0.0; count.saturating_mul(width)]
@@ -143,7 +143,7 @@ impl<O: Ops> InputStage<O> {
         for (offset, position) in offsets.iter_mut().zip(&positions) {
             *offset += position;
         }
-        if let Some(name) = form.registers {
+        if let Some(name) = vit.registers {
             offsets.extend(weights.take(&at(name), &[1, registers, width])?);
         }
         if patches.grid() != trained.grid() {
@@ -195,20 +195,20 @@ impl<O: Ops> Vit<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         partition: Partition,
-        (form, classifier): (Form, Option<Classifier>),
+        (vit, classifier): (VitConfig, Option<Classifier>),
     ) -> Result<Box<dyn Model>, LoadError> {
-        let settings = form.settings(&checkpoint.config)?;
-        let (form, relative) = form.configured(&settings)?;
-        let (mut config, names) = form.blocks(&settings)?;
+        let settings = vit.settings(&checkpoint.config)?;
+        let (vit, relative) = vit.configured(&settings)?;
+        let (mut config, names) = vit.blocks(&settings)?;
         config.norms_first = true;
-        let registers = form.register_count(&settings)?;
+        let registers = vit.register_count(&settings)?;
         let trained = Patches::read(&settings)?;
         let mut patches = trained;
-        if let (true, Some(config)) = (form.resizes(), &checkpoint.preprocessor) {
+        if let (true, Some(config)) = (vit.resizes(), &checkpoint.preprocessor) {
             // Files are often prepared in another size than that of training.
             patches.image = images::fixed_size(config, trained.channels)?.unwrap_or(trained.image);
         }
-        if !form.positions {
+        if !vit.positions {
             // No table of positions in the file limits it.
             images::limit_size(&settings, "image_size", trained.image)?;
         }
@@ -235,7 +235,7 @@ impl<O: Ops> Vit<O> {
                 input,
                 InputStage::take(
                     &mut layers,
-                    form,
+                    vit,
                     (&patches, &trained),
                     registers,
                     (width, config.epsilon),
@@ -244,28 +244,30 @@ impl<O: Ops> Vit<O> {
         } else {
             None
         };
-        let mut forms = config.numbered(&form.block_prefix());
-        if form.kind == Kind::Rotary {
+        let mut block_configs = config.numbered(&vit.block_prefix());
+        if vit.kind == Kind::Rotary {
             let theta = settings.optional("rope_theta")?.unwrap_or(100.0);
-            let first = form.tokens.len() + registers;
+            let first = vit.tokens.len() + registers;
             let Some(rotary) = GridRotary::new(theta, width / config.heads, patches.grid(), first) else {
                 let reason = "it must be positive, and the size of a head a multiple of 4";
                 return Err(settings.invalid_value("rope_theta", reason));
             };
             let rotary = Arc::new(rotary);
-            for form in &mut forms {
-                form.grid = Some(rotary.clone());
+            for block in &mut block_configs {
+                block.grid = Some(rotary.clone());
             }
         }
-        let blocks = config.take_blocks(&mut layers, &forms, &names, None, partition)?;
-        let parts = forms.get(partition.layers(forms.len())).unwrap_or_default();
-        let base = format!("{}.encoder", form.base);
+        let blocks = config.take_blocks(&mut layers, &block_configs, &names, None, partition)?;
+        let parts = block_configs
+            .get(partition.layers(block_configs.len()))
+            .unwrap_or_default();
+        let base = format!("{}.encoder", vit.base);
         let scores = vit_positions::take(&mut layers, relative, &base, parts, patches.grid(), config.heads)?;
         let blocks = blocks.into_iter().zip(scores).collect();
         let head = if partition.is_last() {
             Some(Head::take(
                 &mut layers,
-                &form,
+                &vit,
                 &config,
                 &checkpoint.config,
                 classifier,
@@ -276,7 +278,7 @@ impl<O: Ops> Vit<O> {
         Ok(Box::new(Self {
             ops,
             patches,
-            first: form.tokens.len() + registers,
+            first: vit.tokens.len() + registers,
             width,
             input_stage,
             blocks,

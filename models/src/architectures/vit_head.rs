@@ -2,7 +2,7 @@
 
 use super::attention_pooling::Probe;
 use super::layers::Layers;
-use super::vit_form::{Form, HeadForm};
+use super::vit_config::{ImageHead, VitConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Ops, Span};
 use crate::runtime::batch::{BatchResults, device_failed, rows};
@@ -18,7 +18,7 @@ const PROJECTION: usize = 512;
 /// Computes the answer from hidden states.
 pub(super) struct Head<O: Ops> {
     norm: Option<O::Norm>,
-    form: HeadForm,
+    kind: ImageHead,
     answer: Answer<O>,
 }
 
@@ -57,17 +57,17 @@ impl<O: Ops> Head<O> {
     /// [`LoadError`], naming the key or tensor.
     pub(super) fn take(
         layers: &mut Layers<'_, O>,
-        form: &Form,
+        vit: &VitConfig,
         encoder: &EncoderConfig,
         config: &Config,
         classifier: Option<Classifier>,
     ) -> Result<Self, LoadError> {
         let width = encoder.width;
-        let answer = match (form.head, classifier) {
-            (HeadForm::Probe { prefix, .. }, _) => {
+        let answer = match (vit.head, classifier) {
+            (ImageHead::Probe { prefix, .. }, _) => {
                 Answer::Probe(Box::new(Probe::take(layers, prefix, encoder)?))
             }
-            (HeadForm::Features { projection, .. }, _) => match projection {
+            (ImageHead::Features { projection, .. }, _) => match projection {
                 Some(name) => {
                     let size = config.optional_size("projection_dim")?.unwrap_or(PROJECTION);
                     Answer::First(Some(layers.linear_with(name, width, size, false)?), size)
@@ -77,8 +77,8 @@ impl<O: Ops> Head<O> {
             (_, None) => Answer::First(None, width),
             (head, Some(classifier)) => {
                 let (names, inputs): (&[&str], _) = match head {
-                    HeadForm::Tokens(names) => (names, width),
-                    HeadForm::FirstAndMean => (&["classifier"], 2 * width),
+                    ImageHead::Tokens(names) => (names, width),
+                    ImageHead::FirstAndMean => (&["classifier"], 2 * width),
                     _ => (&["classifier"], width),
                 };
                 let outputs = names
@@ -90,17 +90,17 @@ impl<O: Ops> Head<O> {
                 })
             }
         };
-        let norm = match form.head {
-            HeadForm::Mean => Some("pooler.layernorm"),
-            HeadForm::MeanOf(norm) => norm,
-            HeadForm::Features { norm, .. } | HeadForm::Probe { norm, .. } => Some(norm),
-            HeadForm::Tokens(_) | HeadForm::FirstAndMean => Some("layernorm"),
+        let norm = match vit.head {
+            ImageHead::Mean => Some("pooler.layernorm"),
+            ImageHead::MeanOf(norm) => norm,
+            ImageHead::Features { norm, .. } | ImageHead::Probe { norm, .. } => Some(norm),
+            ImageHead::Tokens(_) | ImageHead::FirstAndMean => Some("layernorm"),
         };
         let norm =
-            norm.map(|norm| layers.layer_norm(&format!("{}.{norm}", form.base), width, encoder.epsilon));
+            norm.map(|norm| layers.layer_norm(&format!("{}.{norm}", vit.base), width, encoder.epsilon));
         Ok(Self {
             norm: norm.transpose()?,
-            form: form.head,
+            kind: vit.head,
             answer,
         })
     }
@@ -142,7 +142,7 @@ impl<O: Ops> Head<O> {
             }
             Answer::Classes(classes) => classes,
         };
-        if !matches!(self.form, HeadForm::Tokens(_)) {
+        if !matches!(self.kind, ImageHead::Tokens(_)) {
             return self.classify_mean(ops, (outputs, classifier), states, tokens);
         }
         let mut sum: Vec<Vec<f32>> = vec![vec![0.0; classifier.len()]; images];
@@ -165,8 +165,8 @@ impl<O: Ops> Head<O> {
         states: &O::Matrix,
         Tokens { count, first, width }: Tokens,
     ) -> Result<BatchResults, ModelError> {
-        let takes_first = matches!(self.form, HeadForm::FirstAndMean);
-        let norm_follows = matches!(self.form, HeadForm::Mean);
+        let takes_first = matches!(self.kind, ImageHead::FirstAndMean);
+        let norm_follows = matches!(self.kind, ImageHead::Mean);
         let norm = self.norm.as_ref();
         let normalised = norm
             .filter(|_| !norm_follows)

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::encoder::BlockForm;
+use super::encoder::BlockConfig;
 use super::layers::Layers;
-use super::vit_form::RelativePositions;
+use super::vit_config::RelativePositions;
 use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 
@@ -14,7 +14,7 @@ const TABLE: &str = "relative_position_bias.relative_position_bias_table";
 /// Scores of the pairs of tokens, `[heads, tokens * tokens]`, of every block; `None` without them.
 type Scores<O> = Vec<Option<Arc<<O as Ops>::Matrix>>>;
 
-/// Takes the scores of the blocks `forms` of the encoder `base`, for a grid of patches after one other token.
+/// Takes the scores of the blocks `configs` of the encoder `base`, for a grid of patches after one other token.
 ///
 /// # Errors
 /// As [`Weights::take`](crate::checkpoint::Weights::take).
@@ -22,7 +22,7 @@ pub(super) fn take<O: Ops>(
     layers: &mut Layers<'_, O>,
     relative: RelativePositions,
     base: &str,
-    forms: &[BlockForm],
+    configs: &[BlockConfig],
     grid: [usize; 2],
     heads: usize,
 ) -> Result<Scores<O>, LoadError> {
@@ -40,11 +40,11 @@ pub(super) fn take<O: Ops>(
     };
     if !relative.by_block {
         let shared = shared.map(|scores| Arc::new(layers.ops.upload(scores, tokens * tokens)));
-        return Ok(vec![shared; forms.len()]);
+        return Ok(vec![shared; configs.len()]);
     }
-    let mut taken = Vec::with_capacity(forms.len());
-    for form in forms {
-        let mut scores = table(format!("{}.attention.attention.{TABLE}", form.prefix))?;
+    let mut taken = Vec::with_capacity(configs.len());
+    for config in configs {
+        let mut scores = table(format!("{}.attention.attention.{TABLE}", config.prefix))?;
         for (score, shared) in scores.iter_mut().zip(shared.iter().flatten()) {
             *score += shared;
         }

@@ -6,7 +6,7 @@ use crate::ops::Ops;
 
 /// How a file stores the weight of a linear layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum LinearForm {
+pub(super) enum WeightLayout {
     /// `{name}.weight`, `[outputs, inputs]`.
     #[default]
     Whole,
@@ -23,15 +23,15 @@ pub(super) enum LinearForm {
 
 /// How a file stores the weights of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct LinearForms {
+pub(super) struct WeightLayouts {
     /// Projections of queries, keys and values.
-    pub projections: [LinearForm; 3],
+    pub projections: [WeightLayout; 3],
     /// Output of the attention.
-    pub output: LinearForm,
+    pub output: WeightLayout,
     /// First layer of the feed-forward layer.
-    pub up: LinearForm,
+    pub up: WeightLayout,
     /// Second layer of the feed-forward layer.
-    pub down: LinearForm,
+    pub down: WeightLayout,
 }
 
 impl<O: Ops> Layers<'_, O> {
@@ -42,14 +42,14 @@ impl<O: Ops> Layers<'_, O> {
     pub(super) fn take_weight(
         &mut self,
         name: &str,
-        form: LinearForm,
+        layout: WeightLayout,
         inputs: usize,
         outputs: usize,
     ) -> Result<Vec<f32>, LoadError> {
         let stored = format!("{name}.weight");
-        match form {
-            LinearForm::Whole => self.weights.take_transposed(&stored, inputs, outputs),
-            LinearForm::Convolution(groups) => {
+        match layout {
+            WeightLayout::Whole => self.weights.take_transposed(&stored, inputs, outputs),
+            WeightLayout::Convolution(groups) => {
                 let each = inputs / groups.max(1);
                 let weight = self.weights.take(&stored, &[outputs, each, 1])?;
                 let by_input: Vec<f32> = weight
@@ -58,17 +58,17 @@ impl<O: Ops> Layers<'_, O> {
                     .collect();
                 Ok(spread(&by_input, groups, inputs, outputs))
             }
-            LinearForm::Groups(groups) => {
+            WeightLayout::Groups(groups) => {
                 let parts = groups.max(1);
                 let weight = self
                     .weights
                     .take(&stored, &[groups, inputs / parts, outputs / parts])?;
                 Ok(spread(&weight, groups, inputs, outputs))
             }
-            LinearForm::OutputHeads(heads) => {
+            WeightLayout::OutputHeads(heads) => {
                 self.weights.take(name, &[inputs, heads, outputs / heads.max(1)])
             }
-            LinearForm::InputHeads(heads) => {
+            WeightLayout::InputHeads(heads) => {
                 let weight = self
                     .weights
                     .take(name, &[outputs, heads, inputs / heads.max(1)])?;
@@ -84,11 +84,11 @@ impl<O: Ops> Layers<'_, O> {
     pub(super) fn linear_of(
         &mut self,
         name: &str,
-        form: LinearForm,
+        layout: WeightLayout,
         [inputs, outputs]: [usize; 2],
         biased: bool,
     ) -> Result<O::Linear, LoadError> {
-        let weight = self.take_weight(name, form, inputs, outputs)?;
+        let weight = self.take_weight(name, layout, inputs, outputs)?;
         let bias = if biased {
             self.weights.take(&format!("{name}.bias"), &[outputs])?
         } else {

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::encoder::{BlockNames, EncoderConfig, Mixing, activation, epsilon};
 use super::text::TokenLimits;
-use super::text_form::{
-    DenseForm, DistanceForm, DistanceVectors, Embeddings, HeadForm, PositionScheme, Segments, TextForm,
-    VectorForm,
+use super::text_config::{
+    DenseConfig, DistanceVectors, Embeddings, RelativePositionConfig, Segments, TextEncoderConfig,
+    TextHeadConfig,
 };
-use super::weight_layout::{LinearForm, LinearForms};
+use super::weight_layout::{WeightLayout, WeightLayouts};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows};
 use crate::tasks::embedding::Pooling;
@@ -31,7 +31,7 @@ const SEGMENTS: usize = 5;
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
+pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if config
         .optional::<String>("attn_type")?
         .is_some_and(|kind| kind != "bi")
@@ -55,42 +55,26 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
     encoder.attention_scale = Some(1.0 / ((width / heads) as f32).sqrt());
     (encoder.projection_bias, encoder.output_bias) = (false, false);
     encoder.mixing = Mixing::Relative;
-    encoder.forms = LinearForms {
-        projections: [LinearForm::OutputHeads(heads); 3],
-        output: LinearForm::InputHeads(heads),
-        ..LinearForms::default()
+    encoder.weight_layouts = WeightLayouts {
+        projections: [WeightLayout::OutputHeads(heads); 3],
+        output: WeightLayout::InputHeads(heads),
+        ..WeightLayouts::default()
     };
     let clamp = match config.optional::<i64>("clamp_len")?.map(usize::try_from) {
         Some(Ok(clamp @ 1..)) => clamp,
         _ => usize::MAX,
     };
-    Ok(TextForm {
-        base: "transformer",
-        blocks: encoder.numbered("layer"),
-        names: NAMES,
-        bottleneck: None,
-        embeddings: Embeddings {
-            limits: TokenLimits {
-                vocabulary: config.size("vocab_size")?,
-                types: SEGMENTS,
-                context: CONTEXT,
-            },
-            width,
-            words: "word_embedding",
-            positions: None,
-            scheme: PositionScheme::FromZero,
-            types: "",
-            constant: None,
-            scale: 1.0,
-            dropout: None,
-            norm: None,
-            projection: None,
+    let embeddings = Embeddings::new(
+        "word_embedding",
+        width,
+        TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: SEGMENTS,
+            context: CONTEXT,
         },
-        encoder,
-        final_norm: None,
-        buffers: &[],
-        position_bias: None,
-        distances: Some(DistanceForm {
+    );
+    Ok(TextEncoderConfig {
+        distances: Some(RelativePositionConfig {
             vectors: DistanceVectors::Waves(CONTEXT, clamp),
             rows: DistanceRows::new(CONTEXT, |distance| CONTEXT.saturating_add_signed(distance)),
             keys: Some("rel_attn.r"),
@@ -98,15 +82,19 @@ pub(super) fn form(config: &Config) -> Result<TextForm, LoadError> {
             queries: None,
         }),
         segments: Segments::Types,
-        classifier: summary(config)?,
-        spans: HeadForm::SPANS,
-        tokens: HeadForm::TOKENS,
-        vector: VectorForm::default(),
+        ..TextEncoderConfig::new(
+            "transformer",
+            encoder.numbered("layer"),
+            encoder,
+            NAMES,
+            embeddings,
+            summary(config)?,
+        )
     })
 }
 
 /// Reads the head of a sequence classifier.
-fn summary(config: &Config) -> Result<HeadForm, LoadError> {
+fn summary(config: &Config) -> Result<TextHeadConfig, LoadError> {
     if !config.optional("summary_use_proj")?.unwrap_or(true) {
         return Err(config.invalid_value("summary_use_proj", "a summary needs its projection"));
     }
@@ -115,7 +103,7 @@ fn summary(config: &Config) -> Result<HeadForm, LoadError> {
         Some(Value::String(_)) => activation(config, "summary_activation")?,
         Some(_) => return Err(config.invalid_value("summary_activation", "it must be an activation")),
     };
-    Ok(HeadForm {
+    Ok(TextHeadConfig {
         pooling: match config.optional::<String>("summary_type")?.as_deref() {
             None | Some("last" | "cls_index") => Pooling::Last,
             Some("first") => Pooling::First,
@@ -126,7 +114,7 @@ fn summary(config: &Config) -> Result<HeadForm, LoadError> {
             }
         },
         late: false,
-        dense: Some(DenseForm::plain("sequence_summary.summary", activation)),
+        dense: Some(DenseConfig::plain("sequence_summary.summary", activation)),
         block: None,
         output: "logits_proj",
     })

@@ -4,7 +4,7 @@ use kaskade_policy::plan::Partition;
 
 use super::gated::{self, Layout, NormNames};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
-use super::recurrent::{self, RecurrentForm, RecurrentLayout};
+use super::recurrent::{self, MixerConfig, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::weights::Decoder;
 use crate::checkpoint::{Checkpoint, LoadError};
@@ -25,7 +25,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
             layers: layers.map(|index| !attention.contains(&index)).collect(),
             beside_attention: false,
             module: "mamba",
-            form: RecurrentForm::Mamba2(Mamba2::read(
+            mixer: MixerConfig::Mamba2(Mamba2::read(
                 config,
                 Mamba2Keys::HYBRID,
                 inner,

@@ -5,6 +5,7 @@
 use serde_json::Value;
 
 use super::config_values::{activation, attention_heads, eos_token_ids, require, start_token};
+use super::opt;
 use super::weights::{
     CrossWeights, Decoder, Encoder, LayerWeights, LinearWeights, LocalAttention, ModelConfig, NormWeights,
     OutputNorms, TokenInputs,
@@ -17,7 +18,7 @@ const EPSILON: f32 = 1e-5;
 
 /// How a family differs from the others.
 #[expect(clippy::struct_excessive_bools, reason = "how families differ")]
-struct Form {
+struct Layout {
     /// Prefix of the tensors.
     base: &'static str,
     /// Whether the encoder's attention sees a window only, and has Longformer's names (LED).
@@ -46,7 +47,7 @@ enum Positions {
     AfterPadding,
 }
 
-const BART: Form = Form {
+const BART: Layout = Layout {
     base: "model",
     windows: false,
     norms_after: true,
@@ -62,32 +63,32 @@ pub(super) fn read_bart(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadErro
 }
 
 pub(super) fn read_mbart(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    let form = Form {
+    let layout = Layout {
         norms_after: false,
         start_token: None,
         ..BART
     };
-    read(checkpoint, &form)
+    read(checkpoint, &layout)
 }
 
 pub(super) fn read_plbart(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    let form = Form {
+    let layout = Layout {
         scales: true,
         start_token: None,
         ..BART
     };
-    read(checkpoint, &form)
+    read(checkpoint, &layout)
 }
 
 pub(super) fn read_pegasus(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    let form = Form {
+    let layout = Layout {
         norms_after: false,
         embedding_norm: false,
         positions: Positions::Sinusoidal,
         start_token: Some(0),
         ..BART
     };
-    read(checkpoint, &form)
+    read(checkpoint, &layout)
 }
 
 pub(super) fn read_marian(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
@@ -99,17 +100,17 @@ pub(super) fn read_marian(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadEr
     {
         return Err(config.invalid_value("decoder_vocab_size", apart));
     }
-    let form = Form {
+    let layout = Layout {
         embedding_norm: false,
         positions: Positions::Sinusoidal,
         start_token: Some(58_100),
         ..BART
     };
-    read(checkpoint, &form)
+    read(checkpoint, &layout)
 }
 
 pub(super) fn read_m2m_100(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    let form = Form {
+    let layout = Layout {
         norms_after: false,
         embedding_norm: false,
         positions: Positions::AfterPadding,
@@ -117,41 +118,41 @@ pub(super) fn read_m2m_100(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadE
         activation: "relu",
         ..BART
     };
-    read(checkpoint, &form)
+    read(checkpoint, &layout)
 }
 
 pub(super) fn read_blenderbot(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    let form = Form {
+    let layout = Layout {
         norms_after: false,
         embedding_norm: false,
         positions: Positions::Learned(0),
         start_token: Some(1),
         ..BART
     };
-    read(checkpoint, &form)
+    read(checkpoint, &layout)
 }
 
 pub(super) fn read_led(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
-    let form = Form {
+    let layout = Layout {
         base: "led",
         windows: true,
         positions: Positions::Learned(0),
         ..BART
     };
-    read(checkpoint, &form)
+    read(checkpoint, &layout)
 }
 
-fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> {
-    let start_token = start_token(checkpoint, form.start_token)?;
+fn read(checkpoint: &mut Checkpoint, layout: &Layout) -> Result<Decoder, LoadError> {
+    let start_token = start_token(checkpoint, layout.start_token)?;
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
-    let model_config = model_config(config, form)?;
+    let model_config = model_config(config, layout)?;
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
     let [encoder_norms, decoder_norms] = [true, false].map(|reads| {
         let side = if reads { "encoder" } else { "decoder" };
-        side_of(config, weights, (form, &model_config), side)
+        side_of(config, weights, (layout, &model_config), side)
     });
     let (encoder, decoder) = (encoder_norms?, decoder_norms?);
-    let name = embedding_name(weights, form.base);
+    let name = embedding_name(weights, layout.base);
     let embedding = weights.take(&name, &[vocabulary, width])?;
     let mut head = LinearWeights::shared(width, vocabulary);
     if weights.contains("final_logits_bias") {
@@ -159,7 +160,7 @@ fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> 
     }
     // They are the same as the shared embedding, which old versions of transformers saved several times.
     weights.ignore_suffixes(&["shared.weight", "embed_tokens.weight", "lm_head.weight"]);
-    if form.windows {
+    if layout.windows {
         // Those of tokens that see everything, of which there are none by default.
         let global = ["query_global", "key_global", "value_global"];
         weights.ignore(|name| global.iter().any(|part| name.contains(&format!(".{part}."))));
@@ -174,7 +175,7 @@ fn read(checkpoint: &mut Checkpoint, form: &Form) -> Result<Decoder, LoadError> 
         head,
         weight_type: weights.weight_type(),
         encoder: Some(Encoder {
-            context: context(config, form, "encoder")?,
+            context: context(config, layout, "encoder")?,
             start_token,
             relative_bias: None,
             inputs: encoder.inputs,
@@ -200,8 +201,8 @@ fn embedding_name(weights: &Weights, base: &str) -> String {
 }
 
 /// Maximum tokens of a side.
-fn context(config: &Config, form: &Form, side: &str) -> Result<usize, LoadError> {
-    if form.windows {
+fn context(config: &Config, layout: &Layout, side: &str) -> Result<usize, LoadError> {
+    if layout.windows {
         return config.size(&format!("max_{side}_position_embeddings"));
     }
     config.size("max_position_embeddings")
@@ -232,7 +233,7 @@ fn window(config: &Config) -> Result<LocalAttention, LoadError> {
     })
 }
 
-fn model_config(config: &Config, form: &Form) -> Result<ModelConfig, LoadError> {
+fn model_config(config: &Config, layout: &Layout) -> Result<ModelConfig, LoadError> {
     require(
         config,
         "tie_word_embeddings",
@@ -247,19 +248,19 @@ fn model_config(config: &Config, form: &Form) -> Result<ModelConfig, LoadError> 
         }
     }
     let width = config.size("d_model")?;
-    let scaled = config.optional("scale_embedding")?.unwrap_or(form.scales);
+    let scaled = config.optional("scale_embedding")?.unwrap_or(layout.scales);
     Ok(ModelConfig {
         width,
         heads: attention_heads(config, "decoder_attention_heads", width)?,
         intermediate_size: config.size("decoder_ffn_dim")?,
         vocabulary: config.size("vocab_size")?,
-        context: context(config, form, "decoder")?,
-        local: form.windows.then(|| window(config)).transpose()?,
+        context: context(config, layout, "decoder")?,
+        local: layout.windows.then(|| window(config)).transpose()?,
         epsilon: EPSILON,
-        activation: activation(config, "activation_function", form.activation)?,
+        activation: activation(config, "activation_function", layout.activation)?,
         embedding_scale: scaled.then(|| (width as f32).sqrt()),
-        no_input_norms: form.norms_after,
-        output_norms: if form.norms_after {
+        no_input_norms: layout.norms_after,
+        output_norms: if layout.norms_after {
             OutputNorms::Sums
         } else {
             OutputNorms::No
@@ -279,20 +280,20 @@ struct Side {
 fn side_of(
     config: &Config,
     weights: &mut Weights,
-    (form, model_config): (&Form, &ModelConfig),
+    (layout, model_config): (&Layout, &ModelConfig),
     side: &str,
 ) -> Result<Side, LoadError> {
     let width = model_config.width;
-    let at = |name: &str| format!("{}.{side}.{name}", form.base);
-    let context = context(config, form, side)?;
-    let norm = form
+    let at = |name: &str| format!("{}.{side}.{name}", layout.base);
+    let context = context(config, layout, side)?;
+    let norm = layout
         .embedding_norm
         .then(|| NormWeights::take(weights, &at("layernorm_embedding"), width))
         .transpose()?;
     let positions = positions(
         config,
         weights,
-        (form.positions, [context, width]),
+        (layout.positions, [context, width]),
         &at("embed_positions.weight"),
     )?;
     let count = config.size(&format!("{side}_layers"))?;
@@ -302,12 +303,12 @@ fn side_of(
                 weights,
                 model_config,
                 &at(&format!("layers.{index}")),
-                (side == "decoder", form.windows && side == "encoder"),
+                (side == "decoder", layout.windows && side == "encoder"),
             )
         })
         .collect::<Result<Vec<_>, _>>()?;
     // The norm of the last sum is the final norm.
-    let last = layers.last_mut().filter(|_| form.norms_after);
+    let last = layers.last_mut().filter(|_| layout.norms_after);
     let final_norm = match last.and_then(|layer| layer.feed_forward_output_norm.take()) {
         Some(norm) => norm,
         None => NormWeights::take(weights, &at("layer_norm"), width)?,
@@ -358,21 +359,6 @@ fn layer(
             output,
         })
     });
-    let attention_norm = Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?);
-    let feed_forward_norm = Some(NormWeights::take(weights, &at("final_layer_norm"), width)?);
-    let norms = if model_config.output_norms == OutputNorms::Sums {
-        LayerWeights {
-            attention_output_norm: attention_norm,
-            feed_forward_output_norm: feed_forward_norm,
-            ..LayerWeights::default()
-        }
-    } else {
-        LayerWeights {
-            attention_norm,
-            feed_forward_norm,
-            ..LayerWeights::default()
-        }
-    };
     let layer = LayerWeights {
         local,
         query,
@@ -381,7 +367,7 @@ fn layer(
         cross: cross.transpose()?,
         up: LinearWeights::take(weights, &at("fc1"), width, inner, true)?,
         down: LinearWeights::take(weights, &at("fc2"), inner, width, true)?,
-        ..norms
+        ..opt::norms(weights, model_config, name)?
     };
     Ok(layer.stored_as(weights.weight_type()))
 }

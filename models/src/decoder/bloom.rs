@@ -4,7 +4,8 @@ use kaskade_policy::plan::Partition;
 
 use super::alibi::{alibi, bloom_slopes};
 use super::config_values::{attention_heads, eos_token_ids, epsilon, layers, require};
-use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
+use super::gpt_neox;
+use super::weights::{Decoder, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::ops::Activation;
 
@@ -31,7 +32,6 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         eos_token_ids: eos_token_ids(config)?,
         ..ModelConfig::default()
     };
-    let inner = model_config.intermediate_size;
     let embedding = weights.take(
         "transformer.word_embeddings.weight",
         &[model_config.vocabulary, width],
@@ -43,25 +43,13 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         config.present_key(["n_layer", "num_hidden_layers"]),
         partition,
     )? {
-        let at = |name: &str| format!("transformer.h.{index}.{name}");
-        let fused = at("self_attention.query_key_value");
-        let fused = LinearWeights::take(weights, &fused, width, 3 * width, true)?;
-        let (query, key_value) = fused.by_part(model_config.heads.head_dim, 3).split(width);
-        let layer = LayerWeights {
-            attention_norm: Some(NormWeights::take(weights, &at("input_layernorm"), width)?),
-            query,
-            key_value,
-            output: LinearWeights::take(weights, &at("self_attention.dense"), width, width, true)?,
-            feed_forward_norm: Some(NormWeights::take(
-                weights,
-                &at("post_attention_layernorm"),
-                width,
-            )?),
-            up: LinearWeights::take(weights, &at("mlp.dense_h_to_4h"), width, inner, true)?,
-            down: LinearWeights::take(weights, &at("mlp.dense_4h_to_h"), inner, width, true)?,
-            ..LayerWeights::default()
-        };
-        blocks.push(layer.stored_as(weights.weight_type()));
+        let prefix = format!("transformer.h.{index}");
+        blocks.push(gpt_neox::layer(
+            weights,
+            &model_config,
+            &prefix,
+            ("self_attention", true),
+        )?);
     }
     let final_norm = NormWeights::take(weights, "transformer.ln_f", width)?;
     Ok(Decoder {

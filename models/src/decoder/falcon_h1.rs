@@ -5,7 +5,7 @@ use kaskade_policy::plan::Partition;
 use super::bamba::hybrid_names;
 use super::gated::{self, Layout};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys, ResultNorm};
-use super::recurrent::{self, RecurrentForm, RecurrentLayout};
+use super::recurrent::{self, MixerConfig, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, LayerWeights, ModelConfig, RecurrentWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
@@ -34,7 +34,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
             layers: vec![true; config.size("num_hidden_layers")?],
             beside_attention: true,
             module: "mamba",
-            form: RecurrentForm::Mamba2(mixer(config, &model_config)?),
+            mixer: MixerConfig::Mamba2(mixer(config, &model_config)?),
         }),
         ..hybrid_names(Layout::with_biases(config)?)
     };

@@ -2,7 +2,7 @@
 
 use kaskade_policy::plan::Partition;
 
-use super::head::HeadForm;
+use super::head::LmHeadConfig;
 use super::weights::Decoder;
 use super::{
     afmoe, apertus, arcee, bart, biogpt, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon,
@@ -28,7 +28,7 @@ pub(super) struct Family {
     /// Prefix of the base model's tensors.
     pub(super) base: &'static str,
     /// Where its projection to logits is.
-    pub(super) head: HeadForm,
+    pub(super) head: LmHeadConfig,
     pub(super) read: ReadFn,
 }
 
@@ -79,7 +79,14 @@ macro_rules! token_family {
 /// A family with the names of Llama's tensors, a separate head and both classifiers.
 macro_rules! like_llama {
     ($prefix:literal, $model_type:literal, $read:path) => {
-        token_family!("score", $prefix, $model_type, "model.", HeadForm::SEPARATE, $read)
+        token_family!(
+            "score",
+            $prefix,
+            $model_type,
+            "model.",
+            LmHeadConfig::SEPARATE,
+            $read
+        )
     };
 }
 
@@ -107,7 +114,7 @@ const fn encoder_decoder(
         base_model: None,
         model_type,
         base,
-        head: HeadForm::SEPARATE,
+        head: LmHeadConfig::SEPARATE,
         read: ReadFn::Whole(read),
     }
 }
@@ -120,10 +127,10 @@ pub(super) const FAMILIES: &[Family] = &[
         "GPT2LMHeadModel",
         "gpt2",
         "transformer.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         gpt2::read
     ),
-    family!("OPT", "opt", "model.", HeadForm::TIED, opt::read),
+    family!("OPT", "opt", "model.", LmHeadConfig::TIED, opt::read),
     like_llama!("Llama", "llama", llama::read),
     like_llama!("Mistral", "mistral", mistral::read),
     like_llama!("Qwen2", "qwen2", qwen::read_2),
@@ -131,20 +138,26 @@ pub(super) const FAMILIES: &[Family] = &[
     like_llama!("Mixtral", "mixtral", mixtral::read),
     like_llama!("Qwen2Moe", "qwen2_moe", qwen::read_2_moe),
     like_llama!("Qwen3Moe", "qwen3_moe", qwen::read_3_moe),
-    unclassified!("Olmoe", "olmoe", HeadForm::SEPARATE, olmo::read_moe),
+    unclassified!("Olmoe", "olmoe", LmHeadConfig::SEPARATE, olmo::read_moe),
     like_llama!("Phi3", "phi3", phi3::read),
-    token_family!("score", "Phi", "phi", "model.", HeadForm::BIASED, phi::read),
-    family!("Granite", "granite", "model.", HeadForm::SEPARATE, granite::read),
-    family!("Olmo", "olmo", "model.", HeadForm::SEPARATE, olmo::read_1),
-    family!("Olmo2", "olmo2", "model.", HeadForm::SEPARATE, olmo::read_2),
-    family!("Olmo3", "olmo3", "model.", HeadForm::SEPARATE, olmo::read_3),
+    token_family!("score", "Phi", "phi", "model.", LmHeadConfig::BIASED, phi::read),
+    family!(
+        "Granite",
+        "granite",
+        "model.",
+        LmHeadConfig::SEPARATE,
+        granite::read
+    ),
+    family!("Olmo", "olmo", "model.", LmHeadConfig::SEPARATE, olmo::read_1),
+    family!("Olmo2", "olmo2", "model.", LmHeadConfig::SEPARATE, olmo::read_2),
+    family!("Olmo3", "olmo3", "model.", LmHeadConfig::SEPARATE, olmo::read_3),
     like_llama!("StableLm", "stablelm", stablelm::read),
     token_family!(
         "score",
         "Starcoder2",
         "starcoder2",
         "model.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         starcoder2::read
     ),
     token_family!(
@@ -152,17 +165,17 @@ pub(super) const FAMILIES: &[Family] = &[
         "SmolLM3",
         "smollm3",
         "model.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         smollm3::read
     ),
-    family!("Cohere", "cohere", "model.", HeadForm::TIED, cohere::read_1),
-    family!("Cohere2", "cohere2", "model.", HeadForm::TIED, cohere::read_2),
+    family!("Cohere", "cohere", "model.", LmHeadConfig::TIED, cohere::read_1),
+    family!("Cohere2", "cohere2", "model.", LmHeadConfig::TIED, cohere::read_2),
     token_family!(
         "classifier",
         "Falcon",
         "falcon",
         "transformer.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         falcon::read
     ),
     token_family!(
@@ -170,7 +183,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "GPTNeo",
         "gpt_neo",
         "transformer.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         gpt_neo::read
     ),
     token_family!(
@@ -178,7 +191,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Bloom",
         "bloom",
         "transformer.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         bloom::read
     ),
     token_family!(
@@ -186,18 +199,25 @@ pub(super) const FAMILIES: &[Family] = &[
         "Mpt",
         "mpt",
         "transformer.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         mpt::read
     ),
     // As configurations name it that are older than the class in transformers.
-    family!("MPT", "mpt", "transformer.", HeadForm::TIED, mpt::read),
-    token_family!("score", "Gemma", "gemma", "model.", HeadForm::TIED, gemma::read_1),
+    family!("MPT", "mpt", "transformer.", LmHeadConfig::TIED, mpt::read),
+    token_family!(
+        "score",
+        "Gemma",
+        "gemma",
+        "model.",
+        LmHeadConfig::TIED,
+        gemma::read_1
+    ),
     token_family!(
         "score",
         "Gemma2",
         "gemma2",
         "model.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         gemma::read_2
     ),
     family!(
@@ -205,7 +225,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Gemma3ForCausalLM",
         "gemma3_text",
         "model.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         gemma::read_3
     ),
     token_family!(
@@ -213,17 +233,17 @@ pub(super) const FAMILIES: &[Family] = &[
         "GPTNeoX",
         "gpt_neox",
         "gpt_neox.",
-        HeadForm::EMBED_OUT,
+        LmHeadConfig::EMBED_OUT,
         gpt_neox::read
     ),
-    family!("GPTJ", "gptj", "transformer.", HeadForm::BIASED, gptj::read),
+    family!("GPTJ", "gptj", "transformer.", LmHeadConfig::BIASED, gptj::read),
     Family {
         classifier: None,
         ..family!(
             "CodeGen",
             "codegen",
             "transformer.",
-            HeadForm::BIASED,
+            LmHeadConfig::BIASED,
             gptj::read_codegen
         )
     },
@@ -232,27 +252,27 @@ pub(super) const FAMILIES: &[Family] = &[
         "OpenAIGPTLMHeadModel",
         "openai-gpt",
         "transformer.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         openai_gpt::read
     ),
-    unclassified!("XGLM", "xglm", HeadForm::TIED, xglm::read),
-    unclassified!("VaultGemma", "vaultgemma", HeadForm::TIED, gemma::read_vault),
+    unclassified!("XGLM", "xglm", LmHeadConfig::TIED, xglm::read),
+    unclassified!("VaultGemma", "vaultgemma", LmHeadConfig::TIED, gemma::read_vault),
     unclassified!(
         "Glm4MoeLite",
         "glm4_moe_lite",
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         deepseek::read_glm_lite
     ),
     like_llama!("Glm", "glm", glm::read_1),
     like_llama!("Glm4", "glm4", glm::read_4),
-    unclassified!("Glm4Moe", "glm4_moe", HeadForm::SEPARATE, glm::read_4_moe),
+    unclassified!("Glm4Moe", "glm4_moe", LmHeadConfig::SEPARATE, glm::read_4_moe),
     like_llama!("Nemotron", "nemotron", nemotron::read),
     like_llama!("Exaone4", "exaone4", exaone4::read),
-    unclassified!("Ernie4_5", "ernie4_5", HeadForm::TIED, ernie::read),
+    unclassified!("Ernie4_5", "ernie4_5", LmHeadConfig::TIED, ernie::read),
     unclassified!(
         "Ernie4_5_Moe",
         "ernie4_5_moe",
-        HeadForm::TIED_WITH_KEY,
+        LmHeadConfig::TIED_WITH_KEY,
         ernie::read_moe
     ),
     like_llama!("SeedOss", "seed_oss", seed_oss::read),
@@ -262,23 +282,28 @@ pub(super) const FAMILIES: &[Family] = &[
         "HunYuanDenseV1",
         "hunyuan_v1_dense",
         "model.",
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         hunyuan::read
     ),
     family!(
         "HunYuanMoEV1",
         "hunyuan_v1_moe",
         "model.",
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         hunyuan::read_moe
     ),
-    unclassified!("MiniMaxM2", "minimax_m2", HeadForm::SEPARATE, minimax_m2::read),
-    unclassified!("Dots1", "dots1", HeadForm::SEPARATE, dots1::read),
-    unclassified!("NanoChat", "nanochat", HeadForm::SEPARATE, nanochat::read),
-    unclassified!("Cwm", "cwm", HeadForm::SEPARATE, llama::read_world),
+    unclassified!(
+        "MiniMaxM2",
+        "minimax_m2",
+        LmHeadConfig::SEPARATE,
+        minimax_m2::read
+    ),
+    unclassified!("Dots1", "dots1", LmHeadConfig::SEPARATE, dots1::read),
+    unclassified!("NanoChat", "nanochat", LmHeadConfig::SEPARATE, nanochat::read),
+    unclassified!("Cwm", "cwm", LmHeadConfig::SEPARATE, llama::read_world),
     Family {
         token_classifier: Some(("ApertusForTokenClassification", "score")),
-        ..unclassified!("Apertus", "apertus", HeadForm::SEPARATE, apertus::read)
+        ..unclassified!("Apertus", "apertus", LmHeadConfig::SEPARATE, apertus::read)
     },
     like_llama!("Ministral", "ministral", mistral::read),
     like_llama!("Ministral3", "ministral3", ministral::read_3),
@@ -287,10 +312,15 @@ pub(super) const FAMILIES: &[Family] = &[
         "GPTBigCode",
         "gpt_bigcode",
         "transformer.",
-        HeadForm::TIED,
+        LmHeadConfig::TIED,
         gpt_bigcode::read
     ),
-    unclassified!("GraniteMoe", "granitemoe", HeadForm::SEPARATE, granite::read_moe),
+    unclassified!(
+        "GraniteMoe",
+        "granitemoe",
+        LmHeadConfig::SEPARATE,
+        granite::read_moe
+    ),
     like_llama!("GptOss", "gpt_oss", gpt_oss::read),
     Family {
         generator: None,
@@ -301,66 +331,77 @@ pub(super) const FAMILIES: &[Family] = &[
             gpt_oss::read_filter
         )
     },
-    family!("Phimoe", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
+    family!("Phimoe", "phimoe", "model.", LmHeadConfig::WITH_KEY, phimoe::read),
     // As Microsoft's configurations name it.
-    family!("PhiMoE", "phimoe", "model.", HeadForm::WITH_KEY, phimoe::read),
+    family!("PhiMoE", "phimoe", "model.", LmHeadConfig::WITH_KEY, phimoe::read),
     family!(
         "DeepseekV2",
         "deepseek_v2",
         "model.",
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         deepseek::read_2
     ),
     like_llama!("DeepseekV3", "deepseek_v3", deepseek::read_3),
     Family {
         base_model: Some("Llama4TextModel"),
-        ..unclassified!("Llama4", "llama4_text", HeadForm::SEPARATE, llama4::read)
+        ..unclassified!("Llama4", "llama4_text", LmHeadConfig::SEPARATE, llama4::read)
     },
     Family {
         // What tokens bring for each layer is not computed by base models.
         base_model: None,
-        ..unclassified!("Gemma4", "gemma4_text", HeadForm::TIED, gemma4::read)
+        ..unclassified!("Gemma4", "gemma4_text", LmHeadConfig::TIED, gemma4::read)
     },
     unclassified!(
         "ModernBertDecoder",
         "modernbert-decoder",
-        HeadForm::MODERN_BERT,
+        LmHeadConfig::MODERN_BERT,
         modernbert::read
     ),
-    unclassified!("BitNet", "bitnet", HeadForm::SEPARATE, bitnet::read),
-    unclassified!("SolarOpen", "solar_open", HeadForm::SEPARATE, glm::read_solar),
-    unclassified!("Youtu", "youtu", HeadForm::TIED, youtu::read),
-    family!("MiniCPM3", "minicpm3", "model.", HeadForm::TIED, minicpm3::read),
-    unclassified!("Jais2", "jais2", HeadForm::SEPARATE, nemotron::read_jais),
+    unclassified!("BitNet", "bitnet", LmHeadConfig::SEPARATE, bitnet::read),
+    unclassified!("SolarOpen", "solar_open", LmHeadConfig::SEPARATE, glm::read_solar),
+    unclassified!("Youtu", "youtu", LmHeadConfig::TIED, youtu::read),
+    family!(
+        "MiniCPM3",
+        "minicpm3",
+        "model.",
+        LmHeadConfig::TIED,
+        minicpm3::read
+    ),
+    unclassified!("Jais2", "jais2", LmHeadConfig::SEPARATE, nemotron::read_jais),
     unclassified!(
         "HyperCLOVAX",
         "hyperclovax",
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         hyperclovax::read
     ),
     unclassified!(
         "GraniteMoeShared",
         "granitemoeshared",
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         granite::read_moe
     ),
-    unclassified!("GraniteSWA", "granite_swa", HeadForm::TIED, granite_swa::read),
+    unclassified!("GraniteSWA", "granite_swa", LmHeadConfig::TIED, granite_swa::read),
     unclassified!(
         "GraniteMoeSWA",
         "granitemoe_swa",
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         granite_swa::read_moe
     ),
-    unclassified!("FlexOlmo", "flex_olmo", HeadForm::SEPARATE, olmo::read_flex),
-    unclassified!("Mellum", "mellum", HeadForm::SEPARATE, mellum::read),
-    unclassified!("ExaoneMoe", "exaone_moe", HeadForm::SEPARATE, exaone4::read_moe),
-    unclassified!("Afmoe", "afmoe", HeadForm::SEPARATE, afmoe::read),
+    unclassified!("FlexOlmo", "flex_olmo", LmHeadConfig::SEPARATE, olmo::read_flex),
+    unclassified!("Mellum", "mellum", LmHeadConfig::SEPARATE, mellum::read),
+    unclassified!(
+        "ExaoneMoe",
+        "exaone_moe",
+        LmHeadConfig::SEPARATE,
+        exaone4::read_moe
+    ),
+    unclassified!("Afmoe", "afmoe", LmHeadConfig::SEPARATE, afmoe::read),
     token_family!(
         "classifier",
         "BioGpt",
         "biogpt",
         "biogpt.",
-        HeadForm::OUTPUT_PROJECTION,
+        LmHeadConfig::OUTPUT_PROJECTION,
         biogpt::read
     ),
     recurrent_families::LFM2,

@@ -88,8 +88,8 @@ impl LayerTensors<'_> {
         };
         let named = self
             .recurrent()
-            .map(|layout| (self.at(layout.module), layout.form.clone()));
-        let recurrent = named.map(|(name, form)| form.take(self.weights, &name, self.model_config));
+            .map(|layout| (self.at(layout.module), layout.mixer.clone()));
+        let recurrent = named.map(|(name, mixer)| mixer.take(self.weights, &name, self.model_config));
         Ok(LayerWeights {
             recurrent: recurrent.transpose()?,
             ..layer

@@ -7,7 +7,7 @@ use super::config_values::{epsilon, positive};
 use super::experts::{ExpertLayout, ExpertTensors, SharedExpert};
 use super::gated::{self, Layout};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
-use super::recurrent::{self, RecurrentForm, RecurrentLayout};
+use super::recurrent::{self, MixerConfig, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
@@ -72,22 +72,22 @@ pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, partition: Partition) -> 
     let routing = (count > 0).then(|| Routing::read(config, count, true));
     let rotated = config.optional::<String>("position_embedding_type")?;
     let layers = recurrent_layers(config)?;
-    let form = || -> Result<RecurrentForm, LoadError> {
+    let mixer = || -> Result<MixerConfig, LoadError> {
         let inner = recurrent::expanded(config, "mamba_expand", base.width)?;
         let epsilon = epsilon(config, "rms_norm_eps", 1e-6)?;
-        let form = Mamba2::read(config, Mamba2Keys::HYBRID, inner, epsilon)?;
-        Ok(RecurrentForm::Mamba2(form))
+        let mixer = Mamba2::read(config, Mamba2Keys::HYBRID, inner, epsilon)?;
+        Ok(MixerConfig::Mamba2(mixer))
     };
-    let form = layers.contains(&true).then(form).transpose()?;
+    let mixer = layers.contains(&true).then(mixer).transpose()?;
     let layout = Layout {
         up: &["shared_mlp.input_linear"],
         down: "shared_mlp.output_linear",
         experts: experts.transpose()?,
-        recurrent: form.map(|form| RecurrentLayout {
+        recurrent: mixer.map(|mixer| RecurrentLayout {
             layers,
             beside_attention: false,
             module: "mamba",
-            form,
+            mixer,
         }),
         ..Layout::with_biases(config)?
     };

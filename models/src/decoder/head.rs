@@ -6,7 +6,7 @@ use super::weights::{HeadLayer, LinearWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
 
 /// Where a family's head is.
-pub(super) struct HeadForm {
+pub(super) struct LmHeadConfig {
     /// Name of the layer.
     name: &'static str,
     /// Whether it has a bias.
@@ -19,7 +19,7 @@ pub(super) struct HeadForm {
     layer: Option<&'static str>,
 }
 
-impl HeadForm {
+impl LmHeadConfig {
     /// `lm_head`, separate unless the configuration says otherwise.
     pub(super) const SEPARATE: Self = Self {
         name: "lm_head",

@@ -7,7 +7,7 @@ use super::config_values;
 use super::experts::ExpertLayout;
 use super::gated::{self, Layout};
 use super::recurrent::mamba::{Mamba, MambaKeys, StepNorms};
-use super::recurrent::{RecurrentForm, RecurrentLayout};
+use super::recurrent::{MixerConfig, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::routing::Routing;
 use super::weights::{Decoder, ModelConfig};
@@ -31,7 +31,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
             layers: attention.iter().map(|attends| !attends).collect(),
             beside_attention: false,
             module: "mamba",
-            form: RecurrentForm::Mamba(Mamba::read(config, MambaKeys::HYBRID, norms)?),
+            mixer: MixerConfig::Mamba(Mamba::read(config, MambaKeys::HYBRID, norms)?),
         }),
         ..hybrid_names(Layout::default())
     };

@@ -5,7 +5,7 @@ use kaskade_policy::plan::Partition;
 use super::config_values::{activation, epsilon};
 use super::experts::{Correction, ExpertLayout, ExpertTensors};
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout, NormNames};
-use super::recurrent::{RecurrentForm, RecurrentLayout};
+use super::recurrent::{MixerConfig, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::routing::{Routing, Scoring};
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
@@ -90,7 +90,7 @@ fn layout(config: &Config) -> Result<Layout, LoadError> {
             layers,
             beside_attention: false,
             module: "conv",
-            form: RecurrentForm::ShortConvolution {
+            mixer: MixerConfig::ShortConvolution {
                 kernel: config.optional_size("conv_L_cache")?.unwrap_or(3),
                 bias: config.optional("conv_bias")?.unwrap_or(false),
             },

@@ -6,7 +6,7 @@ use kaskade_policy::plan::Partition;
 use super::config_values::{eos_token_ids, epsilon, layers};
 use super::recurrent::mamba::{Mamba, MambaKeys, StepNorms};
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
-use super::recurrent::{self, RecurrentForm};
+use super::recurrent::{self, MixerConfig};
 use super::weights::{Decoder, LayerWeights, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 
@@ -23,27 +23,27 @@ const KEYS_2: Mamba2Keys = Mamba2Keys {
 };
 
 pub(super) fn read_1(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
-    let form = Mamba::read(&checkpoint.config, MambaKeys::MAMBA, StepNorms::No)?;
-    read(checkpoint, partition, &RecurrentForm::Mamba(form))
+    let mixer = Mamba::read(&checkpoint.config, MambaKeys::MAMBA, StepNorms::No)?;
+    read(checkpoint, partition, &MixerConfig::Mamba(mixer))
 }
 
 pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let inner = recurrent::expanded(config, "expand", config.size("hidden_size")?)?;
-    let form = Mamba2::read(
+    let mixer = Mamba2::read(
         config,
         KEYS_2,
         inner,
         epsilon(config, "layer_norm_epsilon", 1e-5)?,
     )?;
-    read(checkpoint, partition, &RecurrentForm::Mamba2(form))
+    read(checkpoint, partition, &MixerConfig::Mamba2(mixer))
 }
 
 pub(super) fn read_falcon(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let norms = StepNorms::Plain(epsilon(config, "mixer_rms_eps", 1e-6)?);
-    let form = Mamba::read(config, MambaKeys::MAMBA, norms)?;
-    read(checkpoint, partition, &RecurrentForm::Mamba(form))
+    let mixer = Mamba::read(config, MambaKeys::MAMBA, norms)?;
+    read(checkpoint, partition, &MixerConfig::Mamba(mixer))
 }
 
 fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
@@ -60,7 +60,7 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
 fn read(
     checkpoint: &mut Checkpoint,
     partition: Partition,
-    form: &RecurrentForm,
+    mixer: &MixerConfig,
 ) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let model_config = model_config(config)?;
@@ -77,7 +77,7 @@ fn read(
         let at = |part: &str| format!("backbone.layers.{index}.{part}");
         let layer = LayerWeights {
             attention_norm: Some(NormWeights::take_rms(weights, &at("norm"), width)?),
-            recurrent: Some(form.take(weights, &at("mixer"), &model_config)?),
+            recurrent: Some(mixer.take(weights, &at("mixer"), &model_config)?),
             ..LayerWeights::default()
         };
         blocks.push(layer.stored_as(weights.weight_type()));

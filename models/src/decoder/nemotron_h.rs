@@ -7,7 +7,7 @@ use super::config_values::{self, activation, eos_token_ids, epsilon};
 use super::deepseek;
 use super::experts::ExpertWeights;
 use super::gated;
-use super::recurrent::RecurrentForm;
+use super::recurrent::MixerConfig;
 use super::recurrent::mamba2::{Mamba2, Mamba2Keys};
 use super::routing::Routing;
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
@@ -39,7 +39,7 @@ struct Layers<'a> {
     config: &'a Config,
     weights: &'a mut Weights,
     model_config: ModelConfig,
-    form: RecurrentForm,
+    mixer: MixerConfig,
     /// Prefix of the base model's tensors.
     base: &'static str,
 }
@@ -66,7 +66,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     let embedding = weights.take(&format!("{base}.embeddings.weight"), &[vocabulary, width])?;
     let mut layers = Layers {
         config,
-        form: RecurrentForm::Mamba2(mixer(config, model_config.epsilon)?),
+        mixer: MixerConfig::Mamba2(mixer(config, model_config.epsilon)?),
         weights,
         model_config,
         base,
@@ -167,7 +167,7 @@ impl Layers<'_> {
         let mixer = format!("{name}.mixer");
         let layer = match part {
             Part::Recurrence => LayerWeights {
-                recurrent: Some(self.form.take(self.weights, &mixer, &self.model_config)?),
+                recurrent: Some(self.mixer.take(self.weights, &mixer, &self.model_config)?),
                 ..LayerWeights::default()
             },
             Part::Attention => self.attention(&mixer)?,

@@ -4,7 +4,7 @@
 use kaskade_policy::plan::Partition;
 
 use super::config_values::{activation, attention_heads, eos_token_ids, layers, require};
-use super::head::HeadForm;
+use super::head::LmHeadConfig;
 use super::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::precision::Table;
@@ -100,9 +100,29 @@ pub(super) fn layer(
     let key = square("self_attn.k_proj")?;
     let value = square("self_attn.v_proj")?;
     let output = square("self_attn.out_proj")?;
-    let attention_norm = Some(NormWeights::take(weights, &at("self_attn_layer_norm"), width)?);
-    let feed_forward_norm = Some(NormWeights::take(weights, &at("final_layer_norm"), width)?);
-    let norms = if model_config.output_norms == OutputNorms::Sums {
+    let layer = LayerWeights {
+        query,
+        key_value: key.concat_outputs(&value),
+        output,
+        up: LinearWeights::take(weights, &at("fc1"), width, inner, true)?,
+        down: LinearWeights::take(weights, &at("fc2"), inner, width, true)?,
+        ..norms(weights, model_config, prefix)?
+    };
+    Ok(layer.stored_as(weights.weight_type()))
+}
+
+/// Takes the two norms of the layer `prefix` into a layer that has no other weights. They precede attention and feed-forward layer,
+/// or follow the sums, as `output_norms` says.
+pub(super) fn norms(
+    weights: &mut Weights,
+    model_config: &ModelConfig,
+    prefix: &str,
+) -> Result<LayerWeights, LoadError> {
+    let mut norm =
+        |name: &str| NormWeights::take(weights, &format!("{prefix}.{name}"), model_config.width).map(Some);
+    let attention_norm = norm("self_attn_layer_norm")?;
+    let feed_forward_norm = norm("final_layer_norm")?;
+    Ok(if model_config.output_norms == OutputNorms::Sums {
         LayerWeights {
             attention_output_norm: attention_norm,
             feed_forward_output_norm: feed_forward_norm,
@@ -114,16 +134,7 @@ pub(super) fn layer(
             feed_forward_norm,
             ..LayerWeights::default()
         }
-    };
-    let layer = LayerWeights {
-        query,
-        key_value: key.concat_outputs(&value),
-        output,
-        up: LinearWeights::take(weights, &at("fc1"), width, inner, true)?,
-        down: LinearWeights::take(weights, &at("fc2"), inner, width, true)?,
-        ..norms
-    };
-    Ok(layer.stored_as(weights.weight_type()))
+    })
 }
 
 /// Takes the norm of the last layer's sum, which is the final norm. Partitions without the last layer keep theirs, because only the
@@ -147,7 +158,7 @@ fn projected(
     let mut head = LinearWeights::default();
     if partition.is_last() {
         let vocabulary = embedding.len() / narrow.max(1);
-        let stored = HeadForm::TIED.take(config, weights, vocabulary, narrow)?;
+        let stored = LmHeadConfig::TIED.take(config, weights, vocabulary, narrow)?;
         let stored = if stored.shared {
             LinearWeights::tied(&embedding, narrow)
         } else {

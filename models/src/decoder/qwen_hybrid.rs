@@ -6,7 +6,7 @@ use kaskade_policy::plan::Partition;
 use super::gated::{self, Extra, Layout};
 use super::qwen;
 use super::recurrent::delta_net::DeltaNet;
-use super::recurrent::{RecurrentForm, RecurrentLayout};
+use super::recurrent::{MixerConfig, RecurrentLayout};
 use super::rotary::RotaryKeys;
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use super::{config_values, experts::ExpertLayout};
@@ -70,7 +70,7 @@ fn read(
             layers: layers(config)?,
             beside_attention: false,
             module: "linear_attn",
-            form: RecurrentForm::DeltaNet(delta_net(config, &model_config, by_key_head)?),
+            mixer: MixerConfig::DeltaNet(delta_net(config, &model_config, by_key_head)?),
         }),
         ..Layout::default()
     };
@@ -91,7 +91,7 @@ fn layers(config: &Config) -> Result<Vec<bool>, LoadError> {
 }
 
 fn delta_net(config: &Config, model_config: &ModelConfig, by_key_head: bool) -> Result<DeltaNet, LoadError> {
-    let form = DeltaNet {
+    let mixer = DeltaNet {
         key_heads: config.size("linear_num_key_heads")?,
         value_heads: config.size("linear_num_value_heads")?,
         key_dim: config.size("linear_key_head_dim")?,
@@ -100,12 +100,12 @@ fn delta_net(config: &Config, model_config: &ModelConfig, by_key_head: bool) -> 
         activation: model_config.activation,
         by_key_head,
     };
-    if form.value_heads.is_multiple_of(form.key_heads) {
-        Ok(form)
+    if mixer.value_heads.is_multiple_of(mixer.key_heads) {
+        Ok(mixer)
     } else {
         let reason = format!(
             "it must be a multiple of linear_num_key_heads = {}",
-            form.key_heads
+            mixer.key_heads
         );
         Err(config.invalid_value("linear_num_value_heads", reason))
     }

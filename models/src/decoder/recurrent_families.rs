@@ -3,7 +3,7 @@
 use kaskade_policy::plan::Partition;
 
 use super::families::{Family, ReadFn};
-use super::head::HeadForm;
+use super::head::LmHeadConfig;
 use super::weights::Decoder;
 use super::{bamba, falcon_h1, granite, jamba, lfm2, mamba, nemotron_h, qwen_hybrid};
 use crate::checkpoint::{Checkpoint, LoadError};
@@ -11,7 +11,7 @@ use crate::checkpoint::{Checkpoint, LoadError};
 /// A family of which transformers has no classifiers.
 const fn family(
     [generator, base_model, model_type, base]: [&'static str; 4],
-    head: HeadForm,
+    head: LmHeadConfig,
     read: fn(&mut Checkpoint, Partition) -> Result<Decoder, LoadError>,
 ) -> Family {
     Family {
@@ -28,13 +28,13 @@ const fn family(
 
 pub(super) const LFM2: Family = family(
     ["Lfm2ForCausalLM", "Lfm2Model", "lfm2", "model."],
-    HeadForm::TIED,
+    LmHeadConfig::TIED,
     lfm2::read,
 );
 
 pub(super) const LFM2_MOE: Family = family(
     ["Lfm2MoeForCausalLM", "Lfm2MoeModel", "lfm2_moe", "model."],
-    HeadForm::TIED,
+    LmHeadConfig::TIED,
     lfm2::read_moe,
 );
 
@@ -43,7 +43,7 @@ pub(super) const QWEN_3_NEXT: Family = Family {
     token_classifier: Some(("Qwen3NextForTokenClassification", "score")),
     ..family(
         ["Qwen3NextForCausalLM", "Qwen3NextModel", "qwen3_next", "model."],
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         qwen_hybrid::read_next,
     )
 };
@@ -52,7 +52,7 @@ pub(super) const QWEN_3_5: Family = Family {
     classifier: Some("Qwen3_5TextForSequenceClassification"),
     ..family(
         ["Qwen3_5ForCausalLM", "Qwen3_5TextModel", "qwen3_5_text", "model."],
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         qwen_hybrid::read_3_5,
     )
 };
@@ -64,7 +64,7 @@ pub(super) const QWEN_3_5_MOE: Family = family(
         "qwen3_5_moe_text",
         "model.",
     ],
-    HeadForm::SEPARATE,
+    LmHeadConfig::SEPARATE,
     qwen_hybrid::read_3_5_moe,
 );
 
@@ -75,37 +75,37 @@ pub(super) const GRANITE_HYBRID: Family = family(
         "granitemoehybrid",
         "model.",
     ],
-    HeadForm::SEPARATE,
+    LmHeadConfig::SEPARATE,
     granite::read_hybrid,
 );
 
 pub(super) const BAMBA: Family = family(
     ["BambaForCausalLM", "BambaModel", "bamba", "model."],
-    HeadForm::SEPARATE,
+    LmHeadConfig::SEPARATE,
     bamba::read,
 );
 
 pub(super) const FALCON_H1: Family = family(
     ["FalconH1ForCausalLM", "FalconH1Model", "falcon_h1", "model."],
-    HeadForm::SEPARATE,
+    LmHeadConfig::SEPARATE,
     falcon_h1::read,
 );
 
 pub(super) const NEMOTRON_H: Family = family(
     ["NemotronHForCausalLM", "NemotronHModel", "nemotron_h", "model."],
-    HeadForm::SEPARATE,
+    LmHeadConfig::SEPARATE,
     nemotron_h::read,
 );
 
 pub(super) const MAMBA: Family = family(
     ["MambaForCausalLM", "MambaModel", "mamba", "backbone."],
-    HeadForm::TIED,
+    LmHeadConfig::TIED,
     mamba::read_1,
 );
 
 pub(super) const MAMBA_2: Family = family(
     ["Mamba2ForCausalLM", "Mamba2Model", "mamba2", "backbone."],
-    HeadForm::SEPARATE,
+    LmHeadConfig::SEPARATE,
     mamba::read_2,
 );
 
@@ -116,7 +116,7 @@ pub(super) const FALCON_MAMBA: Family = family(
         "falcon_mamba",
         "backbone.",
     ],
-    HeadForm::TIED,
+    LmHeadConfig::TIED,
     mamba::read_falcon,
 );
 
@@ -124,7 +124,7 @@ pub(super) const JAMBA: Family = Family {
     classifier: Some("JambaForSequenceClassification"),
     ..family(
         ["JambaForCausalLM", "JambaModel", "jamba", "model."],
-        HeadForm::SEPARATE,
+        LmHeadConfig::SEPARATE,
         jamba::read,
     )
 };

@@ -24,9 +24,9 @@ pub(crate) enum DecoderTask {
     Embedding,
 }
 
-/// A checkpoint's family and its task.
+/// The class of a decoder: its family and its task.
 #[derive(Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct DecoderClass {
     family: &'static Family,
     /// The class around the language model, if it also reads images or sounds.
     multimodal: Option<&'static Multimodal>,
@@ -34,7 +34,7 @@ pub(crate) struct Found {
     pub(crate) task: DecoderTask,
 }
 
-impl Found {
+impl DecoderClass {
     /// Name of the class.
     pub(crate) fn name(&self) -> &'static str {
         if let Some(multimodal) = self.multimodal {
@@ -99,8 +99,8 @@ pub fn read_decoder(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
 /// # Errors
 /// As [`read_decoder`].
 pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, WeightTotals), LoadError> {
-    let found = generator(&checkpoint)?;
-    let decoder = read_layers(&mut checkpoint, found, Partition::WHOLE)?;
+    let class = generator(&checkpoint)?;
+    let decoder = read_layers(&mut checkpoint, class, Partition::WHOLE)?;
     let totals = checkpoint.weights.finish(&[])?;
     // A head that shares the embedding is a copy.
     let bytes = bytes(&decoder);
@@ -115,8 +115,8 @@ pub(crate) fn read_partition(
     mut checkpoint: Checkpoint,
     partition: Partition,
 ) -> Result<(Decoder, WeightTotals), LoadError> {
-    let found = generator(&checkpoint)?;
-    let decoder = read_layers(&mut checkpoint, found, partition)?;
+    let class = generator(&checkpoint)?;
+    let decoder = read_layers(&mut checkpoint, class, partition)?;
     let totals = totals(&decoder);
     Ok((decoder, totals))
 }
@@ -130,13 +130,13 @@ const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_l
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(crate) fn partitioning(config: &Config, found: Found) -> Result<Option<Partitioning>, LoadError> {
-    if matches!(found.family.read, ReadFn::Whole(_)) {
+pub(crate) fn partitioning(config: &Config, class: DecoderClass) -> Result<Option<Partitioning>, LoadError> {
+    if matches!(class.family.read, ReadFn::Whole(_)) {
         return Ok(None);
     }
-    let text = found.multimodal.map(|multimodal| multimodal.text_of(config));
+    let text = class.multimodal.map(|multimodal| multimodal.text_of(config));
     let config = &text.unwrap_or_else(|| Ok(config.clone()))?;
-    let layers = match found.family.model_type {
+    let layers = match class.family.model_type {
         "gemma4_text" if !gemma4::splits(config)? => return Ok(None),
         "nemotron_h" => nemotron_h::layer_count(config)?,
         _ => first_size(config, &LAYERS)?.map_or_else(|| config.size(LAYERS[0]), Ok)?,
@@ -210,24 +210,24 @@ fn bytes(decoder: &Decoder) -> u64 {
 /// Reads the layers of a partition. The first partition keeps the embeddings; the last one of a model that generates has the head.
 pub(crate) fn read_layers(
     checkpoint: &mut Checkpoint,
-    found: Found,
+    class: DecoderClass,
     partition: Partition,
 ) -> Result<Decoder, LoadError> {
-    let family = found.family;
+    let family = class.family;
     checkpoint.weights.expect_base(family.base);
-    if let Some(multimodal) = found.multimodal {
+    if let Some(multimodal) = class.multimodal {
         multimodal.keep_text(checkpoint, family)?;
     }
     let mut decoder = match family.read {
         ReadFn::Partitioned(read) => {
             let mut decoder = read(checkpoint, partition)?;
             let projects = decoder.head.outputs > 0;
-            if projects && found.task != DecoderTask::Generation {
+            if projects && class.task != DecoderTask::Generation {
                 let reason =
                     "classifiers and embeddings of models with projected embeddings are not supported";
                 return Err(checkpoint.config.invalid_value("word_embed_proj_dim", reason));
             }
-            if partition.is_last() && found.task == DecoderTask::Generation && !projects {
+            if partition.is_last() && class.task == DecoderTask::Generation && !projects {
                 let (config, width) = (&checkpoint.config, decoder.model_config.width);
                 let vocabulary = decoder.embedding.elements() / width.max(1);
                 decoder.head = family
@@ -240,7 +240,7 @@ pub(crate) fn read_layers(
         ReadFn::Whole(read) if partition == Partition::WHOLE => read(checkpoint)?,
         ReadFn::Whole(_) => {
             return Err(LoadError::NotPartitioned {
-                architecture: found.name(),
+                architecture: class.name(),
                 of: partition.of,
             });
         }
@@ -256,7 +256,7 @@ pub(crate) fn read_layers(
         decoder.positions = None;
     }
     checkpoint.weights.ignore_suffixes(&BUFFERS);
-    take_mask_away(&mut decoder, &checkpoint.config, found)?;
+    take_mask_away(&mut decoder, &checkpoint.config, class)?;
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
@@ -268,12 +268,12 @@ pub(crate) fn read_layers(
 ///
 /// # Errors
 /// [`LoadError::BadKey`] if the model generates, or if its tokens are mixed by something else than attention alone.
-fn take_mask_away(decoder: &mut Decoder, config: &Config, found: Found) -> Result<(), LoadError> {
+fn take_mask_away(decoder: &mut Decoder, config: &Config, class: DecoderClass) -> Result<(), LoadError> {
     let key = "is_causal";
     if config.optional::<bool>(key)?.unwrap_or(true) {
         return Ok(());
     }
-    if found.task == DecoderTask::Generation {
+    if class.task == DecoderTask::Generation {
         let reason = "a language model generates with a causal mask only; with this setting, classifiers and embeddings are supported";
         return Err(config.invalid_value(key, reason));
     }
@@ -293,7 +293,7 @@ fn take_mask_away(decoder: &mut Decoder, config: &Config, found: Found) -> Resul
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key.
 pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> {
-    Ok(of_config(config)?.map(|found| found.name()))
+    Ok(of_config(config)?.map(|class| class.name()))
 }
 
 /// Finds the family and the task of a configuration by its class: `architectures[0]`. Without one, `model_type` names a
@@ -302,7 +302,7 @@ pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> 
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key; [`LoadError::MissingKey`] and [`LoadError::BadKey`] if a model that also reads
 /// images has no language model of a known family.
-pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
+pub(crate) fn of_config(config: &Config) -> Result<Option<DecoderClass>, LoadError> {
     let Some(class) = config.class()? else {
         return of_type(config);
     };
@@ -325,7 +325,7 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
         let (_, task) = names
             .into_iter()
             .find(|(name, _)| *name == Some(class.as_str()))?;
-        Some(Found {
+        Some(DecoderClass {
             family,
             multimodal: None,
             task,
@@ -339,18 +339,18 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<Found>, LoadError> {
 ///
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key.
-pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, LoadError> {
+pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<DecoderClass>, LoadError> {
     let config = &checkpoint.config;
     let by_class = of_config(config)?;
     let heads = [DecoderTask::Classification, DecoderTask::TokenClassification];
-    let states_head = by_class.is_some_and(|found| heads.contains(&found.task));
+    let states_head = by_class.is_some_and(|class| heads.contains(&class.task));
     let is_embedding = checkpoint.sentence.is_some() && !states_head;
     let has_score = config.class()?.is_none() && checkpoint.weights.contains(SCORE);
     if !is_embedding && !has_score {
         return Ok(by_class);
     }
     let found = match by_class {
-        Some(found) => Some(found),
+        Some(class) => Some(class),
         None => of_type(config)?,
     };
     let task = if is_embedding {
@@ -358,15 +358,17 @@ pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<Found>, Lo
     } else {
         DecoderTask::Classification
     };
-    let has_class = |found: &Found| match task {
-        DecoderTask::Embedding => found.family.base_model.is_some(),
-        _ => found.family.classifier.is_some(),
+    let has_class = |class: &DecoderClass| match task {
+        DecoderTask::Embedding => class.family.base_model.is_some(),
+        _ => class.family.classifier.is_some(),
     };
-    Ok(found.filter(has_class).map(|found| Found { task, ..found }))
+    Ok(found
+        .filter(has_class)
+        .map(|class| DecoderClass { task, ..class }))
 }
 
 /// Finds the family that `model_type` names; it generates.
-fn of_type(config: &Config) -> Result<Option<Found>, LoadError> {
+fn of_type(config: &Config) -> Result<Option<DecoderClass>, LoadError> {
     let Some(model_type) = config.optional::<String>("model_type")? else {
         return Ok(None);
     };
@@ -377,7 +379,7 @@ fn of_type(config: &Config) -> Result<Option<Found>, LoadError> {
         return Ok(None);
     }
     let family = FAMILIES.iter().find(|family| family.model_type == model_type);
-    Ok(family.map(|family| Found {
+    Ok(family.map(|family| DecoderClass {
         family,
         multimodal: None,
         task: match family.generator {
@@ -388,8 +390,8 @@ fn of_type(config: &Config) -> Result<Option<Found>, LoadError> {
 }
 
 /// Finds the family of the language model of a class that also reads images or sounds.
-fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<Found, LoadError> {
-    Ok(Found {
+fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<DecoderClass, LoadError> {
+    Ok(DecoderClass {
         family: multimodal.family(config)?,
         multimodal: Some(multimodal),
         task: DecoderTask::Generation,
@@ -397,15 +399,15 @@ fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<Found, Loa
 }
 
 /// Finds the family of a checkpoint that generates text.
-fn generator(checkpoint: &Checkpoint) -> Result<Found, LoadError> {
-    let (class, kind) = if let Some(found) = of_checkpoint(checkpoint)? {
-        let kind = match found.task {
-            DecoderTask::Generation => return Ok(found),
+fn generator(checkpoint: &Checkpoint) -> Result<DecoderClass, LoadError> {
+    let (class, kind) = if let Some(class) = of_checkpoint(checkpoint)? {
+        let kind = match class.task {
+            DecoderTask::Generation => return Ok(class),
             DecoderTask::Classification => "a classifier",
             DecoderTask::TokenClassification => "a token classifier",
             DecoderTask::Embedding => "a model of embeddings",
         };
-        (found.name().to_owned(), kind)
+        (class.name().to_owned(), kind)
     } else {
         let class = checkpoint.config.class()?.unwrap_or_default();
         let other = OTHER_KINDS.iter().find(|(ending, _)| class.ends_with(*ending));

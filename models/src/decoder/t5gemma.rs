@@ -5,7 +5,7 @@ use kaskade_policy::plan::Partition;
 use super::config_values::start_token;
 use super::gated::{self, Layout, NormNames};
 use super::gemma;
-use super::head::HeadForm;
+use super::head::LmHeadConfig;
 use super::weights::{CrossWeights, Decoder, Encoder, LinearWeights, ModelConfig, NormWeights, TokenInputs};
 use crate::checkpoint::{Checkpoint, LoadError, Weights};
 
@@ -29,7 +29,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         *layer = std::mem::take(layer).stored_as(kind);
     }
     let (vocabulary, width) = (decoder.model_config.vocabulary, decoder.model_config.width);
-    decoder.head = HeadForm::OUT_PROJ.take(&checkpoint.config, weights, vocabulary, width)?;
+    decoder.head = LmHeadConfig::OUT_PROJ.take(&checkpoint.config, weights, vocabulary, width)?;
     decoder.encoder = Some(Encoder {
         context: encoder.model_config.context,
         start_token,

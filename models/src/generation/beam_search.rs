@@ -43,7 +43,7 @@ pub(super) struct Continuation {
 
 /// An answer that has ended, with its score.
 #[derive(Debug, Clone)]
-struct Ended {
+struct FinishedBeam {
     score: f32,
     answer: Vec<AnswerToken>,
 }
@@ -56,7 +56,7 @@ pub(super) struct BeamSearch {
     /// Beams that run, the best one first.
     pub(super) running: Vec<Beam>,
     /// Answers that have ended, the best one first; at most as many as beams.
-    ended: Vec<Ended>,
+    finished: Vec<FinishedBeam>,
 }
 
 impl BeamSearch {
@@ -70,7 +70,7 @@ impl BeamSearch {
                 score: 0.0,
                 answer: Vec::new(),
             }],
-            ended: Vec::new(),
+            finished: Vec::new(),
         }
     }
 
@@ -104,12 +104,12 @@ impl BeamSearch {
                 let mut answer = beam.answer.clone();
                 answer.push(token);
                 let score = candidate.score / self.penalty(length);
-                self.ended.push(Ended { score, answer });
+                self.finished.push(FinishedBeam { score, answer });
             }
         }
         continued.truncate(beams);
-        self.ended.sort_by(|a, b| b.score.total_cmp(&a.score));
-        self.ended.truncate(beams);
+        self.finished.sort_by(|a, b| b.score.total_cmp(&a.score));
+        self.finished.truncate(beams);
         if is_last || !self.can_improve(continued.first(), length) {
             continued.clear();
         }
@@ -118,14 +118,14 @@ impl BeamSearch {
 
     /// Returns the best answer.
     pub(super) fn answer(&self) -> Option<&[AnswerToken]> {
-        Some(&self.ended.first()?.answer)
+        Some(&self.finished.first()?.answer)
     }
 
     /// Returns whether a running beam, of which this is the best, can come to a better answer than those that have ended.
     fn can_improve(&self, best: Option<&Continuation>, length: usize) -> bool {
-        let is_full = self.ended.len() >= self.options.beams;
-        let worst = self.ended.last().filter(|_| is_full);
-        let worst = worst.map_or(NO_SCORE, |ended| ended.score);
+        let is_full = self.finished.len() >= self.options.beams;
+        let worst = self.finished.last().filter(|_| is_full);
+        let worst = worst.map_or(NO_SCORE, |beam| beam.score);
         let longest = match self.options.early_stopping {
             EarlyStopping::Yes if is_full => return false,
             EarlyStopping::Never if self.options.length_penalty > 0.0 => self.max_tokens,

@@ -21,7 +21,7 @@ use crate::decoder::registry;
 use crate::device::{Device, with_ops};
 use crate::generation::{Engine, EngineError, Event, Sampling, SamplingOptions};
 use crate::ops::Ops;
-use crate::runtime::model::{Continuous, Progress, Reader};
+use crate::runtime::model::{Continuous, Preprocessor, Progress};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::Tensor;
 use answer::{AnswerScanner, Parts};
@@ -316,7 +316,7 @@ impl<M: Ops> Continuous for LanguageModel<M> {
         Ok(())
     }
 
-    fn reader(&self) -> Option<Reader> {
+    fn preprocessor(&self) -> Option<Preprocessor> {
         self.prompts.tokenizer.as_ref()?;
         let prompts = Arc::clone(&self.prompts);
         let grammars = self.engine.grammars();

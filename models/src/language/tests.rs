@@ -387,7 +387,7 @@ fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
     let chat = Tensor::from_texts("messages", &[r#"[{"role": "user", "content": "the one"}]"#]).unwrap();
     let ask = |model: &mut LanguageModel<Cpu>, inputs: Inputs| {
         // As the executor does, which reads prompts on another thread.
-        let read = model.reader().unwrap()(&inputs).unwrap();
+        let read = model.preprocessor().unwrap()(&inputs).unwrap();
         model
             .run(&[read, inputs])
             .into_iter()
@@ -658,23 +658,23 @@ fn a_small_cache_queues_requests_and_a_small_budget_is_rejected() {
 }
 
 #[test]
-fn what_the_reader_reads_is_answered_like_the_text() {
+fn what_the_preprocessor_reads_is_answered_like_the_text() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shakespeare/weights/shakespeare-pico");
     let generation = Generation::default();
     let mut model = LanguageModel::new(Cpu, Checkpoint::open(&dir).unwrap(), &generation)
         .unwrap()
         .0;
-    let reader = model.reader().unwrap();
+    let preprocessor = model.preprocessor().unwrap();
     let request = vec![number("max_tokens", 6), text("O Romeo, Romeo! wherefore")];
-    let tokenised = reader(&request).unwrap();
+    let tokenised = preprocessor(&request).unwrap();
     assert_eq!(tokenised[0], request[0]);
     assert_eq!(tokenised[1].name, "input_ids");
     let answers = model.run(&[request, tokenised.clone()]);
     assert_eq!(answers[0], answers[1]);
-    assert_eq!(reader(&tokenised), None, "nothing to read");
-    assert_eq!(reader(&vec![text("")]), None, "the model refuses it");
+    assert_eq!(preprocessor(&tokenised), None, "nothing to read");
+    assert_eq!(preprocessor(&vec![text("")]), None, "the model refuses it");
     // It was tokenised again on the thread of the model.
-    let tokenised = reader(&vec![text(&"word ".repeat(5000))]).unwrap();
+    let tokenised = preprocessor(&vec![text(&"word ".repeat(5000))]).unwrap();
     let refused = model.run(&[tokenised]).remove(0).unwrap_err();
     let ModelError::TooLong { reason } = &refused else {
         panic!("{refused}")

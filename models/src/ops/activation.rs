@@ -62,10 +62,6 @@ pub(super) struct Activate<'a> {
 impl WithSimd for Activate<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let values = self.values.iter_mut();
@@ -108,10 +104,6 @@ pub(super) struct Gate<'a> {
 impl WithSimd for Gate<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let (width, activation) = (self.width.max(1), self.activation);

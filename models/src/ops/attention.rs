@@ -158,10 +158,6 @@ impl<'a> Attend<'a> {
 impl WithSimd for Attend<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         if self.task.count >= BLOCK {
@@ -174,10 +170,6 @@ impl WithSimd for Attend<'_> {
 
 impl Attend<'_> {
     /// Computes all heads of a block of queries, head by head.
-    #[expect(
-        clippy::inline_always,
-        reason = "only code inlined into `with_simd` is vectorised"
-    )]
     #[inline(always)]
     fn block<S: Simd>(self, simd: S) {
         let Heads {
@@ -234,10 +226,6 @@ impl Attend<'_> {
     }
 
     /// Computes some heads of few queries.
-    #[expect(
-        clippy::inline_always,
-        reason = "only code inlined into `with_simd` is vectorised"
-    )]
     #[inline(always)]
     fn one_by_one<S: Simd>(self, simd: S) {
         let Heads {
@@ -320,10 +308,6 @@ impl Attend<'_> {
 }
 
 /// Repeats every head of a key or value for the query heads that share it.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<Item = &[f32]> {
     columns
@@ -333,10 +317,6 @@ fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<It
 
 /// The product of a query and a key: sums by place in the vectors, whose halves are then added. [`score`] computes it in the
 /// same steps.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (S::as_simd_f32s(a), S::as_simd_f32s(b));
@@ -350,10 +330,6 @@ fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
 
 /// The sum of a vector's elements: its halves are added until one element is left, as in [`score`]. On x86-64 the library's sum
 /// does so too.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn sum_of_lanes<S: Simd>(simd: S, vector: S::f32s) -> f32 {
     if cfg!(target_arch = "x86_64") {
@@ -375,10 +351,6 @@ fn sum_of_lanes<S: Simd>(simd: S, vector: S::f32s) -> f32 {
 }
 
 /// Adds a value times its weight to a sum of values.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(super) fn add_weighted<S: Simd>(simd: S, weight: f32, value: &[f32], out: &mut [f32]) {
     let (values, rest) = S::as_simd_f32s(value);

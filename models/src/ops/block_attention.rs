@@ -54,10 +54,6 @@ impl BlockQueries {
 
 /// Computes the products of queries and keys, times `scale`: `scores` are rows of `lines.len()`, one per query. The head's
 /// keys begin at column `from` of the lines.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(super) fn score<S: Simd>(
     simd: S,
@@ -75,10 +71,6 @@ pub(super) fn score<S: Simd>(
     }
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn score_in<S: Simd, const LANES: usize, const VECTORS: usize>(
     simd: S,
@@ -116,10 +108,6 @@ fn score_in<S: Simd, const LANES: usize, const VECTORS: usize>(
 }
 
 /// Computes the products of all queries with some keys.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
     simd: S,
@@ -182,10 +170,6 @@ struct Lanes<'a, S: Simd, const LANES: usize, const VECTORS: usize> {
     vector: usize,
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 impl<S: Simd, const LANES: usize, const VECTORS: usize> Lanes<'_, S, LANES, VECTORS> {
     /// The sums of one place.
     #[inline(always)]
@@ -213,10 +197,6 @@ impl<S: Simd, const LANES: usize, const VECTORS: usize> Lanes<'_, S, LANES, VECT
     halves!(all, eight, 2);
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn added<S: Simd>(simd: S, mut first: [S::f32s; KEYS], second: [S::f32s; KEYS]) -> [S::f32s; KEYS] {
     for (first, second) in first.iter_mut().zip(second) {
@@ -227,10 +207,6 @@ fn added<S: Simd>(simd: S, mut first: [S::f32s; KEYS], second: [S::f32s; KEYS]) 
 
 /// Adds to each query's head of `out` the values of the tokens in its range, times their weights. `out` are rows of
 /// `width`; `weights` are rows of `lines.len()`; the head begins at column `to` of `out`, its values at `from` of the lines.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(super) fn add_values<S: Simd>(
     simd: S,
@@ -281,10 +257,6 @@ pub(super) fn add_values<S: Simd>(
 }
 
 /// Adds the values of tokens that all queries see; `first` is the first one's place in the weights.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn add_shared<S: Simd>(
     simd: S,
@@ -325,10 +297,6 @@ fn add_shared<S: Simd>(
     }
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn sum_shared<S: Simd, const COUNT: usize>(
     simd: S,

@@ -37,10 +37,6 @@ struct Normalise<'a> {
 impl WithSimd for Normalise<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let CpuNorm { gamma, beta, epsilon } = self.norm;
@@ -64,10 +60,6 @@ impl WithSimd for Normalise<'_> {
 }
 
 /// Sums in sixteen lanes, so that the loop is vectorised and the rounding error stays small.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     let (chunks, rest) = values.as_chunks::<16>();

@@ -2,10 +2,6 @@
 
 /// GELU by the error function, `x / 2 * (1 + erf(x / sqrt(2)))`, accurate to four units in the last place of the larger
 /// of 1 and `|x|`; the complementary error function by Abramowitz and Stegun 7.1.26.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn gelu_of(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
@@ -17,10 +13,6 @@ pub(crate) fn gelu_of(x: f32) -> f32 {
 }
 
 /// `1 / (1 + exp(-x))`.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn sigmoid_of(x: f32) -> f32 {
     let small = exp_of_negative(x.abs());
@@ -28,10 +20,6 @@ pub(crate) fn sigmoid_of(x: f32) -> f32 {
 }
 
 /// GELU by its tanh approximation: `x / 2 (1 + tanh(u))` is `x` times the sigmoid of `2u`.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn gelu_tanh_of(x: f32) -> f32 {
     let u = 0.797_884_6 * (x + 0.044_715 * x * x * x);
@@ -42,20 +30,12 @@ pub(crate) fn gelu_tanh_of(x: f32) -> f32 {
 pub(crate) const QUICK_GELU: f32 = 1.702;
 
 /// The rectified linear unit; NaN stays NaN.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn relu_of(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
 /// The nearest value of at most this magnitude; NaN stays NaN.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn clamp_of(x: f32, limit: f32) -> f32 {
     if x > limit {
@@ -82,10 +62,6 @@ pub(crate) fn xielu_of(x: f32, above: f32, below: f32, slope: f32) -> f32 {
 }
 
 /// The rectified linear unit of at most 6; NaN stays NaN.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn relu6_of(x: f32) -> f32 {
     let x = relu_of(x);
@@ -93,10 +69,6 @@ pub(crate) fn relu6_of(x: f32) -> f32 {
 }
 
 /// The sigmoid by straight lines, `relu6(x + 3) / 6`; NaN stays NaN.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(crate) fn hard_sigmoid_of(x: f32) -> f32 {
     relu6_of(x + 3.0) / 6.0

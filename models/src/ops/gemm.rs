@@ -160,10 +160,6 @@ struct Part<'a> {
 impl WithSimd for Gemm<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         match self.packed.kind() {
@@ -177,10 +173,6 @@ impl WithSimd for Gemm<'_> {
     }
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 impl Gemm<'_> {
     #[inline(always)]
     fn of_layout<S: Simd, L: Layout>(self, simd: S) {
@@ -348,10 +340,6 @@ impl Gemm<'_> {
 }
 
 /// Returns the rows that a line of a panel holds, from column `from` on.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn weights<S: Simd, L: Layout, const VECTORS: usize>(
     simd: S,
@@ -373,10 +361,6 @@ fn weights<S: Simd, L: Layout, const VECTORS: usize>(
 }
 
 /// Adds the products of one row of a matrix with an element of each row of a group.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn accumulate<S: Simd, const VECTORS: usize, const SIZE: usize>(
     simd: S,
@@ -393,10 +377,6 @@ fn accumulate<S: Simd, const VECTORS: usize, const SIZE: usize>(
 }
 
 /// Writes the sums of `columns` columns from `first` on, with their biases if there are any.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(super) fn add_bias(out: &mut [f32], sums: &[f32; PANEL], bias: &[f32], first: usize, columns: usize) {
     let mut line = *sums;

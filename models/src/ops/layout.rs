@@ -19,10 +19,6 @@ pub(super) struct Single;
 impl Layout for Single {
     const ROWS: usize = 1;
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only code inlined into `with_simd` is vectorised"
-    )]
     #[inline(always)]
     fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2] {
         [simd.transmute_f32s_u32s(words); 2]
@@ -35,10 +31,6 @@ pub(super) struct Bf16;
 impl Layout for Bf16 {
     const ROWS: usize = 2;
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only code inlined into `with_simd` is vectorised"
-    )]
     #[inline(always)]
     fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2] {
         let low = simd.wrapping_dyn_shl_u32s(words, simd.splat_u32s(16));
@@ -53,10 +45,6 @@ pub(super) struct F16;
 impl Layout for F16 {
     const ROWS: usize = 2;
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only code inlined into `with_simd` is vectorised"
-    )]
     #[inline(always)]
     fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2] {
         let low = simd.wrapping_dyn_shl_u32s(words, simd.splat_u32s(16));
@@ -86,10 +74,6 @@ fn f16_to_f32<S: Simd>(simd: S, bits: S::u32s) -> S::f32s {
 }
 
 /// Writes the rows that words hold as f32, row by row.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(super) fn convert<S: Simd, L: Layout>(simd: S, words: &[u32], out: &mut [f32]) {
     let (lines, _) = words.as_chunks::<PANEL>();

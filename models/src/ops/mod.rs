@@ -4,6 +4,11 @@
 //! once. `Burn`, with the feature `burn`, runs on any device of burn, such as a GPU. burn would work on the CPU too, but
 //! its products pack the weights on every call, and its CPU back end is a third of a build.
 
+#![expect(
+    clippy::inline_always,
+    reason = "only code inlined into `with_simd` and `vectorize` is compiled for the vector extension"
+)]
+
 mod activation;
 mod attention;
 mod block_attention;

@@ -78,10 +78,6 @@ const BLOCK: usize = 64;
 impl WithSimd for Line<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         let Convolution {

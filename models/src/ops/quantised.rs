@@ -65,10 +65,6 @@ struct Run<'a, I>(Product<'a>, I);
 impl<I: Instructions> pulp::NullaryFnOnce for Run<'_, I> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn call(self) {
         self.0.compute(self.1);
@@ -123,10 +119,6 @@ struct Group {
     offsets: Vec<i32>,
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `vectorize` is vectorised"
-)]
 impl Group {
     #[inline(always)]
     fn new(rows: &[f32], size: usize) -> Self {
@@ -172,10 +164,6 @@ fn rounded(block: &[f32; BLOCK]) -> (f32, [i16; BLOCK]) {
     (scale, numbers)
 }
 
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `vectorize` is vectorised"
-)]
 impl Product<'_> {
     #[inline(always)]
     fn compute<I: Instructions>(self, simd: I) {
@@ -300,10 +288,6 @@ impl Product<'_> {
 }
 
 /// Adds the products of two rows of a panel with a pair of elements of each row of a group.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `vectorize` is vectorised"
-)]
 #[inline(always)]
 fn add_products<I: Instructions, const VECTORS: usize, const SIZE: usize>(
     simd: I,
@@ -320,10 +304,6 @@ fn add_products<I: Instructions, const VECTORS: usize, const SIZE: usize>(
 }
 
 /// Part `index` of a line, `N` words.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `vectorize` is vectorised"
-)]
 #[inline(always)]
 fn words<const N: usize>(line: &[u32; LINE], index: usize) -> [u32; N] {
     let (parts, _) = line.as_chunks::<N>();
@@ -331,10 +311,6 @@ fn words<const N: usize>(line: &[u32; LINE], index: usize) -> [u32; N] {
 }
 
 /// Scales of `N` columns, of which `WORDS` words hold two each.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `vectorize` is vectorised"
-)]
 #[inline(always)]
 fn scales<const N: usize, const WORDS: usize>(line: &[u32; LINE], index: usize) -> [f32; N] {
     let words = words::<WORDS>(line, index);
@@ -346,10 +322,6 @@ fn scales<const N: usize, const WORDS: usize>(line: &[u32; LINE], index: usize) 
 }
 
 #[cfg(target_arch = "x86_64")]
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `vectorize` is vectorised"
-)]
 mod x86;
 
 /// Any processor; the compiler vectorises the loops.

@@ -373,10 +373,6 @@ struct Softmax<'a> {
 impl WithSimd for Softmax<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) {
         for scores in self.scores.chunks_exact_mut(self.tokens.max(1)) {

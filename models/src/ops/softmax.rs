@@ -11,10 +11,6 @@ pub(crate) fn probabilities(scores: &[f32]) -> Vec<f32> {
 }
 
 /// Computes the softmax of a row of scores in place; see [`softmax_beside`].
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(super) fn softmax(scores: &mut [f32]) {
     softmax_beside(scores, f32::NEG_INFINITY);
@@ -23,10 +19,6 @@ pub(super) fn softmax(scores: &mut [f32]) {
 /// Computes the softmax of a row of scores in place, in sixteen lanes, so that its loops are vectorised. `sink` is one more
 /// score, whose probability is left out; negative infinity has none. A row without scores stays empty; a score that is not a
 /// number makes all of them so.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 pub(super) fn softmax_beside(scores: &mut [f32], sink: f32) {
     let larger = |most: f32, score: f32| if score > most { score } else { most };

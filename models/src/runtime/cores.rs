@@ -8,7 +8,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use thiserror::Error;
 
 use crate::runtime::model::{
-    Continuous, Inputs, Model, ModelError, Outputs, Progress, Reader, Signature, Waker,
+    Continuous, Inputs, Model, ModelError, Outputs, Preprocessor, Progress, Signature, Waker,
 };
 
 /// The threads that one model computes with.
@@ -56,14 +56,18 @@ impl Cores {
 pub struct PinnedModel {
     model: Box<dyn Model>,
     cores: Cores,
-    reader: Option<Reader>,
+    preprocessor: Option<Preprocessor>,
 }
 
 impl PinnedModel {
     /// Lets a model compute on these cores only.
     pub fn new(mut model: Box<dyn Model>, cores: Cores) -> Self {
-        let reader = model.continuous().and_then(|model| model.reader());
-        Self { model, cores, reader }
+        let preprocessor = model.continuous().and_then(|model| model.preprocessor());
+        Self {
+            model,
+            cores,
+            preprocessor,
+        }
     }
 }
 
@@ -107,8 +111,8 @@ impl Continuous for PinnedModel {
         None
     }
 
-    fn reader(&self) -> Option<Reader> {
-        self.reader.clone()
+    fn preprocessor(&self) -> Option<Preprocessor> {
+        self.preprocessor.clone()
     }
 
     fn step(&mut self) -> Vec<Progress> {

@@ -8,7 +8,7 @@
 mod clocks;
 mod in_flight;
 mod inline;
-mod reading;
+mod preprocessing;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +22,7 @@ use thiserror::Error;
 
 use crate::device::panic_message;
 use crate::runtime::model::{
-    Availability, Inputs, Model, ModelError, Outputs, Progress, Reader, Signature, Waker, check_outputs,
+    Availability, Inputs, Model, ModelError, Outputs, Preprocessor, Progress, Signature, Waker, check_outputs,
 };
 use in_flight::InFlight;
 use inline::{Inline, Ran, ThreadMoved};
@@ -33,8 +33,8 @@ use inline::{Inline, Ran, ThreadMoved};
 pub struct Executor {
     /// `None` only while the executor is dropped.
     commands: Option<Sender<Command>>,
-    /// Takes requests to the reading thread, which passes them on; `None` if the model's own thread reads them.
-    reading: Option<Sender<Command>>,
+    /// Takes requests to the preprocessing thread, which passes them on; `None` if the model's own thread reads them.
+    preprocessing: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
     /// Runs batches here, as long as it has the model.
     inline: Inline,
@@ -120,7 +120,7 @@ struct Traits {
     continuous: bool,
     waker: Option<Waker>,
     availability: Option<Availability>,
-    reader: Option<Reader>,
+    preprocessor: Option<Preprocessor>,
     /// The model, if its batches run on the thread of the caller.
     inline: Option<Box<dyn Model>>,
 }
@@ -158,14 +158,14 @@ impl Executor {
                 reason: "its thread ended without a report".into(),
             })
         })?;
-        let reading = traits
-            .reader
-            .map(|reader| reading::start(name, reader, commands.clone()))
+        let preprocessing = traits
+            .preprocessor
+            .map(|preprocessor| preprocessing::start(name, preprocessor, commands.clone()))
             .transpose()
             .map_err(SpawnError::Thread)?;
         Ok(Self {
             commands: Some(commands),
-            reading,
+            preprocessing,
             thread: Some(thread),
             inline: Inline::new(traits.inline),
             busy,
@@ -220,7 +220,9 @@ impl Executor {
     fn send(&self, command: Command) -> bool {
         // A request is cancelled on the same way as it came, so that neither overtakes the other.
         let way = match command {
-            Command::Submit { .. } | Command::Cancel(_) => self.reading.as_ref().or(self.commands.as_ref()),
+            Command::Submit { .. } | Command::Cancel(_) => {
+                self.preprocessing.as_ref().or(self.commands.as_ref())
+            }
             Command::Batch { .. } | Command::Listen(_) | Command::Model(_) => self.commands.as_ref(),
         };
         let sent = way.is_some_and(|commands| commands.send(command).is_ok());
@@ -238,7 +240,7 @@ impl Executor {
     /// batches are refused. The handle waits for that thread.
     pub fn end(&mut self) -> Ending {
         self.commands = None;
-        self.reading = None;
+        self.preprocessing = None;
         self.inline.end();
         self.wake();
         Ending(self.thread.take())
@@ -347,7 +349,7 @@ fn traits(mut model: Box<dyn Model>) -> (Traits, Box<dyn Model>) {
         continuous: model.continuous().is_some(),
         waker: model.continuous().and_then(|model| model.waker()),
         availability: model.availability(),
-        reader: model.continuous().and_then(|model| model.reader()),
+        preprocessor: model.continuous().and_then(|model| model.preprocessor()),
         inline: None,
     };
     if traits.continuous || !model.runs_inline() {

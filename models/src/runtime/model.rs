@@ -104,7 +104,7 @@ pub trait Continuous {
 
     /// Returns what turns requests into inputs that the model reads faster, such as texts into tokens, or `None` if there
     /// is nothing to do before. The executor calls it on another thread than the model's.
-    fn reader(&self) -> Option<Reader> {
+    fn preprocessor(&self) -> Option<Preprocessor> {
         None
     }
 
@@ -114,7 +114,7 @@ pub trait Continuous {
 
 /// Preprocesses inputs off the model thread, for example by tokenisation; `None` if they stay as they are, also if they are
 /// wrong. May be called from any thread.
-pub type Reader = Arc<dyn Fn(&Inputs) -> Option<Inputs> + Send + Sync>;
+pub type Preprocessor = Arc<dyn Fn(&Inputs) -> Option<Inputs> + Send + Sync>;
 
 /// Ends a step of a [`Continuous`] model that waits; may be called from any thread.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;

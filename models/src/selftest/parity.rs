@@ -283,7 +283,7 @@ mod tests {
     fn every_form_of_encoder_is_compared() {
         let mut known = crate::architectures::registry::supported();
         // A detector uses the networks of two other architectures; interpreting their classes needs no device.
-        known.retain(|family| *family != crate::architectures::grid::MODEL_TYPE);
+        known.retain(|family| *family != crate::architectures::grid_detector::MODEL_TYPE);
         // Language models use the operations of `ops`, which are compared in their own tests.
         let generating = crate::decoder::registry::supported();
         // One class is also that of an encoder.

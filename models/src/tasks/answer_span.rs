@@ -5,7 +5,7 @@ use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor;
 
 /// Maximum length of an answer, tokens: the default of transformers' question answering.
-pub(crate) const LONGEST_ANSWER: usize = 15;
+pub(crate) const MAX_ANSWER_TOKENS: usize = 15;
 
 /// One window of the context, if it came as a text, and the logits of its tokens: start and end.
 pub(crate) type Window<'a> = (Option<&'a SecondText>, Vec<Vec<f32>>);
@@ -15,7 +15,7 @@ pub(crate) type Window<'a> = (Option<&'a SecondText>, Vec<Vec<f32>>);
 /// the one after its last.
 ///
 /// The answer is the span with the largest product of start and end probability within its window among those of at most
-/// [`LONGEST_ANSWER`] tokens, extended to whole words. The special token that stands for the whole sequence takes part in the
+/// [`MAX_ANSWER_TOKENS`] tokens, extended to whole words. The special token that stands for the whole sequence takes part in the
 /// probabilities, as in transformers 4: models choose it in a window without an answer. The logits are those of the window that has it.
 ///
 /// # Errors
@@ -64,7 +64,7 @@ fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Optio
     let (starts, ends) = (start.get(tokens.clone())?, end.get(tokens.clone())?);
     let summary = |logits: &[f32]| logits.get(context.summary()?).copied();
     let spans = starts.iter().enumerate().flat_map(|(first, start)| {
-        let ends = ends.iter().enumerate().skip(first).take(LONGEST_ANSWER);
+        let ends = ends.iter().enumerate().skip(first).take(MAX_ANSWER_TOKENS);
         ends.map(move |(last, end)| (first, last, start + end))
     });
     // The product of the two probabilities is largest where the sum of the two logits is.

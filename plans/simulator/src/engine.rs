@@ -1,5 +1,10 @@
 //! The event loop, and the path of a request: admission, queues, reply.
 
+#![expect(
+    clippy::inline_always,
+    reason = "on the way of every request: measured by benches/simulator.rs"
+)]
+
 mod batches;
 mod contention;
 mod control;
@@ -214,10 +219,6 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     /// The entries of a gear.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     pub(super) fn entries(&self, epoch: u32, gear: u32) -> Option<Entries> {
         let gear = self.epochs.get(epoch)?.plan.gears.get(gear as usize)?;
@@ -229,10 +230,6 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     /// Brings a request's current attempt to the entries of its gear.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     pub(super) fn set_out(&mut self, place: u32, entries: Entries) {
         let Some(flight) = self.flights.get(place) else {
@@ -267,10 +264,6 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     /// A copy of a request on its way to a stage, which is resolved on arrival. A pipeline's copy carries the path that it has
     /// taken.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     pub(super) fn task(&mut self, flight: u32, attempt: u16, path: Option<u32>) -> Task {
         let joined = self.now;
@@ -354,10 +347,6 @@ impl<'a, O: Observer> Engine<'a, O> {
     }
 
     /// The replica that an edge leads to now, and the stage that the edge names.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     fn choose(&mut self, epoch: u32, edge: u32) -> Option<(u32, u16)> {
         self.draws = self.draws.wrapping_add(1);
@@ -366,10 +355,6 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     /// The replica that an edge leads to, by its shares, or the broker's choice among the replicas of its stage, any with
     /// equal chance; and the stage that the edge names.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     pub(super) fn choose_by(&mut self, epoch: u32, edge: u32, draws: u64) -> Option<(u32, u16)> {
         let epoch = self.epochs.get(epoch)?;
@@ -425,10 +410,6 @@ impl<'a, O: Observer> Engine<'a, O> {
 
     /// Removes a copy. The place of a request is freed with its last copy, and the replicas of a plan that no longer admits with its
     /// last request.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     pub(super) fn drop_copy(&mut self, task: Task) {
         self.branches.free(task.copy);

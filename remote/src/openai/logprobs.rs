@@ -115,7 +115,7 @@ const BELOW: f64 = 1.0;
 const LABELLED: f64 = 0.5;
 
 /// Lowest score: servers write -9999 for "impossible", which no temperature could bring back.
-const LOWEST: f64 = -30.0;
+const MIN_LOGPROB: f64 = -30.0;
 
 impl Place {
     /// Checks that every log probability is one.
@@ -145,7 +145,7 @@ impl Place {
         let logprobs: Vec<f32> = self
             .most_probable(most)
             .into_iter()
-            .map(|one| one.logprob.max(LOWEST) as f32)
+            .map(|one| one.logprob.max(MIN_LOGPROB) as f32)
             .collect();
         let calibration = Calibration {
             estimator: Estimator::TopK { k: 10 },
@@ -189,12 +189,12 @@ impl Place {
             .iter()
             .map(|one| one.logprob)
             .fold(0.0, f64::min)
-            .max(LOWEST);
+            .max(MIN_LOGPROB);
         let score = |mass: f64| if mass > 0.0 { mass.ln() } else { least - BELOW };
         Some(
             masses
                 .into_iter()
-                .map(|mass| score(mass).max(LOWEST - BELOW) as f32)
+                .map(|mass| score(mass).max(MIN_LOGPROB - BELOW) as f32)
                 .collect(),
         )
     }

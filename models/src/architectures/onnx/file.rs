@@ -23,12 +23,12 @@ const STRINGS: u64 = 9;
 const DIMS: u64 = 1;
 const DATA_TYPE: u64 = 2;
 /// Longest name of a value or an operator that is read, bytes; longer ones are passed over.
-const LONGEST_NAME: u64 = 1 << 12;
+const MAX_NAME_BYTES: u64 = 1 << 12;
 
 /// Attributes of the operators of `ai.onnx.ml` with the names of the classes.
 const CLASSES: [&str; 3] = ["classlabels_strings", "classlabels_int64s", "classlabels_ints"];
 /// Most classes that are read.
-const MOST_CLASSES: usize = 1 << 16;
+const MAX_CLASSES: usize = 1 << 16;
 
 /// What a file says of its graph.
 #[derive(Debug, Default)]
@@ -194,13 +194,13 @@ impl<R: Read + Seek> Fields<R> {
     fn classes(&mut self, end: u64) -> io::Result<Vec<String>> {
         let (mut name, mut values) = (None, Vec::new());
         while let Some((number, value)) = self.next(end)? {
-            let is_full = values.len() >= MOST_CLASSES;
+            let is_full = values.len() >= MAX_CLASSES;
             match (number, value) {
                 (ATTRIBUTE_NAME, Value::Nested(end)) => name = self.text(end)?,
                 (STRINGS, Value::Nested(end)) if !is_full => values.extend(self.text(end)?),
                 (INTS, Value::Number(class)) if !is_full => values.push(class.cast_signed().to_string()),
                 (INTS, Value::Nested(end)) if !is_full => {
-                    while self.at < end && values.len() < MOST_CLASSES {
+                    while self.at < end && values.len() < MAX_CLASSES {
                         values.push(self.varint()?.cast_signed().to_string());
                     }
                     self.skip(Value::Nested(end.max(self.at)))?;
@@ -223,7 +223,7 @@ impl<R: Read + Seek> Fields<R> {
     /// Reads a text up to `end`; `None` if it is too long or not UTF-8.
     fn text(&mut self, end: u64) -> io::Result<Option<String>> {
         let length = end - self.at;
-        if length > LONGEST_NAME {
+        if length > MAX_NAME_BYTES {
             self.skip(Value::Nested(end))?;
             return Ok(None);
         }

@@ -3,10 +3,8 @@
 use super::Family;
 use super::builder::{Builder, Window};
 use crate::architectures::encoder::activation;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of weights.
 const WEIGHT_EPSILON: f64 = 1e-8;
@@ -15,22 +13,11 @@ const EPSILON: f64 = 1e-5;
 /// Every number of channels is a multiple of it.
 const DIVISOR: usize = 8;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Bit>(checkpoint, device)
-}
-
-struct Bit;
+pub(in crate::architectures) struct Bit;
 
 /// How all blocks are computed.
 #[derive(Clone, Copy)]
-struct Form {
+struct BlockConfig {
     /// Whether norms come before the convolutions.
     before: bool,
     activation: Activation,
@@ -45,7 +32,7 @@ impl Family for Bit {
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
         let (sizes, depths) = super::stages(config, "hidden_sizes")?;
-        let form = Form::read(config)?;
+        let block = BlockConfig::read(config)?;
         // Stages after the first halve an image of a fourth of the size.
         let smallest = 1_usize << sizes.len().min(16);
         if sizes.len() > 1 && config.optional_size("output_stride")?.unwrap_or(32) <= smallest {
@@ -60,17 +47,17 @@ impl Family for Bit {
         let width = config.size("embedding_size")?;
         let inner = sizes.iter().map(|outputs| inner(*outputs));
         let mut widths = [width].into_iter().chain(sizes.iter().copied()).chain(inner);
-        if widths.any(|width| !width.is_multiple_of(DIVISOR) || !width.is_multiple_of(form.groups)) {
+        if widths.any(|width| !width.is_multiple_of(DIVISOR) || !width.is_multiple_of(block.groups)) {
             let reason =
                 format!("{DIVISOR} and `num_groups` must divide it, its fourths and `embedding_size`");
             return Err(config.invalid_value("hidden_sizes", reason));
         }
-        form.convolve(builder, "bit.embedder.convolution", width, 7, 2)?;
-        if !form.same {
+        block.convolve(builder, "bit.embedder.convolution", width, 7, 2)?;
+        if !block.same {
             builder.pad([1; 4]);
         }
-        if !form.before {
-            form.normalise(builder, "bit.embedder.norm", true)?;
+        if !block.before {
+            block.normalise(builder, "bit.embedder.norm", true)?;
         }
         if config.optional("embedding_dynamic_padding")?.unwrap_or(false) {
             builder.pad(builder.same_window(3, 2).border);
@@ -84,21 +71,21 @@ impl Family for Bit {
             for layer in 0..depth {
                 let name = format!("bit.encoder.stages.{stage}.layers.{layer}");
                 let stride = if layer == 0 && stage > 0 { 2 } else { 1 };
-                form.block(builder, &name, outputs, stride, layer == 0)?;
+                block.block(builder, &name, outputs, stride, layer == 0)?;
             }
         }
         if builder.size().contains(&0) {
             return Err(config.invalid_value("hidden_sizes", "an image must have pixels after every stage"));
         }
-        if form.before {
-            form.normalise(builder, "bit.norm", true)?;
+        if block.before {
+            block.normalise(builder, "bit.norm", true)?;
         }
         builder.mean();
         Ok(())
     }
 }
 
-impl Form {
+impl BlockConfig {
     fn read(config: &Config) -> Result<Self, LoadError> {
         let padding = config
             .optional::<String>("global_padding")?

@@ -6,10 +6,8 @@
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = crate::checkpoint::timm::BLOCKS;
@@ -20,57 +18,50 @@ const MAX_FACTOR: f64 = 64.0;
 /// Limit of the channels, repeats and sizes that a block states.
 const MAX_SIZE: usize = 1 << 14;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Blocks>(checkpoint, device)
-}
-
-struct Blocks;
+pub(in crate::architectures) struct Blocks;
 
 impl Family for Blocks {
     const BASE: &'static str = "timm_model";
     const CLASSIFIER: &'static str = "timm_model.classifier";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form::read(config)?;
+        let network = NetworkConfig::read(config)?;
         let at = |name: &str| format!("{}.{name}", Self::BASE);
         let stem = config.size("stem_size")?;
-        let stem = if form.fixed_stem { stem } else { form.scaled(stem) };
-        form.convolve(builder, [&at("conv_stem"), &at("bn1")], stem, [3, 2])?;
-        builder.activate(form.activation);
-        for (stage, blocks) in form.stages.iter().enumerate() {
+        let stem = if network.fixed_stem {
+            stem
+        } else {
+            network.scaled(stem)
+        };
+        network.convolve(builder, [&at("conv_stem"), &at("bn1")], stem, [3, 2])?;
+        builder.activate(network.activation);
+        for (stage, blocks) in network.stages.iter().enumerate() {
             for (index, block) in blocks.iter().enumerate() {
                 let name = at(&format!("blocks.{stage}.{index}"));
                 // Only the first block of a stage has its stride.
                 let stride = if index == 0 { block.stride } else { 1 };
-                form.add(builder, &name, block, stride)?;
+                network.add(builder, &name, block, stride)?;
             }
         }
         let features = config.size("num_features")?;
-        if form.late_head {
+        if network.late_head {
             builder.mean();
             if config.optional("head_norm")?.unwrap_or(false) {
-                form.convolve(builder, [&at("conv_head"), &at("norm_head")], features, [1, 1])?;
+                network.convolve(builder, [&at("conv_head"), &at("norm_head")], features, [1, 1])?;
             } else {
                 builder.convolve(&at("conv_head"), None, features, Window::patches(1))?;
             }
-            builder.activate(form.activation);
+            builder.activate(network.activation);
         } else {
             // They grow with the width, and do not shrink.
             let grow = config.optional("scale_features")?.unwrap_or(false);
             let features = if grow {
-                form.scaled(features).max(features)
+                network.scaled(features).max(features)
             } else {
                 features
             };
-            form.convolve(builder, [&at("conv_head"), &at("bn2")], features, [1, 1])?;
-            builder.activate(form.activation);
+            network.convolve(builder, [&at("conv_head"), &at("bn2")], features, [1, 1])?;
+            builder.activate(network.activation);
             builder.mean();
         }
         Ok(())
@@ -78,7 +69,7 @@ impl Family for Blocks {
 }
 
 /// What `config.json` states.
-struct Form {
+struct NetworkConfig {
     /// Blocks of every stage.
     stages: Vec<Vec<Block>>,
     activation: Activation,
@@ -191,7 +182,7 @@ impl Block {
     }
 }
 
-impl Form {
+impl NetworkConfig {
     fn read(config: &Config) -> Result<Self, LoadError> {
         let factor = |key: &str, absent: f64| {
             let value = config.optional(key)?.unwrap_or(absent);

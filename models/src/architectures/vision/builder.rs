@@ -49,7 +49,7 @@ impl Window {
 }
 
 /// Takes the weights of steps from a checkpoint, and follows the shape of the images.
-pub(super) struct Builder<'a, 'w, O: Ops> {
+pub(in crate::architectures) struct Builder<'a, 'w, O: Ops> {
     layers: &'a mut Layers<'w, O>,
     /// Height, width and channels.
     pub(super) shape: [usize; 3],

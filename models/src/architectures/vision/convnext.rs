@@ -4,50 +4,18 @@
 use super::Family;
 use super::builder::{Builder, Window};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::Ops;
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of all norms but the last.
 const EPSILON: f64 = 1e-6;
 
-/// Builds a classifier of the first version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<First>(checkpoint, device)
-}
-
-/// Builds the base model of `DINOv3`.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_dino(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build_features::<Dino>(checkpoint, device)
-}
-
-/// Builds a classifier of the second version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_second(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Second>(checkpoint, device)
-}
-
-struct First;
-struct Second;
-struct Dino;
+/// The first version.
+pub(in crate::architectures) struct ConvNext;
+/// The second version.
+pub(in crate::architectures) struct ConvNextV2;
+/// The network of `DINOv3`.
+pub(in crate::architectures) struct DinoConvNext;
 
 /// Names of the tensors in a network.
 struct Names {
@@ -88,7 +56,7 @@ const DINO_NAMES: Names = Names {
 };
 
 /// How a network is made.
-struct Form<'a> {
+struct NetworkConfig<'a> {
     base: &'a str,
     names: &'static Names,
     /// Side of a patch.
@@ -101,11 +69,11 @@ struct Form<'a> {
     epsilon: f64,
 }
 
-impl Family for First {
+impl Family for ConvNext {
     const BASE: &'static str = "convnext";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form {
+        let network = NetworkConfig {
             base: Self::BASE,
             names: &NAMES,
             patch: config.size("patch_size")?,
@@ -113,15 +81,15 @@ impl Family for First {
             responses: false,
             epsilon: EPSILON,
         };
-        steps(builder, config, &form)
+        steps(builder, config, &network)
     }
 }
 
-impl Family for Second {
+impl Family for ConvNextV2 {
     const BASE: &'static str = "convnextv2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form {
+        let network = NetworkConfig {
             base: Self::BASE,
             names: &NAMES,
             patch: config.size("patch_size")?,
@@ -129,15 +97,15 @@ impl Family for Second {
             responses: true,
             epsilon: EPSILON,
         };
-        steps(builder, config, &form)
+        steps(builder, config, &network)
     }
 }
 
-impl Family for Dino {
+impl Family for DinoConvNext {
     const BASE: &'static str = "model";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form {
+        let network = NetworkConfig {
             base: Self::BASE,
             names: &DINO_NAMES,
             patch: 4,
@@ -145,27 +113,27 @@ impl Family for Dino {
             responses: false,
             epsilon: epsilon(config, "layer_norm_eps")?,
         };
-        steps(builder, config, &form)
+        steps(builder, config, &network)
     }
 }
 
 fn steps<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     config: &Config,
-    form: &Form<'_>,
+    network: &NetworkConfig<'_>,
 ) -> Result<(), LoadError> {
     let activation = activation(config, "hidden_act")?;
     let (sizes, depths) = super::stages(config, "hidden_sizes")?;
-    let (base, names) = (form.base, form.names);
+    let (base, names) = (network.base, network.names);
     let in_base = |name: &str| format!("{base}.{name}");
     for (stage, (width, depth)) in sizes.into_iter().zip(depths).enumerate() {
         if stage == 0 {
             let [patches, norm] = names.stem;
-            builder.convolve(&in_base(patches), None, width, Window::patches(form.patch))?;
-            builder.normalise(&in_base(norm), form.epsilon)?;
+            builder.convolve(&in_base(patches), None, width, Window::patches(network.patch))?;
+            builder.normalise(&in_base(norm), network.epsilon)?;
         } else {
             let name = format!("{base}.{}.{stage}.{}", names.stages, names.between);
-            builder.normalise(&format!("{name}.0"), form.epsilon)?;
+            builder.normalise(&format!("{name}.0"), network.epsilon)?;
             builder.convolve(&format!("{name}.1"), None, width, Window::patches(2))?;
         }
         for layer in 0..depth {
@@ -175,14 +143,14 @@ fn steps<O: Ops>(
             builder.add(
                 |builder| {
                     builder.convolve_channels(&at(channels), None, Window::centred(7, 1))?;
-                    builder.normalise(&at(norm), form.epsilon)?;
+                    builder.normalise(&at(norm), network.epsilon)?;
                     builder.mix(&at(up), 4 * width)?;
                     builder.activate(activation);
-                    if form.responses {
+                    if network.responses {
                         builder.normalise_responses(&at("grn"), EPSILON as f32)?;
                     }
                     builder.mix(&at(down), width)?;
-                    if form.scaled {
+                    if network.scaled {
                         builder.scale(&at(names.scale))?;
                     }
                     Ok(())

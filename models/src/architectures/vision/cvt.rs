@@ -4,10 +4,8 @@ use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use super::conv_attention::ConvolvedAttention;
 use super::steps::Layer;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance by all norms, torch's default.
 const EPSILON: f64 = 1e-5;
@@ -16,18 +14,7 @@ const MAX_SIDE: usize = 63;
 /// Limit of widths and depths.
 const MAX_SIZE: usize = 1 << 16;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Cvt>(checkpoint, device)
-}
-
-struct Cvt;
+pub(in crate::architectures) struct Cvt;
 
 impl Family for Cvt {
     const BASE: &'static str = "cvt";

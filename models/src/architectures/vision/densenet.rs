@@ -3,10 +3,8 @@
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use crate::checkpoint::timm::DENSENET;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = DENSENET;
@@ -15,18 +13,7 @@ const EPSILON: f64 = 1e-5;
 /// Channels between the two convolutions of a layer, for each that it adds.
 const NARROW: usize = 4;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<DenseNet>(checkpoint, device)
-}
-
-struct DenseNet;
+pub(in crate::architectures) struct DenseNet;
 
 impl Family for DenseNet {
     const BASE: &'static str = "timm_model";

@@ -3,10 +3,8 @@
 use super::builder::{BatchNorm, Builder, Window};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Channels of the first convolution and of the last one, before they are scaled.
 const STEM: usize = 32;
@@ -14,24 +12,13 @@ const FEATURES: usize = 1280;
 /// Limit of the factors of width and depth; the largest model has 4 and 5.3.
 const MAX_FACTOR: f64 = 64.0;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<EfficientNet>(checkpoint, device)
-}
-
-struct EfficientNet;
+pub(in crate::architectures) struct EfficientNet;
 
 impl Family for EfficientNet {
     const BASE: &'static str = "efficientnet";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form::read(config)?;
+        let network = NetworkConfig::read(config)?;
         let at = |name: &str| format!("{}.{name}", Self::BASE);
         let below = Window {
             kernel: 3,
@@ -39,36 +26,36 @@ impl Family for EfficientNet {
             border: [0, 0, 1, 1],
         };
         let stem = at("embeddings");
-        form.convolve(
+        network.convolve(
             builder,
             [&format!("{stem}.convolution"), &format!("{stem}.batchnorm")],
-            form.scaled(STEM),
+            network.scaled(STEM),
             below,
         )?;
-        builder.activate(form.activation);
+        builder.activate(network.activation);
         let mut index = 0;
-        for stage in &form.stages {
+        for stage in &network.stages {
             for repeat in 0..stage.depth {
                 let block = Block {
                     name: at(&format!("encoder.blocks.{index}")),
                     stage,
                     stride: if repeat == 0 { stage.stride } else { 1 },
                     adds: repeat > 0,
-                    even: form.even_borders.contains(&index),
+                    even: network.even_borders.contains(&index),
                 };
-                block.add(builder, &form)?;
+                block.add(builder, &network)?;
                 index += 1;
             }
         }
         let [convolution, norm] = ["encoder.top_conv", "encoder.top_bn"].map(at);
-        form.convolve(
+        network.convolve(
             builder,
             [&convolution, &norm],
-            form.scaled(FEATURES),
+            network.scaled(FEATURES),
             Window::centred(1, 1),
         )?;
-        builder.activate(form.activation);
-        if form.pools_largest {
+        builder.activate(network.activation);
+        if network.pools_largest {
             builder.largest();
         } else {
             builder.mean();
@@ -78,7 +65,7 @@ impl Family for EfficientNet {
 }
 
 /// What `config.json` states.
-struct Form {
+struct NetworkConfig {
     activation: Activation,
     epsilon: f64,
     /// Factor of the numbers of channels, and what divides them.
@@ -104,7 +91,7 @@ struct Stage {
     depth: usize,
 }
 
-impl Form {
+impl NetworkConfig {
     fn read(config: &Config) -> Result<Self, LoadError> {
         let factor = |key: &str| {
             let value = config.required::<f64>(key)?;
@@ -201,15 +188,23 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn add<O: Ops>(&self, builder: &mut Builder<'_, '_, O>, form: &Form) -> Result<(), LoadError> {
+    fn add<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        network: &NetworkConfig,
+    ) -> Result<(), LoadError> {
         if self.adds && self.stride == 1 {
-            builder.add(|builder| self.branch(builder, form), |_| Ok(()))
+            builder.add(|builder| self.branch(builder, network), |_| Ok(()))
         } else {
-            self.branch(builder, form)
+            self.branch(builder, network)
         }
     }
 
-    fn branch<O: Ops>(&self, builder: &mut Builder<'_, '_, O>, form: &Form) -> Result<(), LoadError> {
+    fn branch<O: Ops>(
+        &self,
+        builder: &mut Builder<'_, '_, O>,
+        network: &NetworkConfig,
+    ) -> Result<(), LoadError> {
         let Stage {
             inputs,
             outputs,
@@ -218,12 +213,12 @@ impl Block<'_> {
             ..
         } = *self.stage;
         let at = |name: &str| format!("{}.{name}", self.name);
-        let inputs = form.scaled(if self.adds { outputs } else { inputs });
+        let inputs = network.scaled(if self.adds { outputs } else { inputs });
         if expansion != 1 {
             let [convolution, norm] = ["expansion.expand_conv", "expansion.expand_bn"].map(at);
             let expanded = inputs * expansion;
-            form.convolve(builder, [&convolution, &norm], expanded, Window::centred(1, 1))?;
-            builder.activate(form.activation);
+            network.convolve(builder, [&convolution, &norm], expanded, Window::centred(1, 1))?;
+            builder.activate(network.activation);
         }
         let mut window = Window::centred(kernel, self.stride);
         if self.stride == 2 && !self.even {
@@ -234,13 +229,13 @@ impl Block<'_> {
         }
         let norm = BatchNorm {
             name: &at("depthwise_conv.depthwise_norm"),
-            epsilon: form.epsilon,
+            epsilon: network.epsilon,
         };
         builder.convolve_channels(&at("depthwise_conv.depthwise_conv"), Some(norm), window)?;
-        builder.activate(form.activation);
+        builder.activate(network.activation);
         let (expanded, squeezed) = (
             builder.channels(),
-            ((inputs as f64 * form.squeeze) as usize).max(1),
+            ((inputs as f64 * network.squeeze) as usize).max(1),
         );
         builder.excite(|builder| {
             builder.convolve(
@@ -249,7 +244,7 @@ impl Block<'_> {
                 squeezed,
                 Window::centred(1, 1),
             )?;
-            builder.activate(form.activation);
+            builder.activate(network.activation);
             builder.convolve(
                 &at("squeeze_excite.expand"),
                 None,
@@ -260,10 +255,10 @@ impl Block<'_> {
             Ok(())
         })?;
         let [convolution, norm] = ["projection.project_conv", "projection.project_bn"].map(at);
-        form.convolve(
+        network.convolve(
             builder,
             [&convolution, &norm],
-            form.scaled(outputs),
+            network.scaled(outputs),
             Window::centred(1, 1),
         )
     }

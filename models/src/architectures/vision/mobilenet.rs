@@ -4,10 +4,8 @@
 use super::builder::{BatchNorm, Builder, Window};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Strides of the depthwise convolutions of the first version.
 const STRIDES: [usize; 13] = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1];
@@ -36,58 +34,38 @@ const STEM: usize = 32;
 /// Channels of the second version's last convolution.
 const FEATURES: usize = 1280;
 
-/// Builds a classifier of the first version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<First>(checkpoint, device)
-}
+/// The first version.
+pub(in crate::architectures) struct MobileNetV1;
+/// The second version.
+pub(in crate::architectures) struct MobileNetV2;
 
-/// Builds a classifier of the second version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_second(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Second>(checkpoint, device)
-}
-
-struct First;
-struct Second;
-
-impl Family for First {
+impl Family for MobileNetV1 {
     const BASE: &'static str = "mobilenet_v1";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form::read(config)?;
-        let scaled = |channels: usize| ((channels as f64 * form.multiplier) as usize).max(form.least);
+        let network = NetworkConfig::read(config)?;
+        let scaled = |channels: usize| ((channels as f64 * network.multiplier) as usize).max(network.least);
         let at = |index: usize| format!("{}.layer.{index}", Self::BASE);
         let mut channels = STEM;
         let stem = format!("{}.conv_stem", Self::BASE);
-        form.convolve(builder, &stem, scaled(channels), [3, 2])?;
+        network.convolve(builder, &stem, scaled(channels), [3, 2])?;
         for (index, stride) in STRIDES.into_iter().enumerate() {
             if stride == 2 || index == 0 {
                 channels *= 2;
             }
-            form.convolve_channels(builder, &at(2 * index), stride)?;
-            form.convolve(builder, &at(2 * index + 1), scaled(channels), [1, 1])?;
+            network.convolve_channels(builder, &at(2 * index), stride)?;
+            network.convolve(builder, &at(2 * index + 1), scaled(channels), [1, 1])?;
         }
         builder.mean();
         Ok(())
     }
 }
 
-impl Family for Second {
+impl Family for MobileNetV2 {
     const BASE: &'static str = "mobilenet_v2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form::read(config)?;
+        let network = NetworkConfig::read(config)?;
         let divisor = config.optional_size("depth_divisible_by")?.unwrap_or(8);
         let expansion = positive(config, "expand_ratio", 6.0)?;
         if config.optional("output_stride")?.unwrap_or(32) != 32 {
@@ -98,9 +76,13 @@ impl Family for Second {
         }
         let scale = |channels: usize, factor: f64| {
             // As in Python, halves are rounded to even.
-            divisible((channels as f64 * factor).round_ties_even(), divisor, form.least)
+            divisible(
+                (channels as f64 * factor).round_ties_even(),
+                divisor,
+                network.least,
+            )
         };
-        let scaled = |channels: usize| scale(channels, form.multiplier);
+        let scaled = |channels: usize| scale(channels, network.multiplier);
         let at = |name: &str| format!("{}.{name}", Self::BASE);
         for (index, (outputs, stride)) in BLOCKS.into_iter().enumerate() {
             let (outputs, inputs) = (scaled(outputs), builder.channels());
@@ -111,16 +93,16 @@ impl Family for Second {
             let expand = format!("{name}.expand_1x1");
             let branch = |builder: &mut Builder<'_, '_, O>| {
                 if index > 0 {
-                    form.convolve(builder, &expand, scale(inputs, expansion), [1, 1])?;
+                    network.convolve(builder, &expand, scale(inputs, expansion), [1, 1])?;
                 } else {
                     let width = scaled(STEM);
-                    form.convolve(builder, &format!("{name}.first_conv"), width, [3, 2])?;
+                    network.convolve(builder, &format!("{name}.first_conv"), width, [3, 2])?;
                     if !config.optional("first_layer_is_expansion")?.unwrap_or(true) {
-                        form.convolve(builder, &expand, width, [1, 1])?;
+                        network.convolve(builder, &expand, width, [1, 1])?;
                     }
                 }
-                form.convolve_channels(builder, &format!("{name}.conv_3x3"), stride)?;
-                form.project(builder, &format!("{name}.reduce_1x1"), outputs, [1, 1])
+                network.convolve_channels(builder, &format!("{name}.conv_3x3"), stride)?;
+                network.project(builder, &format!("{name}.reduce_1x1"), outputs, [1, 1])
             };
             if index > 0 && stride == 1 && inputs == outputs {
                 builder.add(branch, |_| Ok(()))?;
@@ -129,19 +111,19 @@ impl Family for Second {
             }
         }
         let fine = config.optional("finegrained_output")?.unwrap_or(true);
-        let features = if fine && form.multiplier < 1.0 {
+        let features = if fine && network.multiplier < 1.0 {
             FEATURES
         } else {
             scaled(FEATURES)
         };
-        form.convolve(builder, &at("conv_1x1"), features, [1, 1])?;
+        network.convolve(builder, &at("conv_1x1"), features, [1, 1])?;
         builder.mean();
         Ok(())
     }
 }
 
 /// What both versions read from `config.json`.
-struct Form {
+struct NetworkConfig {
     activation: Activation,
     epsilon: f64,
     /// Factor of the numbers of channels, and their least value.
@@ -151,7 +133,7 @@ struct Form {
     tensorflow: bool,
 }
 
-impl Form {
+impl NetworkConfig {
     fn read(config: &Config) -> Result<Self, LoadError> {
         Ok(Self {
             activation: activation(config, "hidden_act")?,

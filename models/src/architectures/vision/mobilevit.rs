@@ -8,10 +8,8 @@ use super::windows::{WindowAttention, Windows};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::architectures::patches::side_lengths;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of batch norms.
 const EPSILON: f64 = 1e-5;
@@ -20,36 +18,16 @@ const DEPTHS: [usize; 3] = [2, 4, 3];
 /// Limit of the factors of widths.
 const MAX_FACTOR: f64 = 64.0;
 
-/// Builds a classifier of the first version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<First>(checkpoint, device)
-}
+/// The first version.
+pub(in crate::architectures) struct MobileVit;
+/// The second version.
+pub(in crate::architectures) struct MobileVitV2;
 
-/// Builds a classifier of the second version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_second(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Second>(checkpoint, device)
-}
-
-struct First;
-struct Second;
-
-impl Family for First {
+impl Family for MobileVit {
     const BASE: &'static str = "mobilevit";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form::read(config, Self::BASE, 4.0)?;
+        let network = NetworkConfig::read(config, Self::BASE, 4.0)?;
         let necks = sizes::<7>(config, "neck_hidden_sizes")?;
         let widths = sizes::<3>(config, "hidden_sizes")?;
         let transformer = Transformer {
@@ -58,11 +36,16 @@ impl Family for First {
             biased: config.optional("qkv_bias")?.unwrap_or(true),
         };
         let [stem, first, second, third, fourth, fifth, features] = necks;
-        form.convolve(builder, &form.at("conv_stem"), stem, (3, 2), true)?;
-        form.residual(builder, &form.layer("0.layer.0"), first, 1)?;
+        network.convolve(builder, &network.at("conv_stem"), stem, (3, 2), true)?;
+        network.residual(builder, &network.layer("0.layer.0"), first, 1)?;
         for index in 0..3 {
             let stride = if index == 0 { 2 } else { 1 };
-            form.residual(builder, &form.layer(&format!("1.layer.{index}")), second, stride)?;
+            network.residual(
+                builder,
+                &network.layer(&format!("1.layer.{index}")),
+                second,
+                stride,
+            )?;
         }
         let stages = [third, fourth, fifth].into_iter().zip(widths).zip(DEPTHS);
         for (index, ((outputs, width), depth)) in stages.enumerate() {
@@ -70,41 +53,41 @@ impl Family for First {
                 return Err(config.invalid_value("num_attention_heads", "it must divide all hidden_sizes"));
             }
             let stage = Stage {
-                form: &form,
-                name: form.layer(&(index + 2).to_string()),
+                network: &network,
+                name: network.layer(&(index + 2).to_string()),
                 width,
                 depth,
             };
             stage.add(builder, outputs, transformer)?;
         }
-        form.convolve(builder, &form.at("conv_1x1_exp"), features, (1, 1), true)?;
+        network.convolve(builder, &network.at("conv_1x1_exp"), features, (1, 1), true)?;
         builder.mean();
         Ok(())
     }
 }
 
-impl Family for Second {
+impl Family for MobileVitV2 {
     const BASE: &'static str = "mobilevitv2";
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        let form = Form::read(config, Self::BASE, 2.0)?;
+        let network = NetworkConfig::read(config, Self::BASE, 2.0)?;
         let multiplier = factor(config, "width_multiplier", 1.0)?;
         let depths = sizes::<3>(config, "n_attn_blocks")?;
         let units = sizes::<3>(config, "base_attn_unit_dims")?;
         let feed_forward = factor(config, "ffn_multiplier", 2.0)?;
         let scaled = |channels: usize, divisor| divisible(channels as f64 * multiplier, divisor, divisor);
         let stem = divisible((32.0 * multiplier).clamp(16.0, 64.0), 8, 16);
-        form.convolve(builder, &form.at("conv_stem"), stem, (3, 2), true)?;
-        form.residual(builder, &form.layer("0.layer.0"), scaled(64, 16), 1)?;
+        network.convolve(builder, &network.at("conv_stem"), stem, (3, 2), true)?;
+        network.residual(builder, &network.layer("0.layer.0"), scaled(64, 16), 1)?;
         for (index, stride) in [2, 1].into_iter().enumerate() {
-            let name = form.layer(&format!("1.layer.{index}"));
-            form.residual(builder, &name, scaled(128, 8), stride)?;
+            let name = network.layer(&format!("1.layer.{index}"));
+            network.residual(builder, &name, scaled(128, 8), stride)?;
         }
         let stages = [256, 384, 512].into_iter().zip(units).zip(depths);
         for (index, ((outputs, unit), depth)) in stages.enumerate() {
             let stage = Stage {
-                form: &form,
-                name: form.layer(&(index + 2).to_string()),
+                network: &network,
+                name: network.layer(&(index + 2).to_string()),
                 width: scaled(unit, 8),
                 depth,
             };
@@ -116,7 +99,7 @@ impl Family for Second {
 }
 
 /// What both versions read.
-struct Form<'a> {
+struct NetworkConfig<'a> {
     config: &'a Config,
     base: &'static str,
     activation: Activation,
@@ -128,7 +111,7 @@ struct Form<'a> {
     kernel: usize,
 }
 
-impl<'a> Form<'a> {
+impl<'a> NetworkConfig<'a> {
     fn read(config: &'a Config, base: &'static str, expansion: f64) -> Result<Self, LoadError> {
         if config.optional("output_stride")?.unwrap_or(32) != 32 {
             return Err(config.invalid_value(
@@ -222,7 +205,7 @@ impl<'a> Form<'a> {
     }
 }
 
-/// Form of the transformer layers of the first version.
+/// Configuration of the transformer layers of the first version.
 #[derive(Clone, Copy)]
 struct Transformer {
     heads: usize,
@@ -233,7 +216,7 @@ struct Transformer {
 
 /// A stage with transformer layers.
 struct Stage<'a> {
-    form: &'a Form<'a>,
+    network: &'a NetworkConfig<'a>,
     name: String,
     /// Size of the transformer's vectors.
     width: usize,
@@ -247,9 +230,9 @@ impl Stage<'_> {
 
     /// Returns the sequences of the transformer, one per pixel of a patch.
     fn sequences<O: Ops>(&self, builder: &Builder<'_, '_, O>) -> Result<Windows, LoadError> {
-        Windows::strided(builder.size(), self.form.patch).ok_or_else(|| {
+        Windows::strided(builder.size(), self.network.patch).ok_or_else(|| {
             let reason = "the images of every stage must consist of whole patches";
-            self.form.config.invalid_value("image_size", reason)
+            self.network.config.invalid_value("image_size", reason)
         })
     }
 
@@ -260,15 +243,15 @@ impl Stage<'_> {
         outputs: usize,
         transformer: Transformer,
     ) -> Result<(), LoadError> {
-        let form = self.form;
-        form.residual(builder, &self.at("downsampling_layer"), outputs, 2)?;
+        let network = self.network;
+        network.residual(builder, &self.at("downsampling_layer"), outputs, 2)?;
         let (convolution, norm) = names(&self.at("fusion"));
-        let window = Window::centred(form.kernel, 1);
+        let window = Window::centred(network.kernel, 1);
         let halves = builder.halves(&convolution, batch_norm(&norm), outputs, window)?;
         let [of_input, of_features] = halves;
         builder.add(
             |builder| {
-                form.convolve(builder, &self.at("conv_kxk"), outputs, (form.kernel, 1), true)?;
+                network.convolve(builder, &self.at("conv_kxk"), outputs, (network.kernel, 1), true)?;
                 builder.project(&self.at("conv_1x1.convolution"), self.width)?;
                 for index in 0..self.depth {
                     self.transformer_layer(
@@ -277,8 +260,8 @@ impl Stage<'_> {
                         transformer,
                     )?;
                 }
-                builder.normalise(&self.at("layernorm"), form.epsilon)?;
-                form.convolve(builder, &self.at("conv_projection"), outputs, (1, 1), true)?;
+                builder.normalise(&self.at("layernorm"), network.epsilon)?;
+                network.convolve(builder, &self.at("conv_projection"), outputs, (1, 1), true)?;
                 builder.convolve_by(of_features, outputs, window);
                 Ok(())
             },
@@ -287,7 +270,7 @@ impl Stage<'_> {
                 Ok(())
             },
         )?;
-        builder.activate(form.activation);
+        builder.activate(network.activation);
         Ok(())
     }
 
@@ -303,10 +286,10 @@ impl Stage<'_> {
             biased,
         } = transformer;
         let at = |part: &str| format!("{name}.{part}");
-        let (form, width) = (self.form, self.width);
+        let (network, width) = (self.network, self.width);
         builder.add(
             |builder| {
-                builder.normalise(&at("layernorm_before"), form.epsilon)?;
+                builder.normalise(&at("layernorm_before"), network.epsilon)?;
                 let windows = self.sequences(builder)?;
                 let parts = ["query", "key", "value"].map(|part| at(&format!("attention.attention.{part}")));
                 let layers = builder.layers();
@@ -327,9 +310,9 @@ impl Stage<'_> {
         )?;
         builder.add(
             |builder| {
-                builder.normalise(&at("layernorm_after"), form.epsilon)?;
+                builder.normalise(&at("layernorm_after"), network.epsilon)?;
                 builder.multiply(&at("intermediate.dense"), (width as f64 * mlp_ratio) as usize)?;
-                builder.activate(form.activation);
+                builder.activate(network.activation);
                 builder.multiply(&at("output.dense"), width)
             },
             |_| Ok(()),
@@ -343,16 +326,16 @@ impl Stage<'_> {
         outputs: usize,
         feed_forward: f64,
     ) -> Result<(), LoadError> {
-        let form = self.form;
-        form.residual(builder, &self.at("downsampling_layer"), outputs, 2)?;
-        form.convolve_channels(builder, &self.at("conv_kxk"), (form.kernel, 1))?;
+        let network = self.network;
+        network.residual(builder, &self.at("downsampling_layer"), outputs, 2)?;
+        network.convolve_channels(builder, &self.at("conv_kxk"), (network.kernel, 1))?;
         builder.project(&self.at("conv_1x1.convolution"), self.width)?;
         for index in 0..self.depth {
             let name = self.at(&format!("transformer.layer.{index}"));
             self.separable_layer(builder, &name, feed_forward)?;
         }
-        builder.normalise_images(&self.at("layernorm"), form.epsilon)?;
-        form.convolve(builder, &self.at("conv_projection"), outputs, (1, 1), false)
+        builder.normalise_images(&self.at("layernorm"), network.epsilon)?;
+        network.convolve(builder, &self.at("conv_projection"), outputs, (1, 1), false)
     }
 
     fn separable_layer<O: Ops>(
@@ -362,12 +345,12 @@ impl Stage<'_> {
         feed_forward: f64,
     ) -> Result<(), LoadError> {
         let at = |part: &str| format!("{name}.{part}");
-        let (form, width) = (self.form, self.width);
+        let (network, width) = (self.network, self.width);
         // A multiple of 16.
         let between = (feed_forward * width as f64) as usize / 16 * 16;
         builder.add(
             |builder| {
-                builder.normalise_images(&at("layernorm_before"), form.epsilon)?;
+                builder.normalise_images(&at("layernorm_before"), network.epsilon)?;
                 let windows = self.sequences(builder)?;
                 let names = ["qkv_proj", "out_proj"].map(|part| at(&format!("attention.{part}.convolution")));
                 let attention = SeparableAttention::take(builder.layers(), names, width, windows)?;
@@ -378,9 +361,9 @@ impl Stage<'_> {
         )?;
         builder.add(
             |builder| {
-                builder.normalise_images(&at("layernorm_after"), form.epsilon)?;
+                builder.normalise_images(&at("layernorm_after"), network.epsilon)?;
                 builder.convolve(&at("ffn.conv1.convolution"), None, between, Window::centred(1, 1))?;
-                builder.activate(form.activation);
+                builder.activate(network.activation);
                 builder.convolve(&at("ffn.conv2.convolution"), None, width, Window::centred(1, 1))
             },
             |_| Ok(()),

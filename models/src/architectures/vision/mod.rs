@@ -51,11 +51,13 @@ use crate::tasks::classification::Classifier;
 const DEFAULT_SIDE: usize = 224;
 
 /// Adds the steps of a family, from pixels to the features that the classifier reads, one row per image.
-trait Family {
+pub(super) trait Family {
     /// Prefix of the base model's tensors.
     const BASE: &'static str;
     /// Name of the classifier's layer.
     const CLASSIFIER: &'static str = "classifier";
+    /// Endings of the names of tensors that it does not use.
+    const UNUSED_SUFFIXES: &'static [&'static str] = &[];
 
     /// Adds the steps.
     ///
@@ -68,7 +70,7 @@ trait Family {
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+pub(super) fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
     let classifier = Classifier::read(&checkpoint.config)?;
     network::<F>(checkpoint, device, Some(classifier))
 }
@@ -77,7 +79,10 @@ fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
-fn build_features<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> Result<Built, LoadError> {
+pub(super) fn build_features<F: Family>(
+    checkpoint: &mut Checkpoint,
+    device: &Device,
+) -> Result<Built, LoadError> {
     network::<F>(checkpoint, device, None)
 }
 
@@ -86,6 +91,7 @@ fn network<F: Family>(
     device: &Device,
     classifier: Option<Classifier>,
 ) -> Result<Built, LoadError> {
+    checkpoint.weights.ignore_suffixes(F::UNUSED_SUFFIXES);
     checkpoint.weights.expect_base(&format!("{}.", F::BASE));
     let shape = shape(checkpoint)?;
     let [height, width, channels] = shape;
@@ -102,7 +108,7 @@ fn network<F: Family>(
             }
             let width = builder.channels();
             let steps = builder.steps();
-            Box::new(Grid { ops, steps, width, shape, input, classifier, device: device.clone() })
+            Box::new(ImageNetwork { ops, steps, width, shape, input, classifier, device: device.clone() })
         }),
     })
 }
@@ -151,7 +157,7 @@ fn divisible(channels: f64, divisor: usize, least: usize) -> usize {
 }
 
 /// A classifier or its base model.
-struct Grid<O: Ops> {
+struct ImageNetwork<O: Ops> {
     ops: O,
     /// From pixels to logits, or to features.
     steps: Vec<Step<O>>,
@@ -165,7 +171,7 @@ struct Grid<O: Ops> {
     device: Device,
 }
 
-impl<O: Ops> Model for Grid<O> {
+impl<O: Ops> Model for ImageNetwork<O> {
     fn signature(&self) -> Signature {
         self.input.signature()
     }
@@ -181,7 +187,7 @@ impl<O: Ops> Model for Grid<O> {
     }
 }
 
-impl<O: Ops> Grid<O> {
+impl<O: Ops> ImageNetwork<O> {
     fn answer(&self, images: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let [height, width, channels] = self.shape;
         // Requests have them channel by channel.

@@ -3,28 +3,15 @@
 use super::Family;
 use super::builder::{Builder, Window};
 use crate::architectures::encoder::activation;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance by the norms, torch's default.
 const EPSILON: f64 = 1e-5;
 /// Limit of patches, strides, borders and of the pixels whose mean is taken.
 const MAX_SIDE: usize = 63;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<PoolFormer>(checkpoint, device)
-}
-
-struct PoolFormer;
+pub(in crate::architectures) struct PoolFormer;
 
 impl Family for PoolFormer {
     const BASE: &'static str = "poolformer";

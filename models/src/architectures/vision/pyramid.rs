@@ -5,38 +5,16 @@ use super::Family;
 use super::builder::{Builder, Window};
 use super::spatial_reduction::ReducedNames;
 use crate::architectures::encoder::{activation, epsilon};
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance by the norms of `SegFormer`, torch's default.
 const EPSILON: f64 = 1e-5;
 
-/// Builds a classifier by `SegFormer`'s encoder.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn segformer(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Segformer>(checkpoint, device)
-}
-
-/// Builds a classifier by the second Pyramid Vision Transformer.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn pvt(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Pvt>(checkpoint, device)
-}
-
-struct Segformer;
-struct Pvt;
+/// The encoder of `SegFormer`.
+pub(in crate::architectures) struct Segformer;
+/// The second Pyramid Vision Transformer.
+pub(in crate::architectures) struct Pvt;
 
 impl Family for Segformer {
     const BASE: &'static str = "segformer";

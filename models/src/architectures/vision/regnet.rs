@@ -4,28 +4,15 @@
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use crate::architectures::encoder::activation;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of batch norms, torch's default.
 const EPSILON: f64 = 1e-5;
 /// Factor by which a squeeze has fewer channels.
 const REDUCTION: f64 = 4.0;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<RegNet>(checkpoint, device)
-}
-
-struct RegNet;
+pub(in crate::architectures) struct RegNet;
 
 impl Family for RegNet {
     const BASE: &'static str = "regnet";

@@ -5,28 +5,15 @@ use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use crate::architectures::encoder::activation;
 use crate::checkpoint::timm::TWEAKED;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance of batch norms, torch's default.
 const EPSILON: f64 = 1e-5;
 /// Factor by which a bottleneck has fewer channels.
 const REDUCTION: usize = 4;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<ResNet>(checkpoint, device)
-}
-
-struct ResNet;
+pub(in crate::architectures) struct ResNet;
 
 impl Family for ResNet {
     const BASE: &'static str = "resnet";

@@ -7,10 +7,8 @@ use super::windows::{WindowAttention, Windows};
 use crate::architectures::encoder::{activation, epsilon};
 use crate::architectures::patches::side_lengths;
 use crate::checkpoint::timm::PACKED;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// Added to the variance by norms whose value no configuration states, torch's default.
 const EPSILON: f64 = 1e-5;
@@ -19,51 +17,31 @@ const BIAS_WIDTH: usize = 512;
 /// Buffers that old versions of transformers saved.
 const BUFFERS: [&str; 2] = ["relative_position_index", "relative_coords_table"];
 
-/// Builds a classifier of the first version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    checkpoint.weights.ignore_suffixes(&BUFFERS);
-    super::build::<First>(checkpoint, device)
-}
+/// The first version.
+pub(in crate::architectures) struct Swin;
+/// The second version.
+pub(in crate::architectures) struct SwinV2;
 
-/// Builds a classifier of the second version.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build_second(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    checkpoint.weights.ignore_suffixes(&BUFFERS);
-    super::build::<Second>(checkpoint, device)
-}
-
-struct First;
-struct Second;
-
-impl Family for First {
+impl Family for Swin {
     const BASE: &'static str = "swin";
+    const UNUSED_SUFFIXES: &'static [&'static str] = &BUFFERS;
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        Swin::read(config, Self::BASE, false)?.add(builder)
+        SwinConfig::read(config, Self::BASE, false)?.add(builder)
     }
 }
 
-impl Family for Second {
+impl Family for SwinV2 {
     const BASE: &'static str = "swinv2";
+    const UNUSED_SUFFIXES: &'static [&'static str] = &BUFFERS;
 
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
-        Swin::read(config, Self::BASE, true)?.add(builder)
+        SwinConfig::read(config, Self::BASE, true)?.add(builder)
     }
 }
 
-/// A model of either version.
-struct Swin<'a> {
+/// What `config.json` states.
+struct SwinConfig<'a> {
     config: &'a Config,
     base: &'a str,
     second: bool,
@@ -82,7 +60,7 @@ struct Swin<'a> {
 
 /// A block.
 struct Block<'a> {
-    model: &'a Swin<'a>,
+    model: &'a SwinConfig<'a>,
     name: String,
     heads: usize,
     side: usize,
@@ -90,7 +68,7 @@ struct Block<'a> {
     trained: usize,
 }
 
-impl<'a> Swin<'a> {
+impl<'a> SwinConfig<'a> {
     fn read(config: &'a Config, base: &'a str, second: bool) -> Result<Self, LoadError> {
         let (heads, depths) = super::stages(config, "num_heads")?;
         let trained = config.optional::<Vec<usize>>("pretrained_window_sizes")?;

@@ -4,10 +4,8 @@
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
 use crate::checkpoint::timm::VGG;
-use crate::checkpoint::{Checkpoint, Config, LoadError};
-use crate::device::Device;
+use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
-use crate::runtime::loaded::Built;
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = VGG;
@@ -16,18 +14,7 @@ const EPSILON: f64 = 1e-5;
 /// Side of the image that the first large layer reads.
 const SIDE: usize = 7;
 
-/// Builds a classifier.
-///
-/// # Errors
-/// [`LoadError`], naming the key or tensor.
-pub(in crate::architectures) fn build(
-    checkpoint: &mut Checkpoint,
-    device: &Device,
-) -> Result<Built, LoadError> {
-    super::build::<Vgg>(checkpoint, device)
-}
-
-struct Vgg;
+pub(in crate::architectures) struct Vgg;
 
 impl Family for Vgg {
     const BASE: &'static str = "timm_model";

@@ -12,7 +12,7 @@ use crate::precision::WeightType;
 /// Values of a byte.
 const PACKED: usize = 4;
 /// Least factor of weights that are rounded when they are read.
-const LEAST: f32 = 1e-5;
+const MIN_SCALE: f32 = 1e-5;
 
 /// The scheme.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Scheme for BitNet {
         if self.online {
             let mut values = weight.of_shape(shape)?.numbers()?;
             let sum: f64 = values.iter().map(|value| f64::from(value.abs())).sum();
-            let scale = 1.0 / ((sum / values.len().max(1) as f64) as f32).max(LEAST);
+            let scale = 1.0 / ((sum / values.len().max(1) as f64) as f32).max(MIN_SCALE);
             for value in &mut values {
                 *value = (*value * scale).round_ties_even().clamp(-1.0, 1.0) / scale;
             }

@@ -1,5 +1,7 @@
 //! The steps around the model that splits words: normalisation, spaces, special tokens around a text, decoding.
 
+use base64::engine::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::family::{Family, UNREACHABLE};
@@ -30,7 +32,8 @@ impl Settings {
 
     pub(super) fn normalizer(&self) -> Result<Value, LoadError> {
         let table = self.model.table();
-        let table = table.map(|table| json!({"type": "Precompiled", "precompiled_charsmap": base64(table)}));
+        let table =
+            table.map(|table| json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(table)}));
         let replace =
             |from: &str, to: &str| json!({"type": "Replace", "pattern": {"String": from}, "content": to});
         let spaces = |to: &str| json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": to});
@@ -228,21 +231,4 @@ fn joined<'a>(before: &[&'a str], after: &[&'a str]) -> (Parts<'a>, Parts<'a>) {
     let around = |texts: &[&'a str]| [before, texts, after].concat();
     let untyped = |parts: Vec<&'a str>| parts.into_iter().map(|part| (part, 0)).collect();
     (untyped(around(&["A"])), untyped(around(&["A", "B"])))
-}
-
-/// Encodes bytes in base64, as the format of `tokenizer.json` has them.
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let [first, second, third] =
-            [0, 1, 2].map(|index| u32::from(chunk.get(index).copied().unwrap_or_default()));
-        let bits = first << 16 | second << 8 | third;
-        for digit in 0..4 {
-            let value = (bits >> (18 - 6 * digit)) & 63;
-            let known = DIGITS.get(value as usize).filter(|_| digit <= chunk.len());
-            text.push(known.map_or('=', |digit| char::from(*digit)));
-        }
-    }
-    text
 }

@@ -12,7 +12,7 @@ pub(super) const SUPPORTED: &str = "mobilenetv4_conv_SIZE, mobilenetv2_NNN, mobi
 /// A network with the factors of its width and depth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
-    form: Form,
+    layout: Layout,
     width: f64,
     depth: f64,
     /// Whether stem and head keep their sizes.
@@ -23,7 +23,7 @@ pub(super) struct Network {
 
 /// What networks of several sizes share.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Form {
+struct Layout {
     /// The blocks of every stage, apart by spaces.
     stages: &'static [&'static str],
     stem: usize,
@@ -38,7 +38,7 @@ struct Form {
     head_norm: bool,
 }
 
-const SMALL_3: Form = Form {
+const SMALL_3: Layout = Layout {
     stages: &[
         "ds_r1_k3_s2_e1_c16_se0.25_nre",
         "ir_r1_k3_s2_e4.5_c24_nre ir_r1_k3_s1_e3.67_c24_nre",
@@ -55,7 +55,7 @@ const SMALL_3: Form = Form {
     late_head: true,
     head_norm: false,
 };
-const LARGE_3: Form = Form {
+const LARGE_3: Layout = Layout {
     stages: &[
         "ds_r1_k3_s1_e1_c16_nre",
         "ir_r1_k3_s2_e4_c24_nre ir_r1_k3_s1_e3_c24_nre",
@@ -68,7 +68,7 @@ const LARGE_3: Form = Form {
     features: 1280,
     ..SMALL_3
 };
-const SMALL_3_MINIMAL: Form = Form {
+const SMALL_3_MINIMAL: Layout = Layout {
     stages: &[
         "ds_r1_k3_s2_e1_c16",
         "ir_r1_k3_s2_e4.5_c24 ir_r1_k3_s1_e3.67_c24",
@@ -80,7 +80,7 @@ const SMALL_3_MINIMAL: Form = Form {
     activation: "relu",
     ..SMALL_3
 };
-const LARGE_3_MINIMAL: Form = Form {
+const LARGE_3_MINIMAL: Layout = Layout {
     stages: &[
         "ds_r1_k3_s1_e1_c16",
         "ir_r1_k3_s2_e4_c24 ir_r1_k3_s1_e3_c24",
@@ -93,7 +93,7 @@ const LARGE_3_MINIMAL: Form = Form {
     activation: "relu",
     ..LARGE_3
 };
-const SMALL_4: Form = Form {
+const SMALL_4: Layout = Layout {
     stages: &[
         "cn_r1_k3_s2_e1_c32 cn_r1_k1_s1_e1_c32",
         "cn_r1_k3_s2_e1_c96 cn_r1_k1_s1_e1_c64",
@@ -107,7 +107,7 @@ const SMALL_4: Form = Form {
     head_norm: true,
     ..SMALL_3
 };
-const MEDIUM_4: Form = Form {
+const MEDIUM_4: Layout = Layout {
     stages: &[
         "er_r1_k3_s2_e4_c48",
         "uir_r1_a3_k5_s2_e4_c80 uir_r1_a3_k3_s1_e2_c80",
@@ -118,7 +118,7 @@ const MEDIUM_4: Form = Form {
     stem: 32,
     ..SMALL_4
 };
-const LARGE_4: Form = Form {
+const LARGE_4: Layout = Layout {
     stages: &[
         "er_r1_k3_s2_e4_c48",
         "uir_r1_a3_k5_s2_e4_c96 uir_r1_a3_k3_s1_e4_c96",
@@ -129,7 +129,7 @@ const LARGE_4: Form = Form {
     stem: 24,
     ..SMALL_4
 };
-const MOBILE_2: Form = Form {
+const MOBILE_2: Layout = Layout {
     stages: &[
         "ds_r1_k3_s1_c16",
         "ir_r2_k3_s2_e6_c24",
@@ -147,7 +147,7 @@ const MOBILE_2: Form = Form {
     late_head: false,
     head_norm: false,
 };
-const EFFICIENT: Form = Form {
+const EFFICIENT: Layout = Layout {
     stages: &[
         "ds_r1_k3_s1_e1_c16_se0.25",
         "ir_r2_k3_s2_e6_c24_se0.25",
@@ -160,7 +160,7 @@ const EFFICIENT: Form = Form {
     activation: "silu",
     ..MOBILE_2
 };
-const LITE: Form = Form {
+const LITE: Layout = Layout {
     stages: &[
         "ds_r1_k3_s1_e1_c16",
         "ir_r2_k3_s2_e6_c24",
@@ -172,7 +172,7 @@ const LITE: Form = Form {
     ],
     ..MOBILE_2
 };
-const EFFICIENT_2_BASE: Form = Form {
+const EFFICIENT_2_BASE: Layout = Layout {
     stages: &[
         "cn_r1_k3_s1_e1_c16_skip",
         "er_r2_k3_s2_e4_c32",
@@ -184,7 +184,7 @@ const EFFICIENT_2_BASE: Form = Form {
     round_limit: 0.0,
     ..EFFICIENT
 };
-const EFFICIENT_2_S: Form = Form {
+const EFFICIENT_2_S: Layout = Layout {
     stages: &[
         "cn_r2_k3_s1_e1_c24_skip",
         "er_r4_k3_s2_e4_c48",
@@ -196,7 +196,7 @@ const EFFICIENT_2_S: Form = Form {
     stem: 24,
     ..EFFICIENT
 };
-const EFFICIENT_2_M: Form = Form {
+const EFFICIENT_2_M: Layout = Layout {
     stages: &[
         "cn_r3_k3_s1_e1_c24_skip",
         "er_r5_k3_s2_e4_c48",
@@ -208,7 +208,7 @@ const EFFICIENT_2_M: Form = Form {
     ],
     ..EFFICIENT_2_S
 };
-const EFFICIENT_2_L: Form = Form {
+const EFFICIENT_2_L: Layout = Layout {
     stages: &[
         "cn_r4_k3_s1_e1_c32_skip",
         "er_r7_k3_s2_e4_c64",
@@ -221,7 +221,7 @@ const EFFICIENT_2_L: Form = Form {
     stem: 32,
     ..EFFICIENT_2_S
 };
-const EFFICIENT_2_XL: Form = Form {
+const EFFICIENT_2_XL: Layout = Layout {
     stages: &[
         "cn_r4_k3_s1_e1_c32_skip",
         "er_r8_k3_s2_e4_c64",
@@ -233,7 +233,7 @@ const EFFICIENT_2_XL: Form = Form {
     ],
     ..EFFICIENT_2_L
 };
-const EFFICIENT_2_RW: Form = Form {
+const EFFICIENT_2_RW: Layout = Layout {
     stages: &[
         "er_r2_k3_s1_e1_c24",
         "er_r4_k3_s2_e4_c48",
@@ -245,7 +245,7 @@ const EFFICIENT_2_RW: Form = Form {
     features: 1792,
     ..EFFICIENT_2_S
 };
-const EFFICIENT_2_RW_T: Form = Form {
+const EFFICIENT_2_RW_T: Layout = Layout {
     features: 1024,
     grows: false,
     ..EFFICIENT_2_S
@@ -278,7 +278,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         "140" => Some(1.4),
         _ => None,
     };
-    let form = if let Some(size) = name.strip_prefix("mobilenetv4_conv_") {
+    let layout = if let Some(size) = name.strip_prefix("mobilenetv4_conv_") {
         let (size, digits) = size.split_once('_').unwrap_or((size, "100"));
         scale.0 = mobile(digits)?;
         fixed = scale.0 < 1.0;
@@ -289,7 +289,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
             _ => return None,
         }
     } else if let Some(size) = rest.strip_prefix("mobilenetv3_") {
-        let form = match size.rsplit_once('_')? {
+        let layout = match size.rsplit_once('_')? {
             ("small", _) => SMALL_3,
             ("large", _) => LARGE_3,
             ("small_minimal", _) => SMALL_3_MINIMAL,
@@ -298,7 +298,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         };
         scale.0 = mobile(size.rsplit_once('_')?.1)?;
         fixed = scale.0 < 0.75;
-        form
+        layout
     } else if let Some(size) = rest.strip_prefix("mobilenetv2_") {
         match size {
             "110d" => (fixed, scale) = (true, (1.1, 1.2)),
@@ -330,7 +330,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         }
     };
     Some(Network {
-        form,
+        layout,
         width: scale.0,
         depth: scale.1,
         fixed,
@@ -341,24 +341,24 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
 impl Network {
     /// Returns the keys that the network's class reads.
     pub(super) fn keys(&self) -> Value {
-        let form = &self.form;
-        let stages = form.stages.iter().map(|blocks| blocks.split(' ').collect());
+        let layout = &self.layout;
+        let stages = layout.stages.iter().map(|blocks| blocks.split(' ').collect());
         json!({
             "model_type": BLOCKS,
             "architectures": [BLOCKS],
             "block_args": stages.collect::<Vec<Vec<&str>>>(),
-            "stem_size": form.stem,
+            "stem_size": layout.stem,
             "fix_stem": self.fixed,
             // `MobileNet` 3 has no stages whose depth is fixed.
-            "fix_first_last": self.fixed && !form.late_head,
-            "num_features": form.features,
-            "scale_features": form.grows && !self.fixed,
+            "fix_first_last": self.fixed && !layout.late_head,
+            "num_features": layout.features,
+            "scale_features": layout.grows && !self.fixed,
             "channel_multiplier": self.width,
             "depth_multiplier": self.depth,
-            "round_limit": form.round_limit,
-            "late_head": form.late_head,
-            "head_norm": form.head_norm,
-            "hidden_act": form.activation,
+            "round_limit": layout.round_limit,
+            "late_head": layout.late_head,
+            "head_norm": layout.head_norm,
+            "hidden_act": layout.activation,
             "tf_padding": self.tensorflow,
             "batch_norm_eps": if self.tensorflow { 1e-3 } else { 1e-5 },
         })
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn names_state_width_and_depth() {
         let found =
-            |name: &str| of_name(name).map(|network| (network.form.features, network.width, network.depth));
+            |name: &str| of_name(name).map(|network| (network.layout.features, network.width, network.depth));
         assert_eq!(found("mobilenetv3_small_100"), Some((1024, 1.0, 1.0)));
         assert_eq!(found("tf_mobilenetv3_large_minimal_100"), Some((1280, 1.0, 1.0)));
         assert_eq!(found("mobilenetv4_conv_small_050"), Some((1280, 0.5, 1.0)));

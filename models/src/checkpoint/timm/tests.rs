@@ -50,31 +50,31 @@ fn a_published_file_is_translated() {
 
 #[test]
 fn names_state_sizes() {
-    let expected = |form| {
+    let expected = |kind| {
         let sizes = [384, 12, 6];
         Some(vit::Network {
             sizes,
             patch: 32,
             image: 384,
-            form,
+            kind,
         })
     };
-    for (name, form) in [
-        ("vit_small_patch32_384", vit::Form::Plain),
-        ("deit_small_patch32_384", vit::Form::Plain),
-        ("deit3_small_patch32_384", vit::Form::Third),
-        ("vit_small_patch32_clip_384", vit::Form::Clip { quick: false }),
+    for (name, kind) in [
+        ("vit_small_patch32_384", vit::Kind::Plain),
+        ("deit_small_patch32_384", vit::Kind::Plain),
+        ("deit3_small_patch32_384", vit::Kind::Third),
+        ("vit_small_patch32_clip_384", vit::Kind::Clip { quick: false }),
         (
             "vit_small_patch32_clip_quickgelu_384",
-            vit::Form::Clip { quick: true },
+            vit::Kind::Clip { quick: true },
         ),
     ] {
-        assert_eq!(vit::of_name(name), expected(form), "{name}");
+        assert_eq!(vit::of_name(name), expected(kind), "{name}");
     }
     let dino = vit::of_name("vit_small_patch14_reg4_dinov2").unwrap();
     assert_eq!(
-        (dino.form, dino.image),
-        (vit::Form::Dino { registers: true }, 518)
+        (dino.kind, dino.image),
+        (vit::Kind::Dino { registers: true }, 518)
     );
     for other in [
         "deit_base_patch16_clip_224",

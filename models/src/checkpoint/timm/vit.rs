@@ -25,12 +25,12 @@ pub(super) struct Network {
     pub sizes: [usize; 3],
     pub patch: usize,
     pub image: usize,
-    pub form: Form,
+    pub kind: Kind,
 }
 
 /// What distinguishes the networks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Form {
+pub(super) enum Kind {
     /// That of ViT.
     Plain,
     /// That of CLIP, perhaps with another GELU.
@@ -52,11 +52,11 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         None => rest.to_owned(),
     };
     let rest = rest.as_str();
-    let (form, image) = match (family, rest.strip_prefix("clip_")) {
+    let (kind, image) = match (family, rest.strip_prefix("clip_")) {
         ("vit", Some(rest)) => {
             let quick = rest.strip_prefix("quickgelu_");
             (
-                Form::Clip {
+                Kind::Clip {
                     quick: quick.is_some(),
                 },
                 quick.unwrap_or(rest),
@@ -69,10 +69,10 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
                 "reg4_dinov2" => true,
                 _ => return None,
             };
-            (Form::Dino { registers }, image)
+            (Kind::Dino { registers }, image)
         }
-        ("vit" | "deit", None) => (Form::Plain, rest),
-        ("deit3", None) => (Form::Third, rest),
+        ("vit" | "deit", None) => (Kind::Plain, rest),
+        ("deit3", None) => (Kind::Third, rest),
         _ => return None,
     };
     let (_, sizes) = SIZES.into_iter().find(|(known, _)| *known == size)?;
@@ -86,7 +86,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         sizes,
         patch: number(patch)?,
         image: number(image)?,
-        form,
+        kind,
     })
 }
 
@@ -107,16 +107,16 @@ impl Network {
         if !(ratio > 0.0 && ratio <= 64.0) {
             return Err(config.invalid_value("model_args", "`mlp_ratio` must be above 0 and at most 64"));
         }
-        let is_clip = matches!(self.form, Form::Clip { .. });
-        let quick = self.form == Form::Clip { quick: true };
+        let is_clip = matches!(self.kind, Kind::Clip { .. });
+        let quick = self.kind == Kind::Clip { quick: true };
         Ok(json!({
             "model_type": "vit",
             "architectures": [if features { "ViTModel" } else { "ViTForImageClassification" }],
             PACKED: true,
             NORM_FIRST: is_clip,
-            SCALED: matches!(self.form, Form::Third | Form::Dino { .. }),
-            BARE_TOKENS: matches!(self.form, Form::Third | Form::Dino { registers: true }),
-            "num_register_tokens": if self.form == (Form::Dino { registers: true }) { 4 } else { 0 },
+            SCALED: matches!(self.kind, Kind::Third | Kind::Dino { .. }),
+            BARE_TOKENS: matches!(self.kind, Kind::Third | Kind::Dino { registers: true }),
+            "num_register_tokens": if self.kind == (Kind::Dino { registers: true }) { 4 } else { 0 },
             "hidden_size": width,
             "num_hidden_layers": size("depth", depth)?,
             "num_attention_heads": size("num_heads", heads)?,

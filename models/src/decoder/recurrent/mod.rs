@@ -27,12 +27,12 @@ pub(super) struct RecurrentLayout {
     /// Its module.
     pub(super) module: &'static str,
     /// What it computes.
-    pub(super) form: RecurrentForm,
+    pub(super) mixer: MixerConfig,
 }
 
 /// Kinds of recurrent mixers, with their sizes.
 #[derive(Debug, Clone)]
-pub(super) enum RecurrentForm {
+pub(super) enum MixerConfig {
     /// A gated convolution (LFM2).
     ShortConvolution {
         /// Tokens that a token sees.
@@ -48,7 +48,7 @@ pub(super) enum RecurrentForm {
     Mamba2(Mamba2),
 }
 
-impl RecurrentForm {
+impl MixerConfig {
     /// Takes the mixer of the module `name`.
     ///
     /// # Errors
@@ -64,9 +64,9 @@ impl RecurrentForm {
             Self::ShortConvolution { kernel, bias } => {
                 short_convolution::take(weights, name, width, *kernel, *bias)
             }
-            Self::DeltaNet(form) => form.take(weights, name, model_config),
-            Self::Mamba(form) => form.take(weights, name, width),
-            Self::Mamba2(form) => form.take(weights, name, width),
+            Self::DeltaNet(mixer) => mixer.take(weights, name, model_config),
+            Self::Mamba(mixer) => mixer.take(weights, name, width),
+            Self::Mamba2(mixer) => mixer.take(weights, name, width),
         }
     }
 }

@@ -31,10 +31,6 @@ struct Convolve<'a> {
 impl WithSimd for Convolve<'_> {
     type Output = ();
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         let CausalConvolution {

@@ -75,10 +75,6 @@ impl DeltaRule {
 impl WithSimd for Head<'_> {
     type Output = Vec<f32>;
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Vec<f32> {
         let (rule, head) = (self.rule, self.index);

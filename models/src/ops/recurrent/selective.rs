@@ -129,10 +129,6 @@ impl Selective {
 impl WithSimd for Block<'_> {
     type Output = Vec<f32>;
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Vec<f32> {
         let (space, size) = (self.space, self.space.state_size.max(1));
@@ -163,10 +159,6 @@ impl WithSimd for Block<'_> {
 }
 
 /// Lets a state decay, adds the input vector times `value`, and returns its product with the output vector, summed in sixteen lanes.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn advance(state: &mut [f32], rates: &[f32], step: f32, value: f32, input: &[f32], output: &[f32]) -> f32 {
     let mut sums = [0.0; 16];

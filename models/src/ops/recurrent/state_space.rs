@@ -74,10 +74,6 @@ impl StateSpace {
 impl WithSimd for Head<'_> {
     type Output = Vec<f32>;
 
-    #[expect(
-        clippy::inline_always,
-        reason = "only inlined code is compiled for the vector extension"
-    )]
     #[inline(always)]
     fn with_simd<S: Simd>(self, _: S) -> Vec<f32> {
         let (space, head) = (self.space, self.index);
@@ -111,10 +107,6 @@ impl WithSimd for Head<'_> {
 
 /// Multiplies a state by `decay`, adds the input vector times `value`, and returns its product with the output vector, summed in
 /// sixteen lanes.
-#[expect(
-    clippy::inline_always,
-    reason = "only code inlined into `with_simd` is vectorised"
-)]
 #[inline(always)]
 fn advance(state: &mut [f32], decay: f32, value: f32, input: &[f32], output: &[f32]) -> f32 {
     let update = |state: &mut f32, input: &f32, output: &f32| {

@@ -199,7 +199,7 @@ fn time_is_measured() {
     assert!(receive.recv().unwrap().run_us >= 3_000);
 }
 
-/// A continuous model whose steps wait until they are released; its reader does not wait for them.
+/// A continuous model whose steps wait until they are released; its preprocessor does not wait for them.
 struct Reading {
     entered: Sender<()>,
     gate: Receiver<()>,
@@ -227,7 +227,7 @@ impl Continuous for Reading {
         self.requests.retain(|(known, _)| *known != request);
     }
 
-    fn reader(&self) -> Option<Reader> {
+    fn preprocessor(&self) -> Option<Preprocessor> {
         let read = self.read.clone();
         Some(Arc::new(move |inputs| {
             let value = inputs[0].to_f32().unwrap()[0];
@@ -270,7 +270,7 @@ fn requests_are_read_while_the_model_computes() {
     };
     submit(1, 1.0);
     in_step.recv().unwrap();
-    // The model is in a step that does not end before it is released. What the reader cannot read stays as it is.
+    // The model is in a step that does not end before it is released. What the preprocessor cannot read stays as it is.
     submit(2, 2.0);
     submit(3, 3.0);
     executor.cancel(3);

@@ -114,7 +114,11 @@ fn a_solver_that_is_not_built_in_is_named_with_its_feature() {
     assert_eq!(Solver::Embedded.check_built(), Ok(()));
     for (solver, feature, is_built) in [
         (Solver::Highs, "highs", cfg!(feature = "highs")),
-        (Solver::Cbc, "external-solvers", cfg!(feature = "external-solvers")),
+        (
+            Solver::Cbc,
+            "external-solvers",
+            cfg!(feature = "external-solvers"),
+        ),
     ] {
         let missing = Err(LpError::NotBuilt { solver, feature });
         assert_eq!(solver.check_built(), if is_built { Ok(()) } else { missing });

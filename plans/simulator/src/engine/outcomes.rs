@@ -12,10 +12,6 @@ use crate::observer::{Answered, Loss, Lost, Observer, Sink};
 
 impl<O: Observer> Engine<'_, O> {
     /// One copy has its reply. With the last one the request is answered.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     pub(super) fn reply(&mut self, task: Task, variant: u32, right: bool) {
         if task.copy != NO_COPY {
@@ -74,10 +70,6 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     /// Every copy of a request has its reply. The accuracy of a pipeline's request is the mean over the paths that its copies took.
-    #[expect(
-        clippy::inline_always,
-        reason = "on the way of every request: measured by benches/simulator.rs"
-    )]
     #[inline(always)]
     fn answer(&mut self, flight: &Flight, variant: u32, path_accuracy: Option<f64>) {
         let at_us = self.now.saturating_add(self.drawn_hop(self.back_us));

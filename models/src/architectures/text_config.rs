@@ -1,8 +1,8 @@
 //! Description of a text encoder: what its architecture file reads from `config.json`, and what
 //! [`TextEncoder`](super::text_encoder) needs to load and run it.
 
-use super::bottleneck::BottleneckForm;
-use super::encoder::{BlockForm, BlockNames, EncoderConfig};
+use super::bottleneck::BottleneckConfig;
+use super::encoder::{BlockConfig, BlockNames, EncoderConfig};
 use super::last_token::TextEnd;
 pub(super) use super::position_bias::PositionBias;
 use super::text::TokenLimits;
@@ -12,17 +12,17 @@ use crate::runtime::partitioning::Partitioning;
 use crate::tasks::embedding::Pooling;
 
 /// A text encoder. Names of tensors are relative to the base model; those of heads are whole.
-pub(super) struct TextForm {
+pub(super) struct TextEncoderConfig {
     /// Prefix of the base model's tensors; a checkpoint of the base model alone has none.
     pub base: &'static str,
-    /// Sizes and form of the blocks.
+    /// Sizes of the blocks, and how they are computed.
     pub encoder: EncoderConfig,
     /// Blocks in order.
-    pub blocks: Vec<BlockForm>,
+    pub blocks: Vec<BlockConfig>,
     /// Names in a block.
     pub names: BlockNames,
     /// Sizes of the blocks if they are narrower than the vectors between them.
-    pub bottleneck: Option<BottleneckForm>,
+    pub bottleneck: Option<BottleneckConfig>,
     /// What becomes of tokens before the blocks.
     pub embeddings: Embeddings,
     /// Norm after the blocks.
@@ -32,21 +32,21 @@ pub(super) struct TextForm {
     /// Position bias that the blocks share.
     pub position_bias: Option<PositionBias>,
     /// Vectors of distances that the blocks share.
-    pub distances: Option<DistanceForm>,
+    pub distances: Option<RelativePositionConfig>,
     /// Segments of tokens on which attention depends; partitions hand them on.
     pub segments: Segments,
     /// Head of a sequence classifier.
-    pub classifier: HeadForm,
+    pub classifier: TextHeadConfig,
     /// Head of a question answering model.
-    pub spans: HeadForm,
+    pub spans: TextHeadConfig,
     /// Head of a token classifier.
-    pub tokens: HeadForm,
+    pub tokens: TextHeadConfig,
     /// Vector of an embedding model.
-    pub vector: VectorForm,
+    pub vector: EmbeddingConfig,
 }
 
-impl TextForm {
-    /// Returns how a checkpoint of this form can be split.
+impl TextEncoderConfig {
+    /// Returns how a checkpoint of this encoder can be split.
     pub(super) fn partitioning(&self) -> Partitioning {
         Partitioning {
             layers: self.blocks.len(),
@@ -58,16 +58,16 @@ impl TextForm {
 
 /// What the vector of a text is made of, beside the pooling.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct VectorForm {
+pub(super) struct EmbeddingConfig {
     /// Where a sequence ends.
     pub end: TextEnd,
     /// Layer after the pooling.
-    pub projection: Option<ProjectionForm>,
+    pub projection: Option<ProjectionConfig>,
 }
 
 /// A layer from the vector of a text to one that other encoders share.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ProjectionForm {
+pub(super) struct ProjectionConfig {
     /// Its whole name.
     pub name: &'static str,
     /// Size of its results.
@@ -170,7 +170,7 @@ impl Segments {
 }
 
 /// Vectors of distances for disentangled attention.
-pub(super) struct DistanceForm {
+pub(super) struct RelativePositionConfig {
     /// The vectors.
     pub vectors: DistanceVectors,
     /// Row of a distance.
@@ -233,13 +233,13 @@ pub(super) fn rotation(theta: f64, head_dim: usize) -> Option<Rotary> {
 
 /// What computes the answer from the vectors of the tokens.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct HeadForm {
+pub(super) struct TextHeadConfig {
     /// Vector that is classified.
     pub pooling: Pooling,
     /// Whether the layer before the output layer comes before the pooling.
     pub late: bool,
     /// Layer before the output layer.
-    pub dense: Option<DenseForm>,
+    pub dense: Option<DenseConfig>,
     /// Feed-forward layer before the output layer, whose sum with its input is normalised.
     pub block: Option<HeadBlock>,
     /// Output layer.
@@ -259,7 +259,7 @@ pub(super) struct HeadBlock {
 
 /// A layer before an output layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DenseForm {
+pub(super) struct DenseConfig {
     /// Its name.
     pub name: &'static str,
     /// Its activation.
@@ -270,7 +270,7 @@ pub(super) struct DenseForm {
     pub norm: Option<&'static str>,
 }
 
-impl DenseForm {
+impl DenseConfig {
     /// A layer with a bias and without a norm.
     pub(super) const fn plain(name: &'static str, activation: Activation) -> Self {
         Self {
@@ -282,13 +282,13 @@ impl DenseForm {
     }
 }
 
-impl HeadForm {
+impl TextHeadConfig {
     /// Classifies the first token by two layers.
     pub(super) const fn first(name: &'static str, activation: Activation, output: &'static str) -> Self {
         Self {
             pooling: Pooling::First,
             late: false,
-            dense: Some(DenseForm::plain(name, activation)),
+            dense: Some(DenseConfig::plain(name, activation)),
             block: None,
             output,
         }
@@ -310,7 +310,54 @@ impl HeadForm {
     };
 }
 
-impl TextForm {
+impl Embeddings {
+    /// Embeddings of tokens alone, by the table `words` of vectors of size `width`, without a norm.
+    pub(super) const fn new(words: &'static str, width: usize, limits: TokenLimits) -> Self {
+        Self {
+            limits,
+            width,
+            words,
+            positions: None,
+            scheme: PositionScheme::FromZero,
+            types: "",
+            constant: None,
+            scale: 1.0,
+            dropout: None,
+            norm: None,
+            projection: None,
+        }
+    }
+}
+
+impl TextEncoderConfig {
+    /// Describes an encoder with the prefix `base` and the usual heads; `classifier` is that of a sequence classifier.
+    pub(super) fn new(
+        base: &'static str,
+        blocks: Vec<BlockConfig>,
+        encoder: EncoderConfig,
+        names: BlockNames,
+        embeddings: Embeddings,
+        classifier: TextHeadConfig,
+    ) -> Self {
+        Self {
+            base,
+            encoder,
+            blocks,
+            names,
+            bottleneck: None,
+            embeddings,
+            final_norm: None,
+            buffers: &[],
+            position_bias: None,
+            distances: None,
+            segments: Segments::Ignored,
+            classifier,
+            spans: TextHeadConfig::SPANS,
+            tokens: TextHeadConfig::TOKENS,
+            vector: EmbeddingConfig::default(),
+        }
+    }
+
     /// Describes an architecture that follows BERT, with the prefix `base`; `classifier` is its head.
     ///
     /// # Errors
@@ -318,7 +365,7 @@ impl TextForm {
     pub(super) fn like_bert(
         config: &Config,
         base: &'static str,
-        classifier: HeadForm,
+        classifier: TextHeadConfig,
     ) -> Result<Self, LoadError> {
         let positions = config.optional::<String>("position_embedding_type")?;
         if positions.is_some_and(|kind| kind != "absolute") {
@@ -347,45 +394,32 @@ impl TextForm {
         config: &Config,
         base: &'static str,
         encoder: EncoderConfig,
-        classifier: HeadForm,
+        classifier: TextHeadConfig,
     ) -> Result<Self, LoadError> {
         let context = config.size("max_position_embeddings")?;
-        Ok(Self {
-            base,
-            blocks: encoder.numbered("encoder.layer"),
-            names: BlockNames::BERT,
-            bottleneck: None,
-            embeddings: Embeddings {
-                limits: TokenLimits {
-                    vocabulary: config.size("vocab_size")?,
-                    types: match config.optional("type_vocab_size")? {
-                        Some(0) => 0,
-                        _ => config.size("type_vocab_size")?,
-                    },
-                    context,
-                },
-                width: encoder.width,
-                words: "embeddings.word_embeddings",
-                positions: Some(("embeddings.position_embeddings", context)),
-                scheme: PositionScheme::FromZero,
-                types: "embeddings.token_type_embeddings",
-                constant: None,
-                scale: 1.0,
-                dropout: None,
-                norm: Some("embeddings.LayerNorm"),
-                projection: None,
+        let limits = TokenLimits {
+            vocabulary: config.size("vocab_size")?,
+            types: match config.optional("type_vocab_size")? {
+                Some(0) => 0,
+                _ => config.size("type_vocab_size")?,
             },
+            context,
+        };
+        let embeddings = Embeddings {
+            positions: Some(("embeddings.position_embeddings", context)),
+            types: "embeddings.token_type_embeddings",
+            norm: Some("embeddings.LayerNorm"),
+            ..Embeddings::new("embeddings.word_embeddings", encoder.width, limits)
+        };
+        let blocks = encoder.numbered("encoder.layer");
+        Ok(Self::new(
+            base,
+            blocks,
             encoder,
-            final_norm: None,
-            buffers: &[],
-            position_bias: None,
-            distances: None,
-            segments: Segments::Ignored,
+            BlockNames::BERT,
+            embeddings,
             classifier,
-            spans: HeadForm::SPANS,
-            tokens: HeadForm::TOKENS,
-            vector: VectorForm::default(),
-        })
+        ))
     }
 
     /// Makes the embeddings as narrow as `embedding_size` says, with a layer to the width of the blocks, as in ELECTRA.

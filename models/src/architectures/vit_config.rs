@@ -57,7 +57,7 @@ const BEIT_NAMES: BlockNames = BlockNames {
 
 /// How an image encoder that classes of image and text share differs from ViT.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ClipForm {
+pub(super) struct ClipDefaults {
     /// Defaults of its settings.
     patch: usize,
     activation: &'static str,
@@ -66,7 +66,7 @@ pub(super) struct ClipForm {
 
 /// What distinguishes the architectures.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Form {
+pub(super) struct VitConfig {
     /// Prefix of the base model's tensors.
     pub base: &'static str,
     /// Tokens before the patches.
@@ -74,7 +74,7 @@ pub(super) struct Form {
     /// Tokens between these and the patches, which have no positions.
     pub registers: Option<&'static str>,
     /// What is classified.
-    pub head: HeadForm,
+    pub head: ImageHead,
     /// Whose settings and blocks it has.
     pub kind: Kind,
     /// Prefix of the numbered blocks, relative to the base.
@@ -88,7 +88,7 @@ pub(super) struct Form {
     /// Whether the tokens before the patches have positions if these have.
     pub token_positions: bool,
     /// Whether the settings are those of `vision_config`, with the names of CLIP.
-    pub clip: Option<ClipForm>,
+    pub clip: Option<ClipDefaults>,
     /// Whether places have vectors of their own.
     pub positions: bool,
 }
@@ -117,7 +117,7 @@ pub(super) struct RelativePositions {
 
 /// What the classifier reads.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum HeadForm {
+pub(super) enum ImageHead {
     /// Each of the first tokens, by the layer of this name; the logits of several are averaged.
     Tokens(&'static [&'static str]),
     /// The first token and the mean of the patches, side by side.
@@ -142,13 +142,13 @@ pub(super) enum HeadForm {
     },
 }
 
-impl Form {
+impl VitConfig {
     /// `ViTForImageClassification` and `ViTMSNForImageClassification`.
     pub(super) const VIT: Self = Self {
         base: "vit",
         tokens: &["cls_token"],
         registers: None,
-        head: HeadForm::Tokens(&["classifier"]),
+        head: ImageHead::Tokens(&["classifier"]),
         kind: Kind::Vit,
         blocks: "encoder.layer",
         projection: "patch_embeddings.projection",
@@ -162,20 +162,20 @@ impl Form {
     pub(super) const IJEPA: Self = Self {
         base: "ijepa",
         tokens: &[],
-        head: HeadForm::MeanOf(Some("layernorm")),
+        head: ImageHead::MeanOf(Some("layernorm")),
         ..Self::VIT
     };
     /// `CLIPForImageClassification`.
     pub(super) const CLIP: Self = Self {
         base: "vision_model",
         tokens: &["class_embedding"],
-        head: HeadForm::MeanOf(None),
+        head: ImageHead::MeanOf(None),
         blocks: "encoder.layers",
         projection: "patch_embedding",
         biased: false,
         // Misspelt by its authors.
         input_norm: Some("pre_layrnorm"),
-        clip: Some(ClipForm {
+        clip: Some(ClipDefaults {
             patch: 32,
             activation: "quick_gelu",
             epsilon: 1e-5,
@@ -186,10 +186,10 @@ impl Form {
     pub(super) const SIGLIP: Self = Self {
         base: "vision_model",
         tokens: &[],
-        head: HeadForm::MeanOf(Some("post_layernorm")),
+        head: ImageHead::MeanOf(Some("post_layernorm")),
         blocks: "encoder.layers",
         projection: "patch_embedding",
-        clip: Some(ClipForm {
+        clip: Some(ClipDefaults {
             patch: 16,
             activation: "gelu_pytorch_tanh",
             epsilon: 1e-6,
@@ -200,7 +200,7 @@ impl Form {
     pub(super) const CLIP_FEATURES: Self = Self::CLIP.with_norm("post_layernorm");
     /// `CLIPVisionModelWithProjection`, and the image encoder of `CLIPModel`.
     pub(super) const CLIP_PROJECTED: Self = Self {
-        head: HeadForm::Features {
+        head: ImageHead::Features {
             norm: "post_layernorm",
             projection: Some("visual_projection"),
         },
@@ -208,7 +208,7 @@ impl Form {
     };
     /// `SiglipVisionModel`, and the image encoder of `SiglipModel`.
     pub(super) const SIGLIP_FEATURES: Self = Self {
-        head: HeadForm::Probe {
+        head: ImageHead::Probe {
             norm: "post_layernorm",
             prefix: "vision_model.head",
         },
@@ -233,13 +233,13 @@ impl Form {
     };
     /// `DeiTForImageClassificationWithTeacher`.
     pub(super) const DEIT_WITH_TEACHER: Self = Self {
-        head: HeadForm::Tokens(&["cls_classifier", "distillation_classifier"]),
+        head: ImageHead::Tokens(&["cls_classifier", "distillation_classifier"]),
         ..Self::DEIT
     };
     /// `Dinov2ForImageClassification`.
     pub(super) const DINO: Self = Self {
         base: "dinov2",
-        head: HeadForm::FirstAndMean,
+        head: ImageHead::FirstAndMean,
         kind: Kind::Dino,
         ..Self::VIT
     };
@@ -269,7 +269,7 @@ impl Form {
     /// The same, with the norm of this name.
     const fn with_norm(self, norm: &'static str) -> Self {
         Self {
-            head: HeadForm::Features {
+            head: ImageHead::Features {
                 norm,
                 projection: None,
             },
@@ -286,7 +286,7 @@ impl Form {
         let Some(clip) = self.clip else {
             return Ok(config.clone());
         };
-        if matches!(self.head, HeadForm::Probe { .. }) {
+        if matches!(self.head, ImageHead::Probe { .. }) {
             let section = clip::section(config, "vision_config", &[])?;
             if !section.optional("vision_use_head")?.unwrap_or(true) {
                 return Err(
@@ -318,7 +318,7 @@ impl Form {
         format!("{}.{}", self.base, self.blocks)
     }
 
-    /// Returns the form that the settings of a checkpoint give, and its biases by relative position.
+    /// Returns the configuration that the settings of a checkpoint give, and its biases by relative position.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
@@ -338,7 +338,7 @@ impl Form {
         let is_set = |key: &str, default| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(default));
         self.positions = is_set("use_absolute_position_embeddings", false)?;
         if is_set("use_mean_pooling", true)? {
-            self.head = HeadForm::Mean;
+            self.head = ImageHead::Mean;
         }
         let relative = RelativePositions {
             shared: is_set("use_shared_relative_position_bias", false)?,
@@ -365,9 +365,9 @@ impl Form {
     /// [`LoadError`], naming the key.
     pub(super) fn partitioning(self, config: &Config) -> Result<Partitioning, LoadError> {
         let settings = self.settings(config)?;
-        let (form, _) = self.configured(&settings)?;
-        let (blocks, _) = form.blocks(&settings)?;
-        let beside = form.tokens.len() + form.register_count(&settings)?;
+        let (vit, _) = self.configured(&settings)?;
+        let (blocks, _) = vit.blocks(&settings)?;
+        let beside = vit.tokens.len() + vit.register_count(&settings)?;
         Ok(Partitioning {
             layers: blocks.blocks,
             width: blocks.width,

@@ -39,7 +39,7 @@ pub const MODEL_TYPE: &str = "kaskade-grid-detector";
 
 /// Geometry and classes of a detector.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Grid {
+pub struct GridDetectorConfig {
     /// Channels, height and width of a cell.
     pub cell: [usize; 3],
     /// Rows and columns of cells.
@@ -61,7 +61,7 @@ struct Detection {
     probability: f32,
 }
 
-impl Grid {
+impl GridDetectorConfig {
     /// Number of positions of an object in a cell, vertically and horizontally.
     fn positions(&self) -> [usize; 2] {
         let [_, height, width] = self.cell;
@@ -157,13 +157,13 @@ impl Grid {
 }
 
 /// A detector as a model.
-struct Detector {
+struct GridDetector {
     network: Box<dyn Network>,
-    grid: Grid,
+    grid: GridDetectorConfig,
     input: ImageInput,
 }
 
-impl Detector {
+impl GridDetector {
     fn answer(&self, images: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let [_, height, width] = self.grid.cell;
         let cells: Vec<f32> = images
@@ -195,7 +195,7 @@ impl Detector {
     }
 }
 
-impl Model for Detector {
+impl Model for GridDetector {
     fn signature(&self) -> Signature {
         self.input.signature()
     }
@@ -221,12 +221,12 @@ pub(super) fn build(checkpoint: &mut Checkpoint, device: &Device) -> Result<Buil
     let input = ImageInput::read(checkpoint, "image", vec![channels, height, width])?;
     Ok(Built {
         labels: grid.kinds.clone(),
-        model: Box::new(Detector { network, grid, input }),
+        model: Box::new(GridDetector { network, grid, input }),
         task: Task::Detection,
     })
 }
 
-fn grid(config: &Config) -> Result<Grid, LoadError> {
+fn grid(config: &Config) -> Result<GridDetectorConfig, LoadError> {
     let (cell, _) = shape_of(config, "input_shape")?;
     let cell: [usize; 3] = cell
         .as_slice()
@@ -262,7 +262,7 @@ fn grid(config: &Config) -> Result<Grid, LoadError> {
     if !(threshold > 0.0 && threshold < 1.0) {
         return Err(config.invalid_value("threshold", "it must be above 0 and below 1"));
     }
-    Ok(Grid {
+    Ok(GridDetectorConfig {
         cell,
         grid,
         crop,
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn classes_are_ordered_by_kind_and_position() {
-        let grid = Grid {
+        let grid = GridDetectorConfig {
             cell: [1, 10, 9],
             grid: [1, 1],
             crop: 8,
