@@ -107,7 +107,7 @@ pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
 /// A checkpoint's entry in the registry of language models or in this one.
 enum Entry {
     Decoder(DecoderClass),
-    Other(Architecture),
+    Other(Box<Architecture>),
 }
 
 /// Finds the entry of a directory, and its configuration.
@@ -117,14 +117,14 @@ fn of_directory(dir: &Path) -> Result<(Config, Entry), LoadError> {
         let checkpoint = Checkpoint::open(dir)?;
         let entry = match decoders::of_checkpoint(&checkpoint)? {
             Some(class) => Entry::Decoder(class),
-            None => Entry::Other(of_checkpoint(&checkpoint)?),
+            None => Entry::Other(Box::new(of_checkpoint(&checkpoint)?)),
         };
         return Ok((checkpoint.config, entry));
     }
     quantised::check(&config)?;
     let entry = match decoders::of_config(&config)? {
         Some(class) => Entry::Decoder(class),
-        None => Entry::Other(of_class(&config)?.ok_or_else(|| unknown(&config))?),
+        None => Entry::Other(Box::new(of_class(&config)?.ok_or_else(|| unknown(&config))?)),
     };
     Ok((config, entry))
 }
