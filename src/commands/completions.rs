@@ -37,8 +37,12 @@ mod tests {
         let root = crate::command();
         for shell in Shell::value_variants() {
             let script = of(*shell);
-            for verb in root.get_subcommands() {
-                assert!(script.contains(verb.get_name()), "{shell}: {}", verb.get_name());
+            for command in root.get_subcommands() {
+                assert!(
+                    script.contains(command.get_name()),
+                    "{shell}: {}",
+                    command.get_name()
+                );
             }
         }
     }

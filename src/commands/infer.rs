@@ -412,8 +412,8 @@ mod tests {
     /// An option of other inputs than those that are given was ignored.
     #[test]
     fn an_option_of_other_inputs_is_wrong_usage() {
-        let parse = |verb: &str, line: &str| {
-            let words = ["kaskade", verb, "chat"].into_iter().chain(line.split(' '));
+        let parse = |command: &str, line: &str| {
+            let words = ["kaskade", command, "chat"].into_iter().chain(line.split(' '));
             crate::command().try_get_matches_from(words)
         };
         for line in [

@@ -144,7 +144,7 @@ fn page(index: usize) -> Place {
 
 #[test]
 fn tables_show_money_beside_joules() {
-    let text = crate::verbs::top::plain::as_text(&view(1, 1).look);
+    let text = crate::commands::top::plain::as_text(&view(1, 1).look);
     assert!(text.contains("and money 0.000505 (priced) per request"), "{text}");
     let large = text.lines().find(|line| line.trim_start().starts_with("large"));
     assert!(

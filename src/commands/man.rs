@@ -64,12 +64,15 @@ mod tests {
             let page = std::fs::read_to_string(folder.path().join(format!("{name}.1"))).unwrap();
             assert!(page.contains(".SH SYNOPSIS"), "{name}: {page}");
         }
-        for verb in root.get_subcommands().filter(|verb| verb.get_name() != "help") {
-            let path = folder.path().join(format!("kaskade-{}.1", verb.get_name()));
+        for command in root
+            .get_subcommands()
+            .filter(|command| command.get_name() != "help")
+        {
+            let path = folder.path().join(format!("kaskade-{}.1", command.get_name()));
             assert!(
                 std::fs::metadata(path).unwrap().len() > 200,
                 "{}",
-                verb.get_name()
+                command.get_name()
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The commands, one file per verb.
+//! The commands, one file each.
 
 pub(crate) mod auth;
 pub(crate) mod bench;
