@@ -160,7 +160,7 @@ pub(super) struct Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::CascadeStanding;
+    use crate::wire::CascadeStatus;
 
     #[test]
     fn unknown_values_are_left_out() {
@@ -173,15 +173,15 @@ mod tests {
             unknown.iter().filter(|family| family.samples.is_empty()).count(),
             3
         );
-        let standing = CascadeStanding {
+        let status = CascadeStatus {
             audited: 5,
             differs: [0.1, 0.4],
-            ..CascadeStanding::default()
+            ..CascadeStatus::default()
         };
         metrics.reported(Some(CertificateReport {
             epoch: 1,
             limit: 0,
-            cascades: vec![standing],
+            cascades: vec![status],
         }));
         let families = metrics.families();
         let samples = |name: &str| {

@@ -6,7 +6,7 @@ mod run_times;
 
 use std::collections::VecDeque;
 
-use kaskade_policy::demand::Rise;
+use kaskade_policy::demand::DemandTrend;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -146,7 +146,7 @@ impl DemandEstimator {
         if self.options.forecast_us == 0 {
             return average;
         }
-        average.max(self.rise(average).trend(self.options.forecast_us) / self.seconds())
+        average.max(self.trend(average).trend(self.options.forecast_us) / self.seconds())
     }
 
     /// The demand to route for, requests/s: at least the estimate, and what arrives at present where the average does not explain it.
@@ -155,11 +155,11 @@ impl DemandEstimator {
         if self.options.forecast_us == 0 {
             return estimate;
         }
-        estimate.max(self.rise(average).present() / self.seconds())
+        estimate.max(self.trend(average).present() / self.seconds())
     }
 
-    fn rise(&self, average_qps: f64) -> Rise {
-        Rise {
+    fn trend(&self, average_qps: f64) -> DemandTrend {
+        DemandTrend {
             steps: self.steps.iter().copied().collect(),
             step_us: self.options.step_us.max(1),
             average: average_qps * self.seconds(),

@@ -308,13 +308,13 @@ fn missing(epoch: u64, progress: &Progress) -> String {
 
 #[cfg(test)]
 mod tests {
-    use kaskade_policy::rollout::Behind;
+    use kaskade_policy::rollout::LaggingIngress;
 
     use super::*;
 
     #[test]
     fn progress_names_the_ingresses_that_are_missing() {
-        let behind = Behind {
+        let behind = LaggingIngress {
             ingress: "i-2".to_owned(),
             admits: 7,
         };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use kaskade_actors::wire::{CascadeStanding, CertificateFinding, CertificateNotice, CertificateReport};
+use kaskade_actors::wire::{CascadeStatus, CertificateFinding, CertificateNotice, CertificateReport};
 use kaskade_app::report::units;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -126,7 +126,7 @@ pub(super) fn running(report: &CertificateReport) -> Option<Line<'static>> {
     if report
         .cascades
         .iter()
-        .any(|cascade: &CascadeStanding| cascade.drifted)
+        .any(|cascade: &CascadeStatus| cascade.drifted)
     {
         spans.push("; the inputs have drifted".fg(Color::Yellow));
     }

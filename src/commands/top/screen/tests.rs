@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use kaskade_actors::wire::Spent;
 use kaskade_actors::wire::{
-    CascadeStanding, CertificateFinding, CertificateNotice, CertificateReport, EnergyReport, GearShift,
+    CascadeStatus, CertificateFinding, CertificateNotice, CertificateReport, EnergyReport, GearShift,
     Heartbeat, IngressState, ModelEnergy, ReplicaBeat, ShiftReport,
 };
 use kaskade_app::serving::overview::Counts;
@@ -193,23 +193,23 @@ fn errors_come_with_their_explanation() {
 /// The view of an app whose third certified cascade was refuted by audits.
 fn watched() -> View {
     let mut view = view(2, 2);
-    let audited = CascadeStanding {
+    let audited = CascadeStatus {
         audited: 420,
         differs: [0.012, 0.031],
         may_differ: Some(0.04),
         may_lose: 0.01,
-        ..CascadeStanding::default()
+        ..CascadeStatus::default()
     };
     let report = CertificateReport {
         epoch: 3,
         limit: 1,
         cascades: vec![
-            CascadeStanding {
+            CascadeStatus {
                 may_lose: 0.01,
-                ..CascadeStanding::default()
+                ..CascadeStatus::default()
             },
             audited.clone(),
-            CascadeStanding {
+            CascadeStatus {
                 differs: [0.05, 0.11],
                 labelled: 60,
                 loss: [0.004, 0.07],
