@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
-    asked: Asked,
+    request: RequestArgs,
     /// Deadline of the request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<Span>,
@@ -59,9 +59,9 @@ const NOT_QUERY: [&str; 4] = ["index", "tensors", "text", "image"];
 
 /// The inputs of a request.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Asked {
+pub(crate) struct RequestArgs {
     #[command(flatten)]
-    question: Question,
+    input: InputArgs,
     /// A second text, such as the context of a question.
     #[arg(long, requires = "text", conflicts_with_all = NOT_TEXT)]
     text_pair: Option<String>,
@@ -83,7 +83,7 @@ pub(crate) struct Asked {
 /// The inputs; exactly one of them.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct Question {
+struct InputArgs {
     /// A sample of the test set in the app's file (without one, of the validation set), by its number from 0. Needs `--app`.
     #[arg(long, value_name = "NUMBER")]
     index: Option<usize>,
@@ -110,7 +110,7 @@ pub(crate) struct Expected {
 /// Sends the request and prints the answer.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
-    let (inputs, label) = args.asked.read(target.app())?;
+    let (inputs, label) = args.request.read(target.app())?;
     let (bus, service) = match target.in_process() {
         Some(app) => {
             let bus = target.shared(app, "infer");
@@ -171,16 +171,16 @@ fn whole(app: &App, bus: kaskade_actors::bus::BusConfig) -> anyhow::Result<Servi
     Ok(service.start()?)
 }
 
-impl Asked {
+impl RequestArgs {
     /// Returns the inputs, and the right answer if it is known.
     pub(crate) fn read(&self, app: Option<&App>) -> anyhow::Result<(Inputs, Option<Expected>)> {
-        let Question {
+        let InputArgs {
             index,
             tensors,
             text,
             query,
             image,
-        } = &self.question;
+        } = &self.input;
         if let Some(query) = query {
             let passages: Vec<&str> = self.passages.iter().map(String::as_str).collect();
             let query = Tensor::from_texts(QUERY, &[query])?;

@@ -4,7 +4,7 @@ use kaskade_app::config::scalar::Span;
 use kaskade_app::serving::{self, Client};
 use serde_json::json;
 
-use super::infer::{self, Asked};
+use super::infer::{self, RequestArgs};
 use crate::app_address::TargetArgs;
 use crate::args::Broker;
 use crate::output;
@@ -17,7 +17,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
     #[command(flatten)]
-    asked: Asked,
+    request: RequestArgs,
     /// The request's id [default: a random one].
     #[arg(long)]
     id: Option<String>,
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 /// Submits, and prints the id or the result.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
-    let (inputs, label) = args.asked.read(target.app())?;
+    let (inputs, label) = args.request.read(target.app())?;
     let budget = target.budget(args.budget);
     let (accepted, reply) = serving::runtime()?.block_on(async {
         let client = Client::open(target.name(), target.client("submit"), budget).await?;
