@@ -110,7 +110,7 @@ pub enum FamilyError {
 #[derive(Debug, Clone)]
 pub struct Family {
     /// Its members.
-    pub members: Vec<Member>,
+    pub members: Vec<VariantSpec>,
     /// Memory that a worker may use on its device, bytes, by worker; unlimited for others.
     pub memory: BTreeMap<String, u64>,
     /// Cores that each replica of a worker may use, by worker; all of the process for others.
@@ -121,7 +121,7 @@ pub struct Family {
 
 /// One model of a family.
 #[derive(Debug, Clone)]
-pub struct Member {
+pub struct VariantSpec {
     /// The variant's name.
     pub name: String,
     /// Device to profile it on.
@@ -202,7 +202,7 @@ impl Source {
 impl Family {
     /// Returns the family of an app.
     pub fn of(app: &App) -> Self {
-        let members = app.variants.iter().map(|variant| Member {
+        let members = app.variants.iter().map(|variant| VariantSpec {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: Source::of(app, variant),
@@ -244,7 +244,7 @@ impl Family {
         Ok(model)
     }
 
-    fn load_as(&self, member: &Member, replica: &Replica) -> Result<Loaded, FamilyError> {
+    fn load_as(&self, member: &VariantSpec, replica: &Replica) -> Result<Loaded, FamilyError> {
         let member = &member.on_at_most(self.cores.get(&replica.worker).copied());
         let slice = match replica.partition {
             Some(Partition { index, of }) => Slice::new(index as usize, of as usize)
@@ -285,7 +285,7 @@ pub fn cores_of_workers(app: &App) -> BTreeMap<String, NonZeroUsize> {
     stated.collect()
 }
 
-impl Member {
+impl VariantSpec {
     /// Whether an actor or a Python stage that attaches itself is the model.
     pub const fn is_attached(&self) -> bool {
         matches!(self.source, Source::Attached)
@@ -337,7 +337,7 @@ impl Member {
     /// Returns the names that the configuration of its checkpoint gives its classes, if it is a classifier in a directory.
     ///
     /// # Errors
-    /// As [`Member::open`].
+    /// As [`VariantSpec::open`].
     pub(crate) fn stated_classes(&self) -> Result<Option<Vec<String>>, FamilyError> {
         let Source::Directory(dir) = &self.source else {
             return Ok(None);
@@ -389,7 +389,7 @@ impl Member {
     /// Loads a slice of its layers onto a device.
     ///
     /// # Errors
-    /// As [`Member::load`]; also when the model cannot be sliced so, or a whole one answers another task than the app's.
+    /// As [`VariantSpec::load`]; also when the model cannot be sliced so, or a whole one answers another task than the app's.
     pub fn load_slice(&self, choice: DeviceChoice, slice: Slice) -> Result<Loaded, FamilyError> {
         let options = LoadOptions {
             name: Some(self.name.clone()),

@@ -157,7 +157,7 @@ impl AppOptions {
 
     /// Sets the ingresses of the app in this process ([`Node::local_intake`](kaskade_actors::Node::local_intake)).
     #[must_use]
-    pub fn beside(self, local: Option<LocalIntake>) -> Self {
+    pub fn with_local_ingress(self, local: Option<LocalIntake>) -> Self {
         Self { local, ..self }
     }
 

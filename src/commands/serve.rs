@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(Front::Probes(probes)) => probes.watch(service.node().health().clone()),
         Some(Front::Gateway(gateway)) => {
             gateway.watch(service.node().health().clone());
-            let options = gateway::options(&app).beside(service.node().local_intake());
+            let options = gateway::options(&app).with_local_ingress(service.node().local_intake());
             gateway.serve(options, bus)?;
         }
         None => {}

@@ -6,7 +6,7 @@ use anyhow::bail;
 use kaskade::models::Loaded;
 use kaskade_app::config::{App, ConfigError};
 use kaskade_app::data::{DataError, Samples};
-use kaskade_app::family::{Classes, Family, Member};
+use kaskade_app::family::{Classes, Family, VariantSpec};
 use kaskade_app::planning::{initial, pipelines};
 use kaskade_app::report::in_one_line;
 use kaskade_app::serving::gateway;
@@ -159,7 +159,7 @@ fn check_variants(app: &App, load: bool) -> Vec<String> {
 
 /// Loads a variant, and returns why it cannot be served or measured. The tasks of a pipeline have no `classes` in common and no samples of
 /// their own.
-fn check_loaded(app: &App, member: &Member, classes: Option<&mut Classes>) -> Vec<String> {
+fn check_loaded(app: &App, member: &VariantSpec, classes: Option<&mut Classes>) -> Vec<String> {
     let loaded = match member.load(member.device) {
         Ok(loaded) => loaded,
         Err(error) => return vec![in_one_line(&error)],

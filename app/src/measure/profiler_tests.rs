@@ -30,7 +30,7 @@ fn profiler(app: &App) -> Profiler<'_> {
     Profiler::new(app)
         .batches([1])
         .rounds(1)
-        .stretch(Duration::from_millis(1))
+        .measure_for(Duration::from_millis(1))
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_overhead_of_serving_is_measured() {
     app.guarantee = Some(toml::from_str("max_loss = \"1%\"").unwrap());
     app.workers.push(app.workers[0].clone());
     let measuring = profiler(&app).judge(Judge::Largest).rounds(3);
-    let profile = measuring.stretch(Duration::from_millis(60)).run().unwrap();
+    let profile = measuring.measure_for(Duration::from_millis(60)).run().unwrap();
     let turnaround_s = profile.turnaround_s.unwrap();
     assert!((0.0..0.05).contains(&turnaround_s), "{turnaround_s}");
     // At 30/s the time is too short for 20 messages, and at higher rates it is not.

@@ -21,7 +21,7 @@ use kaskade_app::config::App;
 use kaskade_app::config::pipeline::{AllocatorRule, Late, PipelineRule};
 use kaskade_app::data::scenes::Scenes;
 use kaskade_app::family::Family;
-use kaskade_app::measure::pipeline::{Measured, TreePlan};
+use kaskade_app::measure::pipeline::{Measured, PipelineMeasurement};
 use kaskade_app::planning::allocator;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::{self, units};
@@ -85,14 +85,14 @@ impl Live {
             .validation
             .clone()
             .context("the app names no `data.validation` to ask from")?;
-        let plan = TreePlan {
+        let measurement = PipelineMeasurement {
             app: &app,
             rule: &rule,
             rounds: 3,
-            stretch: Duration::from_millis(150),
+            measure_for: Duration::from_millis(150),
             quiet: false,
         };
-        let measured = plan.measure(&set)?;
+        let measured = measurement.measure(&set)?;
         let file = folder.join("pipeline.json");
         report::write_file(&file, &serde_json::to_string_pretty(&measured.pipeline)?)?;
         if let Some(rule) = &mut app.pipeline {

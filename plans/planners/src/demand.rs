@@ -62,7 +62,7 @@ impl Default for DemandOptions {
 /// Why it is time to plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Due {
+pub enum PlanReason {
     /// There is no plan yet.
     First,
     /// The period is over.
@@ -190,17 +190,17 @@ impl DemandEstimator {
     }
 
     /// Whether to plan at `now` (microseconds), and why.
-    pub fn due(&mut self, now: u64) -> Option<Due> {
+    pub fn due(&mut self, now: u64) -> Option<PlanReason> {
         self.complete(now);
         let Some((at, planned)) = self.planned else {
-            return (!self.steps.is_empty()).then_some(Due::First);
+            return (!self.steps.is_empty()).then_some(PlanReason::First);
         };
         let since = now.saturating_sub(at);
         if since >= self.options.period_us {
-            return Some(Due::Period);
+            return Some(PlanReason::Period);
         }
         let changed = (self.estimate_qps() - planned).abs() > self.options.change * planned;
-        (changed && self.has_settled(now)).then_some(Due::Change)
+        (changed && self.has_settled(now)).then_some(PlanReason::Change)
     }
 
     /// Whether it was not planned so lately that noise would make workers change variants all the time.

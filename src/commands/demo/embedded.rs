@@ -10,7 +10,7 @@ use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::family_file::FamilyFile;
 use kaskade_app::data::Samples;
-use kaskade_app::family::{Family, Member, Source, cores_of_workers, memory_of_workers};
+use kaskade_app::family::{Family, Source, VariantSpec, cores_of_workers, memory_of_workers};
 
 /// The files of one checkpoint directory of `examples/digits`.
 macro_rules! checkpoint {
@@ -69,7 +69,7 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             .find(|(directory, _)| Some(Path::new(directory)) == variant.dir.as_deref());
         let (_, source) =
             held.with_context(|| format!("{} is not embedded in this program", variant.name))?;
-        Ok(Member {
+        Ok(VariantSpec {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: source.clone(),

@@ -26,7 +26,7 @@ use kaskade_app::config::scalar::Address;
 use kaskade_app::data::Samples;
 use kaskade_app::data::text_metric::Grading;
 use kaskade_app::family::Family;
-use kaskade_app::measure::cost::Effort;
+use kaskade_app::measure::cost::CostOptions;
 use kaskade_app::measure::{self, Judge};
 use kaskade_app::planning::{cascade, initial};
 use kaskade_app::report::progress::say;
@@ -80,7 +80,7 @@ pub(crate) struct Args {
 }
 
 /// Measuring time of each batch size in each round of the profile: about 5 s for 7 sizes, 3 rounds and 4 variants.
-const STRETCH: Duration = Duration::from_millis(60);
+const MEASURE_FOR: Duration = Duration::from_millis(60);
 
 /// Output of `--json`.
 #[derive(Debug, Serialize)]
@@ -168,29 +168,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 /// How much is measured: for `--watch` little, because what it serves is measured while it is watched.
-fn effort(watch: bool) -> Effort {
-    let effort = Effort::new(STRETCH);
+fn cost_options(watch: bool) -> CostOptions {
+    let options = CostOptions::new(MEASURE_FOR);
     if !watch {
-        return effort;
+        return options;
     }
-    Effort {
+    CostOptions {
         batches: vec![1, 8, 32],
         rounds: 1,
-        ..effort
+        ..options
     }
 }
 
 fn profile(app: &App, family: &Family, args: &Args) -> anyhow::Result<Profile> {
-    let plan = measure::Plan {
+    let options = measure::MeasureOptions {
         judge: &Judge::Labels,
         grading: Grading::of(&app.data),
         app: app.name.as_str(),
         estimator: app.estimator(),
-        effort: &effort(args.watch),
+        cost: &cost_options(args.watch),
         power: &(&app.power).into(),
         quiet: args.quiet,
     };
-    measure::profile(&plan, family, |loaded, _| {
+    measure::profile(&options, family, |loaded, _| {
         samples(args, app.data.validation.as_ref(), "validation", loaded)
     })
 }

@@ -136,7 +136,7 @@ pub(super) fn run(
         .bus(bus.clone())
         .start()?;
     http.watch(service.node().health().clone());
-    let options = gateway::options(app).beside(service.node().local_intake());
+    let options = gateway::options(app).with_local_ingress(service.node().local_intake());
     http.serve(options, bus)?;
     let address = http.address();
     say(&format!(

@@ -21,7 +21,7 @@ use kaskade_planners::cascade::Objective;
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
-    Assumptions, Channels, Effort, Fleet, Goal, Placement, PlacementOptions, plan_placement,
+    Assumptions, Channels, Fleet, Goal, Placement, PlacementOptions, SearchLimits, plan_placement,
 };
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::Plan;
@@ -145,7 +145,7 @@ struct Moved {
 #[derive(Debug, clap::Args)]
 struct Solving {
     /// Largest problem (instances times devices) to solve exactly by an integer program; 0 solves none.
-    #[arg(long, value_name = "CELLS", default_value_t = Effort::default().exact_cells)]
+    #[arg(long, value_name = "CELLS", default_value_t = SearchLimits::default().exact_cells)]
     exact: usize,
     /// Solver of the integer program. `highs` needs a build with the feature `highs`; the others need `external-solvers`.
     #[arg(long, value_enum, default_value = "embedded")]
@@ -154,7 +154,7 @@ struct Solving {
     #[arg(long, value_name = "TIME", default_value = "60s")]
     solver_time: Span,
     /// Moves of the simulated annealing.
-    #[arg(long, value_name = "N", default_value_t = Effort::default().moves)]
+    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().moves)]
     moves: u64,
 }
 
@@ -328,12 +328,12 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
         bytes_per_parameter: args.bytes_per_weight,
         whole_device: args.whole_device,
     };
-    options.effort = Effort {
+    options.limits = SearchLimits {
         exact_cells: args.solving.exact,
         moves: args.solving.moves,
         solver: args.solving.solver.into(),
         solver_time: Some(args.solving.solver_time.duration()),
-        ..Effort::default()
+        ..SearchLimits::default()
     };
     options.seed = args.seed;
     if let Some(app) = app {

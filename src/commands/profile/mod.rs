@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let profiler = Profiler::new(&app)
         .batches(args.batches.iter().copied())
         .rounds(args.rounds)
-        .stretch(args.measure_for.duration())
+        .measure_for(args.measure_for.duration())
         .record(&args.record, args.spend_limit)
         .judge(match args.judge.clone() {
             Judge::Program(program) => Judge::Program(program.silent_for(args.judge_timeout.duration())),
