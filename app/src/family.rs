@@ -20,7 +20,7 @@ use kaskade_remote::{ConnectError, connect};
 use thiserror::Error;
 
 pub use self::classes::{Classes, OtherClasses};
-use crate::config::remote::RemoteRule;
+use crate::config::remote::RemoteConfig;
 use crate::config::{App, Task, Variant};
 use crate::cost_output::WithPrice;
 use crate::ranker::Ranker;
@@ -166,7 +166,7 @@ pub enum Source {
     /// A model behind an endpoint.
     Remote {
         /// The endpoint.
-        rule: Box<RemoteRule>,
+        config: Box<RemoteConfig>,
         /// What it is asked for.
         task: Task,
         /// Where answers are recorded and replayed from while it is measured; `None` while it serves.
@@ -188,8 +188,8 @@ impl Source {
         match (&variant.file, &variant.remote) {
             _ if variant.attached => Self::Attached,
             (Some(file), _) => Self::Onnx(file.clone()),
-            (None, Some(rule)) => Self::Remote {
-                rule: Box::new(rule.clone()),
+            (None, Some(config)) => Self::Remote {
+                config: Box::new(config.clone()),
                 task: app.task,
                 recording: None,
             },
@@ -435,11 +435,11 @@ impl VariantSpec {
                 return Err(FamilyError::Slice(reason));
             }
             Source::Remote {
-                rule,
+                config,
                 task,
                 recording,
             } => {
-                let endpoint = rule.endpoint(&self.name, *task, &self.generation, self.price);
+                let endpoint = config.endpoint(&self.name, *task, &self.generation, self.price);
                 let mut endpoint = endpoint.map_err(ConnectError::from)?;
                 if let Some(recording) = recording {
                     endpoint.cache = Some(recording.dir.clone());

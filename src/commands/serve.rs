@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let grace = app.ingress.drain.duration();
+    let grace = app.ingress.drain_timeout.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     if args.role == Role::Gateway {
         return gateway_alone(&app, front, bus, &runtime, &mut stop);

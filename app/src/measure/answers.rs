@@ -261,7 +261,7 @@ fn judged(
             reference: reference.as_ref(),
         })
         .collect();
-    Ok(program.judge(&questions, correctness.grading.right_from())?)
+    Ok(program.judge(&questions, correctness.grading.min_score())?)
 }
 
 /// A label as a judge gets it: classes by their names, if the model names them, as its answers are.

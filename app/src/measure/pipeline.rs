@@ -13,7 +13,7 @@ use super::detections::Findings;
 use super::meter::Meter;
 use crate::config::App;
 use crate::config::data::DataSet;
-use crate::config::pipeline::PipelineRule;
+use crate::config::pipeline::PipelineConfig;
 use crate::data::scenes::Scenes;
 use crate::family::{Family, VariantSpec};
 use crate::report::progress::Progress;
@@ -32,7 +32,7 @@ pub struct PipelineMeasurement<'a> {
     /// The app.
     pub app: &'a App,
     /// Its tasks.
-    pub rule: &'a PipelineRule,
+    pub config: &'a PipelineConfig,
     /// Passes through all batch sizes.
     pub rounds: u32,
     /// How long each size is run in each of them.
@@ -48,7 +48,7 @@ impl PipelineMeasurement<'_> {
     /// # Errors
     /// When the tree has more than two levels, a task is none of the set's kinds, or a model cannot be loaded or fails.
     pub fn measure(&self, set: &DataSet) -> Result<Measured, MeasureError> {
-        let mut pipeline = self.rule.unmeasured(self.app);
+        let mut pipeline = self.config.unmeasured(self.app);
         let root = root(&pipeline)?;
         let members = Members(Family::of(self.app).members);
         let scenes = read(set, &pipeline, root, &members)?;
@@ -84,7 +84,7 @@ impl PipelineMeasurement<'_> {
     /// Latency by batch size, with the member held to its share of a core.
     fn latency(&self, member: &VariantSpec, requests: &[Inputs]) -> Result<Vec<BatchLatency>, MeasureError> {
         let options = CostOptions {
-            batches: self.rule.batches.iter().map(|batch| batch.get()).collect(),
+            batches: self.config.batches.iter().map(|batch| batch.get()).collect(),
             rounds: self.rounds,
             measure_for: self.measure_for,
         };

@@ -15,7 +15,7 @@ use super::pipeline::{Measured, PipelineMeasurement};
 use super::serving_overhead::Overhead;
 use super::{Judge, MeasureError, MeasureOptions, profile, serving_overhead};
 use crate::config::App;
-use crate::config::confidence::ConfidenceRule;
+use crate::config::confidence::ConfidenceConfig;
 use crate::config::data::DataSet;
 use crate::data::text_metric::Grading;
 use crate::data::{Label, Samples};
@@ -139,7 +139,10 @@ impl<'a> Profiler<'a> {
     /// Checks that every call that a limit of spending bounds has a price.
     fn check_prices(&self) -> Result<(), MeasureError> {
         for member in &self.family.members {
-            let Source::Remote { rule, recording, .. } = &member.source else {
+            let Source::Remote {
+                config, recording, ..
+            } = &member.source
+            else {
                 continue;
             };
             if recording
@@ -148,9 +151,9 @@ impl<'a> Profiler<'a> {
             {
                 continue;
             }
-            let of_judge = match &rule.confidence {
-                ConfidenceRule::Judge(judge) => Some((judge.price, "price of `confidence.judge`")),
-                ConfidenceRule::Logprobs | ConfidenceRule::Agreement(_) => None,
+            let of_judge = match &config.confidence {
+                ConfidenceConfig::Judge(judge) => Some((judge.price, "price of `confidence.judge`")),
+                ConfidenceConfig::Logprobs | ConfidenceConfig::Agreement(_) => None,
             };
             for (price, field) in [(member.price, "price")].into_iter().chain(of_judge) {
                 if price.is_none() {
@@ -256,11 +259,11 @@ impl<'a> Profiler<'a> {
     /// # Errors
     /// When the app is no pipeline or names no validation set, its tree has more than two levels, or a model cannot be loaded or fails.
     pub fn run_pipeline(&self) -> Result<Measured, MeasureError> {
-        let rule = self.app.pipeline.as_ref().ok_or(MeasureError::NoPipeline)?;
+        let config = self.app.pipeline.as_ref().ok_or(MeasureError::NoPipeline)?;
         let set = self.validation_set()?;
         let measurement = PipelineMeasurement {
             app: self.app,
-            rule,
+            config,
             rounds: self.cost.rounds,
             measure_for: self.cost.measure_for,
             quiet: self.quiet,

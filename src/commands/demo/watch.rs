@@ -156,7 +156,7 @@ pub(super) fn run(
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let mut signal = shutdown::on_signals(app.ingress.drain.duration())?;
+        let mut signal = shutdown::on_signals(app.ingress.drain_timeout.duration())?;
         signal.wait().await;
         Ok::<_, std::io::Error>(())
     })?;

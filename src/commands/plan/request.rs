@@ -14,11 +14,11 @@ use crate::app_address::{Target, TargetArgs};
 use crate::args::Broker;
 use crate::output;
 
-/// Time beyond the planner's limit that its report may take.
+/// Time beyond the planner's timeout that its report may take.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// Default of `planner.limit`, for an app whose file is not given.
-const DEFAULT_LIMIT: Duration = Duration::from_mins(1);
+/// Default of `planner.timeout`, for an app whose file is not given.
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Asks the planner of a running app (`[planner]` in its file) for a plan, and prints the outcome. The app continues to serve,
 /// with the new plan or with the one it has.
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// The highest load to plan for, requests per second [default: that of the running plan].
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
     rate: Option<f64>,
-    /// How long to wait for the planner's report [default: 5s more than `planner.limit` in the app's file, otherwise 65s].
+    /// How long to wait for the planner's report [default: 5s more than `planner.timeout` in the app's file, otherwise 65s].
     #[arg(long, value_name = "TIME")]
     wait: Option<Span>,
     /// Reason, for the planner's log.
@@ -51,8 +51,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         ..PlanRequest::default()
     };
     let planner = target.app().and_then(|app| app.planner.as_ref());
-    let limit = planner.map_or(DEFAULT_LIMIT, |planner| planner.limit.duration());
-    let wait = args.wait.map_or(limit + MARGIN, Span::duration);
+    let timeout = planner.map_or(DEFAULT_TIMEOUT, |planner| planner.timeout.duration());
+    let wait = args.wait.map_or(timeout + MARGIN, Span::duration);
     let report = serving::runtime()?.block_on(ask(&target, &request, wait))?;
     let is_planned = matches!(report, PlanReport::Adopted { .. } | PlanReport::Unchanged { .. });
     if args.json {
