@@ -44,9 +44,9 @@ pub(crate) struct Args {
     load: Load,
     #[command(flatten)]
     trace: TraceArgs,
-    /// Spacing of the requests of `--rate`, and within each second of a trace of counts.
+    /// Arrival process of the requests of `--rate`, and within each second of a trace of counts.
     #[arg(long, value_enum, default_value = "poisson")]
-    spacing: Spacing,
+    arrivals: Spacing,
     /// Factor by which a trace is played faster.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     speed: f64,
@@ -263,10 +263,10 @@ async fn drive(
         return Ok(generator::closed_loop(questions, clients as usize, until, warm_up, record).await);
     }
     let arrivals = match (args.trace.read()?, args.load.rate) {
-        (Some(trace), _) => Arrivals::of_trace(&trace, args.spacing.into(), args.speed, args.seed),
+        (Some(trace), _) => Arrivals::of_trace(&trace, args.arrivals.into(), args.speed, args.seed),
         (None, rate) => {
             let rate = rate.context("there is no load; give `--rate`, `--trace` or `--concurrency`")?;
-            Arrivals::generated(args.spacing.into(), rate, warm_up + length, args.seed)
+            Arrivals::generated(args.arrivals.into(), rate, warm_up + length, args.seed)
         }
     };
     Ok(generator::open_loop(questions, generator::paced(arrivals), warm_up, record).await)
@@ -276,7 +276,7 @@ fn describe(args: &Args) -> String {
     let Load { rate, concurrency } = &args.load;
     match (rate, &args.trace.trace, concurrency) {
         (Some(rate), ..) => {
-            let spacing = match args.spacing {
+            let spacing = match args.arrivals {
                 Spacing::Poisson => "Poisson",
                 Spacing::Constant => "constant",
             };

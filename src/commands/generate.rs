@@ -93,7 +93,7 @@ struct Offload {
     cache: Cache,
     /// Simulated bandwidth of the link per second and direction, on the CPU [default: that of memory].
     #[arg(long, value_name = "SIZE", requires = "device_memory")]
-    link: Option<Size>,
+    link_bandwidth: Option<Size>,
 }
 
 /// Contents of the cache.
@@ -290,7 +290,7 @@ fn configure<M: Ops>(
     let bounds = MemoryLimits {
         caching: args.offload.cache.into(),
         device_bytes: args.offload.device_memory.map(Size::bytes),
-        link: args.offload.link.map(|link| link.bytes() as f64),
+        link: args.offload.link_bandwidth.map(|link| link.bytes() as f64),
         requests,
         tokens,
         cache_bytes: None,

@@ -24,7 +24,7 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    chosen: Chosen,
+    model: ModelArgs,
     /// Requests in one batch.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4_096))]
     requests: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Args {
 /// The model; exactly one of the two.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
-struct Chosen {
+struct ModelArgs {
     /// Built-in model: opt-6.7b, opt-13b, opt-30b or opt-66b.
     #[arg(long, value_name = "NAME", value_parser = named)]
     model: Option<Shape>,
@@ -67,7 +67,7 @@ struct Stated {
     host_memory: Size,
     /// Bandwidth of the link per second and direction.
     #[arg(long, value_name = "SIZE", default_value = "25GB")]
-    link: Size,
+    link_bandwidth: Size,
     /// Bandwidth of the device's memory per second.
     #[arg(long, value_name = "SIZE", default_value = "900GB")]
     memory_bandwidth: Size,
@@ -160,7 +160,7 @@ impl Planned {
 
 /// Plans and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let shape = shape(&args.chosen)?;
+    let shape = shape(&args.model)?;
     let hardware = hardware(&args.stated);
     let load = Load {
         requests: args.requests as usize,
@@ -198,9 +198,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     output::print(&as_text(&found))
 }
 
-fn shape(chosen: &Chosen) -> anyhow::Result<Shape> {
-    let Some(path) = &chosen.config else {
-        return chosen
+fn shape(model: &ModelArgs) -> anyhow::Result<Shape> {
+    let Some(path) = &model.config else {
+        return model
             .model
             .clone()
             .context("name a model by `--model` or `--config`");
@@ -219,7 +219,7 @@ fn hardware(stated: &Stated) -> Hardware {
         memory_bytes_per_s: stated.memory_bandwidth.bytes() as f64,
         device_bytes: stated.device_memory.bytes(),
         host_bytes: stated.host_memory.bytes(),
-        link_bytes_per_s: stated.link.bytes() as f64,
+        link_bytes_per_s: stated.link_bandwidth.bytes() as f64,
         ..paper.clone()
     };
     if wanted == paper {

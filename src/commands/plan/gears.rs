@@ -67,7 +67,7 @@ pub(crate) struct Args {
     memory: Size,
     /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].
     #[arg(long, value_name = "TIME")]
-    hop: Option<Span>,
+    hop_latency: Option<Span>,
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
     #[arg(long, value_name = "TIME")]
     turnaround: Option<Span>,
@@ -160,7 +160,7 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
         seed: args.seed,
         guarantee: args.guarantee.certify(app)?,
         ..GearOptions::serving(profile, slo, qps_max, devices)
-            .with_hop(profile, args.hop.map(Span::as_micros))
+            .with_hop(profile, args.hop_latency.map(Span::as_micros))
     };
     options.turnaround_us = args.turnaround.map_or(options.turnaround_us, Span::as_micros);
     options.max_utilisation = args.max_utilisation.unwrap_or(options.max_utilisation);

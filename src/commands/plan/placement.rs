@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
     #[command(flatten)]
-    chosen: Chosen,
+    cascade: CascadeArgs,
     /// Load, requests per second; `max` finds the highest load that the devices can serve.
     #[arg(long, value_name = "PER_SECOND", default_value = "max")]
     rate: Load,
@@ -85,7 +85,7 @@ pub(crate) struct Args {
 
 /// Cascade to place.
 #[derive(Debug, clap::Args)]
-struct Chosen {
+struct CascadeArgs {
     /// Plan with the cascade, as `kaskade plan cascade` writes it [default: that planner's choice for `--objective`].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["objective", "no_safety_margin", "no_skips"])]
     cascade: Option<PathBuf>,
@@ -120,7 +120,7 @@ struct Hardware {
     speed: Vec<f64>,
     /// Use as few devices as can serve the load.
     #[arg(long)]
-    fewest: bool,
+    minimise_devices: bool,
 }
 
 /// Sizes of messages, and times of their transfers.
@@ -155,7 +155,7 @@ struct Solving {
     solver_time: Span,
     /// Moves of the simulated annealing.
     #[arg(long, value_name = "N", default_value_t = SearchLimits::default().moves)]
-    moves: u64,
+    annealing_moves: u64,
 }
 
 /// Objective of a cascade.
@@ -286,7 +286,7 @@ fn place(
 
 /// Reads the cascade from a file, or plans it as `plan cascade` does.
 fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<Plan> {
-    if let Some(path) = &args.chosen.cascade {
+    if let Some(path) = &args.cascade.cascade {
         let text = std::fs::read_to_string(path).with_context(|| {
             format!(
                 "{} cannot be read; `kaskade plan cascade` writes one",
@@ -295,7 +295,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
         })?;
         return Plan::from_json(&text).with_context(|| path.display().to_string());
     }
-    let objective = match args.chosen.objective {
+    let objective = match args.cascade.objective {
         Aim::Ap => Objective::Ap,
         Aim::Eo => Objective::Eo,
         Aim::Largest => Objective::Largest,
@@ -303,11 +303,11 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
     let mut planner = planning::cascade(profile)
         .objective(objective)
         .seed(args.seed)
-        .skips(!args.chosen.no_skips);
+        .skips(!args.cascade.no_skips);
     if let Some(app) = app {
         planner = planner.app(app);
     }
-    if args.chosen.no_safety_margin {
+    if args.cascade.no_safety_margin {
         planner = planner.guard(NonInferiorityTest::None);
     }
     Ok(planner.plan()?.plan)
@@ -316,7 +316,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
 fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
     let Load(goal) = args.rate;
     let mut options = PlacementOptions::new(devices(&args.hardware, app)?, goal);
-    options.fleet = if args.hardware.fewest {
+    options.fleet = if args.hardware.minimise_devices {
         Fleet::Fewest
     } else {
         Fleet::All
@@ -330,7 +330,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
     };
     options.limits = SearchLimits {
         exact_cells: args.solving.exact,
-        moves: args.solving.moves,
+        moves: args.solving.annealing_moves,
         solver: args.solving.solver.into(),
         solver_time: Some(args.solving.solver_time.duration()),
         ..SearchLimits::default()

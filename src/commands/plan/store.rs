@@ -114,7 +114,7 @@ struct Applied {
 
 /// A stored plan, for `--json`.
 #[derive(Debug, Serialize)]
-struct Found<'a> {
+struct StoredPlan<'a> {
     epoch: u64,
     written_at: String,
     plan: &'a Plan,
@@ -185,7 +185,7 @@ pub(crate) fn get(args: &Get) -> anyhow::Result<()> {
         report::write_file(path, &plan.to_json()?)?;
     }
     if args.json {
-        return output::print_json(&Found {
+        return output::print_json(&StoredPlan {
             epoch: past.stored.epoch,
             written_at: written_at(&past),
             plan,

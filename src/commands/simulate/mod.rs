@@ -58,17 +58,17 @@ pub(crate) struct Args {
     /// Length of the constant load, in whole seconds.
     #[arg(long, value_name = "TIME", default_value = "60s")]
     duration: Span,
-    /// Distribution of the requests within a second.
+    /// Arrival process of the requests within a second.
     #[arg(long, value_enum, default_value = "poisson")]
-    spacing: Spacing,
+    arrivals: Spacing,
     /// Transfer time from the client to the first queue and back, together [default: twice the profile's time of a message; 400us if it
     /// has none].
     #[arg(long, value_name = "TIME")]
-    entry_hop: Option<Span>,
+    entry_latency: Option<Span>,
     /// Transfer time from one stage to the next [default: drawn from the quantiles of the profile at the rate of the requests, as the
-    /// variation of `--entry-hop` is; 100us if it has none].
+    /// variation of `--entry-latency` is; 100us if it has none].
     #[arg(long, value_name = "TIME")]
-    hop: Option<Span>,
+    hop_latency: Option<Span>,
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
     #[arg(long, value_name = "TIME")]
     turnaround: Option<Span>,
@@ -246,16 +246,16 @@ fn simulate(
         _ => None,
     };
     let profiled = measured.profile.hop.as_ref();
-    let hop = profiled.filter(|_| args.hop.is_none());
+    let hop = profiled.filter(|_| args.hop_latency.is_none());
     let config = SimConfig {
         seed: args.seed,
         entry_hop_us: args
-            .entry_hop
+            .entry_latency
             .map(micros)
             .or(profiled.map(|hop| 2 * hop.median_us()))
             .unwrap_or(DEFAULT_ENTRY_HOP_US),
         hop_us: args
-            .hop
+            .hop_latency
             .map(micros)
             .or(hop.map(HopTime::median_us))
             .unwrap_or(DEFAULT_HOP_US),
@@ -273,7 +273,7 @@ fn simulate(
     };
     let simulator = Simulator::new(plan, &measured.profile, &config)?;
     let mut course = Timeline::new(micros(args.bucket));
-    let arrivals = trace.arrivals(arrivals::Spacing::from(args.spacing).into(), args.seed);
+    let arrivals = trace.arrivals(arrivals::Spacing::from(args.arrivals).into(), args.seed);
     let report = simulator.run(arrivals, &mut course);
     Ok((report, course.finish()))
 }

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     target: TargetArgs,
     /// Time between two refreshes.
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    every: Span,
+    interval: Span,
     /// Number of refreshes [default: unlimited].
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU32>,
@@ -71,7 +71,10 @@ enum Shown {
 /// Refreshes until the number of refreshes is reached, or the user leaves.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
-    ensure!(!args.every.duration().is_zero(), "`--every` must be above zero");
+    ensure!(
+        !args.interval.duration().is_zero(),
+        "`--interval` must be above zero"
+    );
     serving::runtime()?.block_on(watch(&target, args))
 }
 
@@ -90,7 +93,7 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
     let on_screen = matches!(shown, Shown::Screen(_));
     let mut is_there = false;
     let deadline = tokio::time::Instant::now() + ABSENT;
-    let mut period = tokio::time::interval(args.every.duration());
+    let mut period = tokio::time::interval(args.interval.duration());
     let mut refreshes = 0_u32;
     loop {
         tokio::select! {
