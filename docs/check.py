@@ -109,7 +109,8 @@ def metrics():
 def architectures():
     """The architectures page names every architecture of the registries, which name them as `config.json` does."""
     page = (ROOT / "docs/reference/architectures.md").read_text()
-    supported = page.partition("## Popular checkpoints")[0]
+    before, _, popular = page.partition("## Popular checkpoints")
+    supported = before + popular.partition("\n## ")[2]
     sources = [path.read_text() for path in ROOT.glob("models/src/**/*.rs") if "test" not in path.name]
     name = re.compile(r'"([A-Z]\w+(?:For[A-Z]\w+|LMHeadModel))"|MODEL_TYPE: &str = "([a-z-]+)"')
     known = {first or second for source in sources for first, second in name.findall(source.partition("#[cfg(test)]\nmod ")[0])}

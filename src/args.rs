@@ -44,7 +44,7 @@ impl Broker {
 /// Part of an app that a process runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Role {
-    /// The ingress, a worker, and the planner if the app has one.
+    /// The ingress, a worker, the planner if the app has one, and the gateway with `--http`.
     All,
     /// The ingress.
     Ingress,

@@ -11,7 +11,7 @@ pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
     ("Build", &["quantise", "profile", "plan", "simulate"]),
     ("Serve", &["serve", "top", "probe", "auth"]),
     (
-        "Ask",
+        "Clients",
         &["infer", "submit", "result", "feedback", "bench", "generate"],
     ),
     ("Files", &["validate", "schema"]),

@@ -116,7 +116,7 @@ mod tests {
         }
     }
 
-    /// What one answer costs by a price.
+    /// Returns the cost of one answer by a price.
     fn cost(price: Price, outputs: Outputs) -> Option<f64> {
         let mut priced = WithPrice::new(Box::new(Answers(outputs)), price);
         let outputs = priced.run(&[Vec::new()]).remove(0).unwrap();

@@ -133,7 +133,7 @@ pub struct AppliedPlan {
     pub replaced: Option<u64>,
 }
 
-/// How far a plan has come.
+/// Progress of the adoption of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     /// Ingresses that report.

@@ -119,7 +119,7 @@ pub struct Family {
     pub max_batch: usize,
 }
 
-/// One model of a family.
+/// A model of a family.
 #[derive(Debug, Clone)]
 pub struct VariantSpec {
     /// The variant's name.
@@ -155,7 +155,7 @@ pub struct Recording {
     pub spend_limit: Option<f64>,
 }
 
-/// What a model is made of.
+/// Source of a model.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Source {
@@ -286,12 +286,12 @@ pub fn cores_of_workers(app: &App) -> BTreeMap<String, NonZeroUsize> {
 }
 
 impl VariantSpec {
-    /// Whether an actor or a Python stage that attaches itself is the model.
+    /// Returns whether an actor or a Python stage that attaches itself is the model.
     pub const fn is_attached(&self) -> bool {
         matches!(self.source, Source::Attached)
     }
 
-    /// Whether the model computes behind an endpoint.
+    /// Returns whether the model computes behind an endpoint.
     pub(crate) const fn is_remote(&self) -> bool {
         matches!(self.source, Source::Remote { .. })
     }

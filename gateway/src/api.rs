@@ -33,17 +33,17 @@ impl Api {
     }
 }
 
-/// Whether a path is one of the service's methods.
+/// Returns whether a path is one of the service's methods.
 fn is_method(path: &str) -> bool {
     method(path).is_some()
 }
 
-/// Whether a path is a method that answers without a key and without a permit.
+/// Returns whether a path is a method that answers without a key and without a permit.
 pub(crate) fn is_grpc_probe(path: &str) -> bool {
     matches!(method(path), Some("ServerLive" | "ServerReady"))
 }
 
-/// Whether a path is a method whose requests are a stream.
+/// Returns whether a path is a method whose requests are a stream.
 pub(crate) fn is_grpc_stream(path: &str) -> bool {
     method(path) == Some("ModelStreamInfer")
 }

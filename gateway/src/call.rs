@@ -37,7 +37,7 @@ pub(crate) struct Call {
     permits: Option<Permits>,
 }
 
-/// Where the pieces of streamed answers go, each with the number of its choice. In boxes, because a channel reserves room for
+/// Channel for the pieces of streamed answers, each with the number of its choice. In boxes, because a channel reserves room for
 /// 32 of them in every stream.
 pub(crate) type Pieces = UnboundedSender<Box<(usize, Piece)>>;
 
@@ -134,7 +134,7 @@ impl Call {
         Outcome::Done(answer)
     }
 
-    /// Whether a request that failed may wait until the app has room for it.
+    /// Returns whether a request that failed may wait until the app has room for it.
     fn may_wait(&self, fault: Option<&Fault>) -> bool {
         fault.is_some_and(|fault| fault.code == Code::Overloaded) && self.begun.elapsed() < self.budget
     }

@@ -8,7 +8,7 @@ use kaskade_models::Signature;
 
 use crate::tls::TlsFiles;
 
-/// When the tokens of a language model's answer are sent to a client that streams.
+/// Rule for when the tokens of a language model's answer are sent to a client that streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Streaming {
     /// As they are generated, once the stage that generates them can no longer defer: the last stage of a cascade streams

@@ -20,7 +20,7 @@ pub(crate) fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderV
     allowed.then(|| origin.clone())
 }
 
-/// Whether a browser asks which requests it may send.
+/// Returns whether a browser asks which requests it may send.
 pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }

@@ -1,5 +1,6 @@
 //! HTTP gateway of Kaskade: the Open Inference Protocol v2, OpenAI's API, the endpoints of text-embeddings-inference, and
-//! a dashboard. The gateway is a NATS client like any other; several may serve one app behind a balancer.
+//! a dashboard. The gateway is a client of the app: over NATS, or directly through an ingress of the same process. Several may
+//! serve one app behind a balancer.
 //!
 //! | module | holds |
 //! |---|---|

@@ -47,7 +47,7 @@ fn tenant<'a>(shared: &'a GatewayState, headers: &HeaderMap) -> Result<Option<&'
     found.map(Some).ok_or_else(Failure::unauthorised)
 }
 
-/// Whether a path answers without a key and without a permit: probes.
+/// Returns whether a path answers without a key and without a permit: probes.
 fn is_open(path: &str) -> bool {
     matches!(
         path,

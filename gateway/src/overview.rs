@@ -21,7 +21,7 @@ const WINDOW: Duration = Duration::from_secs(5);
 /// Time without a report after which a process is discarded; reports come every second.
 const SILENCE: Duration = Duration::from_secs(4);
 
-/// What an ingress has counted since it started.
+/// Counters of an ingress since it started.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Counts {
     /// Requests that arrived, accepted or not.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::app_state::Joules;
 use crate::header_names;
 
-/// How a request was answered.
+/// Metadata of a reply: how the request was answered.
 pub(crate) struct ReplyMetadata<'a> {
     reply: &'a InferReply,
     /// The stages that it passed, in order: `small>large`.

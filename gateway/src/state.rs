@@ -22,7 +22,7 @@ use crate::limited_body::take_room;
 use crate::permits::{InProgress, Permits};
 use crate::tenant::Tenant;
 
-/// What all requests share.
+/// State that all requests share.
 pub(crate) struct GatewayState {
     pub(crate) limits: Limits,
     pub(crate) tenants: Vec<Arc<Tenant>>,
@@ -187,7 +187,7 @@ impl Served {
     }
 }
 
-/// Whether tensors add nothing to what is known.
+/// Returns whether tensors add nothing to what is known.
 fn covers(known: &[TensorInfo], tensors: &[Tensor]) -> bool {
     tensors.iter().all(|tensor| {
         let mut named = known.iter().filter(|info| info.name == tensor.name);

@@ -12,7 +12,7 @@ use crate::permits::Permits;
 /// First and longest pause before a part is sent again, of a request no part of which is running.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 
-/// How a part of a request has ended.
+/// Outcome of a part of a request.
 pub(crate) enum Outcome<R, T> {
     /// It is answered, or has failed.
     Done(T),

@@ -69,7 +69,7 @@ impl Tenant {
         &self.name
     }
 
-    /// Whether that is its key; takes a time that depends on the lengths only.
+    /// Returns whether that is its key; takes a time that depends on the lengths only.
     pub(crate) fn has_key(&self, key: &str) -> bool {
         same(&self.key, key)
     }

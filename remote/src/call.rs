@@ -62,7 +62,7 @@ impl EndpointCall {
     }
 }
 
-/// What all requests to an endpoint share.
+/// State that all requests to an endpoint share.
 pub(crate) struct Caller {
     pub model: EndpointCall,
     /// The model that judges its answers.
@@ -312,7 +312,7 @@ impl Caller {
         (samples, None)
     }
 
-    /// Whether the answer to a request is on disk.
+    /// Returns whether the answer to a request is on disk.
     pub(crate) fn is_recorded(&self, request: &Prepared) -> bool {
         let url = self.model.http.url(&request.path);
         let cache = self.cache.as_ref();

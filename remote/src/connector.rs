@@ -63,7 +63,7 @@ impl Connector {
     }
 }
 
-/// Whether an address is of this machine: a proxy elsewhere could not reach it.
+/// Returns whether an address is of this machine: a proxy elsewhere could not reach it.
 fn is_loopback(address: &Uri) -> bool {
     let host = address.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');

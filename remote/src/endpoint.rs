@@ -70,7 +70,7 @@ pub enum Api {
 /// Place in a judge's prompt for the answer that it judges.
 pub const ANSWER: &str = "{answer}";
 
-/// What a judge says, in the order of its labels: the answer is wrong, or right.
+/// Labels of a judge: the answer is wrong, or right.
 pub const VERDICTS: [&str; 2] = ["no", "yes"];
 
 /// A language model and what it is asked.
@@ -92,7 +92,7 @@ pub struct Chat {
     pub top_logprobs: u32,
     /// How it is asked.
     pub style: Style,
-    /// Where the confidence of an answer comes from.
+    /// Source of the confidence of an answer.
     pub confidence: Confidence,
     /// Changes to the body of every request.
     pub fields: Fields,
@@ -135,7 +135,7 @@ pub struct Fields {
     pub omit: Vec<String>,
 }
 
-/// How a language model is asked.
+/// Form in which a language model is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Style {
     /// By messages: `POST chat/completions`.
@@ -145,7 +145,7 @@ pub enum Style {
     Completions,
 }
 
-/// Where the confidence of an answer comes from.
+/// Source of the confidence of an answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Confidence {
     /// The log probabilities of its tokens. Without [`Chat::top_logprobs`] it has none.
@@ -173,7 +173,7 @@ pub struct Judge {
     pub price: Option<Price>,
 }
 
-/// What a chat model is asked for.
+/// Task of a chat model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChatTask {
     /// One of these words, the classes in order.

@@ -102,7 +102,7 @@ pub enum CallError {
 }
 
 impl CallError {
-    /// Whether the same call may succeed later.
+    /// Returns whether the same call may succeed later.
     pub const fn retryable(&self) -> bool {
         match self {
             Self::Connect { .. }
@@ -120,7 +120,7 @@ impl CallError {
         }
     }
 
-    /// Whether it says that the request is invalid, so that every endpoint of this kind would refuse it.
+    /// Returns whether it says that the request is invalid, so that every endpoint of this kind would refuse it.
     fn is_invalid_request(&self) -> bool {
         matches!(
             self,
@@ -134,8 +134,8 @@ impl CallError {
         )
     }
 
-    /// Whether it says that the request is longer than the context of the model: by OpenAI's code or the words that OpenAI, vLLM and others
-    /// use.
+    /// Returns whether it says that the request is longer than the context of the model: by OpenAI's code or the words that OpenAI,
+    /// vLLM and others use.
     fn is_too_long(&self) -> bool {
         let Self::Status {
             status: 400 | 413 | 422,
@@ -149,7 +149,7 @@ impl CallError {
         TOO_LONG.iter().any(|words| said.contains(words))
     }
 
-    /// Whether it says that the endpoint itself is not in order, for the circuit breaker. An endpoint that asks for a pause
+    /// Returns whether it says that the endpoint itself is not in order, for the circuit breaker. An endpoint that asks for a pause
     /// or finds a request invalid is.
     pub(crate) const fn is_endpoint_failure(&self) -> bool {
         match self {
@@ -168,7 +168,7 @@ impl CallError {
         }
     }
 
-    /// Whether it says that the endpoint did not take the call, so that it costs nothing.
+    /// Returns whether it says that the endpoint did not take the call, so that it costs nothing.
     pub(crate) const fn is_refusal(&self) -> bool {
         matches!(
             self,

@@ -147,7 +147,7 @@ impl Http {
         format!("{}/{path}", self.base)
     }
 
-    /// Whether the endpoint is spoken to over gRPC.
+    /// Returns whether the endpoint is spoken to over gRPC.
     pub(crate) const fn is_grpc(&self) -> bool {
         self.grpc
     }

@@ -26,7 +26,7 @@ const JSON_LENGTH: HeaderName = HeaderName::from_static("inference-header-conten
 /// Largest size of a dimension that the model leaves open.
 const MAX_EXTENT: usize = 1 << 20;
 
-/// What a server says about its model.
+/// Metadata of a model, as its server states it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Metadata {
     inputs: Vec<Port>,
@@ -108,7 +108,7 @@ impl Metadata {
         })
     }
 
-    /// Whether an input has a batch dimension: its first may have any size.
+    /// Returns whether an input has a batch dimension: its first may have any size.
     fn is_batched(port: &Port) -> bool {
         port.shape.first().is_some_and(|extent| *extent < 0)
     }

@@ -38,7 +38,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// of the device. A single text is printed as it is generated.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory with `config.json`, `model.safetensors` and `tokenizer.json`, or a GGUF file.
+    /// Hugging Face directory of a language model, or a GGUF file.
     #[arg(long, value_name = "PATH")]
     model: PathBuf,
     /// Text to continue; may be repeated. `-` reads one from standard input.

@@ -49,7 +49,7 @@ pub(crate) struct Args {
     /// Measuring time of each shape and batch size.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     measure_for: Span,
-    /// Time limit of the suite; the report names what was not reached [default: unlimited].
+    /// Time limit of the suite; the report lists tests that did not run [default: unlimited].
     #[arg(long, value_name = "TIME")]
     limit: Option<Span>,
     /// Python interpreter to compare with torch.

@@ -13,7 +13,7 @@ const HISTORY: usize = 16;
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket(Arc<watch::Sender<VecDeque<Revision>>>);
 
-/// One revision of the value.
+/// A revision of the value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Revision {
     /// The value.

@@ -15,7 +15,7 @@ use super::embedded::Embedded;
 /// are read at once: what exceeds the permits of an ingress or a replica is refused, not kept.
 pub const SUBSCRIPTION_CAPACITY: usize = 1 << 16;
 
-/// Where plans are stored.
+/// Storage of plans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PlanStorage {
     /// In memory on an embedded broker, in JetStream on a nats-server.
@@ -48,7 +48,7 @@ pub struct BusConfig {
     pub listen: SocketAddr,
     /// `max_payload` of an embedded broker, bytes.
     pub max_payload: usize,
-    /// Where plans are stored.
+    /// Storage of plans.
     pub plans: PlanStorage,
     /// Copies of each bucket and stream that this process creates on a nats-server; `None` selects 3 in a cluster of
     /// three or more servers, otherwise 1. Existing ones are not modified.

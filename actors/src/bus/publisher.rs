@@ -24,7 +24,7 @@ use crate::{
 /// Bytes of the broker's `max_payload` reserved for headers.
 pub const HEADROOM: usize = 1024;
 
-/// What a request holds until its message has been written to the connection.
+/// Permits that a request holds until its message has been written to the connection.
 pub type Permits = Vec<OwnedSemaphorePermit>;
 
 /// Bounds of the queues, bytes.

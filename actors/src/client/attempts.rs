@@ -23,7 +23,7 @@ use crate::error::{Code, Fault};
 use crate::wire::InferReply;
 use crate::wire::headers;
 
-/// What the requests of one client share.
+/// State that the requests of one client share.
 #[derive(Debug)]
 pub(super) struct Shared {
     policy: Mutex<ClientRetry>,
@@ -81,8 +81,8 @@ enum Outcome {
     Failed(Fault),
 }
 
-/// One request in progress. All its attempts stay open, and the first answer to any of them counts; of a streamed request, the attempt
-/// whose part comes first, after which it is not sent again.
+/// A request in progress. All its attempts stay open, and the first answer to any of them counts; of a streamed request, the
+/// attempt whose part comes first, after which it is not sent again.
 pub(super) struct Exchange<'a> {
     client: &'a Client,
     headers: HeaderMap,

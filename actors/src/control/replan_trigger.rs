@@ -19,7 +19,7 @@ use crate::{
     wire::{Heartbeat, LoadCount, Message as _, Observation, PlanRequest},
 };
 
-/// When a planner plans without a request.
+/// Trigger by which a planner plans without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ReplanTrigger {
     /// Never; it plans on request only.

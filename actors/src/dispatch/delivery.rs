@@ -17,7 +17,7 @@ use crate::{
     wire::{Done, DoneResult, Hop, StageRequest},
 };
 
-/// One request for one stage, and the obligation to answer it.
+/// A request delivered to a stage. Dropping it unanswered sends an error.
 ///
 /// Any actix actor with `Handler<Delivery>` can serve a stage (see [`crate::dispatch::subscribe::bind`]). A delivery
 /// that is dropped unanswered, by a bug or a panic, answers itself with a fault, so that the request does not wait

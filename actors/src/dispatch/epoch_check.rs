@@ -9,7 +9,7 @@ use kaskade_policy::plan::Replica;
 use super::dispatcher::{Dispatcher, not_served};
 use crate::{plan::versions::PlanVersions, wire::StageRequest, wire::headers::Trace};
 
-/// What a check needs to know of a replica.
+/// Identity of a replica, for the check of a request's epoch.
 #[derive(Clone)]
 pub struct EpochCheck {
     /// The replica, as a plan places it.

@@ -27,7 +27,7 @@ pub(crate) struct Router {
     metrics: Arc<Metrics>,
 }
 
-/// Where a result goes next.
+/// Next destination of a result.
 pub(crate) enum RouteDecision<'a> {
     /// To the client.
     Reply,

@@ -8,7 +8,7 @@ use super::reservation::RequestReservation;
 use crate::error::Fault;
 use crate::wire::{ContentType, InferReply};
 
-/// Where the reply goes, and in which format.
+/// Destination and format of the reply.
 pub(super) struct Client {
     pub(super) to: To,
     pub(super) content_type: ContentType,
@@ -29,16 +29,16 @@ pub(super) enum To {
 }
 
 impl To {
-    /// Whether it is a client in this process that no longer waits.
+    /// Returns whether it is a client in this process that no longer waits.
     pub(super) fn is_dropped(&self) -> bool {
         matches!(self, Self::Local(client) if client.reply.is_closed())
     }
 }
 
-/// Where parts of a streamed answer go. In boxes, because a channel reserves room for 32 of them in every stream.
+/// Channel for the parts of a streamed answer. In boxes, because a channel reserves room for 32 of them in every stream.
 pub(crate) type Parts = mpsc::UnboundedSender<Box<InferReply>>;
 
-/// Where the reply to a client in this process goes.
+/// Destination of the reply to a client in this process.
 pub(super) struct LocalClient {
     pub(super) reply: oneshot::Sender<Result<InferReply, Fault>>,
     /// Where parts of a streamed answer go, all of them before the reply.

@@ -411,8 +411,8 @@ impl Ingress {
         self.end_attempt(id, attempt, fault, may_retry(fault), now);
     }
 
-    /// Whether an endpoint broke off an answer of which the client has a part. Another attempt would have another answer, since an
-    /// endpoint repeats none.
+    /// Returns whether an endpoint broke off an answer of which the client has a part. Another attempt would have another answer,
+    /// since an endpoint repeats none.
     pub(super) fn broke_off(&self, done: &Done, fault: &Fault) -> bool {
         let reading = || self.ledger.get(done.id)?.reading.as_ref();
         fault.code == Code::EndpointUnavailable

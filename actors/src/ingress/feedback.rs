@@ -158,7 +158,7 @@ mod tests {
         RightAnswer::Text(text.to_owned())
     }
 
-    /// Whether the answer and the largest variant's are right.
+    /// Returns whether the answer and the largest variant's are right.
     fn judged(label: &RightAnswer, reply: &RecentReply) -> Result<[bool; 2], String> {
         let right = right_answer(label, reply)?;
         let largest = reply.largest.as_ref();

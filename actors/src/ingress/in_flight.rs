@@ -49,7 +49,7 @@ pub(super) enum Reading {
 }
 
 impl Reading {
-    /// Whether the client has a part of the answer of a stage.
+    /// Returns whether the client has a part of the answer of a stage.
     pub(super) fn has_begun(&self, stage: &str) -> bool {
         match self {
             Self::Certain(offset) => offset.has_begun(),
@@ -57,7 +57,7 @@ impl Reading {
         }
     }
 
-    /// Whether to send a part of a stage to the client.
+    /// Returns whether to send a part of a stage to the client.
     pub(super) fn take(&mut self, stage: &str, newest: bool, from: u32, until: u32) -> bool {
         match self {
             Self::Certain(offset) => offset.take(newest, from, until),
@@ -67,7 +67,7 @@ impl Reading {
 }
 
 impl InFlight {
-    /// Whether the client has a part of an answer that another attempt would not repeat.
+    /// Returns whether the client has a part of an answer that another attempt would not repeat.
     pub(super) fn is_begun_once(&self) -> bool {
         let stage = self.once.as_deref().zip(self.reading.as_ref());
         stage.is_some_and(|(stage, reading)| reading.has_begun(stage))

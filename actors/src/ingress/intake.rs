@@ -60,7 +60,7 @@ pub struct Identity {
     pub key: TokenKey,
 }
 
-/// What the intake of an ingress needs.
+/// Parts that the intake of an ingress needs.
 pub struct IntakeParts {
     /// The connection of its shard.
     pub bus: Bus,

@@ -41,7 +41,7 @@ struct Inner {
     max_payload: usize,
 }
 
-/// One ingress, as its clients see it.
+/// An ingress, as its clients see it.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) ingress: Addr<Ingress>,

@@ -6,7 +6,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bus::publisher::Permits;
 
-/// What a request in flight holds until its reply has been written.
+/// Permits that a request in flight holds until its reply has been written.
 #[derive(Default)]
 pub(crate) struct RequestReservation {
     permits: Permits,

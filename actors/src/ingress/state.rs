@@ -117,7 +117,7 @@ impl Task {
         })
     }
 
-    /// Whether the state has changed, or the last one is a period old.
+    /// Returns whether the state has changed, or the last one is a period old.
     fn is_due(&self) -> bool {
         self.published.as_ref().is_none_or(|(at, state)| {
             at.elapsed() >= Duration::from_micros(STATE_PERIOD_US) || *state != self.current()

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Buckets per factor of two.
 const PARTS: usize = 4;
 
-/// Number of buckets: the last one begins at about two minutes, the longest budget.
+/// Number of buckets: the last one begins at about two minutes, the default of `ingress.max_budget`.
 const BUCKETS: usize = 27 * PARTS;
 
 /// Counts of latencies.

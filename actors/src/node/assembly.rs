@@ -38,7 +38,7 @@ use crate::{
     subjects::App,
 };
 
-/// What the actors' thread reports once it serves.
+/// Report of the actors' thread once it serves.
 pub(super) struct Up {
     pub(super) bus: Bus,
     pub(super) dispatcher: Dispatcher,

@@ -60,7 +60,7 @@ impl RunningIngresses {
     }
 }
 
-/// What the ingresses of a process share.
+/// State that the ingresses of a process share.
 #[derive(Clone)]
 pub(super) struct Common {
     pub(super) capacity: Capacity,

@@ -88,8 +88,8 @@ pub enum NotReady {
     },
 }
 
-/// What is full in a process. It stays ready, because without readiness it would get no requests at all while it works
-/// on as many as it can hold; it refuses further ones with a retryable error.
+/// Saturated component of a process. The process stays ready, because without readiness it would get no requests at all while it
+/// works on as many as it can hold; it refuses further ones with a retryable error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Full {
     /// The ingress is at its limit of requests in flight.

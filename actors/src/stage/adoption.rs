@@ -68,7 +68,7 @@ impl Worker {
         }
     }
 
-    /// Whether a replica that could not be loaded is due to be loaded again.
+    /// Returns whether a replica that could not be loaded is due to be loaded again.
     pub(super) fn has_loads_to_retry(&self) -> bool {
         let now = self.shared.dispatcher.clock().now();
         !self.leaving && self.failed.values().any(|failed| failed.is_due(now))

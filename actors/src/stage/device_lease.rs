@@ -17,7 +17,7 @@ pub(crate) struct LeaseGranted {
     member: u32,
 }
 
-/// One device of a worker. Clones refer to the same device.
+/// A device of a worker. Clones refer to the same device.
 #[derive(Clone, Default)]
 pub(crate) struct Device(Arc<Mutex<Line>>);
 
@@ -76,7 +76,7 @@ impl Lease {
         &self.device
     }
 
-    /// Whether that was granted to this registration, and not to an earlier one of the same batcher.
+    /// Returns whether that was granted to this registration, and not to an earlier one of the same batcher.
     pub(crate) fn has(&self, granted: &LeaseGranted) -> bool {
         self.member == granted.member && self.device == granted.device
     }

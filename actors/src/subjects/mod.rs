@@ -199,7 +199,7 @@ impl App {
         self.named("stage", "stage", stage)
     }
 
-    /// One replica.
+    /// Returns the subject of one replica.
     ///
     /// # Errors
     /// [`SubjectError`] if `replica` is not a valid token.

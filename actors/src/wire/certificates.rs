@@ -55,7 +55,7 @@ impl Feedback {
     }
 }
 
-/// What became of a label. Without a reply, no ingress remembers the request.
+/// Reply to a label. Without a reply, no ingress remembers the request.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FeedbackReply {
     /// The id of the request.
@@ -95,7 +95,7 @@ impl FeedbackReply {
     }
 }
 
-/// What an ingress process counted of the cascades that answer, since its last report.
+/// Counts by an ingress process of the cascades that answer, since its last report.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AuditReport {
     /// The first ingress of the process.
@@ -123,7 +123,7 @@ impl Message for AuditReport {
     const NAME: &'static str = "AuditReport";
 }
 
-/// What is known of the certificates of the running plan, published every second by the leading shifter.
+/// State of the certificates of the running plan, published every second by the leading shifter.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct CertificateReport {
     /// The running plan.
@@ -139,7 +139,7 @@ impl Message for CertificateReport {
     const NAME: &'static str = "CertificateReport";
 }
 
-/// What audits and labels say about one cascade since its tests last began. Intervals have 95 % confidence at every moment.
+/// Results of audits and labels for one cascade since its tests last began. Intervals have 95 % confidence at every moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CascadeStatus {
@@ -193,7 +193,7 @@ pub struct CertificateNotice {
     pub found: CertificateFinding,
 }
 
-/// What the certificate monitor found.
+/// Finding of the certificate monitor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "found", rename_all = "snake_case")]
 pub enum CertificateFinding {

@@ -96,7 +96,7 @@ pub struct Runs {
     pub busy_us: u64,
 }
 
-/// One replica in a [`Heartbeat`].
+/// A replica in a [`Heartbeat`].
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ReplicaBeat {
     /// Its id in the plan.

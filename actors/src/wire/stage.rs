@@ -86,7 +86,7 @@ impl Message for StageRequest {
     }
 }
 
-/// One stage passed.
+/// A stage that a request has passed.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Hop {
     /// The stage.

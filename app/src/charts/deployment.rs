@@ -286,7 +286,7 @@ fn few(names: &[&str]) -> String {
     }
 }
 
-/// How high the strips are: by memory, but for those too thin to be seen.
+/// Returns the heights of the strips: by memory, but for those too thin to be seen.
 fn heights(instances: &[Instance]) -> Vec<f64> {
     let wanted: Vec<f64> = instances
         .iter()

@@ -164,7 +164,7 @@ pub fn with_dark_mode(svg: &str) -> String {
     }
 }
 
-/// Whether every colour of a picture has its dark counterpart; for tests.
+/// Returns whether every colour of a picture has its dark counterpart; for tests.
 #[cfg(test)]
 pub(super) fn colours_are_known(svg: &str) -> bool {
     let body = svg.split_once("</style>").unwrap().1;

@@ -20,7 +20,7 @@ pub struct Panels {
     pub rows: Vec<Panel>,
 }
 
-/// One of them.
+/// A panel of the figure: series over one vertical axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Panel {
     /// Name and unit of its axis.
@@ -46,7 +46,7 @@ pub struct Series {
     pub shape: Shape,
 }
 
-/// How a series is drawn.
+/// Form in which a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// A line from point to point.

@@ -25,7 +25,7 @@ const VERDICT_LOGPROBS: u32 = 20;
 const VERDICT_PROMPT: &str =
     "Request:\n{text}\n\nAnswer:\n{answer}\n\nIs the answer right? Reply with one word, yes or no.";
 
-/// Where the confidence of answers comes from. Calibration fits it like any other.
+/// Source of the confidence of answers. Calibration fits it like any other.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ConfidenceConfig {
@@ -84,7 +84,7 @@ fn default_prompt() -> String {
 }
 
 impl ConfidenceConfig {
-    /// Whether it comes from log probabilities.
+    /// Returns whether it comes from log probabilities.
     pub fn is_default(&self) -> bool {
         *self == Self::Logprobs
     }

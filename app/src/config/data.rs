@@ -42,7 +42,7 @@ fn is_exact(metric: &Metric) -> bool {
     *metric == Metric::Exact
 }
 
-/// One labelled set, by its format.
+/// A labelled set, by its format.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DataSet {

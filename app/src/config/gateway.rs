@@ -14,7 +14,7 @@ use super::scalar::{Size, Token};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct GatewayConfig {
-    /// When the tokens of a language model are sent to a client that streams.
+    /// Rule for when the tokens of a language model are sent to a client that streams.
     pub streaming: Streaming,
     /// Maximum requests in progress, streams and each text or choice of a request included; more are refused.
     pub max_in_flight: NonZeroU32,
@@ -78,7 +78,7 @@ pub struct TlsConfig {
     pub key: PathBuf,
 }
 
-/// When the tokens of a language model are sent to a client that streams.
+/// Rule for when the tokens of a language model are sent to a client that streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Streaming {

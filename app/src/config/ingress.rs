@@ -46,7 +46,7 @@ impl Default for Ingress {
     }
 }
 
-/// When a replica's queue becomes a batch.
+/// Triggers by which a replica's queue becomes a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]

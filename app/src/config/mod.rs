@@ -70,7 +70,7 @@ use scalar::{Span, Token};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// One app: a family of models, the data that they are measured on, and how they are served.
+/// An app: a family of models, the data that they are measured on, and how they are served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
@@ -122,7 +122,7 @@ pub struct App {
     /// The tasks of a pipeline [default: the app is a single task].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pipeline: Option<PipelineConfig>,
-    /// When a replica's queue becomes a batch, in plans made from this file.
+    /// Triggers by which a replica's queue becomes a batch, in plans made from this file.
     #[serde(default)]
     pub batching: BatchingConfig,
     /// Sampling defaults and memory of language models.

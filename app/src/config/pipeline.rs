@@ -37,7 +37,7 @@ pub struct PipelineConfig {
     pub planner: Option<PipelinePlannerConfig>,
 }
 
-/// One task.
+/// A task of the pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]

@@ -79,7 +79,7 @@ impl Columns {
     }
 }
 
-/// How a file of records is written.
+/// Format of a file of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     /// One JSON object per line.

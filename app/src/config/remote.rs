@@ -100,7 +100,7 @@ pub enum RemoteKind {
     Oip,
 }
 
-/// What an endpoint of the OpenAI API is asked for.
+/// Interface of the OpenAI API that an endpoint is asked by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OpenAiApi {
@@ -113,7 +113,7 @@ pub enum OpenAiApi {
     Embeddings,
 }
 
-/// Where a key is.
+/// Source of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum KeySource {

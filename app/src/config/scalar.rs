@@ -265,7 +265,7 @@ impl From<Watts> for f64 {
 pub struct Positive(f64);
 
 impl Positive {
-    /// One.
+    /// The number 1.
     pub const ONE: Self = Self(1.0);
 
     /// 255, the largest byte.
@@ -302,10 +302,10 @@ impl From<Positive> for f64 {
 pub struct Finite(f64);
 
 impl Finite {
-    /// Zero.
+    /// The number 0.
     pub const ZERO: Self = Self(0.0);
 
-    /// One.
+    /// The number 1.
     pub const ONE: Self = Self(1.0);
 
     /// The number.

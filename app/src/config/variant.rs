@@ -83,13 +83,13 @@ impl Task {
         }
     }
 
-    /// Whether answers have a confidence, which a cascade needs.
+    /// Returns whether answers have a confidence, which a cascade needs.
     pub(crate) const fn has_confidence(self) -> bool {
         !matches!(self, Self::Embedding | Self::Reranking)
     }
 }
 
-/// How the labels of tokens become entities, as in transformers' token classification.
+/// Strategy by which the labels of tokens become entities, as in transformers' token classification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AggregationConfig {
@@ -114,15 +114,15 @@ impl From<AggregationConfig> for AggregationStrategy {
     }
 }
 
-/// One model of the family: a checkpoint, an ONNX file, or a model behind an endpoint.
+/// A model of the family: a checkpoint, an ONNX file, or a model behind an endpoint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct Variant {
     /// Name, unique in the family.
     pub name: Token,
-    /// Checkpoint directory (`config.json`, `model.safetensors`) or GGUF file, relative to this file. Exactly one of `dir`,
-    /// `file`, `remote` and `attached` is given.
+    /// Hugging Face directory (`config.json`, `model.safetensors`) of any supported model, or GGUF file of a language model, relative
+    /// to this file. Exactly one of `dir`, `file`, `remote` and `attached` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
     /// ONNX file, relative to this file, run by ONNX Runtime; `config.json` and `tokenizer.json` beside it are read.

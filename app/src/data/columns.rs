@@ -165,7 +165,7 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    /// Whether the next sample is skipped.
+    /// Returns whether the next sample is skipped.
     fn skips(&mut self) -> bool {
         let skips = self.skip > 0;
         self.skip = self.skip.saturating_sub(1);

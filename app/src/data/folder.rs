@@ -149,7 +149,7 @@ fn classes(folder: &Path) -> Result<Vec<(String, Vec<PathBuf>)>, DataError> {
     Ok(classes)
 }
 
-/// Whether a directory has samples, which would be left out.
+/// Returns whether a directory has samples, which would be left out.
 fn holds_samples(folder: &Path) -> bool {
     let files = entries(folder).unwrap_or_default();
     files.iter().any(|file| is_image(file) || is_text(file))
@@ -164,7 +164,7 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     endings.contains(&ending.as_str())
 }
 
-/// Whether a file is an image by its name.
+/// Returns whether a file is an image by its name.
 pub(super) fn is_image(path: &Path) -> bool {
     has_ending(path, &IMAGES)
 }

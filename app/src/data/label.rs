@@ -44,7 +44,7 @@ impl Label {
         Self::Text(text.trim().to_owned())
     }
 
-    /// Whether an answer is right where this is the label.
+    /// Returns whether an answer is right where this is the label.
     pub fn accepts(&self, answer: &Self) -> bool {
         match (self, answer) {
             (Self::Texts(right), Self::Text(answer)) => right.contains(answer),
@@ -69,7 +69,7 @@ impl std::fmt::Display for Label {
     }
 }
 
-/// What the labels of a set are used for.
+/// Use of the labels of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelUse {
     /// They decide what is right: every sample needs one.
@@ -121,12 +121,12 @@ impl LabelReader {
         }
     }
 
-    /// Whether its requests are queries with passages.
+    /// Returns whether its requests are queries with passages.
     pub(super) fn ranks(&self) -> bool {
         self.task == Task::Ranking
     }
 
-    /// Whether its requests are texts whose tokens are labelled.
+    /// Returns whether its requests are texts whose tokens are labelled.
     pub(super) fn tags(&self) -> bool {
         self.task == Task::TokenClassification
     }
@@ -179,12 +179,12 @@ impl LabelReader {
         })
     }
 
-    /// Whether every sample needs a label.
+    /// Returns whether every sample needs a label.
     pub(super) fn required(&self) -> bool {
         self.used == LabelUse::Required
     }
 
-    /// Whether no label is read.
+    /// Returns whether no label is read.
     pub(super) fn ignored(&self) -> bool {
         self.used == LabelUse::Ignored
     }
@@ -209,7 +209,7 @@ impl LabelReader {
         }
     }
 
-    /// Whether the model names its classes.
+    /// Returns whether the model names its classes.
     pub(super) fn has_names(&self) -> bool {
         !self.classes.is_empty()
     }

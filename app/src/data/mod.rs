@@ -248,7 +248,7 @@ impl Samples {
         alone.then_some(*class)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty()
     }
@@ -272,7 +272,7 @@ fn without_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// One line of a tab-separated file.
+/// Reads one line of a tab-separated file.
 fn parse_line(line: &str, labels: &LabelReader) -> Result<(Inputs, Label), DataError> {
     let columns: Vec<&str> = line.split('\t').collect();
     let (texts, label) = match columns.as_slice() {

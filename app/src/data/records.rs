@@ -21,7 +21,7 @@ const MAX_HEADER: u64 = 1 << 16;
 /// is the decimal mark.
 const OTHER_SEPARATORS: [u8; 3] = [b';', b'\t', b'|'];
 
-/// One record.
+/// A record of a data set.
 pub(super) struct Record {
     /// Its line in the file, from 1; in a Parquet file its row.
     pub(super) line: usize,

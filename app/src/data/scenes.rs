@@ -52,7 +52,7 @@ pub struct ClassifiedObject {
     pub class: Option<usize>,
 }
 
-/// How much was right, of one kind or of all.
+/// Counts of right and wrong answers, of one kind or of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Score {
     /// Objects reported with the right kind, cell and class.
@@ -159,7 +159,7 @@ impl Scenes {
         self.inputs.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.inputs.is_empty()
     }

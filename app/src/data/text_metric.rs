@@ -37,7 +37,7 @@ impl Grading {
         })
     }
 
-    /// Whether an answer is right where this is the label. Only texts have a score; other answers are compared exactly.
+    /// Returns whether an answer is right where this is the label. Only texts have a score; other answers are compared exactly.
     pub fn accepts(&self, label: &Label, answer: &Label) -> bool {
         let comparison = self.comparison();
         let right = |reference: &String, text: &String| {

@@ -83,7 +83,7 @@ pub(super) fn words(text: &str, spec: &Words) -> Result<Vec<Completion>, DataErr
     Ok(completions.collect())
 }
 
-/// Where the first line begins after a share of the text.
+/// Returns where the first line begins after a share of the text.
 fn line_after(text: &str, share: f64) -> usize {
     let at = (text.len() as f64 * share) as usize;
     if at == 0 {

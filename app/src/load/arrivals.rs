@@ -8,7 +8,7 @@ use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
-/// How an open loop spaces its requests.
+/// Spacing of the requests of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spacing {
     /// Independent arrivals: exponential gaps.

@@ -82,7 +82,7 @@ pub async fn open_loop<T: Target>(
     last.saturating_sub(warm_up)
 }
 
-/// When a closed loop ends.
+/// End of a closed loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {
     /// After a length of time, warm-up not counted.

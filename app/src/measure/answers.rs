@@ -39,7 +39,7 @@ pub struct Answers {
     pub money: Option<Money>,
 }
 
-/// What makes an answer right.
+/// Criterion for correct answers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Correctness<'a> {
     /// How texts are compared with the labels.
@@ -219,7 +219,7 @@ fn each<T>(
     Ok(all)
 }
 
-/// What the labels say about the answers.
+/// Returns what the labels say about the answers.
 fn truths<'a>(
     set: &Samples,
     answered: &[(usize, &Answered)],
@@ -378,7 +378,7 @@ impl Judgement {
         }
     }
 
-    /// What a label says about the answer.
+    /// Returns what a label says about the answer.
     fn truth<'a>(&self, label: &Label, grading: Grading) -> Result<Truth<'a>, MeasureError> {
         Ok(match (self, label) {
             (_, Label::Unknown) => return Err(MeasureError::Unlabelled),

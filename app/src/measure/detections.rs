@@ -116,7 +116,7 @@ impl Findings {
             .collect();
     }
 
-    /// How often a scene became so many requests to each task.
+    /// Returns how often a scene became so many requests to each task.
     pub(super) fn copies(&self, variant: &str, scenes: &Scenes) -> Vec<MeasuredCopies> {
         let of_kind = |(kind, task): (usize, &String)| {
             let counts = self

@@ -91,7 +91,7 @@ pub struct JudgeProgram {
     silence: Duration,
 }
 
-/// What is judged: one answer to one sample.
+/// An answer to a sample, which is judged.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Question<'a> {
     /// Number of the sample, from 0.
@@ -201,7 +201,7 @@ impl JudgeProgram {
     }
 }
 
-/// Whether a line says that an answer is right.
+/// Returns whether a line says that an answer is right.
 fn right(text: &[u8], line: usize, min_score: Option<f64>) -> Result<bool, JudgeError> {
     const SHOWN: usize = 80;
     let garbage = || {

@@ -51,7 +51,7 @@ impl Meter {
         self.device.to_string()
     }
 
-    /// What the joules are read from, for people.
+    /// Returns the name of the source of the joules.
     pub fn source(&self) -> String {
         self.power.source().to_string()
     }

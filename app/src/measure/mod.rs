@@ -60,13 +60,13 @@ pub struct MeasureOptions<'a> {
     pub power: &'a PowerConfig,
     /// Whether progress is kept to oneself.
     pub quiet: bool,
-    /// What decides whether an answer is right.
+    /// Criterion that decides whether an answer is right.
     pub judge: &'a Judge,
     /// How texts are compared.
     pub grading: Grading,
 }
 
-/// What decides whether an answer is right.
+/// Criterion that decides whether an answer is right.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Judge {
     /// The labels of the validation set.
@@ -79,7 +79,7 @@ pub enum Judge {
 }
 
 impl Judge {
-    /// What the labels of the set are used for.
+    /// Returns what the labels of the set are used for.
     fn label_use(&self) -> LabelUse {
         match self {
             Self::Labels => LabelUse::Required,

@@ -149,7 +149,7 @@ fn read(set: &DataSet, pipeline: &Pipeline, root: usize, members: &Members) -> R
     Ok(scenes)
 }
 
-/// What each variant of the root task finds.
+/// Returns what each variant of the root task finds.
 fn find_all(
     pipeline: &Pipeline,
     root: usize,
@@ -173,7 +173,7 @@ fn best<'a>(findings: &'a BTreeMap<String, Findings>, scenes: &Scenes) -> Result
     best.ok_or(MeasureError::EmptyRoot)
 }
 
-/// What every variant below the root makes of what every variant of the root finds.
+/// Returns what every variant below the root makes of what every variant of the root finds.
 fn answer_all(
     pipeline: &Pipeline,
     members: &Members,

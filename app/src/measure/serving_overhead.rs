@@ -175,7 +175,7 @@ pub struct RecordingTarget {
     seen: Mutex<Vec<ReplyRecord>>,
 }
 
-/// What a reply reports.
+/// Figures that a reply reports.
 #[derive(Debug, Clone)]
 pub struct ReplyRecord {
     /// When it came.

@@ -289,7 +289,7 @@ fn stands_in(profile: &Profile, planned: &CascadePlan) -> Option<String> {
     ))
 }
 
-/// What is proven about the plan, or that nothing is.
+/// Describes what is proven about the plan, or that nothing is.
 fn promise(planned: &CascadePlan) -> String {
     let (Some(certificate), Some(tested)) = (&planned.plan.certificate, planned.certification) else {
         return uncertified(planned);

@@ -117,7 +117,7 @@ fn not_audited(profile: &Profile, reason: Unaudited) -> String {
     }
 }
 
-/// What a certificate proves, in words.
+/// Describes what a certificate proves.
 pub(super) fn guarantee(guarantee: &Guarantee) -> String {
     match guarantee {
         Guarantee::MaxLoss { loss, against } => {
@@ -131,7 +131,7 @@ pub(super) fn guarantee(guarantee: &Guarantee) -> String {
     }
 }
 
-/// How many devices host a replica.
+/// Returns how many devices host a replica.
 pub fn devices_used(plan: &Plan) -> usize {
     let devices = plan
         .placement

@@ -11,7 +11,7 @@ use super::units;
 /// Interval of progress lines if standard error is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// One piece of work with a known number of steps.
+/// A piece of work with a known number of steps.
 #[derive(Debug)]
 pub struct Progress {
     label: String,

@@ -10,7 +10,7 @@ const STYLE: TableStyle = TableStyle::new()
     .content_lines(ContentLineStyle::none().junction(' '))
     .bottom_border(LineStyle::none().fill('─').junction('─'));
 
-/// How a column reads.
+/// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     /// Words.

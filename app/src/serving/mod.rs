@@ -214,7 +214,7 @@ fn default_url() -> String {
 /// The part of an app that a process serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Role {
-    /// The ingress, a worker, and the planner if the app has one.
+    /// The ingress, a worker, the planner if the app has one, and the gateway if it has an address.
     #[default]
     All,
     /// The ingress alone.
@@ -232,12 +232,12 @@ impl Role {
         matches!(self, Self::All | Self::Ingress)
     }
 
-    /// Whether its HTTP listener is the gateway; otherwise it answers probes only.
+    /// Returns whether its HTTP listener is the gateway; otherwise it answers probes only.
     pub fn has_gateway(self) -> bool {
         matches!(self, Self::All | Self::Gateway)
     }
 
-    /// Whether it hosts replicas.
+    /// Returns whether it hosts replicas.
     pub fn works(self) -> bool {
         matches!(self, Self::All | Self::Worker)
     }

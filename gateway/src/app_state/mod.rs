@@ -34,7 +34,7 @@ const WINDOW: usize = 10;
 /// Time without a heartbeat after which an actor is forgotten.
 const FORGOTTEN: Duration = Duration::from_mins(1);
 
-/// What a gateway knows of an app. Cheap to share.
+/// State of an app, as a gateway knows it. Cheap to share.
 pub(crate) struct AppState {
     pub(crate) app: String,
     state: Mutex<State>,

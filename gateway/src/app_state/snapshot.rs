@@ -22,7 +22,7 @@ const SHOWN_ERRORS: usize = 20;
 pub(super) struct Row(String, String, String, &'static str, u32, u32);
 
 impl Row {
-    /// Whether both are the same replica, whatever it does.
+    /// Returns whether both are the same replica, whatever it does.
     fn is(&self, other: &Self) -> bool {
         (&self.0, &self.1, &self.2) == (&other.0, &other.1, &other.2)
     }
@@ -95,7 +95,7 @@ impl State {
         self.listed = Listed::default();
     }
 
-    /// What every update says.
+    /// Returns what every update says.
     fn current(&self, app: &str) -> Value {
         let routes = self.recent_routes();
         json!({

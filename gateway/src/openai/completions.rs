@@ -89,7 +89,7 @@ pub(super) enum Prompts {
     ManyTokens(Vec<Vec<i64>>),
 }
 
-/// One prompt.
+/// A prompt: a text or tokens.
 pub(super) enum Prompt {
     Text(String),
     Tokens(Vec<i64>),

@@ -184,7 +184,7 @@ impl FormatAndTools {
         calls
     }
 
-    /// Whether the client wants several calls at once.
+    /// Returns whether the client wants several calls at once.
     pub(super) fn parallel(&self) -> bool {
         self.parallel_tool_calls.unwrap_or(true)
     }
@@ -210,7 +210,7 @@ fn with_schema(format: &Value) -> Value {
     }
 }
 
-/// Whether a format asks for plain text.
+/// Returns whether a format asks for plain text.
 fn is_text(format: &Value) -> bool {
     format.is_null() || format.get("type").and_then(Value::as_str) == Some("text")
 }

@@ -165,7 +165,7 @@ impl Common {
         self.n.unwrap_or(1)
     }
 
-    /// Whether the maximum of tokens is 0.
+    /// Returns whether the maximum of tokens is 0.
     pub(super) fn takes_no_token(&self) -> bool {
         self.max_completion_tokens.or(self.max_tokens) == Some(0)
     }
@@ -181,7 +181,7 @@ impl Common {
         self.reasoning_effort = effort.or(self.reasoning_effort.take());
     }
 
-    /// How much the model reasons, if the request says so.
+    /// Returns how much the model reasons, if the request says so.
     pub(super) fn reasoning_effort(&self) -> Option<&str> {
         self.reasoning_effort.as_deref()
     }

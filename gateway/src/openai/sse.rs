@@ -21,14 +21,14 @@ use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
 
-/// How an API writes a chunk.
+/// Form in which an API writes a chunk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     Chat,
     Completion,
 }
 
-/// What all chunks of an answer share.
+/// Fields that all chunks of an answer share.
 pub(super) struct Head {
     pub(super) form: Form,
     pub(super) id: String,

@@ -25,7 +25,7 @@ struct Embed {
     form: VectorForm,
 }
 
-/// How a text becomes a vector.
+/// Options by which a text becomes a vector.
 #[derive(Deserialize, Default)]
 pub(super) struct VectorForm {
     #[serde(default)]

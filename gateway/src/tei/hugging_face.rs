@@ -86,7 +86,7 @@ pub(super) async fn root(State(shared): State<Arc<GatewayState>>, request: Reque
     respond(answered.await)
 }
 
-/// Whether a body is an image itself: JSON begins with a brace, after spaces.
+/// Returns whether a body is an image itself: JSON begins with a brace, after spaces.
 fn is_image(parts: &Parts, body: &Bytes) -> bool {
     let kind = parts.headers.get(header::CONTENT_TYPE);
     let says_so = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"image/"));

@@ -87,7 +87,7 @@ impl Parameters {
         }
     }
 
-    /// How logits become scores, if the client says so.
+    /// Returns the function that makes scores of logits, if the client names one.
     fn function(&self, raw_scores: bool) -> Option<&str> {
         self.function_to_apply.as_deref().or(raw_scores.then_some("none"))
     }

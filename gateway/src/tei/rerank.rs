@@ -146,7 +146,7 @@ async fn ranked(
     Ok((scores, replies))
 }
 
-/// Whether the app takes a query with all of its passages.
+/// Returns whether the app takes a query with all of its passages.
 fn ranks_passages(call: &Call) -> bool {
     let signature = call.app.options.signature.as_ref();
     signature.is_some_and(|signature| signature.inputs.iter().any(|input| input.name == "passages"))

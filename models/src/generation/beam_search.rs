@@ -121,7 +121,7 @@ impl BeamSearch {
         Some(&self.ended.first()?.answer)
     }
 
-    /// Whether a running beam, of which this is the best, can come to a better answer than those that have ended.
+    /// Returns whether a running beam, of which this is the best, can come to a better answer than those that have ended.
     fn can_improve(&self, best: Option<&Continuation>, length: usize) -> bool {
         let is_full = self.ended.len() >= self.options.beams;
         let worst = self.ended.last().filter(|_| is_full);

@@ -166,6 +166,28 @@ fn a_cancelled_search_leaves_nothing() {
 }
 
 #[test]
+fn what_a_failed_fork_leaves_is_dropped_when_the_search_begins_again() {
+    let decoder = family(0, 2, 3);
+    let mut engine = resident(&decoder);
+    engine.submit(7, vec![1, 2, 3], beams(4, 20)).unwrap();
+    for _ in 0..4 {
+        engine.step().unwrap();
+    }
+    // A fork of the step that fails: the search does not run it yet.
+    let fork = engine.sequences[&7].fork();
+    let id = engine.next_beam;
+    engine.sequences.insert(id, fork);
+    engine.scheduler.preempt(7, &mut engine.space);
+    engine.preempted(7);
+    let answer = run(&mut engine);
+    let mut other = resident(&decoder);
+    other.submit(7, vec![1, 2, 3], beams(4, 20)).unwrap();
+    assert_eq!(answer, run(&mut other));
+    let (free, all) = engine.blocks();
+    assert!(engine.is_idle() && free == all);
+}
+
+#[test]
 fn searches_that_cannot_run_are_refused() {
     let decoder = family(0, 2, 3);
     let mut engine = resident(&decoder);

@@ -16,11 +16,8 @@ impl<M: Ops> Engine<M> {
     /// A request lost its blocks: its states are computed again, and a beam search begins again.
     pub(super) fn preempted(&mut self, request: u64) {
         if let Some(search) = self.searches.get_mut(&request) {
-            let beams = std::mem::take(&mut search.running);
             search.restart(request);
-            for beam in beams.iter().filter(|beam| beam.id != request) {
-                self.sequences.remove(&beam.id);
-            }
+            self.drop_beams(request);
             if let Some(sequence) = self.sequences.get_mut(&request) {
                 sequence.restart();
             }
@@ -30,8 +27,14 @@ impl<M: Ops> Engine<M> {
         }
     }
 
+    /// Drops the sequences of a request but its own.
+    pub(super) fn drop_beams(&mut self, request: u64) {
+        self.sequences
+            .retain(|id, sequence| *id == request || sequence.request != request);
+    }
+
     /// Continues a search by a token for each of its beams. `rows` are the logits by sequence. Returns the events of the
-    /// whole answer if the search ends, and one without a token if it goes on. Adds requests that had to make room to
+    /// whole answer if the search ends, and one without a token if it continues. Adds requests that had to make room to
     /// `preempted`.
     pub(super) fn continue_search(
         &mut self,
@@ -176,13 +179,7 @@ impl<M: Ops> Engine<M> {
             match self.fork(request, fork.id, id, preempted)? {
                 Forked::Done => beams.push(Beam { id, ..fork }),
                 Forked::NoRoom => free.push(id),
-                Forked::Preempted => {
-                    let forked = beams.iter().map(|beam| beam.id).filter(|id| *id != request);
-                    for id in forked.chain(free) {
-                        self.sequences.remove(&id);
-                    }
-                    return Ok(());
-                }
+                Forked::Preempted => return Ok(()),
             }
             self.tell_scheduler(request, &beams);
         }
@@ -243,8 +240,11 @@ impl<M: Ops> Engine<M> {
                 return Ok(Forked::Preempted);
             }
         };
-        if let Some(copy) = copy {
-            self.copy(&copy)?;
+        if let Some(copy) = copy
+            && let Err(error) = self.copy(&copy)
+        {
+            self.space.release(to);
+            return Err(error.into());
         }
         self.sequences.insert(to, sequence);
         Ok(Forked::Done)

@@ -61,7 +61,7 @@ struct HostBlocks {
     kv: Vec<f32>,
 }
 
-/// What a layer has in the cache.
+/// Entries of a layer in the cache.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LayerEntries {
     /// Whether it has entries: whether it has an attention.

@@ -8,7 +8,7 @@ use thiserror::Error;
 use super::block_cache::EntryWidths;
 use crate::decoder::weights::{Decoder, ModelConfig};
 
-/// What an engine caches of computed tokens. All but the first are baselines.
+/// Form in which an engine caches computed tokens. All but the first are baselines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Caching {
     /// Keys and values of some tokens, activations of others.

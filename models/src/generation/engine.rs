@@ -25,12 +25,12 @@ use super::transfer::Buffer;
 use crate::decoder::weights::{Decoder, LayerWeights, ModelConfig};
 use crate::ops::{Ops, RelativeBias};
 
-/// What a step did for a request.
+/// Result of a step for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// The request.
     pub request: u64,
-    /// The new token; `None` if the request was cancelled or failed, and for a beam search that goes on.
+    /// The new token; `None` if the request was cancelled or failed, and for a beam search that continues.
     pub sampled: Option<SampledToken>,
     /// New text; empty without a tokenizer.
     pub text: String,
@@ -106,14 +106,14 @@ pub struct StepReport {
     pub predicted_s: Option<f64>,
 }
 
-/// Where a layer's weights are stored.
+/// Place of a layer's weights.
 pub(super) enum LayerPlacement<M: Ops> {
     Resident(Layer<M>),
     Streamed(HostLayer),
 }
 
 impl<M: Ops> LayerPlacement<M> {
-    /// Whether the layer has an attention, whose tokens are cached.
+    /// Returns whether the layer has an attention, whose tokens are cached.
     pub(super) fn has_attention(&self) -> bool {
         match self {
             Self::Resident(layer) => layer.attention.is_some(),
@@ -286,29 +286,17 @@ impl<M: Ops> Engine<M> {
             .map_or(self.model_config().context, |encoder| encoder.context)
     }
 
-    /// Whether an answer continues the prompt; that of an encoder-decoder does not.
+    /// Returns whether an answer continues the prompt; that of an encoder-decoder does not.
     pub(crate) fn continues_prompt(&self) -> bool {
         self.encoder.is_none()
     }
 
     /// Maximum tokens of an answer of so many beams to a prompt of so many tokens; 0 if the prompt is too long.
     pub(crate) fn longest_answer(&self, prompt: usize, beams: usize) -> usize {
-        let block_tokens = self.space.block_tokens();
-        let blocks = self.space.capacity().total();
-        // Beams share the blocks that the prompt fills.
-        let shared = prompt / block_tokens;
-        let own = blocks.saturating_sub(shared) / beams.max(1);
-        let held = (shared + own).saturating_mul(block_tokens);
-        // The last token of an answer is not cached; an encoder's prompt is, but is no part of the context.
-        let cached = match self.config.caching {
-            Caching::Tokens => usize::MAX,
-            _ => held
-                .saturating_sub(prompt)
-                .saturating_add(usize::from(self.encoder.is_some())),
-        };
-        let context = self.model_config().context;
-        let decoded = if self.encoder.is_some() { 0 } else { prompt };
-        context.saturating_sub(decoded).min(cached)
+        // An encoder-decoder begins with a token of its own, in place of the answer's last one.
+        let first = usize::from(self.encoder.is_some());
+        let held = self.scheduler.longest_answer(beams, prompt + first, &self.space);
+        (held + first).min(self.model_config().context)
     }
 
     /// The engine's configuration.
@@ -373,7 +361,7 @@ impl<M: Ops> Engine<M> {
         self.scheduler.counts()
     }
 
-    /// Whether there are no requests.
+    /// Returns whether there are no requests.
     pub fn is_idle(&self) -> bool {
         self.sequences.is_empty()
     }

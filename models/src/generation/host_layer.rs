@@ -198,7 +198,7 @@ impl HostLayer {
         self.tensors.iter().map(HostWords::bytes).sum()
     }
 
-    /// Whether the layer has an attention, whose tokens are cached.
+    /// Returns whether the layer has an attention, whose tokens are cached.
     pub(super) fn has_attention(&self) -> bool {
         self.shape.linears.is_some()
     }

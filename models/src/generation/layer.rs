@@ -31,7 +31,7 @@ pub(super) struct Layer<M: Ops> {
     pub(super) reuses_kv: bool,
 }
 
-/// How a layer reads what tokens bring for it.
+/// Gate through which a layer reads what tokens bring for it.
 pub(super) struct DeviceTokenGate<M: Ops> {
     pub(super) gate: M::Linear,
     pub(super) projection: M::Linear,
@@ -46,7 +46,7 @@ pub(super) struct NewKv<M: Ops> {
     pub(super) kv: Option<M::Matrix>,
 }
 
-/// What a layer's new tokens read of the tokens before them, one entry per request.
+/// Earlier tokens that a layer's new tokens read, one entry per request.
 pub(super) struct ContextSpans<'a, M: Ops> {
     /// Keys and values of the self-attention, and the number of new tokens.
     pub(super) self_spans: &'a [AttentionSpans<'a, M::Matrix>],
@@ -57,7 +57,7 @@ pub(super) struct ContextSpans<'a, M: Ops> {
 }
 
 impl<M: Ops> Layer<M> {
-    /// Whether its attention is local.
+    /// Returns whether its attention is local.
     pub(super) fn is_local(&self) -> bool {
         self.attention.as_ref().is_some_and(|attention| attention.local)
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// previous one.
 const SLACK: Duration = Duration::from_millis(2);
 
-/// One direction of the link.
+/// A direction of the link.
 #[derive(Debug)]
 pub(super) struct Link {
     /// Bytes per second as the bits of an f64; 0 is unthrottled.

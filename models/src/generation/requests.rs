@@ -132,13 +132,8 @@ impl<M: Ops> Engine<M> {
 
     pub(super) fn end(&mut self, request: u64) {
         self.scheduler.end(request, &mut self.space);
-        for beam in self
-            .searches
-            .remove(&request)
-            .into_iter()
-            .flat_map(|search| search.running)
-        {
-            self.sequences.remove(&beam.id);
+        if self.searches.remove(&request).is_some() {
+            self.drop_beams(request);
         }
         self.sequences.remove(&request);
         self.cancelled.remove(&request);

@@ -77,7 +77,7 @@ impl SamplingOptions {
         }
     }
 
-    /// Whether they state which tokens to sample from: a `top_k`, `top_p` or `min_p` that leaves some out.
+    /// Returns whether they state which tokens to sample from: a `top_k`, `top_p` or `min_p` that leaves some out.
     pub fn truncates(&self) -> bool {
         self.top_k.is_some_and(|top| top > 0)
             || self.top_p.is_some_and(|top| top < 1.0)

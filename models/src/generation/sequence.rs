@@ -49,7 +49,7 @@ impl Sequence {
         self.state = None;
     }
 
-    /// What it has of its text.
+    /// Returns the text so far.
     pub(super) fn text<'a>(&'a self, ends: &'a [u32]) -> TextSoFar<'a> {
         text_so_far(&self.tokens, self.source, self.prompt, ends)
     }

@@ -1,6 +1,8 @@
 //! What a request does not state: ends of answers, temperature, special tokens.
 
-use super::tests::{BEGINNING, directory, model, number, of, output, text, tokens};
+use std::path::Path;
+
+use super::tests::{BEGINNING, directory, loaded, model, number, of, output, text, tokens};
 use super::*;
 use crate::generation::Cpu;
 
@@ -98,4 +100,29 @@ fn special_tokens_are_added_as_the_request_says() {
     assert_eq!(ids("text", "one", None), [&[0], without.as_slice()].concat());
     assert_eq!(ids("messages", chat, None), without);
     assert_eq!(ids("messages", chat, Some(true)), ids("text", "one", None));
+}
+
+#[test]
+fn the_default_of_max_tokens_is_lowered_to_what_the_cache_leaves() {
+    let fixture = |name: &str| {
+        Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)).unwrap()
+    };
+    for name in ["t5", "gpt2"] {
+        let mut model = loaded(fixture(name), |generation| {
+            generation.sampling.max_tokens = None;
+            generation.cache_bytes = 40_000;
+            generation.requests = 1;
+        });
+        for prompt in 1..=model.engine.longest_prompt() {
+            let ids = vec![7; prompt];
+            let inputs = vec![Tensor::from_i64("input_ids", &[prompt], &ids).unwrap()];
+            let answered = model.run(&[inputs]).remove(0);
+            let is_full = prompt == model.engine.longest_prompt();
+            assert_eq!(
+                answered.is_err(),
+                is_full,
+                "{name}, {prompt} tokens: {answered:?}"
+            );
+        }
+    }
 }

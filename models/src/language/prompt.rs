@@ -28,7 +28,7 @@ pub(super) fn prepared_inputs(context: usize) -> Vec<InputSpec> {
     )]
 }
 
-/// Whether a request is a chat.
+/// Returns whether a request is a chat.
 pub(super) fn is_chat(inputs: &Inputs) -> bool {
     inputs
         .iter()
@@ -177,7 +177,7 @@ impl Prompts {
         }
     }
 
-    /// How the model writes calls of tools.
+    /// Returns the syntax in which the model writes calls of tools.
     pub(super) fn syntax(&self) -> Syntax {
         Syntax::of_template(self.chat.source_with_tools().unwrap_or_default())
     }

@@ -7,7 +7,7 @@ use super::tensor;
 use crate::device::Device;
 use crate::ops::{Ops, OpsError};
 
-/// One result per request, in the order of the batch.
+/// Results of a batch, one per request, in its order.
 pub(crate) type BatchResults = Vec<Result<Outputs, ModelError>>;
 
 /// Runs a batch. Requests that `read` rejects fail alone; `forward` computes the others together and returns one result

@@ -181,12 +181,12 @@ impl Executor {
         &self.signature
     }
 
-    /// Whether the model batches continuously; requests are then passed by [`Executor::submit`].
+    /// Returns whether the model batches continuously; requests are then passed by [`Executor::submit`].
     pub fn is_continuous(&self) -> bool {
         self.continuous
     }
 
-    /// What says whether the model can answer at present ([`Model::availability`]).
+    /// Returns the model's availability flag ([`Model::availability`]).
     pub fn availability(&self) -> Option<&Availability> {
         self.availability.as_ref()
     }
@@ -244,12 +244,12 @@ impl Executor {
         Ending(self.thread.take())
     }
 
-    /// Whether a batch is running.
+    /// Returns whether a batch is running.
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Whether batches run on the thread of the caller.
+    /// Returns whether batches run on the thread of the caller.
     #[cfg(test)]
     pub(crate) fn is_inline(&self) -> bool {
         self.inline.has_model()

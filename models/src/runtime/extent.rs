@@ -15,7 +15,7 @@ pub enum Extent {
 }
 
 impl Extent {
-    /// Whether a dimension may have this size.
+    /// Returns whether a dimension may have this size.
     pub(crate) fn holds(self, size: usize) -> bool {
         match self {
             Self::Exactly(expected) => size == expected,

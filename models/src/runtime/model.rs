@@ -43,14 +43,14 @@ pub trait Model: Send {
         None
     }
 
-    /// Returns what says whether the model can answer at present, or `None` if nothing but this process decides that. A model
+    /// Returns the model's availability flag, or `None` if nothing but this process decides whether it can answer. A model
     /// behind an endpoint that is down cannot; its replica is avoided until it can again.
     fn availability(&self) -> Option<Availability> {
         None
     }
 }
 
-/// Whether a model can answer at present. Clones share the answer.
+/// Availability flag of a model: whether it can answer at present. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Availability(Arc<AtomicBool>);
 
@@ -112,7 +112,7 @@ pub trait Continuous {
     fn step(&mut self) -> Vec<Progress>;
 }
 
-/// Returns the inputs that a model reads faster in place of these; `None` if they stay as they are, also if they are
+/// Preprocesses inputs off the model thread, for example by tokenisation; `None` if they stay as they are, also if they are
 /// wrong. May be called from any thread.
 pub type Reader = Arc<dyn Fn(&Inputs) -> Option<Inputs> + Send + Sync>;
 
@@ -139,7 +139,7 @@ pub struct Signature {
     pub inputs: Vec<InputSpec>,
 }
 
-/// One input of a [`Signature`].
+/// An input of a [`Signature`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputSpec {
     /// Its name.
@@ -306,7 +306,7 @@ impl InputSpec {
     }
 }
 
-/// What a model with inputs of these names is, as far as they tell.
+/// Returns the kind of a model with inputs of these names, as far as they tell.
 fn kind_of(inputs: &[String]) -> &'static str {
     let takes = |name: &str| inputs.iter().any(|input| input == name);
     if takes("max_tokens") {

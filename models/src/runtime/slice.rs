@@ -50,12 +50,12 @@ impl Slice {
         self.of
     }
 
-    /// Whether it reads the request.
+    /// Returns whether it reads the request.
     pub(crate) fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Whether it produces the answer.
+    /// Returns whether it produces the answer.
     pub fn is_last(self) -> bool {
         self.index + 1 == self.of
     }

@@ -76,7 +76,7 @@ pub struct CascadeOptions {
     pub workers: Vec<String>,
     /// The device on every worker.
     pub device: String,
-    /// When a replica's queue becomes a batch.
+    /// Triggers by which a replica's queue becomes a batch.
     pub batching: Batching,
 }
 

@@ -62,7 +62,7 @@ impl Admission {
         }
     }
 
-    /// Whether to accept a request with this budget, microseconds, while `in_flight` accepted ones have no reply.
+    /// Returns whether to accept a request with this budget, microseconds, while `in_flight` accepted ones have no reply.
     pub fn admit(&mut self, now: u64, in_flight: usize, budget_us: u64) -> bool {
         self.in_flight = in_flight;
         if self.is_busy() && self.window.is_none() {

@@ -100,7 +100,7 @@ impl<P> Adoption<P> {
         Some((*epoch, &entry.plan, entry.gear))
     }
 
-    /// Whether some epoch was found in place.
+    /// Returns whether some epoch was found in place.
     pub fn is_admitted(&self) -> bool {
         self.admitted.is_some()
     }

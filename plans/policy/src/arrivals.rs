@@ -11,7 +11,7 @@ const SILENCE_US: u64 = 500_000;
 /// How long the total of a silent ingress is kept, microseconds: longer than any message takes.
 const MEMORY_US: u64 = 10_000_000;
 
-/// What the ingresses of an app have counted.
+/// Arrivals that the ingresses of an app have counted.
 #[derive(Debug, Clone)]
 pub struct ArrivalCounter {
     since: u64,
@@ -78,8 +78,8 @@ impl ArrivalCounter {
         arrivals
     }
 
-    /// Whether `ingress` has the smallest id of the live ingresses. An ingress does not lead before it has listened for as long as
-    /// detecting silence takes: until then it cannot know that it is alone.
+    /// Returns whether `ingress` has the smallest id of the live ingresses. An ingress does not lead before it has listened for as
+    /// long as detecting silence takes: until then it cannot know that it is alone.
     pub fn leads(&self, ingress: &str, now: u64) -> bool {
         let listened = now.saturating_sub(self.since) >= SILENCE_US;
         let mut living = self.ingresses.iter().filter(|(_, counted)| !counted.silent);

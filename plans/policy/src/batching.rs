@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::plan::Batching;
 
-/// How long a batch is expected to take: a fixed part and a part per request, microseconds.
+/// Expected run time of a batch: a fixed part and a part per request, microseconds.
 ///
 /// Costs of models by batch size are close to linear, see `fit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,7 +23,7 @@ impl RunTime {
     }
 }
 
-/// What a poll of the queue found.
+/// Result of a poll of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Poll<T> {
     /// Requests whose budget can no longer be met. The caller answers them with an error and does not run them.
@@ -32,7 +32,7 @@ pub struct Poll<T> {
     pub next: Next<T>,
 }
 
-/// What the replica does next.
+/// Next action of the replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next<T> {
     /// Run this batch, oldest first, never empty.
@@ -43,7 +43,7 @@ pub enum Next<T> {
     Wait,
 }
 
-/// What [`BatchQueue::poll_into`] found.
+/// Result of [`BatchQueue::poll_into`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Run what is in the buffer for the batch.
@@ -117,7 +117,7 @@ impl<T> BatchQueue<T> {
         self.waiting.len()
     }
 
-    /// Whether no request waits.
+    /// Returns whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -186,7 +186,7 @@ impl<T> BatchQueue<T> {
             .map_or(Step::Wait, |at| Step::WaitUntil(at.max(now + 1)))
     }
 
-    /// When an idle replica should start if nothing more comes, microseconds: `now` if it is time. `None` if none waits.
+    /// Returns when an idle replica should start if nothing more comes, microseconds: `now` if it is time. `None` if none waits.
     ///
     /// For replicas that share a device: from this time on, the replica has its place in the device queue.
     pub fn due_at(&self, now: u64) -> Option<u64> {
@@ -201,7 +201,7 @@ impl<T> BatchQueue<T> {
         self.batching.max_batch.max(1) as usize
     }
 
-    /// When an idle replica should start although fewer than `min_queue` wait.
+    /// Returns when an idle replica should start although fewer than `min_queue` wait.
     fn start_by(&self) -> Option<u64> {
         let oldest = self.waiting.front()?;
         let waited = oldest.since.saturating_add(self.batching.max_wait_us);
@@ -220,7 +220,8 @@ impl<T> BatchQueue<T> {
         Some(if idle { start.min(hopeless) } else { hopeless })
     }
 
-    /// Whether the queue holds a request whose deadline has not passed, and none that a run of `run` microseconds would answer in time.
+    /// Returns whether the queue holds a request whose deadline has not passed, and none that a run of `run` microseconds would
+    /// answer in time.
     fn only_hopeless(&self, now: u64, run: u64) -> bool {
         let mut deadlines = self.waiting.iter().map(|waiting| waiting.deadline);
         deadlines.clone().any(|deadline| deadline > now)

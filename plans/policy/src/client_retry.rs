@@ -42,7 +42,7 @@ const TOKENS_PER_SECOND: f64 = 20.0;
 /// Pause until a silent request that found the allowance empty asks again, microseconds.
 const WAIT_US: u64 = 100_000;
 
-/// What went wrong with an attempt.
+/// Failure of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// The connection was lost while the client waited, and is up again.
@@ -62,7 +62,7 @@ pub enum Failure {
     Final,
 }
 
-/// What the client does.
+/// Action of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It sends the request again after a pause.

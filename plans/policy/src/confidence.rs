@@ -16,7 +16,7 @@ use crate::invalid::{Invalid, Path};
 
 pub use score::Scores;
 
-/// How scores become a confidence.
+/// Function that computes a confidence from scores.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Estimator {
@@ -52,7 +52,7 @@ impl Estimator {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
-    /// How scores become a confidence.
+    /// Function that computes a confidence from scores.
     pub estimator: Estimator,
     /// Temperature `T > 0` that the scores are divided by; 1 leaves them as they are.
     pub temperature: f64,

@@ -6,7 +6,7 @@ mod trend;
 pub use periods::Periods;
 pub use trend::DemandTrend;
 
-/// The batches that a variant ran, over all its replicas.
+/// Batches that a variant ran, over all its replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RunCounts {
     /// Batches.

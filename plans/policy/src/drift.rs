@@ -5,7 +5,7 @@
 
 use crate::plan::{Gear, LoadRange};
 
-/// When a difference in load counts as drift.
+/// Parameters by which a difference in load counts as drift.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DriftConfig {
     /// Minimum total variation distance of a drift, in (0, 1].

@@ -9,7 +9,7 @@ pub fn next(stored: Option<u64>, known: u64) -> u64 {
     stored.unwrap_or(0).max(known).saturating_add(1)
 }
 
-/// What the store holds, compared with the running plan.
+/// Content of the store, compared with the running plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreContent {
     /// The stored epoch; `None` if the store is empty.
@@ -20,7 +20,7 @@ pub struct StoreContent {
     pub same_plan: bool,
 }
 
-/// What a process does with what it found.
+/// Action of a process for the content of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Nothing: it runs the stored plan, or there is none anywhere.

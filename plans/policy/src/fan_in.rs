@@ -17,7 +17,7 @@ pub const MAX_BRANCHES: usize = 4096;
 /// Most levels of a pipeline's tree.
 pub(crate) const MAX_LEVELS: usize = 16;
 
-/// Where in a request's tree a result belongs: the root is empty, `classify.3` the fourth request that went to the task
+/// Position of a result in a request's tree: the root is empty, `classify.3` the fourth request that went to the task
 /// `classify`, `classify.3/colour.0` the first that came of that.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -32,7 +32,7 @@ impl Branch {
     /// The request itself.
     pub const ROOT: Self = Self(Vec::new());
 
-    /// Whether it is the request itself.
+    /// Returns whether it is the request itself.
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
@@ -165,13 +165,13 @@ impl<R> Gather<R> {
         Ok(())
     }
 
-    /// Whether a report of that branch would be noted: it is of the newest attempt that reports, and not a repetition.
+    /// Returns whether a report of that branch would be noted: it is of the newest attempt that reports, and not a repetition.
     pub fn awaits(&self, attempt: u32, newest: u32, branch: &Branch) -> bool {
         (self.attempt..=newest).contains(&attempt)
             && (attempt > self.attempt || !self.arrived.contains_key(branch))
     }
 
-    /// How many more branches a report of that attempt may announce.
+    /// Returns how many more branches a report of that attempt may announce.
     pub fn room(&self, attempt: u32) -> usize {
         if attempt > self.attempt {
             return MAX_BRANCHES;
@@ -179,7 +179,7 @@ impl<R> Gather<R> {
         MAX_BRANCHES.saturating_sub(self.told.len().max(self.arrived.len()))
     }
 
-    /// Whether every branch has ended.
+    /// Returns whether every branch has ended.
     pub fn complete(&self) -> bool {
         // The sizes first: with thousands of branches, each arrival would otherwise look up all that came before it.
         self.arrived.len() > self.told.len()
@@ -187,7 +187,7 @@ impl<R> Gather<R> {
             && self.told.iter().all(|branch| self.arrived.contains_key(branch))
     }
 
-    /// Whether the root branch has reported.
+    /// Returns whether the root branch has reported.
     pub fn begun(&self) -> bool {
         self.arrived.contains_key(&Branch::ROOT)
     }

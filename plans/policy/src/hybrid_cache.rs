@@ -47,7 +47,7 @@ impl BlockCounts {
         self.act + self.kv
     }
 
-    /// Whether there is no more of either kind than in `bounds`.
+    /// Returns whether there is no more of either kind than in `bounds`.
     pub fn within(self, bounds: Self) -> bool {
         self.act <= bounds.act && self.kv <= bounds.kv
     }

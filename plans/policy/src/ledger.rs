@@ -1,4 +1,4 @@
-//! The ingress's book of accepted requests, from which "exactly one terminal reply per accepted request" follows.
+//! The table of accepted requests of an ingress, from which "exactly one terminal reply per accepted request" follows.
 //!
 //! An entry is removed exactly once, and the remover sends the reply: with the first answer of any attempt, with
 //! the last failure, or because its budget ended. What comes later finds no entry and is dropped. Messages may be lost,
@@ -53,7 +53,7 @@ impl Default for LedgerConfig {
 }
 
 impl LedgerConfig {
-    /// When the attempt after a failed one is to be sent, microseconds; `None` if there is none left, or no time for it.
+    /// Returns when the attempt after a failed one is sent, microseconds; `None` if there is none left, or no time for it.
     pub fn retry_at(&self, id: u64, attempt: u32, now: u64, deadline: u64) -> Option<u64> {
         let at = now.saturating_add(self.pause_us(id, attempt));
         (attempt < self.max_attempts && at < deadline).then_some(at)
@@ -65,12 +65,12 @@ impl LedgerConfig {
         pause_us(self.backoff_us, self.max_backoff_us, id, attempt)
     }
 
-    /// Whether enough was tried to find a sure answer that this attempt is to bring any.
+    /// Returns whether this attempt accepts an answer below the threshold, because larger models could not be reached so far.
     pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
         attempt > 1 && attempt >= self.accept_any_from_attempt
     }
 
-    /// What becomes of an attempt that was lost with its replica, of a request that was sent again for such a loss so many times.
+    /// Returns the outcome of an attempt whose replica was lost, of a request that was sent again for such a loss so many times.
     pub fn after_loss(&self, attempt: u32, losses: u32, now: u64, deadline: u64) -> AfterLoss {
         if deadline <= now {
             AfterLoss::Expire
@@ -82,7 +82,7 @@ impl LedgerConfig {
     }
 }
 
-/// What becomes of an attempt that was lost with its replica.
+/// Outcome of an attempt whose replica was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterLoss {
     /// It is sent again at once.
@@ -93,7 +93,7 @@ pub enum AfterLoss {
     Expire,
 }
 
-/// A request that the book accepted.
+/// A request that the ledger accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
     /// Its id.
@@ -116,7 +116,7 @@ pub enum Refusal {
     NoBudget,
 }
 
-/// What an answer means.
+/// Outcome of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer<T> {
     /// The first: reply with it.
@@ -125,7 +125,7 @@ pub enum Answer<T> {
     Stale,
 }
 
-/// What a failure means.
+/// Outcome of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure<T> {
     /// [`Ledger::due`] hands the request out for this attempt once the pause is over.
@@ -141,7 +141,7 @@ pub enum Failure<T> {
     Stale,
 }
 
-/// What is due at a moment: the requests whose timers have expired.
+/// Requests to retry or expire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimerEvents<T> {
     /// Requests whose budget has ended: reply with a deadline error.
@@ -399,7 +399,7 @@ impl<T> Ledger<T> {
         due
     }
 
-    /// When [`Ledger::due`] has something to give next, microseconds, if anything changes no earlier.
+    /// Returns when [`Ledger::due`] has something to give next, microseconds, if anything changes no earlier.
     pub fn next_wake(&mut self, now: u64) -> Option<u64> {
         if !self.exhausted.is_empty() {
             return Some(now);
@@ -410,19 +410,19 @@ impl<T> Ledger<T> {
         deadline.into_iter().chain(pause).min()
     }
 
-    /// Whether enough was tried to find a sure answer that this attempt is to bring any.
+    /// Returns whether this attempt accepts an answer below the threshold.
     pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
         self.config.must_accept_below_threshold(attempt)
     }
 
-    /// Whether a replica was lost that had, or may have had, the request. It is then sent to one replica after the other by
+    /// Returns whether a replica was lost that had, or may have had, the request. It is then sent to one replica after the other by
     /// name, so that each further loss is known to concern it or not: a request that brings its replicas down is
     /// found after few of them, and one that merely was near is not blamed.
     pub fn is_suspect(&self, id: u64) -> bool {
         self.entries.get(&id).is_some_and(|entry| entry.half_losses > 0)
     }
 
-    /// What is kept of a request without a reply.
+    /// Returns the entry of a request without a reply.
     pub fn get(&self, id: u64) -> Option<&T> {
         self.entries.get(&id).map(|entry| &entry.kept)
     }
@@ -440,7 +440,7 @@ impl<T> Ledger<T> {
         })
     }
 
-    /// What is left of its budget, microseconds: what the next attempt may use.
+    /// Returns what is left of its budget, microseconds: what the next attempt may use.
     #[cfg(test)]
     pub(crate) fn remaining_us(&self, id: u64, now: u64) -> Option<u64> {
         self.entries
@@ -458,7 +458,7 @@ impl<T> Ledger<T> {
         self.entries.len()
     }
 
-    /// Whether every request has had its reply.
+    /// Returns whether every request has had its reply.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

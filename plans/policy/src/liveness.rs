@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::reachability::Reachability;
 
-/// How often actors beat, microseconds.
+/// Period of heartbeats, microseconds.
 pub const HEARTBEAT_PERIOD_US: u64 = 100_000;
 
 /// Beats that may be missed before an actor counts as lost. Three, so that one lost message and one late timer on a
@@ -25,7 +25,7 @@ pub const DETECTION_US: u64 = MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US;
 /// stage may have a new one.
 pub const FORGOTTEN_US: u64 = 60_000_000;
 
-/// How often a process looks for silent actors, microseconds: half a heartbeat period.
+/// Period at which a process checks for silent actors, microseconds: half a heartbeat period.
 pub const CHECK_PERIOD_US: u64 = HEARTBEAT_PERIOD_US / 2;
 
 /// Beats of the process before that show that it is still alive: fewer may be late.
@@ -71,7 +71,7 @@ struct Process {
     beside: u32,
 }
 
-/// What the heartbeat of a process shows.
+/// Start of a process, as its heartbeat shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// It has not restarted since its last heartbeat.
@@ -253,17 +253,17 @@ impl Liveness {
         self.processes.retain(|_, process| process.at >= oldest);
     }
 
-    /// Whether a beat of the process was noted, and it is not forgotten.
+    /// Returns whether a beat of the process was noted, and it is not forgotten.
     pub fn knows_process(&self, process: &str) -> bool {
         self.processes.contains_key(process)
     }
 
-    /// Whether `name` beats.
+    /// Returns whether `name` beats.
     pub fn alive(&self, name: &str) -> bool {
         self.members.get(name).is_some_and(|member| !member.lost)
     }
 
-    /// Whether `name` used to beat and fell silent.
+    /// Returns whether `name` used to beat and fell silent.
     pub fn lost(&self, name: &str) -> bool {
         self.members.get(name).is_some_and(|member| member.lost)
     }
@@ -279,7 +279,8 @@ impl Liveness {
         self.revision
     }
 
-    /// Where a process that receives the heartbeats itself may send: to those that send heartbeats, do not leave and could be loaded.
+    /// Returns where a process that receives the heartbeats itself may send: to those that send heartbeats, do not leave and could
+    /// be loaded.
     pub fn reachability(&self) -> Reachability {
         let all = self.members.iter();
         let is_avoided = |name: &Arc<str>, member: &MemberState| {
@@ -292,7 +293,7 @@ impl Liveness {
         Reachability::record(heard.collect(), avoided.collect())
     }
 
-    /// Whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.
+    /// Returns whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.
     pub fn is_starting(&self, now: u64) -> bool {
         let first = self.checks.map(|checks| checks.first);
         first.is_none_or(|first| self.running(now).saturating_sub(first) <= DETECTION_US)

@@ -32,12 +32,12 @@ pub struct Pipeline {
     pub batches: Vec<u32>,
     /// The tasks. The one without a parent is the root.
     pub tasks: Vec<Task>,
-    /// Where the end-to-end accuracy of a path comes from.
+    /// Source of the end-to-end accuracy of a path.
     #[serde(default)]
     pub path_accuracy: PathAccuracy,
 }
 
-/// One task of a pipeline.
+/// A task of a pipeline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Task {
@@ -50,7 +50,7 @@ pub struct Task {
     pub variants: Vec<TaskVariant>,
 }
 
-/// One variant of a task, as profiled.
+/// A variant of a task, as profiled.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskVariant {
@@ -82,7 +82,7 @@ pub struct BatchLatency {
     pub us: f64,
 }
 
-/// Where the end-to-end accuracy `Â(p)` of a root-to-sink path comes from.
+/// Source of the end-to-end accuracy `Â(p)` of a root-to-sink path.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "from", rename_all = "snake_case", deny_unknown_fields)]
 pub enum PathAccuracy {

@@ -84,7 +84,7 @@ impl Plan {
     }
 }
 
-/// One variant of the family, as served.
+/// A variant of the family, as served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedVariant {
@@ -112,7 +112,7 @@ pub struct Replica {
     pub partition: Option<Partition>,
 }
 
-/// How the replicas of one device share it.
+/// Way in which the replicas of one device share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sharing {
@@ -146,7 +146,7 @@ pub enum Slo {
     },
 }
 
-/// One setting of the service, valid for a range of load (CascadeServe §3).
+/// A setting of the service, valid for a range of load (CascadeServe §3).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Gear {

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-/// How often an ingress publishes its state without a change, microseconds.
+/// Period at which an ingress publishes its state without a change, microseconds.
 pub const STATE_PERIOD_US: u64 = 1_000_000;
 
 /// Age at which the state of an ingress is ignored, microseconds: three states were missed.
@@ -46,13 +46,13 @@ impl Reachability {
         }
     }
 
-    /// Whether the view includes what this ingress knows of the replicas. If not, the ingress must send its requests
+    /// Returns whether the view includes what this ingress knows of the replicas. If not, the ingress must send its requests
     /// itself: the broker reports a missing responder to no other process.
     pub fn is_informed_by(&self, ingress: &str) -> bool {
         self.heard.is_some() || self.informed_by.contains(ingress)
     }
 
-    /// Whether the process may send to this replica.
+    /// Returns whether the process may send to this replica.
     pub fn is_reachable(&self, replica: &str) -> bool {
         match &self.heard {
             Some(heard) => heard.contains(replica),
@@ -60,12 +60,12 @@ impl Reachability {
         }
     }
 
-    /// Whether this replica is lost or leaving, as opposed to unknown.
+    /// Returns whether this replica is lost or leaving, as opposed to unknown.
     pub fn is_avoided(&self, replica: &str) -> bool {
         self.avoided.contains(replica)
     }
 
-    /// Whether any replica is to be avoided.
+    /// Returns whether any replica is to be avoided.
     pub fn avoids_any(&self) -> bool {
         !self.avoided.is_empty()
     }
@@ -129,7 +129,7 @@ impl IngressStates {
         self.states.len() != before
     }
 
-    /// What the worker may send to: every replica that no live ingress lists.
+    /// Returns what the worker may send to: every replica that no live ingress lists.
     pub fn reachability(&self) -> Reachability {
         let shared = |name: &String| Arc::from(name.as_str());
         let live = || self.states.iter().filter(|(_, heard)| !heard.view.gone);

@@ -11,7 +11,7 @@ use crate::ledger::pause_us;
 /// Requests whose failures are counted at a time. Of more, the oldest are counted from the start.
 const MAX_COUNTED: usize = 65_536;
 
-/// When a durable request is given up.
+/// Limits after which a durable request is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RedeliveryConfig {
     /// A request at which models have failed this often is put aside. Deliveries that fail for another reason do not count.
@@ -46,7 +46,7 @@ pub enum Blame {
     Service,
 }
 
-/// What is done about it.
+/// Action for a failed delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It is delivered again.
@@ -58,7 +58,7 @@ pub enum Verdict {
     Dead,
 }
 
-/// How often models have failed at requests that are delivered again, by the requests' numbers.
+/// Counts of models' failures at requests that are delivered again, by the requests' numbers.
 ///
 /// The queue's own count of deliveries includes those of an outage and those that a process handed back.
 #[derive(Debug, Default)]
@@ -86,8 +86,8 @@ impl Failures {
 }
 
 impl RedeliveryConfig {
-    /// What becomes of the request of that number, which has been `delivered` so many times, this one included, at which models have
-    /// failed `failures` times ([`Failures`]), and which was submitted `age_us` ago.
+    /// Returns what becomes of the request of that number, which has been `delivered` so many times, this one included, at which
+    /// models have failed `failures` times ([`Failures`]), and which was submitted `age_us` ago.
     pub fn after_failure(
         &self,
         number: u64,

@@ -9,7 +9,7 @@ use thiserror::Error;
 use crate::plan::{Band, Child, Edge, Exit, Target};
 pub use local::{LocalLoad, local_replica, prefer_local};
 
-/// What to do with a result.
+/// Route of a result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Route<'a> {
     /// Answer the client.
@@ -174,9 +174,9 @@ pub fn past_the_silent<'a>(
     member(replicas.filter(|id| alive(id)), |_| true, draw)
 }
 
-/// Whether a sender that knows none of the replicas behind an edge to be reachable leaves the request to the ingress that owns it: the
-/// broker reports "no responders" only to the connection that sends the request and subscribes to the reply. A branch of a pipeline
-/// (`is_root` is false) is sent regardless, because its inputs exist nowhere else.
+/// Returns whether a sender that knows none of the replicas behind an edge to be reachable leaves the request to the ingress that
+/// owns it: the broker reports "no responders" only to the connection that sends the request and subscribes to the reply. A branch
+/// of a pipeline (`is_root` is false) is sent regardless, because its inputs exist nowhere else.
 pub fn leave_to_ingress<'a>(
     is_root: bool,
     mut replicas: impl Iterator<Item = &'a str>,
@@ -226,7 +226,7 @@ impl<R: Copy> EdgeCache<R> {
         }
     }
 
-    /// Whether every draw leads to the stage's queue group.
+    /// Returns whether every draw leads to the stage's queue group.
     pub fn is_queue_group(&self) -> bool {
         self.replicas.is_empty() && self.backup.is_none()
     }

@@ -53,8 +53,8 @@ impl RunTimeEstimate {
         self.seen = self.seen.saturating_add(1);
     }
 
-    /// What a batch of this size may be expected to take, microseconds: by the line, and no less than the mean, because the line
-    /// is wrong for small batches until batches of several sizes were seen. At least 1.
+    /// Returns the expected run time of a batch of this size, microseconds: by the line, and no less than the mean, because the
+    /// line is wrong for small batches until batches of several sizes were seen. At least 1.
     fn expected(&self, batch: usize) -> f64 {
         let mean = self.time / self.weight;
         mean.max(self.through_all().of(batch) as f64).max(1.0)

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 use crate::plan::Gear;
 
-/// How a shifter weighs what it counts.
+/// Parameters by which a shifter weighs what it counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ShiftConfig {
     /// Length of a tick, microseconds; the paper's producer counts every 100 ms.

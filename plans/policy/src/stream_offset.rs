@@ -11,13 +11,13 @@ pub struct StreamOffset {
 }
 
 impl StreamOffset {
-    /// Whether the client has a part of the answer.
+    /// Returns whether the client has a part of the answer.
     pub const fn has_begun(&self) -> bool {
         self.read > 0
     }
 
-    /// Whether to send the part from piece `from` up to piece `until`: if it belongs to the `newest` attempt and starts where the
-    /// last one ended. Parts after a lost one are not sent: the whole answer comes at the end in any case.
+    /// Returns whether to send the part from piece `from` up to piece `until`: if it belongs to the `newest` attempt and starts
+    /// where the last one ended. Parts after a lost one are not sent: the whole answer comes at the end in any case.
     pub fn take(&mut self, newest: bool, from: u32, until: u32) -> bool {
         let goes_on = newest && from == self.read && until > from;
         if goes_on {
@@ -37,13 +37,13 @@ pub struct OptimisticOffset {
 }
 
 impl OptimisticOffset {
-    /// Whether the parts that the client has are those of that stage.
+    /// Returns whether the parts that the client has are those of that stage.
     pub fn has_begun(&self, stage: &str) -> bool {
         self.stage.as_deref() == Some(stage)
     }
 
-    /// Whether to send the part of a stage from piece `from` up to piece `until`: as [`StreamOffset::take`] within a stage. A stage that
-    /// begins its answer takes the place of the one before.
+    /// Returns whether to send the part of a stage from piece `from` up to piece `until`: as [`StreamOffset::take`] within a stage.
+    /// A stage that begins its answer takes the place of the one before.
     pub fn take(&mut self, stage: &str, newest: bool, from: u32, until: u32) -> bool {
         if self.stage.as_deref() == Some(stage) {
             return self.offset.take(newest, from, until);

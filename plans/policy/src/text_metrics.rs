@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::invalid::{Invalid, Path};
 
-/// How a text is compared with the right ones; of several the one that scores best counts.
+/// Comparison of a text with the right ones; of several the one that scores best counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {

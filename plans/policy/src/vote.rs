@@ -1,6 +1,6 @@
 //! The majority vote of a bagging ensemble (Cocktail).
 
-/// One member's answer.
+/// Answer of one member of an ensemble.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Vote {
     /// The class it predicts.

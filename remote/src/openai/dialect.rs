@@ -17,7 +17,7 @@ const OLD_LIMIT: &str = "max_tokens";
 const NEW_LIMIT: &str = "max_completion_tokens";
 const TEMPERATURE: &str = "temperature";
 
-/// What the refusals of a model have shown.
+/// Form of requests that a model accepts, as its refusals have shown.
 #[derive(Debug, Default)]
 pub(crate) struct Dialect {
     /// It takes `max_completion_tokens` instead of `max_tokens`.

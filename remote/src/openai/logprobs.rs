@@ -89,7 +89,7 @@ impl StatedPlace {
     }
 }
 
-/// One token of an answer.
+/// A token of an answer.
 #[derive(Debug, Clone)]
 pub(super) struct Place {
     pub token: String,
@@ -200,7 +200,7 @@ impl Place {
     }
 }
 
-/// Whether a token is the beginning of a label, or the label with something behind it.
+/// Returns whether a token is the beginning of a label, or the label with something behind it.
 fn begins(label: &str, token: &str) -> bool {
     let token = token
         .trim()

@@ -50,7 +50,7 @@ impl Sampling {
         })
     }
 
-    /// Whether the endpoint may choose the temperature: nothing states one, or its samples have only to differ.
+    /// Returns whether the endpoint may choose the temperature: nothing states one, or its samples have only to differ.
     pub(super) fn has_free_temperature(&self, chat: &Chat) -> bool {
         self.options.temperature.is_none() || matches!(chat.confidence, Confidence::Agreement { .. })
     }

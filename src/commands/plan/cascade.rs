@@ -32,7 +32,7 @@ pub(crate) struct Args {
     objective: Option<Aim>,
     #[command(flatten)]
     guarantee: GuaranteeArgs,
-    /// What the plan costs as little as possible of.
+    /// Quantity to minimise.
     #[arg(long, value_enum, default_value = "energy")]
     minimise: Minimised,
     /// Thresholds of `--objective thresholds`, one per variant except the last, in [0, 1].
@@ -82,7 +82,7 @@ enum Aim {
     Thresholds,
 }
 
-/// What a plan costs as little as possible of.
+/// Quantity to minimise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Minimised {
     /// Money per request, by the prices in the app's file.

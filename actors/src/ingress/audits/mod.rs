@@ -48,7 +48,7 @@ pub(super) struct Open {
     pub(super) parts: [Part; 2],
 }
 
-/// One gear that an audit asks.
+/// A gear that an audit runs.
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) gear: u32,

@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::bus::BusError;
 use crate::error::{Code, Fault};
 
-/// How durable requests are stored and retried.
+/// Storage and retries of durable requests.
 #[derive(Debug, Clone)]
 pub struct DurableConfig {
     /// When a request becomes a dead letter.

@@ -82,7 +82,7 @@ fn models(placed: &Placement) -> String {
     )
 }
 
-/// How well the lines go through their samples; a dash where a line was given.
+/// Describes how well the lines fit their samples; a dash where a line was given.
 fn fits(model: &PlacedModel) -> String {
     let curves = &model.curves;
     let lines = [

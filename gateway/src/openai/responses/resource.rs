@@ -7,7 +7,7 @@ use super::super::formats_and_tools::{Call, FormatAndTools};
 use super::super::sse::put;
 use crate::failure::Failure;
 
-/// What all forms of a response share.
+/// Fields that all forms of a response share.
 pub(super) struct Resource {
     pub(super) id: String,
     /// Id of the output message.

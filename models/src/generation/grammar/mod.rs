@@ -33,7 +33,7 @@ const WHITE_SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
 /// White space between two elements of the arguments of a call: programs read them, so they need no line breaks.
 pub(crate) const NARROW_SPACE: &str = " ";
 
-/// What an answer must match, as a whole.
+/// Format that an answer must match, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grammar {
     /// A JSON document that is valid under this JSON Schema. Its keys are in the order of the schema.

@@ -94,8 +94,8 @@ fn byte_token(name: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
 }
 
-/// Whether the character of that code stands for its own byte in a byte-level vocabulary (GPT-2's `bytes_to_unicode`): those that
-/// are printable.
+/// Returns whether the character of that code stands for its own byte in a byte-level vocabulary (GPT-2's `bytes_to_unicode`):
+/// those that are printable.
 const fn is_itself(code: u32) -> bool {
     matches!(code, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }

@@ -15,7 +15,7 @@ pub const REASONING: &str = "reasoning";
 /// Name of the output that counts the tokens of the reasoning.
 pub const REASONING_TOKENS: &str = "reasoning_tokens";
 
-/// How a model writes its reasoning. The chat template of its checkpoint shows it.
+/// Syntax of a model's reasoning. The chat template of its checkpoint shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReasoningSyntax {
     /// Between two marks, before the text.
@@ -48,7 +48,7 @@ impl ReasoningSyntax {
         shown.map(|[begin, end]| Self::Marked { begin, end })
     }
 
-    /// Whether an answer to this prompt begins within the reasoning.
+    /// Returns whether an answer to this prompt begins within the reasoning.
     pub(super) fn is_open_after(self, prompt: &str) -> bool {
         match self {
             Self::Marked { begin, .. } => prompt.trim_end().ends_with(begin),
@@ -104,7 +104,7 @@ impl AnswerScanner {
         }
     }
 
-    /// Whether the answer so far ends within the reasoning.
+    /// Returns whether the answer so far ends within the reasoning.
     pub(super) fn is_reasoning(&self) -> bool {
         match &self.reasoning {
             Some(Reasoning::Marked(marked)) => marked.is_reasoning(),

@@ -24,7 +24,7 @@ const MAX_TOOLS: usize = 512;
 /// Calls of one answer that a grammar allows.
 const MAX_CALLS: usize = 32;
 
-/// Whether tools are called.
+/// Choice of the tools that may or must be called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
     /// As the model decides.

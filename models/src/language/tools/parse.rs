@@ -144,7 +144,7 @@ fn types(schema: &Value) -> Vec<&str> {
     own.iter().filter_map(Value::as_str).chain(options).collect()
 }
 
-/// Whether a value that is no string has that type of JSON Schema.
+/// Returns whether a value that is no string has that type of JSON Schema.
 fn is_of(value: &Value, kind: &str) -> bool {
     match value {
         Value::Null => kind == "null",

@@ -1,6 +1,6 @@
 //! The ways in which models write calls of tools.
 
-/// How a model writes calls. The chat template of its checkpoint shows it.
+/// Syntax of a model's calls. The chat template of its checkpoint shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::language) enum Syntax {
     /// Each call between two marks: JSON, or the parts of a call as elements (Hermes, Qwen, GLM, Granite, Phi).
@@ -69,7 +69,7 @@ impl Syntax {
         }
     }
 
-    /// Whether the last call of a text lacks its end mark, where nothing else says that its arguments are complete.
+    /// Returns whether the last call of a text lacks its end mark, where nothing else says that its arguments are complete.
     pub(super) fn is_open(self, text: &str) -> bool {
         match self {
             Self::Marked { begin, end } => text.rfind(begin) > text.rfind(end),

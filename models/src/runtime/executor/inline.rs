@@ -53,7 +53,7 @@ impl Inline {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether batches run here.
+    /// Returns whether batches run here.
     #[cfg(test)]
     pub(super) fn has_model(&self) -> bool {
         self.state().model.is_some()
@@ -84,7 +84,7 @@ impl Inline {
     }
 }
 
-/// What the thread of a model runs while the model runs on another one. It gets no batches.
+/// Work of the thread of a model while the model runs on another one. It gets no batches.
 pub(super) struct ThreadMoved;
 
 impl Model for ThreadMoved {

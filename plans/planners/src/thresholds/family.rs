@@ -36,7 +36,7 @@ pub enum CostBasis {
     Money,
 }
 
-/// What a cascade is to cost as little as possible of.
+/// Quantity that a cascade minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Minimise {

@@ -20,7 +20,7 @@ pub struct ArrivingRequest<'a> {
     pub addressed: bool,
 }
 
-/// What to do with it.
+/// Action for a request that arrived at a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival<'a> {
     /// The replica runs it.
@@ -69,7 +69,7 @@ pub fn arrival<'a>(
     Arrival::Refuse
 }
 
-/// Whether the plan places exactly this replica, and it runs the stage in that gear, or another stage of the same task.
+/// Returns whether the plan places exactly this replica, and it runs the stage in that gear, or another stage of the same task.
 pub fn serves(plan: &Plan, gear: u32, stage: &str, replica: &Replica) -> bool {
     let Some(gear) = plan.gear(gear) else {
         return false;

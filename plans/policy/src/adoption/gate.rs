@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::liveness::{HEARTBEAT_PERIOD_US, MISSED_HEARTBEATS};
 use crate::plan::Plan;
 
-/// How long stages of the current epoch must be without a replica before an epoch that lacks the same stages is admitted,
+/// Time for which stages of the current epoch must be without a replica before an epoch that lacks the same stages is admitted,
 /// microseconds: longer than a worker takes to come back.
 pub(crate) const WITHOUT_REPLICA_US: u64 = 3_000_000;
 
-/// What a worker, or a custom actor, reports about itself.
+/// Report of a worker, or a custom actor, about itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Report<'a> {
     /// Its name.
@@ -26,7 +26,7 @@ pub struct Report<'a> {
     pub leaving: bool,
 }
 
-/// What the ingress knows of the workers.
+/// State of the workers, as the ingress knows it.
 #[derive(Debug, Clone, Default)]
 pub struct Gate {
     workers: BTreeMap<String, Worker>,
@@ -137,7 +137,7 @@ impl Gate {
             .collect()
     }
 
-    /// Whether every live worker that the plan places replicas on reports the epoch in place.
+    /// Returns whether every live worker that the plan places replicas on reports the epoch in place.
     pub(crate) fn is_in_place(&self, epoch: u64, plan: &Plan, now: u64) -> bool {
         let mut placed = plan
             .placement
@@ -146,7 +146,7 @@ impl Gate {
         placed.all(|worker| !counts(worker, now) || worker.in_place.contains_key(&epoch))
     }
 
-    /// Whether requests must be refused until later, because no epoch has been in place yet: some stage of the plan has no
+    /// Returns whether requests must be refused until later, because no epoch has been in place yet: some stage of the plan has no
     /// live replica, and a live worker still loads what the plan places on it.
     ///
     /// What no live worker will change is not waited for: the broker says at once that a stage has no subscriber, and a

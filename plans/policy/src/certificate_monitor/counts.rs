@@ -44,7 +44,7 @@ pub struct AuditCounts {
     pub failed: u64,
 }
 
-/// What labels say.
+/// Counts of labels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LabelCounts {

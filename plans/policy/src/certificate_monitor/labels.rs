@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use super::Answer;
 use super::counts::LabelCounts;
 
-/// What is kept of a reply.
+/// Record of a reply, to compare with a later label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecentReply {
     /// The epoch that admitted the request.

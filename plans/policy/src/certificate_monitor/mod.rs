@@ -43,7 +43,7 @@ pub use labels::{RecentReplies, RecentReply};
 pub use mean_test::{Counted, MeanTest, mean_interval};
 pub use sampling::{Audit, AuditCapacity, AuditSettings, Sampler};
 
-/// Which cascade was accused or acquitted, and by what.
+/// Observations that refuted or restored a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     /// Audits: how often the answer differs from the largest variant's.
@@ -52,7 +52,7 @@ pub enum Evidence {
     Labels,
 }
 
-/// What a watch found.
+/// Finding of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// A certificate no longer holds: only cascades up to `to` may run.
@@ -85,7 +85,7 @@ pub enum Finding {
     },
 }
 
-/// How often a watch may be wrong.
+/// Error probabilities of a watch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MonitorConfig {
     /// Probability of any false alarm of one kind over the life of a plan, and of any false return.
@@ -212,7 +212,7 @@ impl CertificateMonitor {
     }
 }
 
-/// What audits and labels say about a cascade since its tests last began.
+/// Results of audits and labels for a cascade since its tests last began.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeStatus {
     /// Requests audited.

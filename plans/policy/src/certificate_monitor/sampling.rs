@@ -4,7 +4,7 @@ use super::counts::{AuditCounts, Counts};
 use super::{Answer, BernoulliSampler};
 use crate::plan::Plan;
 
-/// How many requests are audited.
+/// Settings of the share of requests that is audited.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AuditSettings {
     /// Share of the requests, in [0, 1]. 0 audits none.
@@ -29,7 +29,7 @@ impl AuditSettings {
     }
 }
 
-/// How much work is in progress when an audit is about to start.
+/// Load of the process and open audits, which an audit would add to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditCapacity {
     /// Requests of clients in flight.
@@ -78,7 +78,7 @@ impl Sampler {
     }
 }
 
-/// What the audit of one request asks, as gears that it runs.
+/// Gears that the audit of one request runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Audit {
     /// The place in the certified list of the cascade that answered the client.

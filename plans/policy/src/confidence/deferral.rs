@@ -78,7 +78,7 @@ pub struct Term {
     pub mean: f64,
 }
 
-/// What a score is computed from.
+/// Input of a score.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[non_exhaustive]
@@ -146,7 +146,7 @@ pub struct Evidence {
     pub input_bytes: Option<usize>,
 }
 
-/// How a distribution over classes is spread, at the calibrated temperature.
+/// Statistics of a distribution over classes, at the calibrated temperature.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClassSpread {
     /// First minus second probability, in [0, 1].
@@ -316,7 +316,7 @@ impl DeferralScore {
         self
     }
 
-    /// Whether it reads the answers of earlier stages.
+    /// Returns whether it reads the answers of earlier stages.
     pub fn reads_earlier(&self) -> bool {
         self.terms().any(|term| term.feature.earlier().is_some())
     }

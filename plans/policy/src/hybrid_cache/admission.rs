@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use super::blocks::BlockSpace;
 
-/// What the engine can run at a time.
+/// Limits of what the engine runs at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Tokens of a request, prompt and answer.
@@ -77,7 +77,7 @@ pub enum Refused {
     },
 }
 
-/// What the next step does.
+/// Work of the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Step {
     /// Requests whose whole context is computed, by arrival; then none decodes.
@@ -186,10 +186,7 @@ impl Scheduler {
             others: Vec::new(),
         };
         let blocks = taken.most_blocks(space);
-        let capacity = space
-            .capacity()
-            .total()
-            .min(self.limits.blocks_at_once.unwrap_or(usize::MAX));
+        let capacity = self.blocks_of_one(space);
         if blocks > capacity {
             return Err(Refused::Cache {
                 tokens: most,
@@ -206,7 +203,25 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Whether there is nothing to do.
+    /// Returns the largest answer that [`Scheduler::submit_beams`] accepts for a prompt, tokens; 0 also if it accepts none.
+    pub fn longest_answer(&self, beams: usize, prompt: usize, space: &BlockSpace) -> usize {
+        let left = self.limits.context.saturating_sub(prompt);
+        if space.blocks_for(1) == 0 {
+            return left;
+        }
+        let shared = prompt / space.block_tokens();
+        let own = self.blocks_of_one(space).saturating_sub(shared) / beams.max(1);
+        let held = (shared + own).saturating_mul(space.block_tokens());
+        left.min(held.saturating_sub(prompt))
+    }
+
+    /// Maximum blocks of one request.
+    fn blocks_of_one(&self, space: &BlockSpace) -> usize {
+        let at_once = self.limits.blocks_at_once.unwrap_or(usize::MAX);
+        space.capacity().total().min(at_once)
+    }
+
+    /// Returns whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         self.requests.is_empty()
     }
@@ -216,7 +231,7 @@ impl Scheduler {
         (self.waiting.len(), self.running.len())
     }
 
-    /// What to do next. The step's requests have blocks by then for all their tokens; the token that each gets is computed, and
+    /// Returns the next step. Its requests have blocks by then for all their tokens; the token that each gets is computed, and
     /// needs its place, a step later.
     pub fn step(&mut self, space: &mut BlockSpace) -> Step {
         let prefill = self.admit(space);
@@ -294,7 +309,7 @@ impl Scheduler {
         admitted
     }
 
-    /// Whether a request can begin. Those that run keep a block each in reserve, so that a newcomer does not drive them, or
+    /// Returns whether a request can begin. Those that run keep a block each in reserve, so that a newcomer does not drive them, or
     /// itself, out again at the next step.
     fn has_room(&self, request: &Request, id: u64, space: &BlockSpace) -> bool {
         if let Some(bound) = self.limits.blocks_at_once {

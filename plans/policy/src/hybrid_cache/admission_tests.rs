@@ -160,6 +160,17 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
 }
 
 proptest! {
+    #[test]
+    fn the_longest_answer_is_accepted_and_a_longer_one_is_not(beams in 1..5_usize, prompt in 1..80_usize, blocks in 0..40_usize, at_once in prop::option::of(1..20_usize)) {
+        let mut scheduler = Scheduler::new(Limits { blocks_at_once: at_once, ..LIMITS });
+        let space = space(blocks);
+        let longest = scheduler.longest_answer(beams, prompt, &space);
+        prop_assert!(scheduler.submit_beams(0, beams, prompt, longest + 1, &space).is_err());
+        if longest > 0 {
+            prop_assert_eq!(scheduler.submit_beams(0, beams, prompt, longest, &space), Ok(()));
+        }
+    }
+
     /// Every request that is taken ends, in bounded time, whatever the others do; the earliest always gets on; all blocks come back.
     #[test]
     fn no_request_is_lost_or_starves(lives in lives(), blocks in 1..40_usize, requests in 1..6_usize, at_once in prop::option::of(1..20_usize)) {

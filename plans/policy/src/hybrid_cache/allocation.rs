@@ -30,13 +30,13 @@ impl Memory {
         whole(self.device_bytes, self.act_block_bytes)
     }
 
-    /// What is left of the host's memory beside the weights, bytes.
+    /// Returns the host's memory beside the weights, bytes.
     pub fn host_blocks_bytes(&self) -> u64 {
         self.host_bytes.saturating_sub(self.weight_bytes)
     }
 }
 
-/// What Algorithm 1 gives, all in the host's memory.
+/// Result of Algorithm 1, all in the host's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allocation {
     /// Step 1: blocks that make up for the difference between loading weights and the device's own ACT blocks.
@@ -125,7 +125,7 @@ impl Split {
         layers_s + self.compute_s.min(self.load_s) / mini_batches.max(1) as f64 + costs.head_s
     }
 
-    /// What every request keeps to (equation 11).
+    /// Returns the shares that every request keeps to (equation 11).
     pub fn shares(&self) -> Shares {
         let share = |part: usize, whole: usize| {
             if whole == 0 {
@@ -198,7 +198,7 @@ fn placed(act: usize, blocks: usize, memory: &Memory, costs: &Costs) -> Option<S
     (bytes <= memory.host_blocks_bytes()).then(|| split_at(device, host, costs))
 }
 
-/// What a layer takes with these blocks on the device and these in the host's memory.
+/// Returns the times of a layer with these blocks on the device and these in the host's memory.
 pub fn split_at(device: BlockCounts, host: BlockCounts, costs: &Costs) -> Split {
     let all = device + host;
     Split {
@@ -211,7 +211,7 @@ pub fn split_at(device: BlockCounts, host: BlockCounts, costs: &Costs) -> Split 
     }
 }
 
-/// How many pieces of `piece` bytes fit.
+/// Returns how many pieces of `piece` bytes fit.
 fn whole(bytes: u64, piece: u64) -> usize {
     bytes
         .checked_div(piece)

@@ -1,4 +1,4 @@
-//! The block space: which blocks of the cache are whose (HybridServe KAIST §4.2.1, §4.3.2).
+//! Allocation of cache blocks to requests (HybridServe KAIST §4.2.1, §4.3.2).
 //!
 //! Every request has one table of logical blocks; an entry holds the kind of the block, its location and its physical block.
 //! New blocks keep the request at the ratio of ACT to KV blocks that the allocation chose (equation 11). If a pool is
@@ -13,7 +13,7 @@ use thiserror::Error;
 
 use super::BlockCounts;
 
-/// What a block holds.
+/// Content of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// The inputs of every layer's projections.
@@ -23,7 +23,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// One block of this kind.
+    /// Returns the counts of one block of this kind.
     fn one(self) -> BlockCounts {
         match self {
             Self::Act => BlockCounts { act: 1, kv: 0 },
@@ -80,7 +80,7 @@ impl Capacity {
     }
 }
 
-/// What every request keeps to as its blocks come (equation 11), shares in [0, 1].
+/// Shares that every request keeps to as its blocks come (equation 11), in [0, 1].
 ///
 /// Blocks that were filled in from the device first would give the first requests no work for the link and the last ones nothing
 /// else. So the device's blocks are shared out as the kinds are.
@@ -137,7 +137,7 @@ impl Table {
     }
 }
 
-/// Whether the next of `all` and one more belongs to a share that has `have` of them so far.
+/// Returns whether the next of `all` and one more belongs to a share that has `have` of them so far.
 fn is_due(share: f64, have: usize, all: usize, phase: f64) -> bool {
     // A share of 1 is due from the beginning, however the phase rounds.
     let due = share.clamp(0.0, 1.0) * (all + 1) as f64 + phase;
@@ -419,7 +419,7 @@ impl BlockSpace {
         })
     }
 
-    /// Where the next block of a kind should lie, and where else.
+    /// Returns the preferred place of the next block of a kind, and the other one.
     fn places(&self, kind: Kind, table: &Table) -> [Place; 2] {
         let (share, on_device, held) = match (kind, self.shares) {
             (_, None) => (0.0, 0, 0),

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::linear_fit::LinearFit;
 
-/// One measurement: so many blocks took so many seconds.
+/// A measurement: so many blocks took so many seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Blocks loaded or computed, of one layer.
@@ -13,7 +13,7 @@ pub struct Sample {
     pub seconds: f64,
 }
 
-/// What a step costs, layer by layer. All functions are of blocks of one layer and give seconds; 0 blocks cost nothing.
+/// Cost model of a step, layer by layer. All functions are of blocks of one layer and give seconds; 0 blocks cost nothing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// `T_load_w`: loading a layer's weights; 0 where they are resident.

@@ -18,7 +18,7 @@ const MIN_STEPS: usize = 3;
 /// The mixture is planned again when the balance of computing and loading is off by more than this factor from what it was planned with.
 const MOVED: f64 = 1.1;
 
-/// What a mixture was planned for, and with which costs.
+/// Load and costs that a mixture was planned for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Planned {
     /// The memory that blocks share.
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// What a step takes whose device and link are slower by these factors than was sampled.
+    /// Returns the times of a step whose device and link are slower by these factors than was sampled.
     fn took(prediction: &Prediction, compute: f64, load: f64) -> StepTimes {
         StepTimes {
             compute_s: prediction.sampled.compute_s * compute,

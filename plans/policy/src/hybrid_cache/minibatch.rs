@@ -6,7 +6,7 @@
 use super::BlockCounts;
 use super::cost::{self, Costs};
 
-/// What a request needs of a mini-batch.
+/// Demand of a request on a mini-batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Demand {
     /// Blocks that the link brings into the buffers.

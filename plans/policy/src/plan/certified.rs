@@ -12,8 +12,8 @@ use crate::text_metrics::TextComparison;
 /// Cascades in a list at most.
 pub const MAX_CERTIFIED: usize = 16;
 
-/// The certified list of a plan. Live, the shifter moves along it: towards the largest variant when a certificate no longer holds, and
-/// back when it holds again ([`crate::certificate_monitor`]).
+/// The certified list of a plan. While serving, the shifter moves along it: towards the largest variant when a certificate no longer
+/// holds, and back when it holds again.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedList {
@@ -42,7 +42,7 @@ pub struct CertifiedCascade {
     pub stages: Vec<ExpectedStage>,
 }
 
-/// What a stage does with the certification samples that reach it.
+/// Behaviour of a stage on the certification samples that reach it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExpectedStage {

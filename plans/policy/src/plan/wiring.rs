@@ -28,8 +28,8 @@ impl Wiring {
         std::iter::once(&self.entry).chain(&self.ensemble)
     }
 
-    /// Whether a request ends with the answer of one stage, which can then be streamed. The answers of an ensemble are voted on, and
-    /// those of a pipeline's tasks are gathered, so neither can be streamed.
+    /// Returns whether a request ends with the answer of one stage, which can then be streamed. The answers of an ensemble are
+    /// voted on, and those of a pipeline's tasks are gathered, so neither can be streamed.
     pub fn gives_one_answer(&self) -> bool {
         let fans_out = |stage: &Stage| matches!(stage.exit, Exit::FanOut { .. });
         self.ensemble.is_empty() && !self.stages.iter().any(fans_out)
@@ -76,7 +76,7 @@ pub struct Stage {
     pub score: Option<DeferralScore>,
     /// Exit of its results.
     pub exit: Exit,
-    /// When a replica's queue becomes a batch.
+    /// Triggers by which a replica's queue becomes a batch.
     pub batching: Batching,
     /// Latency budget of its task, microseconds, from joining a queue to the end of the batch: the
     /// variant's execution time at the configured batch and its share of queueing (Loki §4.2).
@@ -88,12 +88,12 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Whether the replica runs what the stage needs: its variant, and the same partition of it.
+    /// Returns whether the replica runs what the stage needs: its variant, and the same partition of it.
     pub fn is_run_by(&self, replica: &Replica) -> bool {
         self.variant == replica.variant && self.partition == replica.partition
     }
 
-    /// Whether both serve the same task, or are the same stage.
+    /// Returns whether both serve the same task, or are the same stage.
     pub(crate) fn is_sibling(&self, other: &Self) -> bool {
         if self.task.is_some() {
             self.task == other.task
@@ -137,7 +137,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// Whether every result is the reply, so that its parts can be streamed before it is complete.
+    /// Returns whether every result is the reply, so that its parts can be streamed before it is complete.
     pub fn always_replies(&self) -> bool {
         match self {
             Self::Reply => true,
@@ -207,7 +207,7 @@ impl Edge {
     }
 }
 
-/// When a replica's queue becomes a batch (CascadeServe §4.4).
+/// Triggers by which a replica's queue becomes a batch (CascadeServe §4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Batching {

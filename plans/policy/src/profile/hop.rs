@@ -105,7 +105,7 @@ pub fn at_rate(rows: &[HopAtRate], qps: f64) -> Option<HopAtRate> {
     }
 }
 
-/// Whether rows have ascending rates above 0, factors above 0 and sound quantiles.
+/// Returns whether rows have ascending rates above 0, factors above 0 and sound quantiles.
 pub fn are_sound(rows: &[HopAtRate]) -> bool {
     let positive = |value: f64| value > 0.0 && value.is_finite();
     let sound = |row: &HopAtRate| {

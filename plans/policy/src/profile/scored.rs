@@ -36,7 +36,7 @@ impl Profile {
     }
 }
 
-/// What the bands of a stage compare, by validation sample.
+/// Confidences that the bands of a stage compare, by validation sample.
 #[derive(Debug)]
 pub struct StageConfidences<'a> {
     variant: &'a VariantProfile,

@@ -60,7 +60,7 @@ impl LatencySpread {
         before.1
     }
 
-    /// Whether the quantiles ascend around 1 and are finite.
+    /// Returns whether the quantiles ascend around 1 and are finite.
     pub fn is_sound(&self) -> bool {
         let all = [self.p10, 1.0, self.p90, self.p95, self.p99];
         self.p10 >= 0.0 && self.p99.is_finite() && all.is_sorted()

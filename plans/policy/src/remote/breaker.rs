@@ -58,7 +58,7 @@ struct Open {
     probing: bool,
 }
 
-/// Whether a request may be sent.
+/// Permission to send a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
     /// Yes.
@@ -120,7 +120,7 @@ impl Breaker {
         self.usual_us = Some(decayed.max(took_us));
     }
 
-    /// Whether a call that was given up after `took_us` lasted longer than the endpoint usually takes.
+    /// Returns whether a call that was given up after `took_us` lasted longer than the endpoint usually takes.
     pub fn is_overdue(&self, took_us: u64) -> bool {
         let due = self
             .usual_us

@@ -38,7 +38,7 @@ pub struct Usage {
     pub output_tokens: u64,
 }
 
-/// Where a cost comes from.
+/// Source of a cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CostSource {
@@ -50,7 +50,7 @@ pub enum CostSource {
     Modelled,
 }
 
-/// What a request cost at one variant, or at all that it passed.
+/// Cost of a request at one variant, or at all that it passed.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Cost {
     /// Money, in the currency of the app's prices.
@@ -68,7 +68,7 @@ impl Cost {
         }
     }
 
-    /// Whether the amount is finite and not negative. Other parties state costs too.
+    /// Returns whether the amount is finite and not negative. Other parties state costs too.
     pub fn is_sound(&self) -> bool {
         self.amount.is_finite() && self.amount >= 0.0
     }
@@ -100,13 +100,13 @@ impl CostSource {
 }
 
 impl Price {
-    /// Whether every amount is finite and not negative.
+    /// Returns whether every amount is finite and not negative.
     pub fn is_sound(&self) -> bool {
         let amounts = [self.request, self.input_tokens, self.output_tokens];
         amounts.iter().all(|amount| amount.is_finite() && *amount >= 0.0)
     }
 
-    /// Whether the cost of a request depends on its tokens.
+    /// Returns whether the cost of a request depends on its tokens.
     pub(crate) fn needs_usage(&self) -> bool {
         self.input_tokens > 0.0 || self.output_tokens > 0.0
     }

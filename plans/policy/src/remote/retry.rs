@@ -24,7 +24,7 @@ impl Default for RetryConfig {
     }
 }
 
-/// How a call failed.
+/// Failure of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FailedCall {
     /// Calls before it for the same request.

@@ -1,6 +1,7 @@
 //! Which requests without shares stay in the sender's own process.
 
-/// Whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue group.
+/// Returns whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue
+/// group.
 ///
 /// Delivery in the process saves encoding, two hops through the broker and decoding. This outweighs the best placement as long as
 /// the request joins the replica's next batch. Once a whole batch waits there, the request would wait for a run of the model, and
@@ -44,8 +45,8 @@ fn least_busy<R>(
 /// Batches that may wait at a replica in the sender's own process while the plan places no replica of the stage elsewhere.
 const BATCHES_ALONE: usize = 16;
 
-/// Whether a request goes to the replica in the sender's own process if the plan places no replica of its stage elsewhere: also while
-/// a batch waits there, because the queue group would give it to the same replica. Beyond 16 batches it goes to the
+/// Returns whether a request goes to the replica in the sender's own process if the plan places no replica of its stage elsewhere:
+/// also while a batch waits there, because the queue group would give it to the same replica. Beyond 16 batches it goes to the
 /// queue group, so that an actor outside the plan gets a part of the work.
 fn prefer_local_alone(local_queue: usize, max_batch: u32) -> bool {
     local_queue < BATCHES_ALONE.saturating_mul(max_batch as usize)

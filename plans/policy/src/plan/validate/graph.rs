@@ -262,7 +262,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Whether a replica runs the stage's partition of its variant, or any variant of its task.
+    /// Returns whether a replica runs the stage's partition of its variant, or any variant of its task.
     fn serves(&self, path: &Path<'_>, replica: &Replica, stage: &Stage) -> Result<(), Invalid> {
         let siblings = || self.stages.iter().filter(|other| other.is_sibling(stage));
         if siblings().any(|sibling| sibling.is_run_by(replica)) {

@@ -119,7 +119,7 @@ fn follows(
     }
 }
 
-/// Where an edge leads; that it leads somewhere is checked with the graph.
+/// Returns the stage and partition that an edge leads to; that it leads somewhere is checked with the graph.
 fn target<'a>(edge: &Edge, wiring: &'a Wiring) -> Option<(&'a Stage, Option<Partition>)> {
     let mut stages = wiring.stages.iter();
     let stage = stages.find(|stage| stage.name == edge.stage)?;
