@@ -60,6 +60,10 @@ pub struct Columns {
     /// The second text [default: `text_pair`, `sentence2`, `hypothesis`, `context` ..., beside the first of its pair].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text_pair: Option<String>,
+    /// A conversation for a chat model: a list of messages with `role` and `content`, or JSON of it. Without a label, a last message of
+    /// the assistant is the right answer [default: `messages`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages: Option<String>,
     /// The path of an image file (PNG, JPEG, WebP, GIF, BMP), relative to the file of the records [default: `image`, `file_name`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::folder::{Split, interleaved, is_image};
 use super::label::{Label, LabelReader};
 use super::records::{self, Record, column};
-use super::{DataError, Origins, Samples, rankings, token_labels};
+use super::{DataError, Origins, Samples, conversations, rankings, token_labels};
 use crate::config::records::{Columns, Folder, Records};
 
 /// Columns with two texts, first those that are surely a pair.
@@ -160,6 +160,7 @@ struct Collector<'a> {
     samples: Samples,
     labels: &'a LabelReader,
     files: bool,
+    chats: bool,
     skip: usize,
     take: usize,
 }
@@ -172,7 +173,17 @@ impl Collector<'_> {
         skips
     }
 
-    /// Reads a record whose columns belong together, if it is not skipped: a query with passages, or a text with entities.
+    /// Returns the column of conversations if records are read as such: by the settings, or because the model has a chat template.
+    /// Without any text, the model refuses them by name.
+    fn conversation(&self, values: &Map<String, Value>, columns: &Columns) -> Option<String> {
+        let is_default = columns.messages.is_none();
+        let has_text =
+            columns.text.is_some() || !self.chats && TEXTS.iter().any(|name| column(values, name).is_some());
+        conversations::find(values, columns).filter(|_| !is_default || !has_text)
+    }
+
+    /// Reads a record whose columns belong together, if it is not skipped: a query with passages, a text with entities, or a
+    /// conversation.
     fn whole(
         &mut self,
         record: &Record,
@@ -182,10 +193,15 @@ impl Collector<'_> {
         if self.skips() {
             return Ok(ControlFlow::Continue(()));
         }
+        let values = &record.values;
         let (inputs, label) = if self.labels.ranks() {
-            rankings::read(&record.values, columns, self.labels)?
+            rankings::read(values, columns, self.labels)?
+        } else if self.labels.tags() {
+            token_labels::read(values, columns, self.labels)?
         } else {
-            token_labels::read(&record.values, columns, self.labels)?
+            let column = self.conversation(values, columns).unwrap_or_default();
+            let label_column = label_column(columns, values);
+            conversations::read(values, (&column, label_column.as_deref()), self.labels)?
         };
         self.push(inputs, label, (file, Some(record.line)))
     }
@@ -270,7 +286,10 @@ impl Samples {
         for file in files {
             let mut chosen = None;
             let read = records::each(file, |record| {
-                let collected = if labels.ranks() || labels.tags() {
+                let is_whole = labels.ranks()
+                    || labels.tags()
+                    || collector.conversation(&record.values, columns).is_some();
+                let collected = if is_whole {
                     collector.whole(&record, columns, file)
                 } else {
                     let chosen = match &mut chosen {
@@ -384,6 +403,7 @@ fn collector<'a>(
         },
         labels,
         files: signature.inputs.is_empty() || signature.inputs.iter().any(|input| input.name == IMAGE_FILE),
+        chats: conversations::are_taken(signature),
         skip,
         take: take.map_or(usize::MAX, NonZeroUsize::get),
     }

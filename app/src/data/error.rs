@@ -135,6 +135,19 @@ pub enum DataError {
         /// The column.
         column: String,
     },
+    /// A value is no conversation.
+    #[error(
+        "column `{column}` is not a list of messages, each with a role and a content, of which one at least is before the answer"
+    )]
+    NoMessages {
+        /// The column.
+        column: String,
+    },
+    /// A conversation has no answer that the task needs.
+    #[error(
+        "there is no right answer: the last message is not the assistant's, and there is no column for the label"
+    )]
+    NoAnswer,
     /// A label that the task needs is empty.
     #[error(
         "the label is empty; write one, or leave the record out (a set for `profile --judge` needs no labels)"

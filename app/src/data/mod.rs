@@ -1,6 +1,7 @@
 //! Labelled samples, ready for a model.
 
 mod columns;
+mod conversations;
 mod error;
 mod folder;
 mod label;
