@@ -1,4 +1,4 @@
-//! The app that a client's verb asks: by name, or by its file.
+//! The app that a client command addresses: by name, or by its file.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Flags that several verbs share, and their conversion to the types of the application library.
+//! Flags that several commands share, and their conversion to the types of the application library.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -185,7 +185,7 @@ pub(crate) struct Overwrite {
 }
 
 impl Overwrite {
-    /// Checks that no output file exists, unless `--force` is given, and that none is named twice. Verbs call it before they do any work.
+    /// Checks that no output file exists, unless `--force` is given, and that none is named twice. Commands call it before they do any work.
     ///
     /// # Errors
     /// When a file exists; the message names it and the flag. When two outputs are one file.

@@ -1,11 +1,11 @@
-//! The grouped help of the root. clap has no headings for subcommands: [`grouped`] writes the list of verbs into the help
+//! The grouped help of the root. clap has no headings for subcommands: [`grouped`] writes the list of commands into the help
 //! template.
 
 use std::fmt::Write as _;
 
 use clap::Command;
 
-/// Verbs by the step of the work that they belong to.
+/// Commands by the step of the work that they belong to.
 pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
     ("Start", &["demo"]),
     ("Build", &["quantise", "profile", "plan", "simulate"]),
@@ -24,17 +24,17 @@ Precedence: flag, then environment variable, then app.toml, then default.
 Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong usage, 75 temporary failure.
 With --json, results are JSON on standard output, and an error is one JSON object in the last line of standard error.";
 
-/// Width of the column of verbs.
+/// Width of the column of commands.
 const COLUMN: usize = 13;
 
-/// Lists the verbs of the root in groups.
+/// Lists the commands of the root in groups.
 pub(crate) fn grouped(root: Command) -> Command {
     let mut list = String::new();
-    for (group, verbs) in GROUPS {
+    for (group, commands) in GROUPS {
         let _ = writeln!(list, "{group}:");
-        for verb in verbs {
-            let about = root.find_subcommand(verb).map(summary).unwrap_or_default();
-            let _ = writeln!(list, "  {verb:COLUMN$}{about}");
+        for command in commands {
+            let about = root.find_subcommand(command).map(summary).unwrap_or_default();
+            let _ = writeln!(list, "  {command:COLUMN$}{about}");
         }
         list.push('\n');
     }
@@ -60,7 +60,7 @@ mod tests {
         let root = crate::command();
         let mut grouped: Vec<&str> = GROUPS
             .iter()
-            .flat_map(|(_, verbs)| verbs.iter().copied())
+            .flat_map(|(_, commands)| commands.iter().copied())
             .collect();
         let mut known: Vec<&str> = root
             .get_subcommands()
@@ -74,15 +74,17 @@ mod tests {
     }
 
     #[test]
-    fn the_help_lists_groups_verbs_and_precedence() {
+    fn the_help_lists_groups_commands_and_precedence() {
         let help = crate::command().render_help().to_string();
-        for (group, verbs) in GROUPS {
+        for (group, commands) in GROUPS {
             assert!(help.contains(&format!("\n{group}:\n")), "{help}");
-            for verb in verbs {
-                let line = help.lines().find(|line| line.starts_with(&format!("  {verb} ")));
+            for command in commands {
+                let line = help
+                    .lines()
+                    .find(|line| line.starts_with(&format!("  {command} ")));
                 assert!(
                     line.is_some_and(|line| line.len() > COLUMN + 10),
-                    "{verb}: {help}"
+                    "{command}: {help}"
                 );
             }
         }

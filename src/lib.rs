@@ -40,7 +40,7 @@
 //! let profile = Profiler::new(&app)
 //!     .batches([1, 32])
 //!     .rounds(1)
-//!     .stretch(Duration::from_millis(10))
+//!     .measure_for(Duration::from_millis(10))
 //!     .run()?;
 //! let planned = planning::cascade(&profile).app(&app).plan()?;
 //! let service = Service::builder(&app).plan(planned.plan).start()?;

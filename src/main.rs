@@ -1,10 +1,10 @@
-//! The command line: one file per verb in `verbs/`.
+//! The command line: one file per command in `commands/`.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`verbs`] | the commands, one file per verb |
-//! | `app_address` | the app and broker that a verb addresses |
-//! | [`args`] | flags that several verbs share |
+//! | [`commands`] | one file per command |
+//! | `app_address` | the app and broker that a command addresses |
+//! | [`args`] | flags that several commands share |
 //! | [`help`] | the grouped help of the root |
 //! | `reference` | the reference page of the documentation, in tests |
 //! | `money` | amounts of money as text |
@@ -16,6 +16,7 @@
 
 mod app_address;
 mod args;
+mod commands;
 #[cfg(test)]
 mod docs_tests;
 mod failure;
@@ -25,7 +26,6 @@ mod money;
 mod output;
 #[cfg(test)]
 mod reference;
-mod verbs;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -45,34 +45,34 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 #[command(name = "kaskade", version, max_term_width = 110, after_help = help::AFTER)]
 struct Cli {
     #[command(subcommand)]
-    verb: Verb,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
-enum Verb {
-    Demo(verbs::demo::Args),
-    Quantise(verbs::quantise::Args),
-    Profile(verbs::profile::Args),
+enum Command {
+    Demo(commands::demo::Args),
+    Quantise(commands::quantise::Args),
+    Profile(commands::profile::Args),
     #[command(subcommand)]
-    Plan(verbs::plan::Planner),
-    Simulate(verbs::simulate::Args),
-    Serve(verbs::serve::Args),
-    Top(verbs::top::Args),
-    Probe(verbs::probe::Args),
+    Plan(commands::plan::Planner),
+    Simulate(commands::simulate::Args),
+    Serve(commands::serve::Args),
+    Top(commands::top::Args),
+    Probe(commands::probe::Args),
     #[command(subcommand)]
-    Auth(verbs::auth::Auth),
-    Infer(verbs::infer::Args),
-    Submit(verbs::submit::Args),
-    Feedback(verbs::feedback::Args),
-    Result(verbs::result::Args),
-    Bench(verbs::bench::Args),
-    Generate(verbs::generate::Args),
-    Validate(verbs::validate::Args),
-    Schema(verbs::schema::Args),
-    Explain(verbs::explain::Args),
-    Selftest(verbs::selftest::Args),
-    Completions(verbs::completions::Args),
-    Man(verbs::man::Args),
+    Auth(commands::auth::Auth),
+    Infer(commands::infer::Args),
+    Submit(commands::submit::Args),
+    Feedback(commands::feedback::Args),
+    Result(commands::result::Args),
+    Bench(commands::bench::Args),
+    Generate(commands::generate::Args),
+    Validate(commands::validate::Args),
+    Schema(commands::schema::Args),
+    Explain(commands::explain::Args),
+    Selftest(commands::selftest::Args),
+    Completions(commands::completions::Args),
+    Man(commands::man::Args),
 }
 
 fn main() -> ExitCode {
@@ -82,11 +82,11 @@ fn main() -> ExitCode {
         Err(error) => return refuse_usage(&error),
     };
     let json = asks_for_json(&matches);
-    let verb = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli.verb,
+    let command = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli.command,
         Err(error) => return refuse_usage(&error),
     };
-    match log::init(json).and_then(|()| run(&verb)) {
+    match log::init(json).and_then(|()| run(&command)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let failure = Failure::of(&error);
@@ -96,43 +96,43 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(verb: &Verb) -> anyhow::Result<()> {
-    use verbs::plan::Planner;
-    match verb {
-        Verb::Demo(args) => verbs::demo::run(args),
-        Verb::Quantise(args) => verbs::quantise::run(args),
-        Verb::Profile(args) => verbs::profile::run(args),
-        Verb::Plan(Planner::Cascade(args)) => verbs::plan::cascade::run(args),
-        Verb::Plan(Planner::Gears(args)) => verbs::plan::gears::run(args),
-        Verb::Plan(Planner::Pipeline(args)) => verbs::plan::pipeline::run(args),
-        Verb::Plan(Planner::Placement(args)) => verbs::plan::placement::run(args),
-        Verb::Plan(Planner::Cache(args)) => verbs::plan::cache::run(args),
-        Verb::Plan(Planner::Request(args)) => verbs::plan::request::run(args),
-        Verb::Plan(Planner::Apply(args)) => verbs::plan::store::apply(args),
-        Verb::Plan(Planner::Get(args)) => verbs::plan::store::get(args),
-        Verb::Plan(Planner::History(args)) => verbs::plan::store::history(args),
-        Verb::Plan(Planner::Rollback(args)) => verbs::plan::store::rollback(args),
-        Verb::Simulate(args) => verbs::simulate::run(args),
-        Verb::Serve(args) => verbs::serve::run(args),
-        Verb::Top(args) => verbs::top::run(args),
-        Verb::Probe(args) => verbs::probe::run(args),
-        Verb::Auth(auth) => verbs::auth::run(auth),
-        Verb::Infer(args) => verbs::infer::run(args),
-        Verb::Submit(args) => verbs::submit::run(args),
-        Verb::Feedback(args) => verbs::feedback::run(args),
-        Verb::Result(args) => verbs::result::run(args),
-        Verb::Bench(args) => verbs::bench::run(args),
-        Verb::Generate(args) => verbs::generate::run(args),
-        Verb::Validate(args) => verbs::validate::run(args),
-        Verb::Schema(args) => verbs::schema::run(args),
-        Verb::Explain(args) => verbs::explain::run(args),
-        Verb::Selftest(args) => verbs::selftest::run(args),
-        Verb::Completions(args) => verbs::completions::run(args),
-        Verb::Man(args) => verbs::man::run(args),
+fn run(command: &Command) -> anyhow::Result<()> {
+    use commands::plan::Planner;
+    match command {
+        Command::Demo(args) => commands::demo::run(args),
+        Command::Quantise(args) => commands::quantise::run(args),
+        Command::Profile(args) => commands::profile::run(args),
+        Command::Plan(Planner::Cascade(args)) => commands::plan::cascade::run(args),
+        Command::Plan(Planner::Gears(args)) => commands::plan::gears::run(args),
+        Command::Plan(Planner::Pipeline(args)) => commands::plan::pipeline::run(args),
+        Command::Plan(Planner::Placement(args)) => commands::plan::placement::run(args),
+        Command::Plan(Planner::Cache(args)) => commands::plan::cache::run(args),
+        Command::Plan(Planner::Request(args)) => commands::plan::request::run(args),
+        Command::Plan(Planner::Apply(args)) => commands::plan::store::apply(args),
+        Command::Plan(Planner::Get(args)) => commands::plan::store::get(args),
+        Command::Plan(Planner::History(args)) => commands::plan::store::history(args),
+        Command::Plan(Planner::Rollback(args)) => commands::plan::store::rollback(args),
+        Command::Simulate(args) => commands::simulate::run(args),
+        Command::Serve(args) => commands::serve::run(args),
+        Command::Top(args) => commands::top::run(args),
+        Command::Probe(args) => commands::probe::run(args),
+        Command::Auth(auth) => commands::auth::run(auth),
+        Command::Infer(args) => commands::infer::run(args),
+        Command::Submit(args) => commands::submit::run(args),
+        Command::Feedback(args) => commands::feedback::run(args),
+        Command::Result(args) => commands::result::run(args),
+        Command::Bench(args) => commands::bench::run(args),
+        Command::Generate(args) => commands::generate::run(args),
+        Command::Validate(args) => commands::validate::run(args),
+        Command::Schema(args) => commands::schema::run(args),
+        Command::Explain(args) => commands::explain::run(args),
+        Command::Selftest(args) => commands::selftest::run(args),
+        Command::Completions(args) => commands::completions::run(args),
+        Command::Man(args) => commands::man::run(args),
     }
 }
 
-/// Returns the whole command line, with its verbs in groups.
+/// Returns the whole command line, with its commands in groups.
 pub(crate) fn command() -> clap::Command {
     with_negative_numbers(help::grouped(Cli::command()))
 }
@@ -157,13 +157,16 @@ fn without_variables(command: clap::Command, is_empty: &dyn Fn(&OsStr) -> bool) 
             arg
         }
     });
-    command.mut_subcommands(|verb| without_variables(verb, is_empty))
+    command.mut_subcommands(|command| without_variables(command, is_empty))
 }
 
-/// Returns whether the verb of a valid command line has the flag `--json`.
+/// Returns whether the command of a valid command line has the flag `--json`.
 fn asks_for_json(matches: &ArgMatches) -> bool {
     let given = matches.try_get_one::<bool>("json").ok().flatten();
-    given.copied().unwrap_or(false) || matches.subcommand().is_some_and(|(_, verb)| asks_for_json(verb))
+    given.copied().unwrap_or(false)
+        || matches
+            .subcommand()
+            .is_some_and(|(_, command)| asks_for_json(command))
 }
 
 /// Prints an error of the command line itself, or the help that was asked for.

@@ -13,11 +13,11 @@ const MARKERS: [&str; 2] = ["<!-- cli -->\n", "<!-- /cli -->"];
 /// Returns the commands of the root as Markdown.
 fn page(root: &Command) -> String {
     let mut page = String::new();
-    for (group, verbs) in GROUPS {
+    for (group, commands) in GROUPS {
         let _ = write!(page, "### {group}\n\n");
-        for verb in verbs {
-            if let Some(command) = root.find_subcommand(verb) {
-                write_command(&mut page, &format!("{} {verb}", root.get_name()), command);
+        for name in commands {
+            if let Some(command) = root.find_subcommand(name) {
+                write_command(&mut page, &format!("{} {name}", root.get_name()), command);
             }
         }
     }

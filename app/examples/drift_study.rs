@@ -21,7 +21,7 @@ use kaskade_models::{DeviceChoice, Inputs, Tensor};
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::certificate_monitor::{
-    self, Audit, AuditSettings, CertificateMonitor, Counts, Finding, MonitorConfig, Room, Sampler,
+    self, Audit, AuditCapacity, AuditSettings, CertificateMonitor, Counts, Finding, MonitorConfig, Sampler,
 };
 use kaskade_policy::confidence::Scores;
 use kaskade_policy::plan::Plan;
@@ -228,12 +228,12 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
                 .and_then(|walks| walks.get(image))
         };
         let gear = plan.limited(0, watch.limit());
-        let room = Room {
+        let capacity = AuditCapacity {
             in_flight: 0,
             max_in_flight: 1,
             open: 0,
         };
-        let is_chosen = sampler.chooses(watch.is_suspicious(), room);
+        let is_chosen = sampler.chooses(watch.is_suspicious(), capacity);
         let Some(live) = walk(gear) else { return run };
         if let Some(counts) = plan.place_of(gear).and_then(|place| counts.at(place)) {
             for (stage, category) in &live.categories {

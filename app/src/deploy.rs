@@ -9,7 +9,7 @@ use kaskade_actors::plan::store::{self, HistoryEntry, PlanStore, StoreError};
 use kaskade_actors::subjects::{self, SubjectError};
 use kaskade_actors::wire::{Heartbeat, IngressState, Message as _};
 use kaskade_policy::plan::Plan;
-use kaskade_policy::rollout::{Behind, Rollout};
+use kaskade_policy::rollout::{LaggingIngress, Rollout};
 use thiserror::Error;
 
 /// Time to listen for the newest epoch in use: processes send ten heartbeats per second.
@@ -99,7 +99,7 @@ pub enum DeployError {
         /// The epoch of the plan.
         epoch: u64,
         /// The ingresses that are missing.
-        behind: Vec<Behind>,
+        behind: Vec<LaggingIngress>,
     },
 }
 
@@ -117,7 +117,7 @@ fn replicas_text(failed: &BTreeMap<String, Vec<String>>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-fn behind_text(behind: &[Behind]) -> String {
+fn behind_text(behind: &[LaggingIngress]) -> String {
     let each = behind
         .iter()
         .map(|one| format!("`{}` is at epoch {}", one.ingress, one.admits));
@@ -139,7 +139,7 @@ pub struct Progress {
     /// Ingresses that report.
     pub ingresses: usize,
     /// Those that do not admit requests under the plan yet.
-    pub behind: Vec<Behind>,
+    pub behind: Vec<LaggingIngress>,
 }
 
 /// The plans of one app.

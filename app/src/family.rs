@@ -20,7 +20,7 @@ use kaskade_remote::{ConnectError, connect};
 use thiserror::Error;
 
 pub use self::classes::{Classes, OtherClasses};
-use crate::config::remote::RemoteRule;
+use crate::config::remote::RemoteConfig;
 use crate::config::{App, Task, Variant};
 use crate::cost_output::WithPrice;
 use crate::ranker::Ranker;
@@ -110,7 +110,7 @@ pub enum FamilyError {
 #[derive(Debug, Clone)]
 pub struct Family {
     /// Its members.
-    pub members: Vec<Member>,
+    pub members: Vec<VariantSpec>,
     /// Memory that a worker may use on its device, bytes, by worker; unlimited for others.
     pub memory: BTreeMap<String, u64>,
     /// Cores that each replica of a worker may use, by worker; all of the process for others.
@@ -121,7 +121,7 @@ pub struct Family {
 
 /// A model of a family.
 #[derive(Debug, Clone)]
-pub struct Member {
+pub struct VariantSpec {
     /// The variant's name.
     pub name: String,
     /// Device to profile it on.
@@ -166,7 +166,7 @@ pub enum Source {
     /// A model behind an endpoint.
     Remote {
         /// The endpoint.
-        rule: Box<RemoteRule>,
+        config: Box<RemoteConfig>,
         /// What it is asked for.
         task: Task,
         /// Where answers are recorded and replayed from while it is measured; `None` while it serves.
@@ -188,8 +188,8 @@ impl Source {
         match (&variant.file, &variant.remote) {
             _ if variant.attached => Self::Attached,
             (Some(file), _) => Self::Onnx(file.clone()),
-            (None, Some(rule)) => Self::Remote {
-                rule: Box::new(rule.clone()),
+            (None, Some(config)) => Self::Remote {
+                config: Box::new(config.clone()),
                 task: app.task,
                 recording: None,
             },
@@ -202,7 +202,7 @@ impl Source {
 impl Family {
     /// Returns the family of an app.
     pub fn of(app: &App) -> Self {
-        let members = app.variants.iter().map(|variant| Member {
+        let members = app.variants.iter().map(|variant| VariantSpec {
             name: variant.name.to_string(),
             device: app.device_of(variant),
             source: Source::of(app, variant),
@@ -244,7 +244,7 @@ impl Family {
         Ok(model)
     }
 
-    fn load_as(&self, member: &Member, replica: &Replica) -> Result<Loaded, FamilyError> {
+    fn load_as(&self, member: &VariantSpec, replica: &Replica) -> Result<Loaded, FamilyError> {
         let member = &member.on_at_most(self.cores.get(&replica.worker).copied());
         let Partition { index, of } = replica.partition.unwrap_or_default();
         let partition =
@@ -285,7 +285,7 @@ pub fn cores_of_workers(app: &App) -> BTreeMap<String, NonZeroUsize> {
     stated.collect()
 }
 
-impl Member {
+impl VariantSpec {
     /// Returns whether an actor or a Python stage that attaches itself is the model.
     pub const fn is_attached(&self) -> bool {
         matches!(self.source, Source::Attached)
@@ -337,7 +337,7 @@ impl Member {
     /// Returns the names that the configuration of its checkpoint gives its classes, if it is a classifier in a directory.
     ///
     /// # Errors
-    /// As [`Member::open`].
+    /// As [`VariantSpec::open`].
     pub(crate) fn stated_classes(&self) -> Result<Option<Vec<String>>, FamilyError> {
         let Source::Directory(dir) = &self.source else {
             return Ok(None);
@@ -389,7 +389,7 @@ impl Member {
     /// Loads a partition of its layers onto a device.
     ///
     /// # Errors
-    /// As [`Member::load`]; also when the model cannot be split so, or a whole one answers another task than the app's.
+    /// As [`VariantSpec::load`]; also when the model cannot be split so, or a whole one answers another task than the app's.
     pub fn load_partition(&self, choice: DeviceChoice, partition: Partition) -> Result<Loaded, FamilyError> {
         let options = LoadOptions {
             name: Some(self.name.clone()),
@@ -435,11 +435,11 @@ impl Member {
                 return Err(FamilyError::Partition(reason));
             }
             Source::Remote {
-                rule,
+                config,
                 task,
                 recording,
             } => {
-                let endpoint = rule.endpoint(&self.name, *task, &self.generation, self.price);
+                let endpoint = config.endpoint(&self.name, *task, &self.generation, self.price);
                 let mut endpoint = endpoint.map_err(ConnectError::from)?;
                 if let Some(recording) = recording {
                     endpoint.cache = Some(recording.dir.clone());

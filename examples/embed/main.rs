@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let profile = Profiler::new(&app)
         .batches([1, 32])
         .rounds(1)
-        .stretch(Duration::from_millis(20))
+        .measure_for(Duration::from_millis(20))
         .run()?;
     let planned = planning::cascade(&profile).app(&app).plan()?;
     println!(

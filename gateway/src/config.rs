@@ -32,7 +32,7 @@ pub struct Limits {
     /// Maximum bytes of a request's body, after decompression.
     pub max_body: usize,
     /// Maximum bytes of the bodies of all requests in progress, as they arrive; more are refused with 429. At least `max_body`.
-    pub max_bodies: usize,
+    pub max_in_flight_bytes: usize,
     /// Longest time from the start of a connection, or on HTTP/1.1 from the end of an answer, to the complete head of the next
     /// request; the connection is then closed. Balancers keep idle connections for up to 60 s.
     pub head_pause: Duration,
@@ -82,7 +82,7 @@ impl Default for Limits {
             threads: None,
             max_in_flight: 4_096,
             max_body: 64 << 20,
-            max_bodies: 1 << 30,
+            max_in_flight_bytes: 1 << 30,
             head_pause: Duration::from_secs(75),
             body_pause: Duration::from_secs(30),
             compress_from: 4 << 10,
@@ -157,7 +157,7 @@ impl AppOptions {
 
     /// Sets the ingresses of the app in this process ([`Node::local_intake`](kaskade_actors::Node::local_intake)).
     #[must_use]
-    pub fn beside(self, local: Option<LocalIntake>) -> Self {
+    pub fn with_local_ingress(self, local: Option<LocalIntake>) -> Self {
         Self { local, ..self }
     }
 

@@ -174,7 +174,7 @@ async fn connect(shared: &GatewayState, options: AppOptions, bus: BusConfig) -> 
     let app = App::new(&options.name)?;
     let bus = Bus::connect(bus).await?;
     let watched = Arc::new(AppState::new(app.name()));
-    let client = Client::new(&bus, app.clone()).beside(options.local.clone());
+    let client = Client::new(&bus, app.clone()).with_local_ingress(options.local.clone());
     let served = shared.add(Served::new(options, client, bus.clone(), watched));
     // A user without the observer's permissions still serves requests; the dashboard stays empty.
     if let Err(error) = follow(&bus, &app, &served.watched, Arc::clone(&served.times)).await {

@@ -43,7 +43,10 @@ impl GatewayState {
             in_progress: Arc::new(InProgress::new(limits.max_in_flight)),
             // One body always finds room.
             bodies: Arc::new(Semaphore::new(
-                limits.max_bodies.max(limits.max_body).min(Semaphore::MAX_PERMITS),
+                limits
+                    .max_in_flight_bytes
+                    .max(limits.max_body)
+                    .min(Semaphore::MAX_PERMITS),
             )),
             tenants: limits.keys.iter().map(|key| Arc::new(Tenant::new(key))).collect(),
             stopping: watch::Sender::new(false),

@@ -239,7 +239,7 @@ impl RemoteModel {
         let (caller, events) = (Arc::clone(&self.caller), self.sender.clone());
         // A judge reads what was asked.
         let asked = match &caller.judge {
-            Some(_) => openai::prompt::Asked::read(inputs)?.to_text()?,
+            Some(_) => openai::prompt::Prompt::read(inputs)?.to_text()?,
             None => String::new(),
         };
         let call = runtime.spawn(async move {

@@ -232,7 +232,16 @@ async fn each_role_may_do_its_own_work_and_nothing_else() {
     assert!(text.contains("check the credentials"), "{text}");
     let observer = seed(folder, "observer");
     let look = [
-        "top", "--app", &app, "--nats", &url, "--count", "1", "--every", "200ms", "--json",
+        "top",
+        "--app",
+        &app,
+        "--nats",
+        &url,
+        "--count",
+        "1",
+        "--interval",
+        "200ms",
+        "--json",
     ];
     let (code, text) = said(&[&look[..], &["--nkey", &observer]].concat());
     assert_eq!(code, Some(0), "{text}");
@@ -308,7 +317,17 @@ fn processes_of_several_shards_need_no_other_permissions_and_top_shows_every_ing
     let look = kaskade(
         ROOT,
         &[
-            "top", "--app", &app, "--nats", &url, "--count", "1", "--every", "500ms", "--json", "--nkey",
+            "top",
+            "--app",
+            &app,
+            "--nats",
+            &url,
+            "--count",
+            "1",
+            "--interval",
+            "500ms",
+            "--json",
+            "--nkey",
             &observer,
         ],
     );

@@ -65,7 +65,15 @@ fn a_cache_is_planned_beside_its_ends() {
 fn a_faster_link_wants_fewer_activations() {
     let folder = tempfile::tempdir().unwrap();
     let share = |link: &str| {
-        let plan = ["plan", "cache", "--model", "opt-30b", "--link", link, "--json"];
+        let plan = [
+            "plan",
+            "cache",
+            "--model",
+            "opt-30b",
+            "--link-bandwidth",
+            link,
+            "--json",
+        ];
         let found = json(&kaskade(folder.path(), &[&plan[..], &LOAD].concat()));
         assert_eq!(found["hardware"]["name"], "stated on the command line");
         found["plans"][0]["act_share"].as_f64().unwrap()

@@ -530,7 +530,7 @@ fn existing_files_are_replaced_only_with_force() {
     assert!(refusal(&kaskade(folder.path(), &plan)).contains("plan.json exists"));
     let forced = kaskade(folder.path(), &[&plan[..], &["--force"]].concat());
     assert!(forced.status.success(), "{}", text(&forced.stderr));
-    for verb in [
+    for command in [
         &["plan", "gears", "--profile", "none.json", "--rate", "10"][..],
         &["plan", "pipeline", "--pipeline", "none.toml", "--rate", "10"],
         &["plan", "placement", "--profile", "none.json"],
@@ -539,8 +539,8 @@ fn existing_files_are_replaced_only_with_force() {
         &["selftest", "--suite", "quick", "--out", "plan.json"],
         &["simulate", "--plan", "none.json", "--svg", "plan.json"],
     ] {
-        let message = refusal(&kaskade(folder.path(), verb));
-        assert!(message.contains("plan.json exists"), "{verb:?}: {message}");
+        let message = refusal(&kaskade(folder.path(), command));
+        assert!(message.contains("plan.json exists"), "{command:?}: {message}");
     }
 }
 
@@ -618,7 +618,7 @@ fn the_help_groups_verbs_and_completions_and_man_pages_cover_them() {
     let bash = kaskade(here(), &["completions", "bash"]);
     assert!(bash.status.success());
     let bash = text(&bash.stdout);
-    for verb in [
+    for command in [
         "demo",
         "profile-memory",
         "plan-request",
@@ -627,10 +627,10 @@ fn the_help_groups_verbs_and_completions_and_man_pages_cover_them() {
         "validate",
         "man",
     ] {
-        let page = std::fs::read_to_string(folder.path().join(format!("pages/kaskade-{verb}.1"))).unwrap();
-        assert!(page.contains("SYNOPSIS"), "{verb}");
-        let last = verb.rsplit('-').next().unwrap();
-        assert!(bash.contains(last), "{verb}");
+        let page = std::fs::read_to_string(folder.path().join(format!("pages/kaskade-{command}.1"))).unwrap();
+        assert!(page.contains("SYNOPSIS"), "{command}");
+        let last = command.rsplit('-').next().unwrap();
+        assert!(bash.contains(last), "{command}");
     }
     assert!(refusal(&kaskade(folder.path(), &["man", "pages"])).contains("--force"));
 }

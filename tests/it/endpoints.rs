@@ -89,7 +89,7 @@ fn each_sample_is_paid_for_once_and_the_plan_is_the_cheapest() {
     let profiler = Profiler::new(&app)
         .batches([1, 4])
         .rounds(1)
-        .stretch(Duration::from_millis(5));
+        .measure_for(Duration::from_millis(5));
     let answers = folder.path().join("answers");
     let refused = profiler.clone().record(&answers, Some(0.004)).run().unwrap_err();
     let refused = kaskade_app::report::in_one_line(&refused);
@@ -155,7 +155,7 @@ fn without_labels_the_endpoint_judges() {
         Profiler::new(app)
             .batches([1])
             .rounds(1)
-            .stretch(Duration::from_millis(5))
+            .measure_for(Duration::from_millis(5))
             .record(&answers, None)
     };
     let judged = profiler(&app).judge(Judge::Largest).run().unwrap();

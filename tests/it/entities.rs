@@ -64,7 +64,7 @@ fn entities_go_from_data_to_answers() {
         "name = \"names\"\ntask = \"token_classification\"\n\
          [[variants]]\nname = \"small\"\ndir = {:?}\n[[variants]]\nname = \"half\"\ndir = {:?}\ndtype = \"bf16\"\n\
          [[variants]]\nname = \"large\"\ndir = {:?}\n\
-         [data]\nmetric = \"entity_f1\"\nright_from = 0.9\n[data.validation.records]\nfile = \"validation.jsonl\"\n",
+         [data]\nmetric = \"entity_f1\"\nmin_score = 0.9\n[data.validation.records]\nfile = \"validation.jsonl\"\n",
         fixture("models/fixtures/roberta-token-classification"),
         fixture(LARGE),
         fixture(LARGE)

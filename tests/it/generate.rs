@@ -41,7 +41,14 @@ fn tokens_do_not_depend_on_the_cache_mode() {
     assert_eq!(resident["tokens"], 48);
     assert_eq!(resident["loaded_bytes"], 0);
     for cache in ["hybrid", "kv", "act", "tokens"] {
-        let bounded = ["--device-memory", "4MB", "--link", "200MB", "--cache", cache];
+        let bounded = [
+            "--device-memory",
+            "4MB",
+            "--link-bandwidth",
+            "200MB",
+            "--cache",
+            cache,
+        ];
         let offloaded = json(&[&prompts[..], &bounded].concat());
         for (one, other) in [0, 1].map(|place| (&resident["answers"][place], &offloaded["answers"][place])) {
             assert_eq!(

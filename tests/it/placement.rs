@@ -128,7 +128,10 @@ fn a_given_cascade_is_placed_like_the_same_chosen_one() {
 fn the_fewest_devices_are_used_on_request() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--devices", "6", "--rate", "1000", "--max-partitions", "1"];
-    let few = json(&place(folder.path(), &[&args[..], &["--fewest"]].concat()));
+    let few = json(&place(
+        folder.path(),
+        &[&args[..], &["--minimise-devices"]].concat(),
+    ));
     assert_eq!(few["devices_used"], 1, "{few}");
     let said = kaskade(
         folder.path(),

@@ -234,7 +234,7 @@ fn an_open_loop_keeps_its_rate_and_reports_accuracy() {
             &app,
             "--rate",
             "200",
-            "--spacing",
+            "--arrivals",
             "constant",
             "--duration",
             "1s",

@@ -114,7 +114,7 @@ fn the_pipeline_is_planned_while_it_serves() {
     let load = [
         "--rate",
         "10",
-        "--spacing",
+        "--arrivals",
         "constant",
         "--duration",
         "6s",
@@ -220,7 +220,7 @@ fn a_worker_killed_during_a_plan_change_loses_no_request() {
         &nats.url(),
         "--rate",
         "30",
-        "--spacing",
+        "--arrivals",
         "constant",
         "--duration",
         "8s",

@@ -242,9 +242,9 @@ fn from_outside(compose: &Compose) -> anyhow::Result<()> {
         "/auth/nkey",
     ];
     std::fs::write(&key, compose.output(&arguments)?.stdout)?;
-    for verb in [["infer", "--index"], ["submit", "--index"]] {
+    for command in [["infer", "--index"], ["submit", "--index"]] {
         let mut asked = Command::new(std::env::current_exe()?.with_file_name("kaskade"));
-        asked.args(verb).args([
+        asked.args(command).args([
             "7",
             "--app",
             "examples/compose/app.toml",
@@ -253,20 +253,20 @@ fn from_outside(compose: &Compose) -> anyhow::Result<()> {
             "--nkey",
         ]);
         asked.arg(&key).current_dir(&compose.root);
-        if verb.first() == Some(&"submit") {
+        if command.first() == Some(&"submit") {
             asked.args(["--wait", "10s"]);
         }
         let answer = asked.output()?;
         ensure!(
             answer.status.success(),
             "{} from outside: {}",
-            verb.join(" "),
+            command.join(" "),
             text(&answer.stderr)
         );
         let said = text(&answer.stdout);
         println!(
             "{} from outside: {}",
-            verb.join(" "),
+            command.join(" "),
             said.lines().next().unwrap_or_default()
         );
     }

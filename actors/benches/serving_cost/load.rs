@@ -26,10 +26,10 @@ fn print(name: &str, concurrency: usize, figures: &Figures) {
 pub(crate) async fn asking(
     url: &str,
     app: &str,
-) -> Result<impl Fn(usize, f32) -> Asked + Clone + Send + 'static, Failure> {
+) -> Result<impl Fn(usize, f32) -> Pending + Clone + Send + 'static, Failure> {
     let connected = Bus::connect(bus(url, app)).await?;
     let client = Client::new(&connected, App::new(app)?);
-    Ok(move |_: usize, draw: f32| -> Asked {
+    Ok(move |_: usize, draw: f32| -> Pending {
         let client = client.clone();
         Box::pin(async move {
             let inputs = vec![Tensor::from_f32("x", &[WIDTH + 1], &features(draw))?];
@@ -40,7 +40,7 @@ pub(crate) async fn asking(
 }
 
 /// A request that is being answered.
-pub(crate) type Asked = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
+pub(crate) type Pending = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
 pub(crate) async fn nats(url: &str, app: &str, concurrency: usize, seconds: f64) -> Result<(), Failure> {
     let ask = asking(url, app).await?;

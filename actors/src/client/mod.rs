@@ -70,7 +70,7 @@ impl Client {
     /// Hands requests to the ingresses of this process while they take any, without the broker. What they do not take, and
     /// what is sent again, goes over the broker, where other processes may answer.
     #[must_use]
-    pub fn beside(self, local: Option<LocalIntake>) -> Self {
+    pub fn with_local_ingress(self, local: Option<LocalIntake>) -> Self {
         Self { local, ..self }
     }
 

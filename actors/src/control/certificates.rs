@@ -112,11 +112,11 @@ impl Certificates {
             );
         }
         let report = limit.and_then(|limit| {
-            let standings = self.watch.as_ref()?.standings();
+            let statuses = self.watch.as_ref()?.statuses();
             Some(CertificateReport {
                 epoch: self.epoch,
                 limit,
-                cascades: standings.into_iter().map(Into::into).collect(),
+                cascades: statuses.into_iter().map(Into::into).collect(),
             })
         });
         if let Some(report) = &report {

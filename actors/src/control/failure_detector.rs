@@ -70,7 +70,7 @@ impl FailureDetector {
                 "two processes serve as this worker, so what one of them loses is noticed late; stop one, or give it a name of its own"
             );
         }
-        if start == Start::Again {
+        if start == Start::Restarted {
             self.tell(&before.into_iter().collect::<Vec<_>>());
         } else if beat.leaving {
             // A worker that stays unloads only what has drained.

@@ -123,7 +123,7 @@ mod tests {
     fn texts_and_spans_are_compared_by_a_metric_if_there_is_one() {
         let by = TextComparison {
             metric: Metric::F1,
-            right_from: 0.5,
+            min_score: 0.5,
         };
         let of = |name: &str, text: &str| {
             let outputs = [
@@ -166,9 +166,9 @@ mod tests {
         let one = of(&[0, 5], &["PER"]);
         assert_eq!(answer_number(&two), answer_number(&reordered));
         assert_ne!(answer_number(&two), answer_number(&one));
-        let by = |right_from| TextComparison {
+        let by = |min_score| TextComparison {
             metric: Metric::EntityF1,
-            right_from,
+            min_score,
         };
         let accepts = |by| {
             comparable(&two, Some(by))

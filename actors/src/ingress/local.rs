@@ -13,7 +13,7 @@ use tokio::sync::{oneshot, watch};
 use super::actor::Ingress;
 use super::client::{LocalClient, Parts};
 use super::intake::Capacity;
-use super::messages::{Asked, Dropped};
+use super::messages::{Dropped, LocalRequest};
 use super::refusal::{TOO_MANY_BYTES, TOO_MANY_REQUESTS};
 use super::reservation::RequestReservation;
 use crate::{
@@ -133,7 +133,7 @@ impl LocalIntake {
             Ok(permit) => {
                 let mut held = RequestReservation::new(permit, &self.0.capacity.bytes);
                 if held.charge(size) {
-                    entry.ingress.do_send(Asked {
+                    entry.ingress.do_send(LocalRequest {
                         request: Arc::clone(request),
                         options: options.clone(),
                         to: LocalClient { reply, parts, held },

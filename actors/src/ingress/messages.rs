@@ -18,7 +18,7 @@ pub(super) struct Inbound {
 /// A request of a client in this process.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(super) struct Asked {
+pub(super) struct LocalRequest {
     pub(super) request: Arc<InferRequest>,
     pub(super) options: RequestOptions,
     pub(super) to: LocalClient,

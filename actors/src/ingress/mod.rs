@@ -62,7 +62,7 @@ use durable::Submitted;
 use in_flight::InFlight;
 pub use intake::{Capacity, Identity, IntakeParts, open};
 pub use local::LocalIntake;
-use messages::{Asked, Cancel, Dropped, Inbound, Reconnected, Undeliverable};
+use messages::{Cancel, Dropped, Inbound, LocalRequest, Reconnected, Undeliverable};
 pub use messages::{DepartedReplicas, FailInFlight, LostReplicas};
 pub(crate) use process_ingresses::Ingresses;
 use refusal::TOO_MANY_WAIT;
@@ -221,11 +221,11 @@ impl Handler<Inbound> for Ingress {
     }
 }
 
-impl Handler<Asked> for Ingress {
+impl Handler<LocalRequest> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, asked: Asked, _: &mut Context<Self>) {
-        let Asked { request, options, to } = asked;
+    fn handle(&mut self, local: LocalRequest, _: &mut Context<Self>) {
+        let LocalRequest { request, options, to } = local;
         let now = self.dispatcher.clock().now();
         self.sweep(now);
         self.accept(&Source::Local(&request, &options), To::Local(to), now);

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// The checked fields of a request.
-pub(super) struct Read {
+pub(super) struct CheckedRequest {
     content_type: ContentType,
     id: Option<String>,
     pub(super) inputs: RetainedInputs,
@@ -51,7 +51,7 @@ impl Streamed {
     }
 }
 
-impl Read {
+impl CheckedRequest {
     /// Charges the request for its inputs, and checks that it can be answered to `to`: results of durable requests are stored under the request's
     /// id, which must be valid.
     pub(super) fn check(&self, to: &mut To) -> Result<(), Fault> {
@@ -134,7 +134,7 @@ pub(super) enum Source<'a> {
 
 impl Source<'_> {
     /// Reads and checks the request.
-    pub(super) fn read(&self, config: &IngressConfig) -> Result<Read, Fault> {
+    pub(super) fn read(&self, config: &IngressConfig) -> Result<CheckedRequest, Fault> {
         match self {
             Self::Message(message) => read(message, config),
             Self::Local(request, options) => read_local(request, options, config),
@@ -158,11 +158,11 @@ fn read_local(
     request: &Arc<InferRequest>,
     options: &RequestOptions,
     config: &IngressConfig,
-) -> Result<Read, Fault> {
+) -> Result<CheckedRequest, Fault> {
     headers::check_request_id(&options.id)?;
     let budget = checked_budget(Some(options.budget), config)?;
     request.check()?;
-    Ok(Read {
+    Ok(CheckedRequest {
         content_type: ContentType::default(),
         id: Some(options.id.clone()),
         stream: streamed(request)?,
@@ -173,7 +173,7 @@ fn read_local(
 }
 
 /// Reads a request: content type, capped body, budget.
-fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
+fn read(message: &Message, config: &IngressConfig) -> Result<CheckedRequest, Fault> {
     let content_type = headers::content_type(message.headers.as_ref())?;
     let Context {
         request_id,
@@ -184,7 +184,7 @@ fn read(message: &Message, config: &IngressConfig) -> Result<Read, Fault> {
     let budget = checked_budget(budget, config)?;
     let request = wire::decode_infer(content_type, &message.payload)?;
     let stream = streamed(&request)?;
-    Ok(Read {
+    Ok(CheckedRequest {
         content_type,
         id: request_id.or(request.id),
         inputs: RetainedInputs::new(request.inputs, content_type, message.payload.clone()),

@@ -73,13 +73,13 @@ struct Task {
     epochs: watch::Receiver<Epochs>,
     closed: watch::Receiver<bool>,
     sequence: u64,
-    /// What the last state said, and when it was published.
-    published: Option<(Instant, Said)>,
+    /// The last state, and when it was published.
+    published: Option<(Instant, PublishedState)>,
 }
 
-/// What changes from state to state.
+/// The fields of a published state that change.
 #[derive(PartialEq, Eq)]
-struct Said {
+struct PublishedState {
     starting: bool,
     unavailable: BTreeSet<String>,
     epochs: Epochs,
@@ -105,12 +105,12 @@ impl Task {
         }
     }
 
-    fn said(&self) -> Said {
+    fn current(&self) -> PublishedState {
         let now = self.dispatcher.clock().now();
         let versions = self.plans.all();
         let placed = versions.iter().flat_map(|version| &version.plan.placement);
         let placed = placed.map(|replica| replica.id.as_str());
-        self.dispatcher.liveness(|liveness| Said {
+        self.dispatcher.liveness(|liveness| PublishedState {
             starting: liveness.is_starting(now),
             unavailable: liveness.unavailable(placed, now),
             epochs: *self.epochs.borrow(),
@@ -119,24 +119,24 @@ impl Task {
 
     /// Returns whether the state has changed, or the last one is a period old.
     fn is_due(&self) -> bool {
-        self.published.as_ref().is_none_or(|(at, said)| {
-            at.elapsed() >= Duration::from_micros(STATE_PERIOD_US) || *said != self.said()
+        self.published.as_ref().is_none_or(|(at, state)| {
+            at.elapsed() >= Duration::from_micros(STATE_PERIOD_US) || *state != self.current()
         })
     }
 
     fn publish(&mut self, gone: bool) {
-        let said = self.said();
+        let published = self.current();
         let state = IngressState {
             ingress: self.id.clone(),
             sequence: self.sequence,
-            admits: said.epochs.admits,
-            oldest: said.epochs.oldest,
-            starting: said.starting,
-            unavailable: said.unavailable.iter().take(MAX_REPLICAS).cloned().collect(),
+            admits: published.epochs.admits,
+            oldest: published.epochs.oldest,
+            starting: published.starting,
+            unavailable: published.unavailable.iter().take(MAX_REPLICAS).cloned().collect(),
             gone,
         };
         self.sequence += 1;
-        self.published = Some((Instant::now(), said));
+        self.published = Some((Instant::now(), published));
         match state.encode() {
             Ok(payload) => self.dispatcher.publish_control(self.subject.clone(), payload),
             Err(error) => tracing::error!(%error, "the state of the ingress could not be encoded"),

@@ -124,9 +124,10 @@ impl CertificateMetrics {
         });
         let running = report.as_ref();
         let running = running.and_then(|report| report.cascades.get(report.limit as usize));
-        let ends = |interval: [f64; 2]| {
-            let ends = ["least", "most"].into_iter().zip(interval);
-            ends.map(|(end, value)| (vec![("end", end.to_owned())], value.to_string()))
+        let bounds = |interval: [f64; 2]| {
+            let bounds = ["lower", "upper"].into_iter().zip(interval);
+            bounds
+                .map(|(bound, value)| (vec![("bound", bound.to_owned())], value.to_string()))
                 .collect::<Vec<_>>()
         };
         families.push(Family {
@@ -135,7 +136,7 @@ impl CertificateMetrics {
             help: "Interval, with 95 % confidence at every moment, of the share of live answers that differ from the largest variant's.",
             samples: running
                 .filter(|running| running.audited > 0)
-                .map_or_else(Vec::new, |running| ends(running.differs)),
+                .map_or_else(Vec::new, |running| bounds(running.differs)),
         });
         families.push(Family {
             name: LIVE_LOSS,
@@ -143,7 +144,7 @@ impl CertificateMetrics {
             help: "Interval, with 95 % confidence at every moment, of the live loss of accuracy by labels.",
             samples: running
                 .filter(|running| running.labelled > 0)
-                .map_or_else(Vec::new, |running| ends(running.loss)),
+                .map_or_else(Vec::new, |running| bounds(running.loss)),
         });
         families
     }
@@ -160,7 +161,7 @@ pub(super) struct Family {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::CascadeStanding;
+    use crate::wire::CascadeStatus;
 
     #[test]
     fn unknown_values_are_left_out() {
@@ -173,15 +174,15 @@ mod tests {
             unknown.iter().filter(|family| family.samples.is_empty()).count(),
             3
         );
-        let standing = CascadeStanding {
+        let status = CascadeStatus {
             audited: 5,
             differs: [0.1, 0.4],
-            ..CascadeStanding::default()
+            ..CascadeStatus::default()
         };
         metrics.reported(Some(CertificateReport {
             epoch: 1,
             limit: 0,
-            cascades: vec![standing],
+            cascades: vec![status],
         }));
         let families = metrics.families();
         let samples = |name: &str| {

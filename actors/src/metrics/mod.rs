@@ -50,7 +50,7 @@ pub struct Metrics {
     dead_letters: AtomicU64,
     processing_us: AtomicU64,
     latencies: Latencies,
-    /// [`REQUEST`].
+    /// [`REQUEST_SECONDS`].
     request: Times,
     /// Histograms by variant.
     distributions: DashMap<String, Arc<Distributions>>,
@@ -77,15 +77,15 @@ impl Default for Times {
 /// Histograms of one variant.
 #[derive(Debug)]
 struct Distributions {
-    /// [`VARIANT_QUEUE`].
+    /// [`VARIANT_QUEUE_SECONDS`].
     queue: Histogram,
-    /// [`VARIANT_RUN`].
+    /// [`VARIANT_RUN_SECONDS`].
     run: Histogram,
-    /// [`VARIANT_BATCH`].
+    /// [`VARIANT_BATCH_SIZE`].
     batch: Histogram,
-    /// [`TO_FIRST_TOKEN`].
+    /// [`TIME_TO_FIRST_TOKEN_SECONDS`].
     first_token: Histogram,
-    /// [`BETWEEN_TOKENS`].
+    /// [`TIME_PER_OUTPUT_TOKEN_SECONDS`].
     per_token: Histogram,
 }
 
@@ -125,41 +125,41 @@ pub struct VariantCount {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Snapshot {
-    /// [`ARRIVED`].
+    /// [`ARRIVED_REQUESTS`].
     pub arrived: u64,
-    /// [`SHIFTS`].
+    /// [`GEAR_SHIFTS`].
     pub shifts: u64,
-    /// [`ACCEPTED`].
+    /// [`ACCEPTED_REQUESTS`].
     pub accepted: u64,
-    /// [`ANSWERED`].
+    /// [`ANSWERED_REQUESTS`].
     pub answered: u64,
-    /// [`RETRIED`].
+    /// [`RETRIED_ATTEMPTS`].
     pub retried: u64,
-    /// [`STALE`].
+    /// [`LATE_RESULTS`].
     pub stale: u64,
-    /// [`FORGED`].
+    /// [`INVALID_TOKEN_RESULTS`].
     pub forged: u64,
-    /// [`UNREADABLE`].
+    /// [`DECODE_ERRORS`].
     pub unreadable: u64,
-    /// [`QUEUE_FULL`].
+    /// [`QUEUE_FULL_REJECTIONS`].
     pub queue_full: u64,
     /// [`DURABLE_RESULTS`].
     pub durable_results: u64,
-    /// [`REDELIVERED`].
+    /// [`DURABLE_REDELIVERIES`].
     pub redelivered: u64,
-    /// [`DEAD_LETTERS`].
+    /// [`DURABLE_DEAD_LETTERS`].
     pub dead_letters: u64,
-    /// [`FAULTS`], by code.
+    /// [`ERROR_REPLIES`], by code.
     pub faults: BTreeMap<String, u64>,
     /// Latencies of answered requests, by logarithmic bucket; [`quantile`] reads them.
     pub latencies: Vec<u64>,
     /// Requests sent on, by stage and next stage.
     pub forwarded: BTreeMap<String, BTreeMap<String, u64>>,
-    /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`] and [`VARIANT_BUSY`], by variant.
+    /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`] and [`VARIANT_BUSY_SECONDS`], by variant.
     pub variants: BTreeMap<String, VariantCount>,
-    /// [`FAN_OUTS`] and [`FAN_OUT_CHILDREN`], by variant.
+    /// [`FAN_OUT_REQUESTS`] and [`FAN_OUT_CHILD_REQUESTS`], by variant.
     pub fan_outs: BTreeMap<String, FanOuts>,
-    /// [`ENERGY`], [`ENERGY_PER_REQUEST`] and, by variant, [`VARIANT_ENERGY`], as last metered; `None` without a
+    /// [`ENERGY_JOULES`], [`ENERGY_PER_REQUEST_JOULES`] and, by variant, [`VARIANT_ENERGY_JOULES`], as last metered; `None` without a
     /// meter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<EnergyReport>,
@@ -372,7 +372,7 @@ impl Metrics {
         *self.energy.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
     }
 
-    /// Returns [`FAN_OUTS`] and [`FAN_OUT_CHILDREN`] by variant.
+    /// Returns [`FAN_OUT_REQUESTS`] and [`FAN_OUT_CHILD_REQUESTS`] by variant.
     pub(crate) fn fan_outs(&self) -> BTreeMap<String, FanOuts> {
         let fan_outs = self.fan_outs.iter();
         fan_outs

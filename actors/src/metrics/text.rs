@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{
-    ACCEPTED, ANSWERED, ARRIVED, BEHIND, BETWEEN_TOKENS, DEAD_LETTERS, DURABLE_RESULTS, Distributions,
-    ENERGY, ENERGY_PER_REQUEST, FAN_OUT_CHILDREN, FAN_OUTS, FAULTS, FIRST_TOKENS, FORGED, FULL, IN_FLIGHT,
-    Metrics, PLAN_EPOCH, QUEUE_FULL, QUEUED, READY, REDELIVERED, REQUEST, RETRIED, SHIFTS, STALE, Snapshot,
-    TO_FIRST_TOKEN, TOKENS, UNREADABLE, VARIANT_BATCH, VARIANT_BATCHES, VARIANT_BUSY, VARIANT_COST,
-    VARIANT_ENERGY, VARIANT_PRICED, VARIANT_QUEUE, VARIANT_REQUESTS, VARIANT_RUN, VariantCount,
-    histogram::Histogram,
+    ACCEPTED_REQUESTS, ANSWERED_REQUESTS, ARRIVED_REQUESTS, DECODE_ERRORS, DURABLE_DEAD_LETTERS,
+    DURABLE_REDELIVERIES, DURABLE_RESULTS, Distributions, ENERGY_JOULES, ENERGY_PER_REQUEST_JOULES,
+    ERROR_REPLIES, FAN_OUT_CHILD_REQUESTS, FAN_OUT_REQUESTS, FIRST_TOKENS, GEAR_SHIFTS, GENERATED_TOKENS,
+    IN_FLIGHT_REQUESTS, INVALID_TOKEN_RESULTS, LATE_RESULTS, Metrics, PLAN_EPOCH, PLAN_STALE,
+    QUEUE_FULL_REJECTIONS, QUEUED_REQUESTS, READY, REQUEST_SECONDS, RETRIED_ATTEMPTS, SATURATED, Snapshot,
+    TIME_PER_OUTPUT_TOKEN_SECONDS, TIME_TO_FIRST_TOKEN_SECONDS, VARIANT_BATCH_SIZE, VARIANT_BATCHES,
+    VARIANT_BUSY_SECONDS, VARIANT_COST_MILLIONTHS, VARIANT_ENERGY_JOULES, VARIANT_PRICED_REQUESTS,
+    VARIANT_QUEUE_SECONDS, VARIANT_REQUESTS, VARIANT_RUN_SECONDS, VariantCount, histogram::Histogram,
 };
 
 /// Media type of the page.
@@ -20,15 +22,15 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub struct Gauges {
     /// [`READY`].
     pub ready: bool,
-    /// [`FULL`].
+    /// [`SATURATED`].
     pub full: bool,
-    /// [`BEHIND`].
+    /// [`PLAN_STALE`].
     pub behind: bool,
     /// [`PLAN_EPOCH`]; none before the first plan.
     pub epoch: Option<u64>,
-    /// [`IN_FLIGHT`]; `None` without an ingress.
+    /// [`IN_FLIGHT_REQUESTS`]; `None` without an ingress.
     pub in_flight: Option<u64>,
-    /// [`QUEUED`], by variant.
+    /// [`QUEUED_REQUESTS`], by variant.
     pub queued: BTreeMap<String, u64>,
 }
 
@@ -120,11 +122,11 @@ impl Metrics {
         state(&mut page, gauges);
         requests(&mut page, &snapshot);
         page.metric(
-            REQUEST,
+            REQUEST_SECONDS,
             Kind::Histogram,
             "Time from a request's arrival at the ingress to its result, seconds.",
         );
-        page.histogram(REQUEST, &[], &self.request.0);
+        page.histogram(REQUEST_SECONDS, &[], &self.request.0);
         variants(&mut page, &snapshot.variants);
         self.distributions_text(&mut page);
         fan_outs(&mut page, &snapshot);
@@ -141,19 +143,19 @@ impl Metrics {
         type Part = fn(&Distributions) -> &Histogram;
         let histograms: [(&str, &str, Part); 5] = [
             (
-                VARIANT_QUEUE,
+                VARIANT_QUEUE_SECONDS,
                 "Time from a request's arrival at a replica to the start of its batch, seconds.",
                 |of| &of.queue,
             ),
-            (VARIANT_RUN, "Run time of batches, seconds.", |of| &of.run),
-            (VARIANT_BATCH, "Sizes of batches.", |of| &of.batch),
+            (VARIANT_RUN_SECONDS, "Run time of batches, seconds.", |of| &of.run),
+            (VARIANT_BATCH_SIZE, "Sizes of batches.", |of| &of.batch),
             (
-                TO_FIRST_TOKEN,
+                TIME_TO_FIRST_TOKEN_SECONDS,
                 "Time from a request's arrival at the replica to its first token, seconds.",
                 |of| &of.first_token,
             ),
             (
-                BETWEEN_TOKENS,
+                TIME_PER_OUTPUT_TOKEN_SECONDS,
                 "Time between successive tokens of an answer, seconds.",
                 |of| &of.per_token,
             ),
@@ -203,13 +205,13 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
         Some(ready),
     );
     page.one(
-        FULL,
+        SATURATED,
         Kind::Gauge,
         "1 if the ingress or a replica's queue is at its limit, so that further requests are refused, 0 otherwise.",
         Some(u64::from(gauges.full)),
     );
     page.one(
-        BEHIND,
+        PLAN_STALE,
         Kind::Gauge,
         "1 if plans or gear shifts no longer arrive, so that the process serves the newest plan that it knows, 0 otherwise.",
         Some(u64::from(gauges.behind)),
@@ -221,7 +223,7 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
         gauges.epoch,
     );
     page.one(
-        IN_FLIGHT,
+        IN_FLIGHT_REQUESTS,
         Kind::Gauge,
         "Requests in flight at the ingress.",
         gauges.in_flight,
@@ -231,7 +233,7 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
         .iter()
         .map(|(variant, count)| (variant.as_str(), *count));
     page.by(
-        QUEUED,
+        QUEUED_REQUESTS,
         Kind::Gauge,
         "Requests waiting in the queues of a variant's replicas.",
         "variant",
@@ -242,26 +244,38 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
 fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
     let counters = [
         (
-            ARRIVED,
+            ARRIVED_REQUESTS,
             "Requests received by an ingress, accepted or not.",
             snapshot.arrived,
         ),
-        (ACCEPTED, "Requests accepted by an ingress.", snapshot.accepted),
-        (ANSWERED, "Requests answered with a result.", snapshot.answered),
-        (RETRIED, "Attempts that were resent.", snapshot.retried),
         (
-            STALE,
+            ACCEPTED_REQUESTS,
+            "Requests accepted by an ingress.",
+            snapshot.accepted,
+        ),
+        (
+            ANSWERED_REQUESTS,
+            "Requests answered with a result.",
+            snapshot.answered,
+        ),
+        (RETRIED_ATTEMPTS, "Attempts that were resent.", snapshot.retried),
+        (
+            LATE_RESULTS,
             "Results that arrived after the request had been answered.",
             snapshot.stale,
         ),
-        (FORGED, "Results without a valid token, dropped.", snapshot.forged),
         (
-            UNREADABLE,
+            INVALID_TOKEN_RESULTS,
+            "Results without a valid token, dropped.",
+            snapshot.forged,
+        ),
+        (
+            DECODE_ERRORS,
             "Messages between actors that could not be read.",
             snapshot.unreadable,
         ),
         (
-            QUEUE_FULL,
+            QUEUE_FULL_REJECTIONS,
             "Deliveries refused because a replica's queue was full.",
             snapshot.queue_full,
         ),
@@ -271,16 +285,20 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
             snapshot.durable_results,
         ),
         (
-            REDELIVERED,
+            DURABLE_REDELIVERIES,
             "Deliveries of durable requests returned to the stream for a retry.",
             snapshot.redelivered,
         ),
         (
-            DEAD_LETTERS,
+            DURABLE_DEAD_LETTERS,
             "Durable requests that became dead letters.",
             snapshot.dead_letters,
         ),
-        (SHIFTS, "Gear shifts that the process followed.", snapshot.shifts),
+        (
+            GEAR_SHIFTS,
+            "Gear shifts that the process followed.",
+            snapshot.shifts,
+        ),
     ];
     for (name, help, value) in counters {
         page.one(name, Kind::Counter, help, Some(value));
@@ -290,7 +308,7 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
         .iter()
         .map(|(code, count)| (code.as_str(), *count));
     page.by(
-        FAULTS,
+        ERROR_REPLIES,
         Kind::Counter,
         "Requests answered or refused with a fault.",
         "code",
@@ -308,9 +326,11 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
         (VARIANT_BATCHES, "Batches run by the model.", |count| {
             count.batches
         }),
-        (TOKENS, "Tokens generated by a language model.", |count| {
-            count.tokens.count
-        }),
+        (
+            GENERATED_TOKENS,
+            "Tokens generated by a language model.",
+            |count| count.tokens.count,
+        ),
         (FIRST_TOKENS, "First tokens of answers.", |count| {
             count.tokens.first
         }),
@@ -322,13 +342,13 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
         page.by(name, Kind::Counter, help, "variant", values);
     }
     page.metric(
-        VARIANT_BUSY,
+        VARIANT_BUSY_SECONDS,
         Kind::Counter,
         "Time that the model's threads were busy.",
     );
     for (variant, count) in variants {
         let seconds = count.busy_us as f64 / 1e6;
-        page.sample(VARIANT_BUSY, &[("variant", variant)], &seconds);
+        page.sample(VARIANT_BUSY_SECONDS, &[("variant", variant)], &seconds);
     }
     costs(page, variants);
 }
@@ -340,16 +360,20 @@ fn costs<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) 
         known.filter_map(|(variant, count)| Some((variant, count, count.spent.source?)))
     };
     page.metric(
-        VARIANT_COST,
+        VARIANT_COST_MILLIONTHS,
         Kind::Counter,
         "Cost of requests in money; absent if unknown.",
     );
     for (variant, count, source) in known() {
         let labels = [("variant", variant.as_str()), ("source", source.name())];
-        page.sample(VARIANT_COST, &labels, &(count.spent.billionths as f64 / 1e3));
+        page.sample(
+            VARIANT_COST_MILLIONTHS,
+            &labels,
+            &(count.spent.billionths as f64 / 1e3),
+        );
     }
     page.by(
-        VARIANT_PRICED,
+        VARIANT_PRICED_REQUESTS,
         Kind::Counter,
         "Requests whose cost in money is known.",
         "variant",
@@ -363,20 +387,24 @@ fn fan_outs<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
         .iter()
         .map(|(variant, fan_outs)| (variant.as_str(), fan_outs.requests));
     page.by(
-        FAN_OUTS,
+        FAN_OUT_REQUESTS,
         Kind::Counter,
         "Requests fanned out by a task of a pipeline.",
         "variant",
         parents,
     );
     page.metric(
-        FAN_OUT_CHILDREN,
+        FAN_OUT_CHILD_REQUESTS,
         Kind::Counter,
         "Child requests of fan-outs, by task.",
     );
     for (variant, fan_outs) in fan_outs {
         for (task, count) in &fan_outs.children {
-            page.sample(FAN_OUT_CHILDREN, &[("variant", variant), ("task", task)], count);
+            page.sample(
+                FAN_OUT_CHILD_REQUESTS,
+                &[("variant", variant), ("task", task)],
+                count,
+            );
         }
     }
 }
@@ -386,30 +414,30 @@ fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
     let report = snapshot.energy.as_ref();
     let source = report.map_or("", |report| report.source.as_str());
     page.metric(
-        ENERGY,
+        ENERGY_JOULES,
         Kind::Counter,
         "Energy of the process since its start, idle included; absent if unknown.",
     );
     if let Some(joules) = report.and_then(|report| report.joules) {
-        page.sample(ENERGY, &[("source", source)], &joules);
+        page.sample(ENERGY_JOULES, &[("source", source)], &joules);
     }
     page.metric(
-        ENERGY_PER_REQUEST,
+        ENERGY_PER_REQUEST_JOULES,
         Kind::Gauge,
         "Energy per request that the process ran or answered.",
     );
     if let Some(joules) = report.and_then(|report| report.joules_per_request) {
-        page.sample(ENERGY_PER_REQUEST, &[("source", source)], &joules);
+        page.sample(ENERGY_PER_REQUEST_JOULES, &[("source", source)], &joules);
     }
     page.metric(
-        VARIANT_ENERGY,
+        VARIANT_ENERGY_JOULES,
         Kind::Counter,
         "A variant's share of the process's energy, by busy time.",
     );
     for (variant, model) in report.iter().flat_map(|report| &report.models) {
         if let Some(joules) = model.joules {
             page.sample(
-                VARIANT_ENERGY,
+                VARIANT_ENERGY_JOULES,
                 &[("source", source), ("variant", variant)],
                 &joules,
             );

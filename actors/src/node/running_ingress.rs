@@ -69,7 +69,7 @@ pub(super) struct Common {
     pub(super) watched: Arc<AuditCounts>,
     /// Ends all intakes when it turns true.
     pub(super) closed: watch::Receiver<bool>,
-    /// Whether this ingress takes durable requests. One per process does, so that `in_flight` bounds those of the process.
+    /// Whether this ingress takes durable requests. One per process does, so that `max_in_flight` bounds those of the process.
     pub(super) takes_durable: bool,
 }
 

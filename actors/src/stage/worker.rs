@@ -145,9 +145,10 @@ pub(super) struct Loaded {
 pub(crate) struct IngressStateReceived(pub(crate) IngressState);
 
 /// Replicas that take no more requests.
-pub struct Draining(Vec<Emptying>);
+pub struct Draining(Vec<DrainingReplica>);
 
-struct Emptying {
+/// One replica that takes no more requests.
+struct DrainingReplica {
     /// Each is watched by subscriptions of the replica until they have ended.
     stops: Vec<watch::Sender<bool>>,
     permits: Arc<Semaphore>,
@@ -374,15 +375,15 @@ impl Handler<Leave> for Worker {
     type Result = Draining;
 
     fn handle(&mut self, _: Leave, _: &mut Context<Self>) -> Draining {
-        let emptying = self.replicas.values().map(|hosted| {
+        let draining = self.replicas.values().map(|hosted| {
             self.shared.dispatcher.unregister_replica(&hosted.local);
-            Emptying {
+            DrainingReplica {
                 stops: hosted.end_subscriptions(),
                 permits: Arc::clone(&hosted.local.permits),
                 capacity: hosted.local.capacity,
             }
         });
-        Draining(emptying.collect())
+        Draining(draining.collect())
     }
 }
 

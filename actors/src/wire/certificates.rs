@@ -1,7 +1,7 @@
 //! Messages about live accuracy: labels that arrive later, what ingresses count, what is known of the plan's certificates.
 
 use bytes::Bytes;
-use kaskade_policy::certificate_monitor::{Counts, Standing};
+use kaskade_policy::certificate_monitor::{self, Counts};
 use kaskade_policy::plan::MAX_CERTIFIED;
 use serde::{Deserialize, Serialize};
 
@@ -132,7 +132,7 @@ pub struct CertificateReport {
     pub limit: u32,
     /// The cascades of the list, from the largest variant alone to the cheapest.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_CERTIFIED>")]
-    pub cascades: Vec<CascadeStanding>,
+    pub cascades: Vec<CascadeStatus>,
 }
 
 impl Message for CertificateReport {
@@ -142,7 +142,7 @@ impl Message for CertificateReport {
 /// Results of audits and labels for one cascade since its tests last began. Intervals have 95 % confidence at every moment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CascadeStanding {
+pub struct CascadeStatus {
     /// Requests audited.
     pub audited: u64,
     /// Interval of the share of requests that it answers differently from the largest variant.
@@ -160,9 +160,9 @@ pub struct CascadeStanding {
     pub drifted: bool,
 }
 
-impl From<Standing> for CascadeStanding {
-    fn from(standing: Standing) -> Self {
-        let Standing {
+impl From<certificate_monitor::CascadeStatus> for CascadeStatus {
+    fn from(status: certificate_monitor::CascadeStatus) -> Self {
+        let certificate_monitor::CascadeStatus {
             audited,
             differs,
             may_differ,
@@ -170,7 +170,7 @@ impl From<Standing> for CascadeStanding {
             loss,
             may_lose,
             drifted,
-        } = standing;
+        } = status;
         Self {
             audited,
             differs,
@@ -259,10 +259,10 @@ mod tests {
         same(&CertificateReport {
             epoch: 3,
             limit: 1,
-            cascades: vec![CascadeStanding {
+            cascades: vec![CascadeStatus {
                 audited: 3,
                 differs: [0.0, 0.5],
-                ..CascadeStanding::default()
+                ..CascadeStatus::default()
             }],
         });
         same(&CertificateNotice {

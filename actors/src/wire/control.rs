@@ -155,7 +155,7 @@ impl fmt::Display for PlanReport {
             Self::Crashed => f.write_str("no new plan: the planner crashed; its log says where"),
             Self::TimedOut { limit_ms } => write!(
                 f,
-                "no new plan: not done within {limit_ms} ms; raise `planner.limit` or plan fewer ranges"
+                "no new plan: not done within {limit_ms} ms; raise `planner.timeout` or plan fewer ranges"
             ),
             Self::Stale { newest: Some(epoch) } => {
                 write!(f, "no new plan: another one was stored first, epoch {epoch}")

@@ -23,7 +23,7 @@ mod tests;
 mod token;
 
 pub use certificates::{
-    AuditReport, CascadeStanding, CertificateFinding, CertificateNotice, CertificateReport, Feedback,
+    AuditReport, CascadeStatus, CertificateFinding, CertificateNotice, CertificateReport, Feedback,
     FeedbackReply, RightAnswer,
 };
 pub use client::{BranchReply, InferReply, InferRequest};

@@ -419,7 +419,7 @@ fn texts_are_audited_and_labelled_by_the_metric_of_the_plan() {
     let mut plan = certified(app);
     plan.certified.as_mut().unwrap().texts = Some(TextComparison {
         metric: Metric::F1,
-        right_from: 0.5,
+        min_score: 0.5,
     });
     for variant in &mut plan.variants {
         variant.calibration = Some(Calibration {

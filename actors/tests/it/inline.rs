@@ -67,7 +67,7 @@ fn a_cascade_of_inline_models_answers_as_one_with_threads() {
             client.retry(false)
         };
         let clients = [client(0), client(1)];
-        let beside = clients[1].clone().beside(nodes[1].local_intake());
+        let beside = clients[1].clone().with_local_ingress(nodes[1].local_intake());
         for (value, margin) in [(2.0, 4.0), (1.0, 1.8), (3.0, 0.3)] {
             let mut stages = Vec::new();
             for client in clients.iter().chain([&beside]) {

@@ -25,7 +25,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// Clients over the broker and beside the node's ingress.
 fn both(node: &Node, app: &str) -> [Client; 2] {
     let client = Client::new(node.bus(), App::new(app).unwrap()).retry(false);
-    [client.clone(), client.beside(node.local_intake())]
+    [client.clone(), client.with_local_ingress(node.local_intake())]
 }
 
 fn request(inputs: Vec<Tensor>) -> InferRequest {
@@ -322,7 +322,7 @@ fn a_client_turns_to_other_processes_when_its_own_ingress_leaves() {
     };
     let runtime = runtime();
     let (own, connection) = (start(1.0), start(2.0));
-    let client = Client::new(connection.bus(), App::new(app).unwrap()).beside(own.local_intake());
+    let client = Client::new(connection.bus(), App::new(app).unwrap()).with_local_ingress(own.local_intake());
     let failed = Arc::new(Mutex::new(Vec::new()));
     let asking = runtime.spawn({
         let (client, failed) = (client.clone(), Arc::clone(&failed));

@@ -28,20 +28,20 @@ const VERDICT_PROMPT: &str =
 /// Source of the confidence of answers. Calibration fits it like any other.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ConfidenceRule {
+pub enum ConfidenceConfig {
     /// The log probabilities of the tokens.
     #[default]
     Logprobs,
     /// The share of several samples that agree, for endpoints that give no log probabilities. All are paid for.
-    Agreement(AgreementRule),
+    Agreement(AgreementConfig),
     /// A second model, which is asked whether the answer is right. Its calls are paid for too.
-    Judge(Box<JudgeRule>),
+    Judge(Box<JudgeConfig>),
 }
 
 /// Several samples of each answer, by one call with `n`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct AgreementRule {
+pub struct AgreementConfig {
     /// Samples of an answer.
     #[serde(default = "default_samples")]
     #[schemars(range(min = 2, max = 64))]
@@ -54,7 +54,7 @@ pub struct AgreementRule {
 /// The model that judges answers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct JudgeRule {
+pub struct JudgeConfig {
     /// The model, as its endpoint names it. It must give log probabilities.
     pub model: String,
     /// Address of its endpoint [default: that of the variant].
@@ -83,7 +83,7 @@ fn default_prompt() -> String {
     VERDICT_PROMPT.to_owned()
 }
 
-impl ConfidenceRule {
+impl ConfidenceConfig {
     /// Returns whether it comes from log probabilities.
     pub fn is_default(&self) -> bool {
         *self == Self::Logprobs
@@ -96,19 +96,19 @@ impl ConfidenceRule {
     pub(super) fn resolved(&self) -> Result<Confidence, SecretError> {
         match self {
             Self::Logprobs => Ok(Confidence::Logprobs),
-            Self::Agreement(rule) => Ok(Confidence::Agreement {
-                samples: rule.samples.get(),
-                temperature: rule.temperature,
+            Self::Agreement(config) => Ok(Confidence::Agreement {
+                samples: config.samples.get(),
+                temperature: config.temperature,
             }),
-            Self::Judge(rule) => {
-                let key = rule.api_key.as_ref().map(KeySource::read).transpose()?;
+            Self::Judge(config) => {
+                let key = config.api_key.as_ref().map(KeySource::read).transpose()?;
                 let chat = Chat {
-                    model: rule.model.clone(),
+                    model: config.model.clone(),
                     task: ChatTask::Classify {
                         labels: VERDICTS.map(str::to_owned).to_vec(),
                     },
                     system: None,
-                    prompt: rule.prompt.clone(),
+                    prompt: config.prompt.clone(),
                     sampling: SamplingOptions {
                         max_tokens: Some(VERDICT_TOKENS),
                         ..SamplingOptions::default()
@@ -120,8 +120,8 @@ impl ConfidenceRule {
                 };
                 Ok(Confidence::Judge(Box::new(Judge {
                     chat,
-                    at: rule.base_url.clone().map(|base_url| (base_url, key)),
-                    price: rule.price,
+                    at: config.base_url.clone().map(|base_url| (base_url, key)),
+                    price: config.price,
                 })))
             }
         }
@@ -131,37 +131,37 @@ impl ConfidenceRule {
     pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Logprobs => Vec::new(),
-            Self::Agreement(rule) => {
+            Self::Agreement(config) => {
                 let mut problems = Vec::new();
-                if !(2..=MAX_SAMPLES).contains(&rule.samples.get()) {
+                if !(2..=MAX_SAMPLES).contains(&config.samples.get()) {
                     let text = format!("must be from 2 to {MAX_SAMPLES}");
                     problems.push(("confidence.agreement.samples", text));
                 }
-                if !(rule.temperature.is_finite() && rule.temperature > 0.0) {
+                if !(config.temperature.is_finite() && config.temperature > 0.0) {
                     let text = "must be above 0, or all samples are the same".to_owned();
                     problems.push(("confidence.agreement.temperature", text));
                 }
                 problems
             }
-            Self::Judge(rule) => {
+            Self::Judge(config) => {
                 let mut problems = Vec::new();
                 for place in [TEXT, ANSWER] {
-                    if !rule.prompt.contains(place) {
+                    if !config.prompt.contains(place) {
                         problems.push(("confidence.judge.prompt", format!("has no `{place}`")));
                     }
                 }
-                if let Some(url) = &rule.base_url
+                if let Some(url) = &config.base_url
                     && !url.starts_with("http://")
                     && !url.starts_with("https://")
                 {
                     let text = format!("`{url}` is not an http or https URL");
                     problems.push(("confidence.judge.base_url", text));
                 }
-                if rule.api_key.is_some() && rule.base_url.is_none() {
+                if config.api_key.is_some() && config.base_url.is_none() {
                     let text = "is for a judge with a `base_url` of its own".to_owned();
                     problems.push(("confidence.judge.api_key", text));
                 }
-                if rule.price.is_some_and(|price| !price.is_sound()) {
+                if config.price.is_some_and(|price| !price.is_sound()) {
                     let text = "amounts must be finite and not negative".to_owned();
                     problems.push(("confidence.judge.price", text));
                 }

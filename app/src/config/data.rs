@@ -31,7 +31,7 @@ pub struct DataSets {
     pub metric: Metric,
     /// Least score of a right answer: of the metric, in (0, 1], or of the program of `kaskade profile --judge`. A metric needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub right_from: Option<Finite>,
+    pub min_score: Option<Finite>,
 }
 
 #[expect(
@@ -247,14 +247,14 @@ impl DataSets {
 
     /// Returns the contradictions between values.
     pub(super) fn problems(&self) -> Vec<String> {
-        let grading = match (self.metric, self.right_from) {
+        let grading = match (self.metric, self.min_score) {
             (Metric::Exact, _) => None,
             (_, None) => Some(
-                "data.right_from: is missing; an answer counts as right if its score by `metric` is at least this"
+                "data.min_score: is missing; an answer counts as right if its score by `metric` is at least this"
                     .to_owned(),
             ),
             (_, Some(from)) => (!(0.0 < from.get() && from.get() <= 1.0)).then(|| {
-                format!("data.right_from: {} is not a valid score of `metric`; use a number above 0 and up to 1", from.get())
+                format!("data.min_score: {} is not a valid score of `metric`; use a number above 0 and up to 1", from.get())
             }),
         };
         let sets = self.named().filter_map(|(name, set)| match set {
@@ -393,14 +393,14 @@ mod tests {
         let problems = |text: &str| toml::from_str::<DataSets>(text).unwrap().problems().join("; ");
         assert_eq!(problems("metric = 'exact'"), "");
         assert_eq!(
-            problems("right_from = 3.5"),
+            problems("min_score = 3.5"),
             "",
             "a program may score by any scale"
         );
-        assert_eq!(problems("metric = 'rouge_l'\nright_from = 1.0"), "");
-        assert!(problems("metric = 'f1'").contains("data.right_from: is missing"));
+        assert_eq!(problems("metric = 'rouge_l'\nmin_score = 1.0"), "");
+        assert!(problems("metric = 'f1'").contains("data.min_score: is missing"));
         for from in ["0.0", "1.5", "-1.0"] {
-            let problems = problems(&format!("metric = 'f1'\nright_from = {from}"));
+            let problems = problems(&format!("metric = 'f1'\nmin_score = {from}"));
             assert!(problems.contains("up to 1"), "{problems}");
         }
         assert!(toml::from_str::<DataSets>("metric = 'bleu'").is_err());

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use kaskade_actors::ingress::durable::DurableConfig;
+use kaskade_actors::ingress::durable;
 use kaskade_policy::redelivery::RedeliveryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use super::scalar::{Size, Span};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct DurableRule {
+pub struct DurableConfig {
     /// Failed deliveries of a request before it becomes a dead letter.
     pub max_deliver: NonZeroU32,
     /// Pause before the second delivery; it doubles with each further delivery.
@@ -24,7 +24,7 @@ pub struct DurableRule {
     /// How long a request is retried while no replica can serve it.
     pub retry_timeout: Span,
     /// Maximum durable requests in flight in one ingress.
-    pub in_flight: NonZeroU32,
+    pub max_in_flight: NonZeroU32,
     /// How long an ingress may be silent before its requests are delivered to another one; at least 1 s.
     pub ack_wait: Span,
     /// How long results are kept.
@@ -39,7 +39,7 @@ pub struct DurableRule {
     pub replicas: Option<NonZeroU32>,
 }
 
-impl Default for DurableRule {
+impl Default for DurableConfig {
     fn default() -> Self {
         const fn seconds(seconds: u64) -> Span {
             Span::from_millis(seconds * 1_000)
@@ -49,7 +49,7 @@ impl Default for DurableRule {
             backoff: seconds(1),
             max_backoff: seconds(30),
             retry_timeout: seconds(3_600),
-            in_flight: NonZeroU32::MIN.saturating_add(255),
+            max_in_flight: NonZeroU32::MIN.saturating_add(255),
             ack_wait: seconds(5),
             result_retention: seconds(3_600),
             dead_letter_retention: seconds(7 * 24 * 3_600),
@@ -70,7 +70,7 @@ pub(super) fn too_many_replicas(field: &str, replicas: Option<NonZeroU32>) -> Op
 /// Maximum number of replicas of a stream in JetStream.
 const MAX_REPLICAS: u32 = 5;
 
-impl DurableRule {
+impl DurableConfig {
     /// Returns the values that contradict each other or are out of range.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -91,22 +91,22 @@ impl DurableRule {
     }
 }
 
-impl From<&DurableRule> for DurableConfig {
-    fn from(rule: &DurableRule) -> Self {
+impl From<&DurableConfig> for durable::DurableConfig {
+    fn from(config: &DurableConfig) -> Self {
         let size = |count: NonZeroU32| usize::try_from(count.get()).unwrap_or(usize::MAX);
         Self {
             redelivery: RedeliveryConfig {
-                max_deliver: rule.max_deliver.get(),
-                backoff_us: rule.backoff.as_micros(),
-                max_backoff_us: rule.max_backoff.as_micros(),
-                give_up_us: rule.retry_timeout.as_micros(),
+                max_deliver: config.max_deliver.get(),
+                backoff_us: config.backoff.as_micros(),
+                max_backoff_us: config.max_backoff.as_micros(),
+                give_up_us: config.retry_timeout.as_micros(),
             },
-            in_flight: size(rule.in_flight),
-            ack_wait: rule.ack_wait.duration(),
-            results: rule.result_retention.duration(),
-            dead: rule.dead_letter_retention.duration(),
-            max_bytes: rule.max_size.bytes(),
-            replicas: rule.replicas.map(size),
+            in_flight: size(config.max_in_flight),
+            ack_wait: config.ack_wait.duration(),
+            results: config.result_retention.duration(),
+            dead: config.dead_letter_retention.duration(),
+            max_bytes: config.max_size.bytes(),
+            replicas: config.replicas.map(size),
         }
     }
 }

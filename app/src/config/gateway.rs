@@ -13,7 +13,7 @@ use super::scalar::{Size, Token};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct GatewayRule {
+pub struct GatewayConfig {
     /// Rule for when the tokens of a language model are sent to a client that streams.
     pub streaming: Streaming,
     /// Maximum requests in progress, streams and each text or choice of a request included; more are refused.
@@ -21,25 +21,25 @@ pub struct GatewayRule {
     /// Maximum size of a request's body, after decompression.
     pub max_body: Size,
     /// Maximum size of the bodies of all requests in progress, as they arrive; more are refused.
-    pub max_bodies: Size,
+    pub max_in_flight_bytes: Size,
     /// Certificate and key of the listener [default: connections are not encrypted].
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub tls: Option<TlsRule>,
+    pub tls: Option<TlsConfig>,
     /// Origins whose pages may ask: `https://app.example`, or `*` for all [default: none].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cors: Vec<String>,
     /// Keys that requests must carry as `Authorization: Bearer KEY`, by tenant [default: none is needed].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub keys: BTreeMap<Token, TenantRule>,
+    pub keys: BTreeMap<Token, TenantConfig>,
 }
 
-impl Default for GatewayRule {
+impl Default for GatewayConfig {
     fn default() -> Self {
         Self {
             streaming: Streaming::default(),
             max_in_flight: NonZeroU32::MIN.saturating_add(4_095),
             max_body: Size::mebibytes(64),
-            max_bodies: Size::mebibytes(1024),
+            max_in_flight_bytes: Size::mebibytes(1024),
             tls: None,
             cors: Vec::new(),
             keys: BTreeMap::new(),
@@ -47,7 +47,7 @@ impl Default for GatewayRule {
     }
 }
 
-impl GatewayRule {
+impl GatewayConfig {
     /// Returns the settings that cannot be used.
     pub(super) fn problems(&self) -> Vec<String> {
         let is_origin = |origin: &str| {
@@ -71,7 +71,7 @@ impl GatewayRule {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct TlsRule {
+pub struct TlsConfig {
     /// File with the certificate and its chain, PEM, relative to this file.
     pub certificate: PathBuf,
     /// File with its key, PEM, relative to this file.
@@ -105,7 +105,7 @@ impl From<Streaming> for kaskade_gateway::Streaming {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct TenantRule {
+pub struct TenantConfig {
     /// File with the key, relative to this file.
     pub key_file: PathBuf,
     /// Maximum requests of the tenant in progress [default: the gateway's].

@@ -15,7 +15,7 @@ use super::scalar::{Finite, Positive, Size};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct GenerationRule {
+pub struct GenerationConfig {
     /// Maximum tokens of an answer [default: that of `generation_config.json`, else 64, or 2,048 for a chat; less if the context leaves less].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<NonZeroU32>,
@@ -40,7 +40,7 @@ pub struct GenerationRule {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repetition_penalty: Option<Positive>,
     /// Beams of a beam search, for answers that are not sampled; 1 is greedy search [default: that of
-    /// `generation_config.json`, else 1]. The answer comes as a whole, at its end. A search takes the place of as many requests.
+    /// `generation_config.json`, else 1]. The answer comes as a whole, at its end. A search counts as that many of `max_num_seqs`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_beams: Option<NonZeroU32>,
     /// Exponent of the length by which the score of a beam is divided; above 0 favours longer answers [default: that of
@@ -56,8 +56,8 @@ pub struct GenerationRule {
     /// [default: any text].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<serde_json::Value>,
-    /// Maximum running requests of a replica; others wait.
-    pub requests: NonZeroU32,
+    /// Maximum running requests of a replica (a beam search counts once per beam); others wait.
+    pub max_num_seqs: NonZeroU32,
     /// Memory of a replica's KV cache: a bound. Requests that it cannot hold are refused.
     pub cache: Size,
     /// Maximum tokens of a request, prompt and answer [default: the model's context, or what `cache` holds if that is less].
@@ -69,7 +69,7 @@ pub struct GenerationRule {
     pub device_memory: Option<Size>,
 }
 
-impl Default for GenerationRule {
+impl Default for GenerationConfig {
     fn default() -> Self {
         Self {
             max_tokens: None,
@@ -83,7 +83,7 @@ impl Default for GenerationRule {
             seed: None,
             stop: Vec::new(),
             response_format: None,
-            requests: NonZeroU32::MIN.saturating_add(31),
+            max_num_seqs: NonZeroU32::MIN.saturating_add(31),
             cache: Size::mebibytes(256),
             max_model_len: None,
             device_memory: None,
@@ -91,33 +91,33 @@ impl Default for GenerationRule {
     }
 }
 
-impl From<&GenerationRule> for Generation {
-    fn from(rule: &GenerationRule) -> Self {
+impl From<&GenerationConfig> for Generation {
+    fn from(config: &GenerationConfig) -> Self {
         let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         Self {
             sampling: SamplingOptions {
-                max_tokens: rule.max_tokens.map(|tokens| size(tokens.get())),
-                temperature: rule.temperature.map(|temperature| temperature.get() as f32),
-                top_k: rule.top_k.map(size),
-                top_p: rule.top_p.map(|top_p| top_p.get() as f32),
-                min_p: rule.min_p.map(|min_p| min_p.get() as f32),
-                repetition_penalty: rule.repetition_penalty.map(|penalty| penalty.get() as f32),
-                num_beams: rule.num_beams.map(|beams| size(beams.get())),
-                length_penalty: rule.length_penalty.map(|penalty| penalty as f32),
-                seed: rule.seed,
-                stop: (!rule.stop.is_empty()).then(|| rule.stop.clone()),
-                grammar: rule.grammar().ok().flatten().map(Arc::new),
+                max_tokens: config.max_tokens.map(|tokens| size(tokens.get())),
+                temperature: config.temperature.map(|temperature| temperature.get() as f32),
+                top_k: config.top_k.map(size),
+                top_p: config.top_p.map(|top_p| top_p.get() as f32),
+                min_p: config.min_p.map(|min_p| min_p.get() as f32),
+                repetition_penalty: config.repetition_penalty.map(|penalty| penalty.get() as f32),
+                num_beams: config.num_beams.map(|beams| size(beams.get())),
+                length_penalty: config.length_penalty.map(|penalty| penalty as f32),
+                seed: config.seed,
+                stop: (!config.stop.is_empty()).then(|| config.stop.clone()),
+                grammar: config.grammar().ok().flatten().map(Arc::new),
                 ..SamplingOptions::default()
             },
-            requests: size(rule.requests.get()),
-            cache_bytes: rule.cache.bytes(),
-            max_model_len: rule.max_model_len.map(|tokens| size(tokens.get())),
-            device_bytes: rule.device_memory.map(Size::bytes),
+            requests: size(config.max_num_seqs.get()),
+            cache_bytes: config.cache.bytes(),
+            max_model_len: config.max_model_len.map(|tokens| size(tokens.get())),
+            device_bytes: config.device_memory.map(Size::bytes),
         }
     }
 }
 
-impl GenerationRule {
+impl GenerationConfig {
     /// Returns invalid sampling settings.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let refused = Generation::from(self).sampling.sampling(0).check().err();

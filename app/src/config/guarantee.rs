@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct GuaranteeRule {
+pub struct GuaranteeConfig {
     /// Largest loss of accuracy against the largest variant, such as `"1%"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_loss: Option<Share>,
@@ -30,7 +30,7 @@ pub struct GuaranteeRule {
     pub audit: AuditShare,
 }
 
-impl GuaranteeRule {
+impl GuaranteeConfig {
     /// Returns what is to be certified; `None` if neither or both targets are given, which [`App::problems`](super::App::problems)
     /// reports.
     pub fn certify(&self) -> Option<CertifyOptions> {

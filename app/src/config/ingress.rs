@@ -26,7 +26,7 @@ pub struct Ingress {
     /// Replies that an ingress remembers, by the ids of their requests, for labels that arrive later (`kaskade feedback`).
     pub recent_replies: u32,
     /// Time to finish requests in flight on shutdown.
-    pub drain: Span,
+    pub drain_timeout: Span,
 }
 
 impl Default for Ingress {
@@ -41,7 +41,7 @@ impl Default for Ingress {
             default_budget: Span::from_millis(2_000),
             max_budget: Span::from_millis(120_000),
             recent_replies: 10_000,
-            drain: Span::from_millis(10_000),
+            drain_timeout: Span::from_millis(10_000),
         }
     }
 }
@@ -50,7 +50,7 @@ impl Default for Ingress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct BatchingRule {
+pub struct BatchingConfig {
     /// An idle replica starts a batch when this many requests wait.
     pub min_queue: NonZeroU32,
     /// Maximum batch size.
@@ -59,7 +59,7 @@ pub struct BatchingRule {
     pub max_wait: Span,
 }
 
-impl Default for BatchingRule {
+impl Default for BatchingConfig {
     fn default() -> Self {
         Self {
             min_queue: NonZeroU32::MIN,
@@ -69,12 +69,12 @@ impl Default for BatchingRule {
     }
 }
 
-impl From<BatchingRule> for Batching {
-    fn from(rule: BatchingRule) -> Self {
+impl From<BatchingConfig> for Batching {
+    fn from(config: BatchingConfig) -> Self {
         Self {
-            min_queue: rule.min_queue.get(),
-            max_batch: rule.max_batch.get(),
-            max_wait_us: rule.max_wait.as_micros(),
+            min_queue: config.min_queue.get(),
+            max_batch: config.max_batch.get(),
+            max_wait_us: config.max_wait.as_micros(),
         }
     }
 }

@@ -51,20 +51,20 @@ use std::path::PathBuf;
 
 pub use connection::{Http, Nats};
 pub use error::ConfigError;
-pub use ingress::{BatchingRule, Ingress};
-pub use variant::{AggregationRule, PlanSource, Task, Variant};
+pub use ingress::{BatchingConfig, Ingress};
+pub use variant::{AggregationConfig, PlanSource, Task, Variant};
 pub use worker::Worker;
 
 use data::DataSets;
-use durable::DurableRule;
-use generation::GenerationRule;
-use guarantee::GuaranteeRule;
+use durable::DurableConfig;
+use generation::GenerationConfig;
+use guarantee::GuaranteeConfig;
 use kaskade_models::CoreShare;
 use kaskade_models::device::DeviceChoice;
 use kaskade_policy::confidence::Estimator;
 use objective::LatencyObjective;
-use pipeline::PipelineRule;
-use planner::PlannerRule;
+use pipeline::PipelineConfig;
+use planner::GearPlannerConfig;
 use power::Power;
 use scalar::{Span, Token};
 use schemars::JsonSchema;
@@ -112,28 +112,28 @@ pub struct App {
     pub data: DataSets,
     /// Accuracy guarantee of plans made from this file [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guarantee: Option<GuaranteeRule>,
+    pub guarantee: Option<GuaranteeConfig>,
     /// Plan that the app serves.
     #[serde(default)]
     pub plan: PlanSource,
     /// Gear planner that runs while the app serves [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub planner: Option<PlannerRule>,
+    pub planner: Option<GearPlannerConfig>,
     /// The tasks of a pipeline [default: the app is a single task].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pipeline: Option<PipelineRule>,
+    pub pipeline: Option<PipelineConfig>,
     /// Triggers by which a replica's queue becomes a batch, in plans made from this file.
     #[serde(default)]
-    pub batching: BatchingRule,
+    pub batching: BatchingConfig,
     /// Sampling defaults and memory of language models.
     #[serde(default)]
-    pub generation: GenerationRule,
+    pub generation: GenerationConfig,
     /// Admission of requests.
     #[serde(default)]
     pub ingress: Ingress,
     /// Retention and retries of durable requests [default: durable requests are refused].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub durable: Option<DurableRule>,
+    pub durable: Option<DurableConfig>,
     /// The workers, with their devices.
     #[serde(default = "worker::default_workers")]
     #[schemars(length(min = 1))]
@@ -146,13 +146,13 @@ pub struct App {
     pub nats: Nats,
     /// The HTTP gateway, if the process has a listener.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub gateway: gateway::GatewayRule,
+    pub gateway: gateway::GatewayConfig,
     /// Listener for HTTP: probes and metrics, and the gateway in a process that has it [default: no listener].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub http: Option<Http>,
     /// Export of traces.
     #[serde(default, skip_serializing_if = "is_default")]
-    pub telemetry: telemetry::TelemetryRule,
+    pub telemetry: telemetry::TelemetryConfig,
 }
 
 fn default_slo() -> LatencyObjective {

@@ -18,7 +18,7 @@ use super::scalar::{Positive, Span, Token};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct PipelineRule {
+pub struct PipelineConfig {
     /// Profile of the pipeline by `kaskade profile`, relative to this file: needed to plan, not to serve a plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<PathBuf>,
@@ -31,17 +31,17 @@ pub struct PipelineRule {
     pub hop: Span,
     /// The tasks. The root is the one that is no task's child.
     #[schemars(length(min = 1))]
-    pub tasks: Vec<TaskRule>,
+    pub tasks: Vec<TaskConfig>,
     /// Allocator that runs while the app serves [default: none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub planner: Option<AllocatorRule>,
+    pub planner: Option<PipelinePlannerConfig>,
 }
 
 /// A task of the pipeline.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct TaskRule {
+pub struct TaskConfig {
     /// Name, unique in the pipeline; outputs of the parent task are addressed to it.
     pub name: Token,
     /// The tasks that receive its results; none for a sink.
@@ -55,14 +55,16 @@ pub struct TaskRule {
 /// Allocator that runs beside the ingress.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct AllocatorRule {
+pub struct PipelinePlannerConfig {
     /// Handling of requests that are late at a task.
     pub dropping: Late,
-    /// How the demand is estimated, and when a change of it triggers planning.
+    /// How the demand is estimated, and when a change of it triggers planning; not a setting of the file.
+    #[serde(skip)]
     pub demand: DemandOptions,
     /// Capacity that is kept ready for a rise of the demand.
     pub standby: StandbyOptions,
-    /// How multiplicative factors reported by workers replace the profiled ones.
+    /// How multiplicative factors reported by workers replace the profiled ones; not a setting of the file.
+    #[serde(skip)]
     pub factors: FactorOptions,
     /// How run times reported by workers replace the profiled ones.
     pub run_times: RunTimeOptions,
@@ -70,10 +72,10 @@ pub struct AllocatorRule {
     /// paper's rule.
     pub headroom: Positive,
     /// Time limit for one plan; a planner that takes longer is abandoned.
-    pub limit: Span,
+    pub timeout: Span,
 }
 
-impl Default for AllocatorRule {
+impl Default for PipelinePlannerConfig {
     fn default() -> Self {
         Self {
             dropping: Late::default(),
@@ -82,55 +84,43 @@ impl Default for AllocatorRule {
             factors: FactorOptions::default(),
             run_times: RunTimeOptions::default(),
             headroom: Positive::ROOMY,
-            limit: Span::from_millis(5_000),
+            timeout: Span::from_millis(5_000),
         }
     }
 }
 
-impl AllocatorRule {
-    /// Returns the values that are out of range. `inf` is valid for a change: it is never reached.
+impl PipelinePlannerConfig {
+    /// Returns the values that are out of range.
     fn problems(&self) -> Vec<String> {
-        let (demand, factors, run_times) = (&self.demand, &self.factors, &self.run_times);
         let wrong = |is: bool, name: &str, value: f64, what: &str| {
             (!is).then(|| format!("pipeline.planner.{name}: is {value}, and must be {what}"))
         };
-        let count = |name, value: f64| {
-            wrong(
-                value.is_finite() && value >= 0.0,
-                name,
-                value,
-                "a number from 0 on",
-            )
-        };
-        let share = |name, value| wrong((0.0..1.0).contains(&value), name, value, "from 0 to below 1");
-        let change = |name, value| wrong(value >= 0.0, name, value, "a share from 0 on");
+        let StandbyOptions {
+            surge_factor,
+            max_accuracy_loss,
+        } = self.standby;
         let found = [
-            count("demand.com", demand.com),
             wrong(
-                demand.min_rate.is_finite() && demand.min_rate > 0.0,
-                "demand.min_rate",
-                demand.min_rate,
-                "a number above 0",
-            ),
-            change("demand.change", demand.change),
-            wrong(
-                self.standby.surge_factor.is_finite() && self.standby.surge_factor >= 1.0,
+                surge_factor.is_finite() && surge_factor >= 1.0,
                 "standby.surge_factor",
-                self.standby.surge_factor,
+                surge_factor,
                 "a number from 1 on",
             ),
-            share("standby.max_accuracy_loss", self.standby.max_accuracy_loss),
-            share("factors.decay", factors.decay),
-            change("factors.change", factors.change),
+            wrong(
+                (0.0..1.0).contains(&max_accuracy_loss),
+                "standby.max_accuracy_loss",
+                max_accuracy_loss,
+                "from 0 to below 1",
+            ),
         ];
         let found = found.into_iter().flatten();
         found
-            .chain(run_time_problems(run_times, "pipeline.planner"))
+            .chain(run_time_problems(&self.run_times, "pipeline.planner"))
             .collect()
     }
 }
 
-/// Returns the values that are out of range, of the planner of this path in the file.
+/// Returns the values that are out of range, of the planner of this path in the file. `inf` is valid for a change: it is never reached.
 pub(super) fn run_time_problems(options: &RunTimeOptions, path: &str) -> impl Iterator<Item = String> {
     let decay = options.decay;
     let decay = (!(0.0..1.0).contains(&decay))
@@ -182,9 +172,9 @@ fn hop() -> Span {
     Span::from_micros(500)
 }
 
-impl PipelineRule {
+impl PipelineConfig {
     /// Returns the root task, if there is one.
-    pub fn root(&self) -> Option<&TaskRule> {
+    pub fn root(&self) -> Option<&TaskConfig> {
         let is_child = |name: &Token| self.tasks.iter().any(|task| task.children.contains(name));
         self.tasks.iter().find(|task| !is_child(&task.name))
     }
@@ -192,7 +182,7 @@ impl PipelineRule {
     /// Returns the tree with placeholders for measurements: every variant has accuracy 1, takes 1 µs and makes one request for
     /// each child task.
     pub fn unmeasured(&self, app: &App) -> Pipeline {
-        let task = |task: &TaskRule| Task {
+        let task = |task: &TaskConfig| Task {
             name: task.name.to_string(),
             children: task.children.iter().map(Token::to_string).collect(),
             variants: task
@@ -211,7 +201,7 @@ impl PipelineRule {
         }
     }
 
-    fn unmeasured_variant(&self, task: &TaskRule, name: &Token) -> TaskVariant {
+    fn unmeasured_variant(&self, task: &TaskConfig, name: &Token) -> TaskVariant {
         let children = task.children.len().max(1) as f64;
         let ratio = |child: &Token| (child.to_string(), children.recip());
         let latency = |batch: &NonZeroU32| BatchLatency {
@@ -248,7 +238,7 @@ impl PipelineRule {
                     .to_owned(),
             );
         }
-        problems.extend(self.planner.iter().flat_map(AllocatorRule::problems));
+        problems.extend(self.planner.iter().flat_map(PipelinePlannerConfig::problems));
         if app.planner.is_some() {
             problems.push("planner: plans gears; a pipeline's is `[pipeline.planner]`".to_owned());
         }

@@ -13,7 +13,7 @@ use super::scalar::{Size, Span};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct PlannerRule {
+pub struct GearPlannerConfig {
     /// Profile to plan from, relative to this file.
     pub profile: PathBuf,
     /// Memory of the device of workers that state none.
@@ -26,8 +26,8 @@ pub struct PlannerRule {
     #[serde(default = "sixteen")]
     pub ranges: NonZeroU32,
     /// Time limit for one plan; a planner that takes longer is abandoned.
-    #[serde(default = "limit")]
-    pub limit: Span,
+    #[serde(default = "timeout")]
+    pub timeout: Span,
     /// Whether to plan when the load drifts.
     #[serde(default)]
     pub replan_on_drift: bool,
@@ -36,7 +36,7 @@ pub struct PlannerRule {
     pub run_times: RunTimeOptions,
     /// Period of planning [default: never].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub every: Option<Span>,
+    pub interval: Option<Span>,
 }
 
 fn sixteen_gigabytes() -> Size {
@@ -47,6 +47,6 @@ fn sixteen() -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add(15)
 }
 
-fn limit() -> Span {
+fn timeout() -> Span {
     Span::from_millis(60_000)
 }

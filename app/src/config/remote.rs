@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::confidence::ConfidenceRule;
+use super::confidence::ConfidenceConfig;
 use super::scalar::Span;
 use super::variant::Task;
 
@@ -30,7 +30,7 @@ const LABEL_TOKENS: u32 = 8;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct RemoteRule {
+pub struct RemoteConfig {
     /// Protocol of the endpoint.
     pub kind: RemoteKind,
     /// Address, with the path before the protocol's own: `https://api.example.com/v1` for `openai`, `http://127.0.0.1:8000`
@@ -77,8 +77,8 @@ pub struct RemoteRule {
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub extra_body: serde_json::Map<String, serde_json::Value>,
     /// Where the confidence of answers comes from.
-    #[serde(default, skip_serializing_if = "ConfidenceRule::is_default")]
-    pub confidence: ConfidenceRule,
+    #[serde(default, skip_serializing_if = "ConfidenceConfig::is_default")]
+    pub confidence: ConfidenceConfig,
     /// Requests of a replica under way at once; others wait.
     #[serde(default = "default_concurrency")]
     pub concurrency: NonZeroU32,
@@ -199,12 +199,12 @@ impl KeySource {
     }
 }
 
-impl RemoteRule {
+impl RemoteConfig {
     /// Makes the paths relative to a folder.
     pub(super) fn resolve(&mut self, folder: &Path) {
         let judge = match &mut self.confidence {
-            ConfidenceRule::Judge(judge) => judge.api_key.as_mut(),
-            ConfidenceRule::Logprobs | ConfidenceRule::Agreement(_) => None,
+            ConfidenceConfig::Judge(judge) => judge.api_key.as_mut(),
+            ConfidenceConfig::Logprobs | ConfidenceConfig::Agreement(_) => None,
         };
         if let Some(path) = &mut self.ca {
             *path = folder.join(&path);

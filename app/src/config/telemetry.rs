@@ -9,7 +9,7 @@ use super::scalar::Finite;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct TelemetryRule {
+pub struct TelemetryConfig {
     /// Address of a collector for OTLP over HTTP, such as `http://127.0.0.1:4318`; `OTEL_EXPORTER_OTLP_ENDPOINT` overrides it
     /// [default: nothing is exported].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -18,7 +18,7 @@ pub struct TelemetryRule {
     pub sample: Finite,
 }
 
-impl Default for TelemetryRule {
+impl Default for TelemetryConfig {
     fn default() -> Self {
         Self {
             otlp: None,
@@ -27,7 +27,7 @@ impl Default for TelemetryRule {
     }
 }
 
-impl TelemetryRule {
+impl TelemetryConfig {
     /// Returns the settings that are out of range.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();

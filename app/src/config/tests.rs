@@ -60,16 +60,16 @@ fn every_field_is_read() {
         memory = "4GB"
         hop = "50us"
         ranges = 8
-        limit = "5s"
+        timeout = "5s"
         replan_on_drift = true
-        every = "1m"
+        interval = "1m"
 
         [ingress]
         max_in_flight = 8
         queue_capacity = 4
         default_budget = "1s"
         max_budget = "10s"
-        drain = "3s"
+        drain_timeout = "3s"
 
         [[workers]]
         name = "a"

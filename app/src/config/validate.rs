@@ -9,7 +9,7 @@ use kaskade_policy::confidence::Estimator;
 use kaskade_policy::text_metrics::Metric;
 
 use super::App;
-use super::durable::DurableRule;
+use super::durable::DurableConfig;
 use super::pipeline::run_time_problems;
 use super::scalar::Token;
 use super::variant::{PlanSource, Task, Variant};
@@ -51,9 +51,9 @@ impl App {
 
     /// Returns a problem for every profile that a planner needs and that is not there.
     fn missing_profiles(&self) -> impl Iterator<Item = String> {
-        let of_gears = self.planner.as_ref().map(|rule| ("planner", &rule.profile));
+        let of_gears = self.planner.as_ref().map(|config| ("planner", &config.profile));
         let pipeline = self.pipeline.as_ref();
-        let pipeline = pipeline.and_then(|rule| rule.planner.and(rule.profile.as_ref()));
+        let pipeline = pipeline.and_then(|config| config.planner.and(config.profile.as_ref()));
         let of_pipeline = pipeline.map(|profile| ("pipeline", profile));
         let profiles = of_gears.into_iter().chain(of_pipeline);
         let missing = profiles.filter(|(_, profile)| !profile.is_file());
@@ -106,7 +106,7 @@ impl App {
         problems.extend(self.telemetry.problems());
         problems.extend(self.gateway.problems());
         problems.extend(self.generation.problems());
-        problems.extend(self.durable.iter().flat_map(DurableRule::problems));
+        problems.extend(self.durable.iter().flat_map(DurableConfig::problems));
         if self.task == Task::TokenClassification && self.estimator() != Estimator::Given {
             problems.push(
                 "confidence: a token classifier gives its own, that of its least certain token; leave it out"

@@ -11,7 +11,7 @@ use kaskade_policy::remote::price::Price;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::remote::RemoteRule;
+use super::remote::RemoteConfig;
 use super::scalar::Token;
 
 /// Task of the models.
@@ -92,7 +92,7 @@ impl Task {
 /// Strategy by which the labels of tokens become entities, as in transformers' token classification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum AggregationRule {
+pub enum AggregationConfig {
     /// Neighbouring tokens of one label are an entity.
     Simple,
     /// Likewise of words, which have the label of their first token.
@@ -103,13 +103,13 @@ pub enum AggregationRule {
     Max,
 }
 
-impl From<AggregationRule> for AggregationStrategy {
-    fn from(rule: AggregationRule) -> Self {
-        match rule {
-            AggregationRule::Simple => Self::Simple,
-            AggregationRule::First => Self::First,
-            AggregationRule::Average => Self::Average,
-            AggregationRule::Max => Self::Max,
+impl From<AggregationConfig> for AggregationStrategy {
+    fn from(config: AggregationConfig) -> Self {
+        match config {
+            AggregationConfig::Simple => Self::Simple,
+            AggregationConfig::First => Self::First,
+            AggregationConfig::Average => Self::Average,
+            AggregationConfig::Max => Self::Max,
         }
     }
 }
@@ -130,7 +130,7 @@ pub struct Variant {
     pub file: Option<PathBuf>,
     /// Endpoint that answers for this variant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub remote: Option<RemoteRule>,
+    pub remote: Option<RemoteConfig>,
     /// Whether an actor or a Python stage that attaches itself answers for this variant. No worker loads it, and `kaskade profile` leaves it
     /// out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -152,7 +152,7 @@ pub struct Variant {
     pub cores: Option<NonZeroUsize>,
     /// How a token classifier finds entities, unless a request says otherwise [default: `simple`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub aggregation_strategy: Option<AggregationRule>,
+    pub aggregation_strategy: Option<AggregationConfig>,
 }
 
 impl Variant {

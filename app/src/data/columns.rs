@@ -39,7 +39,7 @@ const LABELS: [&str; 6] = ["label", "labels", "answer", "answers", "target", "cl
 
 /// The columns that are used.
 #[derive(Debug, PartialEq, Eq)]
-struct Chosen {
+struct SelectedColumns {
     text: Option<String>,
     text_pair: Option<String>,
     image: Option<String>,
@@ -47,7 +47,7 @@ struct Chosen {
     label: Option<String>,
 }
 
-impl Chosen {
+impl SelectedColumns {
     /// Chooses the columns that are configured, or the usual ones that a record has.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ impl Collector<'_> {
     fn record(
         &mut self,
         record: &Record,
-        (chosen, columns): (&Chosen, &Columns),
+        (chosen, columns): (&SelectedColumns, &Columns),
         file: &Path,
     ) -> Result<ControlFlow<()>, DataError> {
         if self.skips() {
@@ -295,7 +295,7 @@ impl Samples {
                     let chosen = match &mut chosen {
                         Some(chosen) => chosen,
                         empty => empty.insert(
-                            Chosen::of(columns, &record.values, labels)
+                            SelectedColumns::of(columns, &record.values, labels)
                                 .map_err(|error| error.at(record.line))?,
                         ),
                     };

@@ -11,7 +11,7 @@ use crate::config::scalar::Finite;
 pub struct Grading {
     metric: Metric,
     /// Least score of a right answer.
-    right_from: Option<f64>,
+    min_score: Option<f64>,
 }
 
 impl Grading {
@@ -19,13 +19,13 @@ impl Grading {
     pub fn of(sets: &DataSets) -> Self {
         Self {
             metric: sets.metric,
-            right_from: sets.right_from.map(Finite::get),
+            min_score: sets.min_score.map(Finite::get),
         }
     }
 
     /// Least score of a right answer; `None` if the app names none.
-    pub fn right_from(&self) -> Option<f64> {
-        self.right_from
+    pub fn min_score(&self) -> Option<f64> {
+        self.min_score
     }
 
     /// Returns how texts are compared by a metric with a score; `None` if they must be the same.
@@ -33,7 +33,7 @@ impl Grading {
         (self.metric != Metric::Exact).then(|| TextComparison {
             metric: self.metric,
             // `App::problems` demands it.
-            right_from: self.right_from.unwrap_or(1.0),
+            min_score: self.min_score.unwrap_or(1.0),
         })
     }
 
@@ -71,19 +71,19 @@ mod tests {
         ]);
         let keeper = Label::text("The keeper.");
         // 2 of 1 + 3 words agree with the first reference, all with the second.
-        assert!(grading("metric = 'f1'\nright_from = 1.0").accepts(&references, &keeper));
+        assert!(grading("metric = 'f1'\nmin_score = 1.0").accepts(&references, &keeper));
         let first = Label::text("the old lighthouse keeper");
-        assert!(grading("metric = 'f1'\nright_from = 0.5").accepts(&first, &keeper));
-        assert!(!grading("metric = 'f1'\nright_from = 0.51").accepts(&first, &keeper));
+        assert!(grading("metric = 'f1'\nmin_score = 0.5").accepts(&first, &keeper));
+        assert!(!grading("metric = 'f1'\nmin_score = 0.51").accepts(&first, &keeper));
         assert!(!grading("").accepts(&references, &keeper));
         // "the" and "keeper" are a common subsequence: 4 of 6 words.
-        assert!(grading("metric = 'rouge_l'\nright_from = 0.66").accepts(&first, &keeper));
-        assert!(!grading("metric = 'rouge_l'\nright_from = 0.67").accepts(&first, &keeper));
+        assert!(grading("metric = 'rouge_l'\nmin_score = 0.66").accepts(&first, &keeper));
+        assert!(!grading("metric = 'rouge_l'\nmin_score = 0.67").accepts(&first, &keeper));
     }
 
     #[test]
     fn classes_are_compared_exactly_by_every_metric() {
-        let lenient = grading("metric = 'f1'\nright_from = 0.01");
+        let lenient = grading("metric = 'f1'\nmin_score = 0.01");
         assert!(lenient.accepts(&Label::Class(1), &Label::Class(1)));
         assert!(!lenient.accepts(&Label::Class(1), &Label::Class(2)));
         assert!(!lenient.accepts(&Label::Class(1), &Label::text("1")));

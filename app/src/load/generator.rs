@@ -25,7 +25,7 @@ pub trait Target: Send + Sync + 'static {
 
 /// A request that is due.
 #[derive(Debug, Clone, Copy)]
-pub struct Due {
+pub struct DueRequest {
     /// Since the first could have come.
     after: Duration,
     at: Instant,
@@ -33,7 +33,7 @@ pub struct Due {
 
 /// Announces requests when they are due, from a separate thread: the runtime's timer has a resolution of a millisecond and
 /// would announce all requests of the same millisecond together.
-pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
+pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<DueRequest> {
     let (due, receiver) = unbounded_channel();
     let start = std::time::Instant::now();
     std::thread::spawn(move || {
@@ -41,7 +41,7 @@ pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
             let at = start + after;
             std::thread::sleep(at.saturating_duration_since(std::time::Instant::now()));
             // The receiver is closed: the run was abandoned.
-            if due.send(Due { after, at: at.into() }).is_err() {
+            if due.send(DueRequest { after, at: at.into() }).is_err() {
                 return;
             }
         }
@@ -55,14 +55,14 @@ pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<Due> {
 /// Returns the length of the recorded part.
 pub async fn open_loop<T: Target>(
     target: Arc<T>,
-    mut arrivals: UnboundedReceiver<Due>,
+    mut arrivals: UnboundedReceiver<DueRequest>,
     warm_up: Duration,
     record: Arc<Mutex<Record>>,
 ) -> Duration {
     let mut last = Duration::ZERO;
     let mut number = 0;
     let mut in_flight = tokio::task::JoinSet::new();
-    while let Some(Due { after, at }) = arrivals.recv().await {
+    while let Some(DueRequest { after, at }) = arrivals.recv().await {
         last = after;
         let (target, record) = (Arc::clone(&target), Arc::clone(&record));
         in_flight.spawn(async move {
@@ -161,14 +161,14 @@ mod tests {
     }
 
     /// As [`paced`], on the clock of the test.
-    fn paced_by_the_test(arrivals: Arrivals) -> UnboundedReceiver<Due> {
+    fn paced_by_the_test(arrivals: Arrivals) -> UnboundedReceiver<DueRequest> {
         let (due, receiver) = unbounded_channel();
         let start = Instant::now();
         tokio::spawn(async move {
             for after in arrivals {
                 let at = start + after;
                 tokio::time::sleep_until(at).await;
-                due.send(Due { after, at }).unwrap();
+                due.send(DueRequest { after, at }).unwrap();
             }
         });
         receiver

@@ -98,8 +98,8 @@ impl Set {
         let family = Family::of(app);
         let first = match &app.pipeline {
             None => family.members.first(),
-            Some(rule) => {
-                let root = rule.root().and_then(|task| task.variants.first());
+            Some(config) => {
+                let root = config.root().and_then(|task| task.variants.first());
                 family
                     .members
                     .iter()

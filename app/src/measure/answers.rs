@@ -41,7 +41,7 @@ pub struct Answers {
 
 /// Criterion for correct answers.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Standard<'a> {
+pub struct Correctness<'a> {
     /// How texts are compared with the labels.
     pub grading: Grading,
     /// A program that decides in place of the labels.
@@ -49,7 +49,7 @@ pub struct Standard<'a> {
     /// The model's names of classes, which the program gets.
     pub classes: &'a [String],
     /// Whether a sample that is too long for the model is forwarded to the next one, as a request does.
-    pub goes_on: bool,
+    pub forwards_too_long: bool,
 }
 
 /// Stands for the answer to a sample that is too long: no answer has it, but for one in 2^32 texts.
@@ -64,7 +64,7 @@ pub fn calibrated(
     model: &mut dyn Model,
     set: &Samples,
     estimator: Estimator,
-    standard: &Standard<'_>,
+    correctness: &Correctness<'_>,
     step: impl FnMut(u64),
 ) -> Result<Answers, MeasureError> {
     let count = set.inputs.len();
@@ -72,7 +72,7 @@ pub fn calibrated(
         return Err(MeasureError::Unlabelled);
     }
     let read = |answer: Result<Outputs, ModelError>| match answer {
-        Err(ModelError::TooLong { .. }) if standard.goes_on => Ok(None),
+        Err(ModelError::TooLong { .. }) if correctness.forwards_too_long => Ok(None),
         answer => Ok(Some(Answered::of(&answer?)?)),
     };
     let all = each(model, &set.inputs, read, step).map_err(|error| error.in_set(set))?;
@@ -84,12 +84,12 @@ pub fn calibrated(
     if answered.is_empty() && count > 0 {
         return Err(MeasureError::AllTooLong);
     }
-    let truths = match standard.program {
+    let truths = match correctness.program {
         Some(program) => {
-            let right = judged(program, set, &answered, standard)?;
+            let right = judged(program, set, &answered, correctness)?;
             right.into_iter().map(Truth::Correct).collect()
         }
-        None => truths(set, &answered, standard.grading)?,
+        None => truths(set, &answered, correctness.grading)?,
     };
     let samples = answered.iter().zip(truths);
     let samples: Vec<Labelled<'_>> = samples
@@ -244,11 +244,11 @@ fn judged(
     program: &JudgeProgram,
     set: &Samples,
     answered: &[(usize, &Answered)],
-    standard: &Standard<'_>,
+    correctness: &Correctness<'_>,
 ) -> Result<Vec<bool>, MeasureError> {
     let asked = answered.iter().map(|(number, _)| {
         let label = set.labels.get(*number).filter(|label| **label != Label::Unknown);
-        let reference = label.map(|label| named(label, standard.classes));
+        let reference = label.map(|label| named(label, correctness.classes));
         (set.inputs.get(*number).map(texts).unwrap_or_default(), reference)
     });
     let asked: Vec<(Map<String, Value>, Option<Value>)> = asked.collect();
@@ -261,7 +261,7 @@ fn judged(
             reference: reference.as_ref(),
         })
         .collect();
-    Ok(program.judge(&questions, standard.grading.right_from())?)
+    Ok(program.judge(&questions, correctness.grading.min_score())?)
 }
 
 /// A label as a judge gets it: classes by their names, if the model names them, as its answers are.

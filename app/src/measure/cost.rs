@@ -20,24 +20,24 @@ const SAMPLED_EVERY: Duration = Duration::from_millis(100);
 /// Seed of the order in which samples are run.
 const ORDER: u64 = 7;
 
-/// Amount of measuring.
+/// Batch sizes, rounds and duration of the measurement of costs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Effort {
+pub struct CostOptions {
     /// Batch sizes, ascending.
     pub batches: Vec<u32>,
     /// Passes through all sizes.
     pub rounds: u32,
     /// How long each size is run in each round, at least; one run is always finished.
-    pub stretch: Duration,
+    pub measure_for: Duration,
 }
 
-impl Effort {
+impl CostOptions {
     /// Powers of two up to 64, three rounds.
-    pub fn new(stretch: Duration) -> Self {
+    pub fn new(measure_for: Duration) -> Self {
         Self {
             batches: (0..=6).map(|power| 1 << power).collect(),
             rounds: 3,
-            stretch,
+            measure_for,
         }
     }
 
@@ -62,14 +62,14 @@ struct BatchSamples {
 pub fn measure(
     model: &mut dyn Model,
     requests: &[Inputs],
-    effort: &Effort,
+    options: &CostOptions,
     meter: &mut Meter,
     mut step: impl FnMut(),
 ) -> Result<Vec<BatchCost>, MeasureError> {
     if requests.is_empty() {
         return Err(MeasureError::NoRequests);
     }
-    let largest = effort.batches.iter().max().copied().unwrap_or(1) as usize;
+    let largest = options.batches.iter().max().copied().unwrap_or(1) as usize;
     // The first samples of a file may be alike. The same seed gives every variant the same order.
     let mut order: Vec<&Inputs> = requests.iter().collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(ORDER));
@@ -80,19 +80,19 @@ pub fn measure(
         .take(requests.len() + largest)
         .cloned()
         .collect();
-    let mut seen: Vec<BatchSamples> = effort.batches.iter().map(|_| BatchSamples::default()).collect();
+    let mut seen: Vec<BatchSamples> = options.batches.iter().map(|_| BatchSamples::default()).collect();
     // Each size continues where it ended in the round before: few runs of a slow model are of different samples.
-    let batches = effort.batches.iter().map(|batch| Batches {
+    let batches = options.batches.iter().map(|batch| Batches {
         padded: &padded,
         count: requests.len(),
         size: *batch as usize,
         next: 0,
     });
     let mut batches: Vec<Batches<'_>> = batches.collect();
-    for _ in 0..effort.rounds {
-        let sizes = effort.batches.iter().zip(&mut batches);
+    for _ in 0..options.rounds {
+        let sizes = options.batches.iter().zip(&mut batches);
         for ((batch, batches), seen) in sizes.zip(&mut seen) {
-            run_round(model, batches, effort.stretch, meter, seen).map_err(|source| {
+            run_round(model, batches, options.measure_for, meter, seen).map_err(|source| {
                 MeasureError::BatchSize {
                     batch: *batch,
                     source: Box::new(source),
@@ -101,8 +101,8 @@ pub fn measure(
             step();
         }
     }
-    let costs = effort.batches.iter().zip(seen).map(|(batch, mut seen)| {
-        let energies = (seen.energies.len() == effort.rounds as usize).then_some(&mut seen.energies);
+    let costs = options.batches.iter().zip(seen).map(|(batch, mut seen)| {
+        let energies = (seen.energies.len() == options.rounds as usize).then_some(&mut seen.energies);
         // The median sorts them.
         let latency_s = median(&mut seen.latencies).ok_or(MeasureError::Nothing)?;
         Ok(BatchCost {
@@ -214,11 +214,11 @@ mod tests {
         }
     }
 
-    fn effort() -> Effort {
-        Effort {
+    fn options() -> CostOptions {
+        CostOptions {
             batches: vec![1, 4, 16],
             rounds: 3,
-            stretch: Duration::from_millis(5),
+            measure_for: Duration::from_millis(5),
         }
     }
 
@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn larger_batches_take_longer_and_cost_more() {
         let mut steps = 0;
-        let costs = measure(&mut Busy, &requests("x"), &effort(), &mut meter(), || steps += 1).unwrap();
-        assert_eq!(steps, effort().steps());
+        let costs = measure(&mut Busy, &requests("x"), &options(), &mut meter(), || steps += 1).unwrap();
+        assert_eq!(steps, options().steps());
         assert_eq!(
             costs.iter().map(|cost| cost.batch).collect::<Vec<_>>(),
             [1, 4, 16]
@@ -271,13 +271,13 @@ mod tests {
         let requests: Vec<Inputs> = (0..100_u8)
             .map(|number| vec![Tensor::from_f32("x", &[1], &[f32::from(number)]).unwrap()])
             .collect();
-        let effort = Effort {
+        let options = CostOptions {
             batches: vec![1],
             rounds: 3,
-            stretch: Duration::ZERO,
+            measure_for: Duration::ZERO,
         };
         let mut model = Noting(Vec::new());
-        measure(&mut model, &requests, &effort, &mut meter(), || ()).unwrap();
+        measure(&mut model, &requests, &options, &mut meter(), || ()).unwrap();
         let ran = &mut model.0;
         // Each round warms up by one run and measures one.
         assert_eq!(ran.len(), 6);
@@ -288,19 +288,19 @@ mod tests {
         // Batches larger than the set have samples twice.
         let mut model = Noting(Vec::new());
         let few = requests.get(..3).unwrap();
-        let effort = Effort {
+        let options = CostOptions {
             batches: vec![1, 8],
-            ..effort
+            ..options
         };
-        measure(&mut model, few, &effort, &mut meter(), || ()).unwrap();
+        measure(&mut model, few, &options, &mut meter(), || ()).unwrap();
         assert_eq!(model.0.len(), 3 * 2 * (1 + 8));
     }
 
     #[test]
     fn a_model_that_fails_is_not_measured() {
-        let failed = measure(&mut Busy, &requests("bad"), &effort(), &mut meter(), || ()).unwrap_err();
+        let failed = measure(&mut Busy, &requests("bad"), &options(), &mut meter(), || ()).unwrap_err();
         assert!(failed.to_string().contains("at batch size 1"), "{failed:?}");
-        assert!(measure(&mut Busy, &[], &effort(), &mut meter(), || ()).is_err());
+        assert!(measure(&mut Busy, &[], &options(), &mut meter(), || ()).is_err());
     }
 
     #[test]

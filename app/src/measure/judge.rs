@@ -75,7 +75,7 @@ pub enum JudgeError {
         asked: usize,
     },
     /// A score without the least score of a right answer.
-    #[error("the judge gives scores; set `right_from` under `[data]`, the least score of a right answer")]
+    #[error("the judge gives scores; set `min_score` under `[data]`, the least score of a right answer")]
     NoThreshold,
     /// The program's output cannot be read.
     #[error("the judge's output cannot be read")]
@@ -140,15 +140,11 @@ impl JudgeProgram {
         &self.command
     }
 
-    /// Runs the program once over all questions, and returns which answers are right. Scores count from `right_from` on.
+    /// Runs the program once over all questions, and returns which answers are right. Scores count from `min_score` on.
     ///
     /// # Errors
     /// [`JudgeError`] if the program does not start, dies, is silent, or writes something else than one verdict per question.
-    pub fn judge(
-        &self,
-        questions: &[Question<'_>],
-        right_from: Option<f64>,
-    ) -> Result<Vec<bool>, JudgeError> {
+    pub fn judge(&self, questions: &[Question<'_>], min_score: Option<f64>) -> Result<Vec<bool>, JudgeError> {
         let lines: Vec<String> = questions
             .iter()
             .map(|question| serde_json::to_string(question).unwrap_or_default())
@@ -184,7 +180,7 @@ impl JudgeProgram {
                             asked: questions.len(),
                         });
                     }
-                    verdicts.push(right(&text, line, right_from)?);
+                    verdicts.push(right(&text, line, min_score)?);
                 }
                 Err(RecvTimeoutError::Timeout) => return Err(progress(verdicts.len())),
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -206,7 +202,7 @@ impl JudgeProgram {
 }
 
 /// Returns whether a line says that an answer is right.
-fn right(text: &[u8], line: usize, right_from: Option<f64>) -> Result<bool, JudgeError> {
+fn right(text: &[u8], line: usize, min_score: Option<f64>) -> Result<bool, JudgeError> {
     const SHOWN: usize = 80;
     let garbage = || {
         let text = String::from_utf8_lossy(text);
@@ -219,7 +215,7 @@ fn right(text: &[u8], line: usize, right_from: Option<f64>) -> Result<bool, Judg
     let verdict: Verdict = serde_json::from_slice(text).map_err(|_| garbage())?;
     match (verdict.right, verdict.score) {
         (Some(right), None) => Ok(right),
-        (None, Some(score)) => Ok(score >= right_from.ok_or(JudgeError::NoThreshold)?),
+        (None, Some(score)) => Ok(score >= min_score.ok_or(JudgeError::NoThreshold)?),
         _ => Err(garbage()),
     }
 }
@@ -295,7 +291,7 @@ mod tests {
     use crate::report::in_one_line;
 
     /// Judges the numbers 0, 1, ... by a program of Python.
-    fn judged(program: &str, questions: usize, right_from: Option<f64>) -> Result<Vec<bool>, JudgeError> {
+    fn judged(program: &str, questions: usize, min_score: Option<f64>) -> Result<Vec<bool>, JudgeError> {
         let command = format!("python3 -c {}", shlex::try_quote(program).unwrap());
         let judge = JudgeProgram::new(&command)?.silent_for(Duration::from_secs(20));
         let input = json!({"text": "how many?"});
@@ -311,7 +307,7 @@ mod tests {
                 reference: (sample > 0).then_some(&reference),
             })
             .collect();
-        judge.judge(&questions, right_from)
+        judge.judge(&questions, min_score)
     }
 
     #[test]
@@ -354,7 +350,7 @@ print("\n".join(json.dumps({"score": one["answer"] / 10}) for one in asked))
             (each("print('{\"right\": true, \"score\": 1}')"), "not a verdict"),
             (each("print('{\"right\": 1}')"), "not a verdict"),
             (each("print('{\"score\": NaN}')"), "not a verdict"),
-            (each("print('{\"score\": 0.5}')"), "right_from"),
+            (each("print('{\"score\": 0.5}')"), "min_score"),
             (each("print('{\"right\": true}\\n' * 2)"), "more than 3"),
             (refused("print('{\"right\": true}')"), "after 1 of 3 verdicts"),
             (

@@ -10,7 +10,7 @@ use kaskade_models::{
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::family::{FamilyError, Member};
+use crate::family::{FamilyError, VariantSpec};
 
 /// Memory cannot be measured.
 #[derive(Debug, Error)]
@@ -75,7 +75,7 @@ pub struct BatchMemory {
 ///
 /// # Errors
 /// When the device cannot be read, or the model not be loaded or run.
-pub fn here(member: &Member, partition: Partition, batches: &[u32]) -> Result<MeasuredMemory, MemoryError> {
+pub fn here(member: &VariantSpec, partition: Partition, batches: &[u32]) -> Result<MeasuredMemory, MemoryError> {
     let opened = device::open(member.device)?;
     let reader =
         MemoryReader::of(&device::describe(member.device, &opened)).map_err(MemoryError::Unsupported)?;

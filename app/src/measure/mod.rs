@@ -30,8 +30,8 @@ mod remote;
 pub mod serving_overhead;
 pub mod text;
 
-use answers::{Answers, Standard};
-use cost::Effort;
+use answers::{Answers, Correctness};
+use cost::CostOptions;
 pub use error::MeasureError;
 use judge::JudgeProgram;
 use kaskade_models::power::PowerConfig;
@@ -44,18 +44,18 @@ pub use profiler::Profiler;
 
 use crate::data::text_metric::Grading;
 use crate::data::{Label, LabelUse, Samples};
-use crate::family::{Classes, Family, Member};
+use crate::family::{Classes, Family, VariantSpec};
 use crate::report::progress::Progress;
 use crate::report::units;
 
 /// Options of the measurements.
-pub struct Plan<'a> {
+pub struct MeasureOptions<'a> {
     /// Name of the app.
     pub app: &'a str,
     /// The confidence score.
     pub estimator: Estimator,
-    /// How much is measured.
-    pub effort: &'a Effort,
+    /// Batch sizes, rounds and duration of the measurement of costs.
+    pub cost: &'a CostOptions,
     /// Source of joules.
     pub power: &'a PowerConfig,
     /// Whether progress is kept to oneself.
@@ -102,7 +102,7 @@ impl Judge {
 /// # Errors
 /// When a model cannot be loaded, fails on a sample, or does not take what the others take.
 pub fn profile<E: From<MeasureError>>(
-    plan: &Plan<'_>,
+    options: &MeasureOptions<'_>,
     family: &Family,
     samples: impl FnOnce(&Loaded, LabelUse) -> Result<Samples, E>,
 ) -> Result<Profile, E> {
@@ -123,21 +123,21 @@ pub fn profile<E: From<MeasureError>>(
             .map_err(MeasureError::of(&member.name))?;
         let signature = loaded.model.signature();
         if let Some(samples) = samples.take() {
-            let mut set = samples(&loaded, plan.judge.label_use())?;
-            if *plan.judge == Judge::Largest {
-                set.labels = labels_of_largest(family, &set, plan.grading)?;
+            let mut set = samples(&loaded, options.judge.label_use())?;
+            if *options.judge == Judge::Largest {
+                set.labels = labels_of_largest(family, &set, options.grading)?;
             }
             read = Some(set);
         }
         let set = read.as_ref().ok_or(MeasureError::NoSamples)?;
         set.check(&signature).map_err(MeasureError::of(&member.name))?;
-        let mut meter = Meter::of(member.device, plan.power)?;
+        let mut meter = Meter::of(member.device, options.power)?;
         note(&mut devices, meter.device());
         note(&mut sources, meter.source());
-        let goes_on = place + 1 < family.members.len();
+        let forwards_too_long = place + 1 < family.members.len();
         let measured = variant(
-            plan,
-            (member, goes_on),
+            options,
+            (member, forwards_too_long),
             &loaded.info,
             loaded.model.as_mut(),
             set,
@@ -150,12 +150,12 @@ pub fn profile<E: From<MeasureError>>(
     if variants.is_empty() {
         return Err(MeasureError::NoMembers.into());
     }
-    let judge = match plan.judge {
+    let judge = match options.judge {
         Judge::Labels => None,
         Judge::Largest => family.members.last().map(|judge| judge.name.clone()),
         Judge::Program(program) => Some(program.command().to_owned()),
     };
-    let comparison = plan.grading.comparison();
+    let comparison = options.grading.comparison();
     let comparison = comparison.filter(|comparison| agreements(&mut variants, texts, comparison).is_some());
     Ok(Profile {
         judge,
@@ -165,10 +165,10 @@ pub fn profile<E: From<MeasureError>>(
         repeats: read.as_ref().map(Samples::repeats),
         input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,
-        app: plan.app.to_owned(),
+        app: options.app.to_owned(),
         device: devices.join(", "),
         energy_source: sources.join(", "),
-        estimator: plan.estimator,
+        estimator: options.estimator,
         samples: read.map_or(0, |set| set.len()),
         variants,
     })
@@ -233,24 +233,24 @@ fn input_bytes(set: &Samples) -> Vec<u32> {
 /// Measures one variant, given whether requests that are too long for it are forwarded to another one. Returns its answers as texts too, if they
 /// are texts.
 fn variant(
-    plan: &Plan<'_>,
-    (member, goes_on): (&Member, bool),
+    options: &MeasureOptions<'_>,
+    (member, forwards_too_long): (&VariantSpec, bool),
     info: &ModelInfo,
     model: &mut dyn Model,
     set: &Samples,
     meter: &mut Meter,
 ) -> Result<(VariantProfile, Option<Texts>), MeasureError> {
-    let steps = set.len() as u64 + plan.effort.steps();
-    let mut progress = Progress::begin(format!("profile {}", member.name), steps, plan.quiet);
+    let steps = set.len() as u64 + options.cost.steps();
+    let mut progress = Progress::begin(format!("profile {}", member.name), steps, options.quiet);
     // A remote variant is asked for everything at once, and what follows replays its answers.
     if member.is_remote() {
-        remote::record(model, &set.inputs, goes_on).map_err(|error| error.in_set(set))?;
+        remote::record(model, &set.inputs, forwards_too_long).map_err(|error| error.in_set(set))?;
     }
-    let standard = Standard {
-        grading: plan.grading,
-        program: plan.judge.program(),
+    let correctness = Correctness {
+        grading: options.grading,
+        program: options.judge.program(),
         classes: &info.labels,
-        goes_on,
+        forwards_too_long,
     };
     let Answers {
         calibration,
@@ -259,13 +259,13 @@ fn variant(
         texts,
         too_long,
         money,
-    } = answers::calibrated(model, set, plan.estimator, &standard, |done| {
+    } = answers::calibrated(model, set, options.estimator, &correctness, |done| {
         progress.advance(done);
     })?;
     let short = set.inputs.iter().enumerate();
     let short = short.filter(|(number, _)| too_long.binary_search(number).is_err());
     let short: Vec<Inputs> = short.map(|(_, inputs)| inputs.clone()).collect();
-    let mut costs = cost::measure(model, &short, plan.effort, meter, || progress.advance(1))?;
+    let mut costs = cost::measure(model, &short, options.cost, meter, || progress.advance(1))?;
     if member.is_remote() {
         remote::forget_local_work(&mut costs);
     }

@@ -8,14 +8,14 @@ use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, ProfiledPat
 use kaskade_simulator::MeasuredCopies;
 
 use super::MeasureError;
-use super::cost::{self, Effort};
+use super::cost::{self, CostOptions};
 use super::detections::Findings;
 use super::meter::Meter;
 use crate::config::App;
 use crate::config::data::DataSet;
-use crate::config::pipeline::PipelineRule;
+use crate::config::pipeline::PipelineConfig;
 use crate::data::scenes::Scenes;
-use crate::family::{Family, Member};
+use crate::family::{Family, VariantSpec};
 use crate::report::progress::Progress;
 
 /// The measurements of a pipeline.
@@ -27,28 +27,28 @@ pub struct Measured {
     pub copies: Vec<MeasuredCopies>,
 }
 
-/// Settings by which a pipeline is measured.
-pub struct TreePlan<'a> {
+/// The measurement of a pipeline: its inputs and options.
+pub struct PipelineMeasurement<'a> {
     /// The app.
     pub app: &'a App,
     /// Its tasks.
-    pub rule: &'a PipelineRule,
+    pub config: &'a PipelineConfig,
     /// Passes through all batch sizes.
     pub rounds: u32,
     /// How long each size is run in each of them.
-    pub stretch: Duration,
+    pub measure_for: Duration,
     /// Whether progress is kept to oneself.
     pub quiet: bool,
 }
 
-impl TreePlan<'_> {
+impl PipelineMeasurement<'_> {
     /// Measures the pipeline on a set of scenes. Accuracies are F1: the harmonic mean of precision and
     /// recall.
     ///
     /// # Errors
     /// When the tree has more than two levels, a task is none of the set's kinds, or a model cannot be loaded or fails.
     pub fn measure(&self, set: &DataSet) -> Result<Measured, MeasureError> {
-        let mut pipeline = self.rule.unmeasured(self.app);
+        let mut pipeline = self.config.unmeasured(self.app);
         let root = root(&pipeline)?;
         let members = Members(Family::of(self.app).members);
         let scenes = read(set, &pipeline, root, &members)?;
@@ -82,16 +82,16 @@ impl TreePlan<'_> {
     }
 
     /// Latency by batch size, with the member held to its share of a core.
-    fn latency(&self, member: &Member, requests: &[Inputs]) -> Result<Vec<BatchLatency>, MeasureError> {
-        let effort = Effort {
-            batches: self.rule.batches.iter().map(|batch| batch.get()).collect(),
+    fn latency(&self, member: &VariantSpec, requests: &[Inputs]) -> Result<Vec<BatchLatency>, MeasureError> {
+        let options = CostOptions {
+            batches: self.config.batches.iter().map(|batch| batch.get()).collect(),
             rounds: self.rounds,
-            stretch: self.stretch,
+            measure_for: self.measure_for,
         };
-        let mut progress = Progress::begin(format!("profile {}", member.name), effort.steps(), self.quiet);
+        let mut progress = Progress::begin(format!("profile {}", member.name), options.steps(), self.quiet);
         let mut meter = Meter::of(member.device, &(&self.app.power).into())?;
         let mut model = member.load(member.device)?.model;
-        let costs = cost::measure(model.as_mut(), requests, &effort, &mut meter, || {
+        let costs = cost::measure(model.as_mut(), requests, &options, &mut meter, || {
             progress.advance(1);
         })
         .map_err(MeasureError::of(&member.name))?;
@@ -109,10 +109,10 @@ impl TreePlan<'_> {
 }
 
 /// The models of the app.
-struct Members(Vec<Member>);
+struct Members(Vec<VariantSpec>);
 
 impl Members {
-    fn get(&self, name: &str) -> Result<&Member, MeasureError> {
+    fn get(&self, name: &str) -> Result<&VariantSpec, MeasureError> {
         let found = self.0.iter().find(|member| member.name == name);
         found.ok_or_else(|| MeasureError::NoVariant {
             variant: name.to_owned(),

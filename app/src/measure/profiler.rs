@@ -9,17 +9,17 @@ use kaskade_models::Inputs;
 use kaskade_policy::profile::{HopTime, Profile};
 
 use super::channels::{self, ChannelError};
-use super::cost::Effort;
+use super::cost::CostOptions;
 use super::memory::MeasuredMemory;
-use super::pipeline::{Measured, TreePlan};
+use super::pipeline::{Measured, PipelineMeasurement};
 use super::serving_overhead::Overhead;
-use super::{Judge, MeasureError, Plan, profile, serving_overhead};
+use super::{Judge, MeasureError, MeasureOptions, profile, serving_overhead};
 use crate::config::App;
-use crate::config::confidence::ConfidenceRule;
+use crate::config::confidence::ConfidenceConfig;
 use crate::config::data::DataSet;
 use crate::data::text_metric::Grading;
 use crate::data::{Label, Samples};
-use crate::family::{Family, Member, Recording, Source};
+use crate::family::{Family, Recording, Source, VariantSpec};
 use crate::report::in_one_line;
 use crate::report::progress::{say, while_saying};
 use crate::report::units;
@@ -28,7 +28,7 @@ use crate::report::units;
 const ASKED: usize = 256;
 
 /// How long each batch size is run in each round.
-const STRETCH: Duration = Duration::from_millis(150);
+const MEASURE_FOR: Duration = Duration::from_millis(150);
 
 /// Measures every variant of an app, or its pipeline, on the app's validation set.
 ///
@@ -46,7 +46,7 @@ const STRETCH: Duration = Duration::from_millis(150);
 pub struct Profiler<'a> {
     app: &'a App,
     family: Family,
-    effort: Effort,
+    cost: CostOptions,
     quiet: bool,
     judge: Judge,
 }
@@ -60,7 +60,7 @@ impl<'a> Profiler<'a> {
         Self {
             app,
             family,
-            effort: Effort::new(STRETCH),
+            cost: CostOptions::new(MEASURE_FOR),
             quiet: true,
             judge: Judge::Labels,
         }
@@ -68,21 +68,21 @@ impl<'a> Profiler<'a> {
 
     /// Sets the batch sizes. A pipeline has its own in the app's file.
     pub fn batches(mut self, batches: impl IntoIterator<Item = u32>) -> Self {
-        self.effort.batches = batches.into_iter().collect();
-        self.effort.batches.sort_unstable();
-        self.effort.batches.dedup();
+        self.cost.batches = batches.into_iter().collect();
+        self.cost.batches.sort_unstable();
+        self.cost.batches.dedup();
         self
     }
 
     /// Sets how often all batch sizes are gone through; medians over the rounds are reported.
     pub fn rounds(mut self, rounds: u32) -> Self {
-        self.effort.rounds = rounds;
+        self.cost.rounds = rounds;
         self
     }
 
     /// Sets how long each batch size is run in each round, at least; one run is always finished.
-    pub fn stretch(mut self, stretch: Duration) -> Self {
-        self.effort.stretch = stretch;
+    pub fn measure_for(mut self, measure_for: Duration) -> Self {
+        self.cost.measure_for = measure_for;
         self
     }
 
@@ -139,7 +139,10 @@ impl<'a> Profiler<'a> {
     /// Checks that every call that a limit of spending bounds has a price.
     fn check_prices(&self) -> Result<(), MeasureError> {
         for member in &self.family.members {
-            let Source::Remote { rule, recording, .. } = &member.source else {
+            let Source::Remote {
+                config, recording, ..
+            } = &member.source
+            else {
                 continue;
             };
             if recording
@@ -148,9 +151,9 @@ impl<'a> Profiler<'a> {
             {
                 continue;
             }
-            let of_judge = match &rule.confidence {
-                ConfidenceRule::Judge(judge) => Some((judge.price, "price of `confidence.judge`")),
-                ConfidenceRule::Logprobs | ConfidenceRule::Agreement(_) => None,
+            let of_judge = match &config.confidence {
+                ConfidenceConfig::Judge(judge) => Some((judge.price, "price of `confidence.judge`")),
+                ConfidenceConfig::Logprobs | ConfidenceConfig::Agreement(_) => None,
             };
             for (price, field) in [(member.price, "price")].into_iter().chain(of_judge) {
                 if price.is_none() {
@@ -183,17 +186,17 @@ impl<'a> Profiler<'a> {
             ));
         }
         let set = self.validation_set()?;
-        let plan = Plan {
+        let options = MeasureOptions {
             app: self.app.name.as_str(),
             estimator: self.app.estimator(),
-            effort: &self.effort,
+            cost: &self.cost,
             power: &(&self.app.power).into(),
             quiet: self.quiet,
             judge: &self.judge,
             grading: Grading::of(&self.app.data),
         };
         let mut inputs = Vec::new();
-        let mut profile = profile(&plan, &self.family, |loaded, used| {
+        let mut profile = profile(&options, &self.family, |loaded, used| {
             let samples = Samples::read_for(set, loaded, used)?;
             // Warnings are no progress, which `quiet` is about.
             for remark in remarks(&samples) {
@@ -218,7 +221,7 @@ impl<'a> Profiler<'a> {
             return Overhead::default();
         };
         // As long as four batch sizes are measured.
-        let length = self.effort.stretch * self.effort.rounds * 4;
+        let length = self.cost.measure_for * self.cost.rounds * 4;
         let what = "the overhead of serving";
         let measured = while_saying(&format!("profile: {what}"), self.quiet, || {
             on_a_thread(|| serving_overhead::overhead(self.app, &self.family, variant, inputs, length))
@@ -233,7 +236,7 @@ impl<'a> Profiler<'a> {
     /// As [`Profiler::run`].
     pub fn run_with_memory<E: Into<AnyError>>(
         &self,
-        mut weigh: impl FnMut(&Member, &[u32]) -> Result<MeasuredMemory, E>,
+        mut weigh: impl FnMut(&VariantSpec, &[u32]) -> Result<MeasuredMemory, E>,
     ) -> Result<Profile, MeasureError> {
         let mut profile = self.run()?;
         for (variant, member) in profile.variants.iter_mut().zip(&self.family.members) {
@@ -241,7 +244,7 @@ impl<'a> Profiler<'a> {
                 continue;
             }
             let what = format!("the memory of `{}`", member.name);
-            let Some(weighed) = or_left_out(&what, weigh(member, &self.effort.batches)) else {
+            let Some(weighed) = or_left_out(&what, weigh(member, &self.cost.batches)) else {
                 continue;
             };
             for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
@@ -256,16 +259,16 @@ impl<'a> Profiler<'a> {
     /// # Errors
     /// When the app is no pipeline or names no validation set, its tree has more than two levels, or a model cannot be loaded or fails.
     pub fn run_pipeline(&self) -> Result<Measured, MeasureError> {
-        let rule = self.app.pipeline.as_ref().ok_or(MeasureError::NoPipeline)?;
+        let config = self.app.pipeline.as_ref().ok_or(MeasureError::NoPipeline)?;
         let set = self.validation_set()?;
-        let plan = TreePlan {
+        let measurement = PipelineMeasurement {
             app: self.app,
-            rule,
-            rounds: self.effort.rounds,
-            stretch: self.effort.stretch,
+            config,
+            rounds: self.cost.rounds,
+            measure_for: self.cost.measure_for,
             quiet: self.quiet,
         };
-        plan.measure(set)
+        measurement.measure(set)
     }
 
     fn validation_set(&self) -> Result<&'a DataSet, MeasureError> {

@@ -30,7 +30,7 @@ fn profiler(app: &App) -> Profiler<'_> {
     Profiler::new(app)
         .batches([1])
         .rounds(1)
-        .stretch(Duration::from_millis(1))
+        .measure_for(Duration::from_millis(1))
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn the_overhead_of_serving_is_measured() {
     app.guarantee = Some(toml::from_str("max_loss = \"1%\"").unwrap());
     app.workers.push(app.workers[0].clone());
     let measuring = profiler(&app).judge(Judge::Largest).rounds(3);
-    let profile = measuring.stretch(Duration::from_millis(60)).run().unwrap();
+    let profile = measuring.measure_for(Duration::from_millis(60)).run().unwrap();
     let turnaround_s = profile.turnaround_s.unwrap();
     assert!((0.0..0.05).contains(&turnaround_s), "{turnaround_s}");
     // At 30/s the time is too short for 20 messages, and at higher rates it is not.
@@ -187,7 +187,7 @@ fn answers_to_questions_are_judged_by_the_words_that_they_share_with_a_reference
     };
     let exact = profile("");
     exact.validate().unwrap();
-    let f1 = profile("metric = \"f1\"\nright_from = 0.05");
+    let f1 = profile("metric = \"f1\"\nmin_score = 0.05");
     for variant in 0..2 {
         assert_eq!((right(&exact, variant), right(&f1, variant)), (0, 6));
         assert!(f1.variants[variant].calibration.temperature > 0.0);
@@ -204,7 +204,7 @@ fn generated_texts_are_judged_by_rouge_and_by_the_largest_variants_texts() {
         .map(|number| json!({"text": format!("the sea {number}"), "answer": "zzz"}))
         .collect();
     let app = |metric: &str| {
-        let data = format!("metric = \"{metric}\"\nright_from = 0.5");
+        let data = format!("metric = \"{metric}\"\nmin_score = 0.5");
         with_records("generation", &model, &data, &records, dir.path())
     };
     let labelled = profiler(&app("rouge_l")).run().unwrap();
@@ -250,7 +250,7 @@ fn entities_are_compared_over_characters_whatever_the_tokenizer() {
     assert_eq!((of_texts.estimator, of_texts.samples), (Estimator::Given, 6));
     let tagged = app(&words, "");
     let of_words = profiler(&tagged).run().unwrap();
-    let graded = app(&records, "metric = \"entity_f1\"\nright_from = 0.1");
+    let graded = app(&records, "metric = \"entity_f1\"\nmin_score = 0.1");
     let graded = profiler(&graded).run().unwrap();
     for variant in 0..3 {
         let [texts, words] = [&of_texts, &of_words].map(|profile| &profile.variants[variant].validation);
@@ -268,7 +268,7 @@ fn entities_are_compared_over_characters_whatever_the_tokenizer() {
     }
     let judged = profiler(&labelled).judge(Judge::Largest).run().unwrap();
     assert_eq!((right(&judged, 0), right(&judged, 2)), (0, 6));
-    let judged = profiler(&app(&records, "metric = \"entity_f1\"\nright_from = 0.1"))
+    let judged = profiler(&app(&records, "metric = \"entity_f1\"\nmin_score = 0.1"))
         .judge(Judge::Largest)
         .run()
         .unwrap();
@@ -335,16 +335,16 @@ for line in sys.stdin:
         let app = with_records("classification", &model, data, records, dir.path());
         profiler(&app).judge(Judge::Program(judge.clone())).run()
     };
-    let profile = scored(&records, "right_from = 3").unwrap();
+    let profile = scored(&records, "min_score = 3").unwrap();
     profile.validate().unwrap();
     assert_eq!(profile.variants[0].validation.correct, [false, true].repeat(4));
     assert!(profile.judge.as_deref().unwrap().starts_with("python3 "));
     let error = in_one_line(&scored(&records, "").unwrap_err());
-    assert!(error.contains("right_from") && error.contains("v0"), "{error}");
+    assert!(error.contains("min_score") && error.contains("v0"), "{error}");
     for record in &mut records {
         record["label"] = json!("neutral");
     }
-    let profile = scored(&records, "right_from = 3").unwrap();
+    let profile = scored(&records, "min_score = 3").unwrap();
     assert_eq!(right(&profile, 0), 0, "references are passed on");
     // Without a judge, a label is missing.
     records[0] = json!({"text": "the sea"});

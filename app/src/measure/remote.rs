@@ -10,9 +10,13 @@ use super::MeasureError;
 ///
 /// # Errors
 /// The first sample without an answer, such as the one that would have exceeded the limit of spending.
-pub(super) fn record(model: &mut dyn Model, requests: &[Inputs], goes_on: bool) -> Result<(), MeasureError> {
+pub(super) fn record(
+    model: &mut dyn Model,
+    requests: &[Inputs],
+    forwards_too_long: bool,
+) -> Result<(), MeasureError> {
     for (number, answer) in model.run(requests).into_iter().enumerate() {
-        if goes_on && matches!(answer, Err(ModelError::TooLong { .. })) {
+        if forwards_too_long && matches!(answer, Err(ModelError::TooLong { .. })) {
             continue;
         }
         answer.map_err(|source| MeasureError::Sample {

@@ -11,7 +11,7 @@ use kaskade_policy::profile::Profile;
 
 use super::MeasureError;
 use crate::config::{App, Task};
-use crate::family::{Family, Member};
+use crate::family::{Family, VariantSpec};
 use crate::load::arrivals::{Arrivals, Spacing};
 use crate::load::generator::{self, Target};
 use crate::load::record::{Outcome, Record};
@@ -123,7 +123,7 @@ fn one_worker(app: &App) -> App {
 /// can be made to follow one another, or else the largest. Only variants count that compute in this process and run whole requests in
 /// batches.
 pub(super) fn variant<'a>(family: &Family, profile: &'a Profile) -> Option<(&'a str, f64)> {
-    let serves = |member: &Member| !member.is_remote() && member.task != Task::Generation;
+    let serves = |member: &VariantSpec| !member.is_remote() && member.task != Task::Generation;
     let measured = profile.variants.iter().zip(&family.members);
     let mut carried = measured
         .filter(|(_, member)| serves(member))

@@ -16,7 +16,7 @@ use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Plan;
 
 use crate::config::App;
-use crate::config::pipeline::{AllocatorRule, PipelineRule};
+use crate::config::pipeline::{PipelineConfig, PipelinePlannerConfig};
 use crate::planning::PlanningError;
 use crate::planning::batch_counts::RunTotals;
 use crate::planning::check::check;
@@ -56,13 +56,13 @@ pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
 ///
 /// # Errors
 /// When there is no such file, or it is of another pipeline.
-pub fn measured(app: &App, rule: &PipelineRule) -> Result<Pipeline, PlanningError> {
-    let path = rule.profile.as_deref();
+pub fn measured(app: &App, config: &PipelineConfig) -> Result<Pipeline, PlanningError> {
+    let path = config.profile.as_deref();
     let path = path.ok_or(PlanningError::NoPipelineProfile)?;
-    read(app, rule, path).map_err(PlanningError::of(path))
+    read(app, config, path).map_err(PlanningError::of(path))
 }
 
-fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, PlanningError> {
+fn read(app: &App, config: &PipelineConfig, path: &Path) -> Result<Pipeline, PlanningError> {
     let mut pipeline = Pipeline::from_json(&std::fs::read_to_string(path)?)?;
     let tree = |pipeline: &Pipeline| -> BTreeMap<String, (Vec<String>, Vec<String>)> {
         let tasks = pipeline.tasks.iter().map(|task| {
@@ -71,7 +71,7 @@ fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, Plannin
         });
         tasks.collect()
     };
-    if pipeline.name != app.name.as_str() || tree(&pipeline) != tree(&rule.unmeasured(app)) {
+    if pipeline.name != app.name.as_str() || tree(&pipeline) != tree(&config.unmeasured(app)) {
         return Err(PlanningError::OtherPipeline {
             pipeline: pipeline.name,
             app: app.name.to_string(),
@@ -79,7 +79,7 @@ fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, Plannin
     }
     // The objective and the message time come from the app; the file has the measurements.
     pipeline.slo_us = app.slo.as_micros();
-    pipeline.hop_us = rule.hop.as_micros();
+    pipeline.hop_us = config.hop.as_micros();
     Ok(pipeline)
 }
 
@@ -87,8 +87,12 @@ fn read(app: &App, rule: &PipelineRule, path: &Path) -> Result<Pipeline, Plannin
 ///
 /// # Errors
 /// When nothing was measured, or the objective cannot be met by any of its paths.
-pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> Result<Manager, PlanningError> {
-    let pipeline = measured(app, rule)?;
+pub fn manager(
+    app: &App,
+    config: &PipelineConfig,
+    allocator: &PipelinePlannerConfig,
+) -> Result<Manager, PlanningError> {
+    let pipeline = measured(app, config)?;
     Ok(Manager::new(pipeline, options(app, allocator)?, 0)?)
 }
 
@@ -96,7 +100,7 @@ pub fn manager(app: &App, rule: &PipelineRule, allocator: &AllocatorRule) -> Res
 ///
 /// # Errors
 /// As [`slots`].
-pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, PlanningError> {
+pub fn options(app: &App, allocator: &PipelinePlannerConfig) -> Result<ManagerOptions, PlanningError> {
     Ok(ManagerOptions {
         app: app.name.to_string(),
         slots: slots(app)?,
@@ -114,9 +118,9 @@ pub fn options(app: &App, allocator: &AllocatorRule) -> Result<ManagerOptions, P
 ///
 /// # Errors
 /// As [`manager`], or when there are fewer places than tasks.
-pub fn first_plan(app: &App, rule: &PipelineRule) -> Result<Plan, PlanningError> {
-    let allocator = rule.planner.unwrap_or_default();
-    let mut manager = manager(app, rule, &allocator)?;
+pub fn first_plan(app: &App, config: &PipelineConfig) -> Result<Plan, PlanningError> {
+    let allocator = config.planner.unwrap_or_default();
+    let mut manager = manager(app, config, &allocator)?;
     Ok(manager.begin(allocator.demand.min_rate, 0)?)
 }
 
@@ -124,12 +128,12 @@ pub fn first_plan(app: &App, rule: &PipelineRule) -> Result<Plan, PlanningError>
 ///
 /// # Errors
 /// As [`manager`].
-pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, PlanningError> {
-    let Some(allocator) = rule.planner else {
+pub fn planner(app: &App, config: &PipelineConfig) -> Result<Option<PlannerConfig>, PlanningError> {
+    let Some(allocator) = config.planner else {
         return Ok(None);
     };
     let planner = Mutex::new(PipelinePlanner {
-        manager: manager(app, rule, &allocator)?,
+        manager: manager(app, config, &allocator)?,
         slots: slots(app)?,
         arrivals: 0,
         now_us: 0,
@@ -147,7 +151,7 @@ pub fn planner(app: &App, rule: &PipelineRule) -> Result<Option<PlannerConfig>, 
     });
     Ok(Some(PlannerConfig {
         planning,
-        limit: allocator.limit.duration(),
+        limit: allocator.timeout.duration(),
         replan_on_drift: false,
         trigger: ReplanTrigger::Observing(look_period(&allocator.demand)),
     }))

@@ -9,13 +9,13 @@ const SECOND: u64 = 1_000_000;
 /// The example, by the paper's rules: only what the demand needs is placed.
 fn app() -> App {
     let mut app = example();
-    let rule = app
+    let config = app
         .pipeline
         .as_mut()
-        .and_then(|rule| rule.planner.as_mut())
+        .and_then(|config| config.planner.as_mut())
         .unwrap();
-    rule.standby = StandbyOptions::NONE;
-    rule.demand = DemandOptions::PAPER;
+    config.standby = StandbyOptions::NONE;
+    config.demand = DemandOptions::PAPER;
     app
 }
 
@@ -26,20 +26,20 @@ fn example() -> App {
 #[test]
 fn by_default_idle_places_hold_fast_variants() {
     let example = example();
-    let rule = example.pipeline.as_ref().unwrap();
+    let config = example.pipeline.as_ref().unwrap();
     assert_eq!(
-        first_plan(&example, rule).unwrap().placement.len(),
+        first_plan(&example, config).unwrap().placement.len(),
         slots(&example).unwrap().len()
     );
-    let demand = rule.planner.unwrap().demand;
+    let demand = config.planner.unwrap().demand;
     assert_eq!(look_period(&demand), FORECAST_LOOK);
     assert_eq!(look_period(&DemandOptions::PAPER), Duration::from_secs(1));
 }
 
 fn planner(app: &App) -> PipelinePlanner {
-    let rule = app.pipeline.as_ref().unwrap();
+    let config = app.pipeline.as_ref().unwrap();
     PipelinePlanner {
-        manager: manager(app, rule, &rule.planner.unwrap()).unwrap(),
+        manager: manager(app, config, &config.planner.unwrap()).unwrap(),
         slots: slots(app).unwrap(),
         arrivals: 0,
         now_us: 0,
@@ -226,10 +226,10 @@ fn a_gpu_is_one_slot() {
 #[test]
 fn what_was_measured_of_another_tree_is_refused() {
     let mut app = app();
-    let mut rule = app.pipeline.clone().unwrap();
-    rule.tasks.swap_remove(2);
-    app.pipeline = Some(rule.clone());
-    let error = in_one_line(&measured(&app, &rule).unwrap_err());
+    let mut config = app.pipeline.clone().unwrap();
+    config.tasks.swap_remove(2);
+    app.pipeline = Some(config.clone());
+    let error = in_one_line(&measured(&app, &config).unwrap_err());
     assert!(error.contains("as the app describes it"), "{error}");
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kaskade_actors::wire::Runs;
-use kaskade_policy::demand::Ran;
+use kaskade_policy::demand::RunCounts;
 
 /// The last totals of every worker and variant.
 #[derive(Debug, Default)]
@@ -15,13 +15,13 @@ impl RunTotals {
     pub(super) fn since<'a>(
         &mut self,
         runs: &'a BTreeMap<String, BTreeMap<String, Runs>>,
-    ) -> Vec<(&'a str, Ran)> {
+    ) -> Vec<(&'a str, RunCounts)> {
         let mut news = Vec::new();
         for (worker, variants) in runs {
             for (variant, now) in variants {
                 let old = self.0.insert((worker.clone(), variant.clone()), *now);
                 let old = old.filter(|old| old.batches <= now.batches).unwrap_or_default();
-                let ran = Ran {
+                let ran = RunCounts {
                     batches: now.batches - old.batches,
                     requests: now.requests.saturating_sub(old.requests),
                     busy_us: now.busy_us.saturating_sub(old.busy_us),

@@ -13,7 +13,7 @@ use crate::planning::{PlanningError, allocator};
 pub fn of(app: &App) -> Result<Plan, PlanningError> {
     match (&app.plan, &app.pipeline) {
         (PlanSource::File(path), _) => read(app, path),
-        (_, Some(rule)) => allocator::first_plan(app, rule),
+        (_, Some(config)) => allocator::first_plan(app, config),
         (PlanSource::Largest, None) => {
             let largest = app.variants.last().ok_or(PlanningError::NoVariants)?;
             Ok(single(app, largest.name.as_str()))

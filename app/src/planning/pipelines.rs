@@ -15,10 +15,10 @@ pub fn read(file: Option<&Path>, app: Option<&App>) -> Result<Pipeline, Planning
     if let Some(path) = file {
         return of_file(path).map_err(PlanningError::of(path));
     }
-    let (app, rule) = app
+    let (app, config) = app
         .and_then(|app| Some((app, app.pipeline.as_ref()?)))
         .ok_or(PlanningError::NoPipeline)?;
-    allocator::measured(app, rule)
+    allocator::measured(app, config)
 }
 
 fn of_file(path: &Path) -> Result<Pipeline, PlanningError> {

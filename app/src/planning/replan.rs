@@ -12,7 +12,7 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 
 use crate::config::App;
-use crate::config::planner::PlannerRule;
+use crate::config::planner::GearPlannerConfig;
 use crate::config::scalar::Span;
 use crate::planning::batch_counts::RunTotals;
 use crate::planning::{PlanningError, allocator, gears, initial};
@@ -23,32 +23,34 @@ use crate::report::in_one_line;
 /// # Errors
 /// When the profile cannot be read or is another app's.
 pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
-    if let Some(rule) = &app.pipeline {
-        return allocator::planner(app, rule);
+    if let Some(config) = &app.pipeline {
+        return allocator::planner(app, config);
     }
-    let Some(rule) = &app.planner else { return Ok(None) };
-    let profile = super::read_profile(&rule.profile)?;
+    let Some(config) = &app.planner else {
+        return Ok(None);
+    };
+    let profile = super::read_profile(&config.profile)?;
     if profile.app != app.name.as_str() {
         return Err(PlanningError::OtherProfileFile {
-            path: rule.profile.clone(),
+            path: config.profile.clone(),
             profile: profile.app,
             app: app.name.to_string(),
         });
     }
     let planning: Planning = {
-        let (app, rule) = (app.clone(), rule.clone());
-        let measured = Mutex::new(MeasuredProfile::new(profile, &rule));
+        let (app, config) = (app.clone(), config.clone());
+        let measured = Mutex::new(MeasuredProfile::new(profile, &config));
         Arc::new(move |request, running| {
             let mut measured = measured.lock().unwrap_or_else(PoisonError::into_inner);
             let profile = measured.corrected(request);
-            plan(&app, &rule, &profile, request, running).map_err(|error| in_one_line(&error))
+            plan(&app, &config, &profile, request, running).map_err(|error| in_one_line(&error))
         })
     };
     Ok(Some(PlannerConfig {
         planning,
-        limit: rule.limit.duration(),
-        replan_on_drift: rule.replan_on_drift,
-        trigger: rule.every.map_or(ReplanTrigger::OnRequest, |span| {
+        limit: config.timeout.duration(),
+        replan_on_drift: config.replan_on_drift,
+        trigger: config.interval.map_or(ReplanTrigger::OnRequest, |span| {
             ReplanTrigger::Periodic(span.duration())
         }),
     }))
@@ -62,9 +64,9 @@ struct MeasuredProfile {
 }
 
 impl MeasuredProfile {
-    fn new(profile: Profile, rule: &PlannerRule) -> Self {
+    fn new(profile: Profile, config: &GearPlannerConfig) -> Self {
         Self {
-            book: RunTimeEstimator::of_profile(&profile, rule.run_times),
+            book: RunTimeEstimator::of_profile(&profile, config.run_times),
             totals: RunTotals::default(),
             profile,
         }
@@ -81,7 +83,7 @@ impl MeasuredProfile {
 /// Another plan, for the objective and the guarantee of the running one; the app's, where the running plan has none.
 fn plan(
     app: &App,
-    rule: &PlannerRule,
+    config: &GearPlannerConfig,
     profile: &Profile,
     request: &PlanRequest,
     running: Option<&Plan>,
@@ -93,14 +95,14 @@ fn plan(
         None => gears::objective(app)?,
     };
     let promised = running.and_then(|plan| CertifyOptions::of(plan.certificate.as_ref()?));
-    let ranges = rule.ranges.get();
+    let ranges = config.ranges.get();
     let measured =
         running.and_then(|plan| Prior::measured(&plan.gears, &request.measured, ranges as usize, qps_max));
     let mut options = GearOptions {
         ranges,
         guarantee: promised.or_else(|| app.guarantee?.certify()),
-        ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, rule.memory.bytes()))
-            .with_hop(profile, rule.hop.map(Span::as_micros))
+        ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, config.memory.bytes()))
+            .with_hop(profile, config.hop.map(Span::as_micros))
     };
     options.prior = measured.unwrap_or(options.prior);
     gears::limit_batches(&mut options, app);
@@ -149,19 +151,21 @@ mod tests {
         let folder = Path::new(kaskade_testkit::ROOT).join("examples/digits");
         let profile = crate::planning::read_profile(&folder.join("profile.json")).unwrap();
         let mut app = App::load(&folder.join("app.toml")).unwrap();
-        let rule: PlannerRule = toml::from_str("profile = \"profile.json\"\nranges = 2").unwrap();
+        let config: GearPlannerConfig = toml::from_str("profile = \"profile.json\"\nranges = 2").unwrap();
         let request = PlanRequest {
             peak_qps: Some(20.0),
             ..PlanRequest::default()
         };
         let of = |app: &App, running: Option<&Plan>| {
-            let certificate = plan(app, &rule, &profile, &request, running).unwrap().certificate;
+            let certificate = plan(app, &config, &profile, &request, running)
+                .unwrap()
+                .certificate;
             certificate.map(|certificate| (certificate.guarantee, certificate.confidence))
         };
         assert_eq!(of(&app, None), None);
         let guarantee = |text: &str| toml::from_str(text).ok();
         app.guarantee = guarantee("max_loss = \"5%\"\nconfidence = \"90%\"");
-        let running = plan(&app, &rule, &profile, &request, None).unwrap();
+        let running = plan(&app, &config, &profile, &request, None).unwrap();
         let promised = of(&app, Some(&running));
         assert!(promised.is_some());
         for of_app in [None, guarantee("max_loss = \"8%\"")] {

@@ -8,7 +8,7 @@ use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles};
 use kaskade_models::checkpoint::Config;
 
 use super::{ServingError, size};
-use crate::config::gateway::{GatewayRule, TenantRule, TlsRule};
+use crate::config::gateway::{GatewayConfig, TenantConfig, TlsConfig};
 use crate::config::{App, Task};
 use crate::ranker;
 
@@ -23,17 +23,17 @@ pub fn listen(app: &App, address: SocketAddr) -> Result<Gateway, ServingError> {
 /// Returns why the files of keys and certificates that the app's file names cannot be used; only a gateway reads them.
 pub fn problems(app: &App) -> Vec<String> {
     let keys = app.gateway.keys.iter();
-    let keys = keys.filter_map(|(tenant, rule)| Some(key(tenant.as_str(), rule).err()?.to_string()));
+    let keys = keys.filter_map(|(tenant, config)| Some(key(tenant.as_str(), config).err()?.to_string()));
     let tls = app
         .gateway
         .tls
         .as_ref()
-        .and_then(|rule| files(rule).check().err());
+        .and_then(|config| files(config).check().err());
     let tls = tls.map(|error| format!("gateway.tls: {error}"));
     keys.chain(tls).collect()
 }
 
-fn files(tls: &TlsRule) -> TlsFiles {
+fn files(tls: &TlsConfig) -> TlsFiles {
     TlsFiles {
         certificate: tls.certificate.clone(),
         key: tls.key.clone(),
@@ -42,27 +42,30 @@ fn files(tls: &TlsRule) -> TlsFiles {
 
 /// Returns the limits that the app's file sets.
 pub(super) fn limits(app: &App) -> Result<Limits, ServingError> {
-    let rule = &app.gateway;
-    let keys = rule.keys.iter().map(|(tenant, rule)| key(tenant.as_str(), rule));
+    let config = &app.gateway;
+    let keys = config
+        .keys
+        .iter()
+        .map(|(tenant, config)| key(tenant.as_str(), config));
     Ok(Limits {
-        max_in_flight: size(rule.max_in_flight),
-        max_body: usize::try_from(rule.max_body.bytes()).unwrap_or(usize::MAX),
-        max_bodies: usize::try_from(rule.max_bodies.bytes()).unwrap_or(usize::MAX),
-        grace: app.ingress.drain.duration(),
-        tls: rule.tls.as_ref().map(files),
-        cors: rule.cors.clone(),
+        max_in_flight: size(config.max_in_flight),
+        max_body: usize::try_from(config.max_body.bytes()).unwrap_or(usize::MAX),
+        max_in_flight_bytes: usize::try_from(config.max_in_flight_bytes.bytes()).unwrap_or(usize::MAX),
+        grace: app.ingress.drain_timeout.duration(),
+        tls: config.tls.as_ref().map(files),
+        cors: config.cors.clone(),
         keys: keys.collect::<Result<_, _>>()?,
         ..Limits::default()
     })
 }
 
-fn key(tenant: &str, rule: &TenantRule) -> Result<TenantKey, ServingError> {
+fn key(tenant: &str, config: &TenantConfig) -> Result<TenantKey, ServingError> {
     let refused = |reason: String| ServingError::Key {
         tenant: tenant.to_owned(),
-        path: rule.key_file.clone(),
+        path: config.key_file.clone(),
         reason,
     };
-    let text = std::fs::read_to_string(&rule.key_file).map_err(|error| refused(error.to_string()))?;
+    let text = std::fs::read_to_string(&config.key_file).map_err(|error| refused(error.to_string()))?;
     let key = text.trim();
     if key.is_empty() {
         return Err(refused("the file is empty".to_owned()));
@@ -70,14 +73,14 @@ fn key(tenant: &str, rule: &TenantRule) -> Result<TenantKey, ServingError> {
     Ok(TenantKey {
         tenant: tenant.to_owned(),
         key: key.to_owned(),
-        max_in_flight: rule.max_in_flight.map(size),
-        rate: rule.requests_per_s.map(f64::from),
+        max_in_flight: config.max_in_flight.map(size),
+        rate: config.requests_per_s.map(f64::from),
     })
 }
 
 /// Returns the options of the app in a gateway.
 pub fn options(app: &App) -> AppOptions {
-    let GatewayRule { streaming, .. } = app.gateway;
+    let GatewayConfig { streaming, .. } = app.gateway;
     AppOptions::new(app.name.as_str())
         .default_budget(app.ingress.default_budget.duration())
         .max_budget(app.ingress.max_budget.duration())

@@ -282,7 +282,7 @@ pub(crate) fn start(
         plan,
         planner: if role.plans() { replan::planner(app)? } else { None },
         power: Some(power),
-        grace: app.ingress.drain.duration(),
+        grace: app.ingress.drain_timeout.duration(),
     };
     let shards = shards
         .or(app.shards)
@@ -304,7 +304,7 @@ fn ingress(app: &App) -> IngressConfig {
         durable: app.durable.as_ref().map(Into::into),
         audit: AuditSettings::of_share(
             app.guarantee
-                .map_or_else(AuditShare::default, |rule| rule.audit)
+                .map_or_else(AuditShare::default, |guarantee| guarantee.audit)
                 .get(),
         ),
         recent_replies: app.ingress.recent_replies as usize,
@@ -332,7 +332,6 @@ mod tests {
     use kaskade_actors::ingress::durable::DurableConfig;
 
     use super::*;
-    use crate::config::durable::DurableRule;
 
     /// An app's file and a service without one have the same defaults.
     #[test]
@@ -343,7 +342,7 @@ mod tests {
             ..ingress(&app)
         };
         assert_eq!(format!("{of_file:?}"), format!("{:?}", IngressConfig::default()));
-        let durable = DurableConfig::from(&DurableRule::default());
+        let durable = DurableConfig::from(&crate::config::durable::DurableConfig::default());
         assert_eq!(format!("{durable:?}"), format!("{:?}", DurableConfig::default()));
         let gateway = gateway::limits(&app).unwrap();
         assert_eq!(

@@ -222,7 +222,7 @@ impl Service {
         self.node.failure().await
     }
 
-    /// Stops: no more requests are accepted, those in flight are finished within the app's `ingress.drain`.
+    /// Stops: no more requests are accepted, those in flight are finished within the app's `ingress.drain_timeout`.
     pub fn stop(self) {
         self.node.stop();
     }

@@ -245,12 +245,12 @@ pub fn audit_report(bytes: &Bytes) {
             }
             assert!(watch.limit() <= watch.home(), "a cascade beyond the list may run");
         }
-        for standing in watch.standings() {
+        for status in watch.statuses() {
             assert!(
-                standing
+                status
                     .differs
                     .iter()
-                    .chain(&standing.loss)
+                    .chain(&status.loss)
                     .all(|bound| !bound.is_nan())
             );
         }

@@ -112,7 +112,7 @@ pub(crate) fn vanish(streams: usize, rounds: usize) -> Result<(), Failure> {
     for (name, local) in [("beside", node.local_intake()), ("apart", None)] {
         let gateway = listen("127.0.0.1:0".parse()?)?;
         let options = AppOptions::new("idle").default_budget(BUDGET);
-        gateway.serve(options.beside(local), bus(node.bus().url(), "idle"))?;
+        gateway.serve(options.with_local_ingress(local), bus(node.bus().url(), "idle"))?;
         let mut taken = Vec::new();
         for _ in 0..rounds {
             let mut clients =

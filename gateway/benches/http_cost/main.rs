@@ -115,7 +115,7 @@ fn serve(address: SocketAddr, threads: Option<NonZeroUsize>) -> Result<(), Failu
     let gateway = listen_on(address, threads)?;
     for (app, node) in [("cascade", &cascade), ("single", &single), ("echo", &echo)] {
         let options = AppOptions::new(app).default_budget(BUDGET);
-        gateway.serve(options.beside(node.local_intake()), bus(&url, app))?;
+        gateway.serve(options.with_local_ingress(node.local_intake()), bus(&url, app))?;
     }
     println!("ready http://{} pid {}", gateway.address(), std::process::id());
     wait_for_a_line()?;
@@ -137,7 +137,7 @@ fn added(concurrency: usize, seconds: f64, rounds: usize) -> Result<(), Failure>
     let of = |local| {
         let gateway = listen("127.0.0.1:0".parse()?)?;
         let options = AppOptions::new("single").default_budget(BUDGET);
-        gateway.serve(options.beside(local), bus(&url, "single"))?;
+        gateway.serve(options.with_local_ingress(local), bus(&url, "single"))?;
         Ok::<_, Failure>(gateway)
     };
     let gateways = [("beside", of(node.local_intake())?), ("apart", of(None)?)];

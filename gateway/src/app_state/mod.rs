@@ -63,7 +63,7 @@ struct State {
     errors: VecDeque<Problem>,
     shifts: VecDeque<Shift>,
     /// Answers by way lately, a count per second, the newest last.
-    ways: VecDeque<Ways>,
+    routes: VecDeque<RouteCounts>,
     last_error: Option<String>,
     /// Answers since the start of the gateway, by variant.
     totals: BTreeMap<String, Totals>,
@@ -95,7 +95,7 @@ struct ReceivedState {
 
 /// Answers of one second through this gateway.
 #[derive(Default, Clone)]
-struct Ways {
+struct RouteCounts {
     /// Answers by pair of successive stages, from and to; the first of a request comes from the empty stage.
     edges: BTreeMap<String, BTreeMap<String, u64>>,
     /// Answers by the stage that gave them.
@@ -156,7 +156,7 @@ impl AppState {
                 history: VecDeque::new(),
                 errors: VecDeque::new(),
                 shifts: VecDeque::new(),
-                ways: VecDeque::from([Ways::default()]),
+                routes: VecDeque::from([RouteCounts::default()]),
                 last_error: None,
                 totals: BTreeMap::new(),
                 failures: 0,
@@ -191,18 +191,20 @@ impl AppState {
                 totals.run_us += u64::from(hop.run_us);
             });
         }
-        let Some(ways) = state.ways.back_mut() else { return };
+        let Some(routes) = state.routes.back_mut() else {
+            return;
+        };
         let mut from = "";
         for hop in &reply.hops {
-            change(&mut ways.edges, from, |to| {
+            change(&mut routes.edges, from, |to| {
                 change(to, &hop.stage, |count| *count += 1);
             });
             from = &hop.stage;
         }
-        change(&mut ways.exits, &reply.stage, |count| *count += 1);
+        change(&mut routes.exits, &reply.stage, |count| *count += 1);
         if let Some(confidence) = reply.confidence {
-            ways.confidence.0 += confidence;
-            ways.confidence.1 += 1;
+            routes.confidence.0 += confidence;
+            routes.confidence.1 += 1;
         }
     }
 
@@ -352,19 +354,19 @@ impl State {
     }
 
     /// Returns the counts by way of the last seconds.
-    fn recent_ways(&self) -> Ways {
-        let mut all = Ways::default();
-        for ways in &self.ways {
-            for (from, edges) in &ways.edges {
+    fn recent_routes(&self) -> RouteCounts {
+        let mut all = RouteCounts::default();
+        for routes in &self.routes {
+            for (from, edges) in &routes.edges {
                 for (to, count) in edges {
                     change(&mut all.edges, from, |all| change(all, to, |all| *all += count));
                 }
             }
-            for (stage, count) in &ways.exits {
+            for (stage, count) in &routes.exits {
                 change(&mut all.exits, stage, |all| *all += count);
             }
-            all.confidence.0 += ways.confidence.0;
-            all.confidence.1 += ways.confidence.1;
+            all.confidence.0 += routes.confidence.0;
+            all.confidence.1 += routes.confidence.1;
         }
         all
     }

@@ -9,7 +9,7 @@ use kaskade_policy::plan::{Edge, Exit, Gear, Target};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{SILENT, State, Ways};
+use super::{RouteCounts, SILENT, State};
 
 /// Replicas that are listed one by one; the others are counted.
 const LISTED: usize = 2_000;
@@ -97,20 +97,20 @@ impl State {
 
     /// Returns what every update says.
     fn current(&self, app: &str) -> Value {
-        let ways = self.recent_ways();
+        let routes = self.recent_routes();
         json!({
             "app": app,
             "look": self.look,
-            "plan": self.plan(&ways),
+            "plan": self.plan(&routes),
             "shifts": self.shifts,
             "errors": self.errors.iter().rev().take(SHOWN_ERRORS).collect::<Vec<_>>(),
             "last_error": self.last_error,
-            "mean_confidence": (ways.confidence.1 > 0).then(|| ways.confidence.0 / ways.confidence.1 as f64),
-            "exits": ways.exits,
+            "mean_confidence": (routes.confidence.1 > 0).then(|| routes.confidence.0 / routes.confidence.1 as f64),
+            "exits": routes.exits,
         })
     }
 
-    fn plan(&self, ways: &Ways) -> Value {
+    fn plan(&self, routes: &RouteCounts) -> Value {
         let Some((epoch, plan)) = &self.plan else {
             return Value::Null;
         };
@@ -131,7 +131,7 @@ impl State {
             "gear": current,
             "gears": gears.collect::<Vec<_>>(),
             "stages": gear.map(stages),
-            "edges": gear.map(|gear| edges(gear, ways)),
+            "edges": gear.map(|gear| edges(gear, routes)),
         })
     }
 
@@ -185,10 +185,10 @@ fn stages(gear: &Gear) -> Vec<Value> {
 }
 
 /// Returns the edges of a wiring: from, to, the range of confidence that takes them, and the requests of the last seconds that did.
-fn edges(gear: &Gear, ways: &Ways) -> Vec<Value> {
+fn edges(gear: &Gear, routes: &RouteCounts) -> Vec<Value> {
     let mut edges = Vec::new();
     let mut add = |from: &str, to: &Edge, below: Option<(f64, f64)>| {
-        let count = ways.edges.get(from).and_then(|edges| edges.get(&to.stage));
+        let count = routes.edges.get(from).and_then(|edges| edges.get(&to.stage));
         edges.push(json!({
             "from": from,
             "to": to.stage,

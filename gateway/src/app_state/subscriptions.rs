@@ -18,7 +18,7 @@ use kaskade_actors::wire::{
 };
 use kaskade_actors::{App, ids, subjects};
 
-use super::{AppState, HISTORY, Point, Shift, WINDOW, Ways, now_ms};
+use super::{AppState, HISTORY, Point, RouteCounts, Shift, WINDOW, now_ms};
 use crate::latency::LatencyHistograms;
 use crate::overview::Counts;
 
@@ -31,7 +31,8 @@ const SHIFTS: usize = 20;
 /// Pause before a plan store that failed is watched again.
 const AGAIN: Duration = Duration::from_secs(2);
 
-enum News {
+/// A message that an app publishes, by its subject.
+enum AppMessage {
     Beat(Message),
     Energy(Message),
     Gear(Message),
@@ -53,31 +54,37 @@ pub(crate) async fn follow(
 ) -> Result<(), BusError> {
     let inbox = bus.client().new_inbox();
     let [_, question, _] = subjects::discovery("STATS", app.name(), &ids::unique_token())?;
-    let streams: Vec<BoxStream<'static, News>> = vec![
-        bus.subscribe(app.beats(), None).await?.map(News::Beat).boxed(),
+    let streams: Vec<BoxStream<'static, AppMessage>> = vec![
+        bus.subscribe(app.beats(), None)
+            .await?
+            .map(AppMessage::Beat)
+            .boxed(),
         bus.subscribe(app.event(subjects::event::ENERGY)?, None)
             .await?
-            .map(News::Energy)
+            .map(AppMessage::Energy)
             .boxed(),
         bus.subscribe(app.event(subjects::event::SHIFTED)?, None)
             .await?
-            .map(News::Shifted)
+            .map(AppMessage::Shifted)
             .boxed(),
         bus.subscribe(app.event(subjects::event::WATCH)?, None)
             .await?
-            .map(News::Certificates)
+            .map(AppMessage::Certificates)
             .boxed(),
-        bus.subscribe(app.gear(), None).await?.map(News::Gear).boxed(),
+        bus.subscribe(app.gear(), None)
+            .await?
+            .map(AppMessage::Gear)
+            .boxed(),
         bus.subscribe(app.ingresses(), None)
             .await?
-            .map(News::Ingress)
+            .map(AppMessage::Ingress)
             .boxed(),
         bus.subscribe(inbox.as_str().into(), None)
             .await?
-            .map(News::Stats)
+            .map(AppMessage::Stats)
             .boxed(),
     ];
-    let mut news = futures::stream::select_all(streams);
+    let mut messages = futures::stream::select_all(streams);
     tokio::spawn(plans(bus.clone(), app.clone(), Arc::clone(watched)));
     let (bus, watched) = (bus.clone(), Arc::clone(watched));
     tokio::spawn(async move {
@@ -86,8 +93,8 @@ pub(crate) async fn follow(
         let mut before = histogram::Counts::default();
         loop {
             tokio::select! {
-                told = news.next() => match told {
-                    Some(told) => take(&watched, &mut decoded, &told),
+                message = messages.next() => match message {
+                    Some(message) => take(&watched, &mut decoded, &message),
                     None => return,
                 },
                 _ = second.tick() => {
@@ -128,9 +135,9 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
 }
 
 /// Adds a message; ignores one that cannot be decoded, such as that of another version.
-fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, news: &News) {
-    match news {
-        News::Beat(message) => {
+fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &AppMessage) {
+    match message {
+        AppMessage::Beat(message) => {
             let at = decoded.get(message.subject.as_str());
             if at.is_some_and(|at| at.elapsed() < DECODE) {
                 return;
@@ -140,19 +147,19 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, news: &News)
                 watched.state().beat(beat);
             }
         }
-        News::Energy(message) => {
+        AppMessage::Energy(message) => {
             if let Ok(report) = EnergyReport::decode(&message.payload) {
                 let mut state = watched.state();
                 let now = state.begun.elapsed();
                 state.overview.energy(now, report);
             }
         }
-        News::Gear(message) => {
+        AppMessage::Gear(message) => {
             if let Ok(shift) = GearShift::decode(&message.payload) {
                 watched.state().overview.shifted(shift);
             }
         }
-        News::Shifted(message) => {
+        AppMessage::Shifted(message) => {
             if let Ok(report) = ShiftReport::decode(&message.payload) {
                 let mut state = watched.state();
                 state.shifts.push_back(Shift {
@@ -166,17 +173,17 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, news: &News)
                 }
             }
         }
-        News::Certificates(message) => {
+        AppMessage::Certificates(message) => {
             if let Ok(report) = CertificateReport::decode(&message.payload) {
                 watched.state().overview.watched(report);
             }
         }
-        News::Ingress(message) => {
-            if let Ok(told) = IngressState::decode(&message.payload) {
-                watched.state().ingress(told);
+        AppMessage::Ingress(message) => {
+            if let Ok(state) = IngressState::decode(&message.payload) {
+                watched.state().ingress(state);
             }
         }
-        News::Stats(message) => stats(watched, &message.payload),
+        AppMessage::Stats(message) => stats(watched, &message.payload),
     }
 }
 
@@ -237,9 +244,9 @@ fn tick(watched: &AppState, times: &LatencyHistograms, before: &histogram::Count
     } else {
         state.forget_readers();
     }
-    state.ways.push_back(Ways::default());
-    if state.ways.len() > WINDOW {
-        state.ways.pop_front();
+    state.routes.push_back(RouteCounts::default());
+    if state.routes.len() > WINDOW {
+        state.routes.pop_front();
     }
     until_now
 }

@@ -30,8 +30,9 @@ use crate::state::{GatewayState, Served};
 /// Bytes that are reserved for the JSON of an answer.
 const JSON_BYTES: usize = 512;
 
+/// The JSON body of an inference request.
 #[derive(Deserialize)]
-struct Asked {
+struct InferBody {
     #[serde(default)]
     id: Option<String>,
     #[serde(default, deserialize_with = "or_default")]
@@ -86,7 +87,7 @@ struct BinarySize {
 }
 
 /// Which outputs a client wants, and in which form.
-struct Wanted {
+struct OutputSelection {
     id: Option<String>,
     /// All outputs if it is empty.
     outputs: Vec<(String, Option<bool>)>,
@@ -141,10 +142,10 @@ async fn infer(shared: &GatewayState, app: Arc<Served>, request: Request) -> Res
     let body = shared.read_body(&parts, body).await?;
     let header = parts.headers.get(&HEADER_LENGTH).cloned();
     let read = move |body: &Bytes| read(body, header.as_ref().map(HeaderValue::as_bytes));
-    let (asked, mut wanted) = body::process(body, read).await?;
+    let (asked, mut selection) = body::process(body, read).await?;
     let timeout = timeout(&asked.parameters)?.unwrap_or(app.options.default_budget);
     let call = Call::new(app, &parts.headers, &parts.extensions, timeout)?;
-    wanted.id.clone_from(&asked.id);
+    selection.id.clone_from(&asked.id);
     let request = InferRequest {
         inputs: asked.inputs,
         // The client's id stays here: on the wire, ids are shared by all clients of an app.
@@ -152,19 +153,19 @@ async fn infer(shared: &GatewayState, app: Arc<Served>, request: Request) -> Res
         parameters: asked.parameters,
     };
     let reply = call.ask(request).await?;
-    write(&call, &reply, &wanted)
+    write(&call, &reply, &selection)
 }
 
 /// A request as the app gets it.
-struct Read {
+struct AppRequest {
     id: Option<String>,
     inputs: Vec<Tensor>,
     parameters: BTreeMap<String, String>,
 }
 
-fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> {
+fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(AppRequest, OutputSelection), Failure> {
     let (json, mut rest) = binary::split(body, header)?;
-    let asked: Asked = json_body::read(&json)?;
+    let asked: InferBody = json_body::read(&json)?;
     if asked.inputs.len() > MAX_TENSORS {
         return Err(Failure::malformed(format!(
             "a request has at most {MAX_TENSORS} inputs"
@@ -194,7 +195,7 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
         let binary = output.parameters.get("binary_data").and_then(Value::as_bool);
         Ok((output.name, binary))
     });
-    let wanted = Wanted {
+    let selection = OutputSelection {
         id: None,
         outputs: outputs.collect::<Result<_, _>>()?,
         binary: asked
@@ -207,14 +208,14 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(Read, Wanted), Failure> 
         .parameters
         .into_iter()
         .filter(|(name, _)| name != "binary_data_output" && name != STREAM);
-    let read = Read {
+    let request = AppRequest {
         id: asked.id,
         inputs,
         parameters: parameters
             .filter_map(|(name, value)| Some((name, scalar(value)?)))
             .collect(),
     };
-    Ok((read, wanted))
+    Ok((request, selection))
 }
 
 /// Refuses a request for more outputs than an answer has: each is written as often as it is named.
@@ -304,12 +305,12 @@ fn tensor(input: Input, rest: &mut Bytes) -> Result<Tensor, Failure> {
     Ok(tensor.checked()?)
 }
 
-fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Body>, Failure> {
+fn write(call: &Call, reply: &InferReply, selection: &OutputSelection) -> Result<Response<Body>, Failure> {
     let mut chosen = Vec::new();
-    if wanted.outputs.is_empty() {
-        chosen.extend(reply.outputs.iter().map(|output| (output, wanted.binary)));
+    if selection.outputs.is_empty() {
+        chosen.extend(reply.outputs.iter().map(|output| (output, selection.binary)));
     }
-    for (name, binary) in &wanted.outputs {
+    for (name, binary) in &selection.outputs {
         let output = reply
             .outputs
             .iter()
@@ -320,7 +321,7 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
                     "the app has no output `{name}`; its outputs are {names:?}"
                 ))
             })?;
-        chosen.push((output, binary.unwrap_or(wanted.binary)));
+        chosen.push((output, binary.unwrap_or(selection.binary)));
     }
     let mut raw = BytesMut::new();
     let any_binary = chosen.iter().any(|(_, binary)| *binary);
@@ -343,7 +344,7 @@ fn write(call: &Call, reply: &InferReply, wanted: &Wanted) -> Result<Response<Bo
     let answer = Answer {
         model_name: &call.app.options.name,
         model_version: &reply.variant,
-        id: wanted.id.as_deref(),
+        id: selection.id.as_deref(),
         parameters: described.parameters(),
         outputs,
     };

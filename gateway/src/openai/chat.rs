@@ -14,7 +14,7 @@ use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds}
 use super::completions::{answers, begin};
 use super::formats_and_tools::Call;
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, ApiKind, Asked, Head, put};
+use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
@@ -82,7 +82,7 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
     let mut inputs = vec![Tensor::from_texts("messages", &[&messages])?];
     inputs.extend(asked.common.inputs(logprobs.then_some(top))?);
     for choice in 0..asked.common.choices() {
-        requests.push(Asked {
+        requests.push(ChoiceRequest {
             request: InferRequest {
                 inputs: asked.common.of_choice(&inputs, choice)?,
                 ..InferRequest::default()

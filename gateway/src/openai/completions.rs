@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::choice::{Choice, Usage, fingerprint, unix_seconds};
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, ApiKind, Asked, Head};
+use super::sse::{self, ApiKind, ChoiceRequest, Head};
 use crate::api::Api;
 use crate::body;
 use crate::call::Call;
@@ -151,7 +151,7 @@ pub(super) async fn begin<T: DeserializeOwned + Send + 'static>(
 }
 
 /// Sends the requests together and waits for all answers; the first failure cancels the others.
-pub(super) async fn answers(call: &Call, asked: &mut [Asked]) -> Result<Vec<InferReply>, Failure> {
+pub(super) async fn answers(call: &Call, asked: &mut [ChoiceRequest]) -> Result<Vec<InferReply>, Failure> {
     let requests = asked.iter_mut().map(|asked| std::mem::take(&mut asked.request));
     call.ask_all(requests.collect()).await
 }
@@ -203,7 +203,7 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
                 Prompt::Text(text) if echo => text.clone(),
                 _ => String::new(),
             };
-            requests.push(Asked {
+            requests.push(ChoiceRequest {
                 request: InferRequest {
                     inputs: asked.common.of_choice(&inputs, choice)?,
                     ..InferRequest::default()

@@ -41,7 +41,7 @@ pub(super) struct Head {
 }
 
 /// A request for one choice.
-pub(super) struct Asked {
+pub(super) struct ChoiceRequest {
     pub(super) request: InferRequest,
     /// Tokens of its prompt, if it was sent as tokens.
     pub(super) prompt_tokens: Option<i64>,
@@ -78,7 +78,11 @@ struct Events {
 ///
 /// # Errors
 /// The failure of a request that fails before its first piece.
-pub(super) async fn respond(call: Call, head: Head, asked: Vec<Asked>) -> Result<Response<Body>, Failure> {
+pub(super) async fn respond(
+    call: Call,
+    head: Head,
+    asked: Vec<ChoiceRequest>,
+) -> Result<Response<Body>, Failure> {
     let (sender, pieces) = unbounded_channel();
     let mut choices = Vec::new();
     let mut echoes = Vec::new();

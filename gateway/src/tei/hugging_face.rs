@@ -32,7 +32,7 @@ const IMAGE_URL: &str = "data:image/";
 const BASE64_OF_IMAGES: [&str; 4] = ["iVBORw0KGgo", "/9j/", "UklGR", "R0lGOD"];
 
 #[derive(Deserialize)]
-struct Asked {
+struct RequestBody {
     inputs: Inputs,
     #[serde(default, deserialize_with = "or_default")]
     raw_scores: bool,
@@ -69,7 +69,7 @@ pub(super) async fn root(State(shared): State<Arc<GatewayState>>, request: Reque
         if is_image(&parts, &body) {
             return of_image(&call, image_file(&body)?, false, &Parameters::default()).await;
         }
-        let asked: Asked = body::process(body, |body| json_body::read(body)).await?;
+        let asked: RequestBody = body::process(body, |body| json_body::read(body)).await?;
         asked.parameters.check()?;
         match &asked.inputs {
             Inputs::Texts(texts) => match image_url(texts) {
@@ -123,7 +123,7 @@ async fn of_image(
 }
 
 /// Answers with vectors if the app gives embeddings and no `logits`, and else with classes or entities.
-async fn of_texts(call: &Call, texts: &Texts, asked: &Asked) -> Result<Answered, Failure> {
+async fn of_texts(call: &Call, texts: &Texts, asked: &RequestBody) -> Result<Answered, Failure> {
     let single = matches!(texts, Texts::One(_));
     let texts = texts.list();
     let strategy = asked.parameters.aggregation_strategy.as_deref();

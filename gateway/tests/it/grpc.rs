@@ -328,7 +328,7 @@ fn the_messages_of_a_stream_take_no_more_memory_than_allowed() {
     let service = Service::new("app").model("slow", || Ok::<_, String>(Slow(Duration::from_millis(300))));
     let limits = Limits {
         max_body: 1_000_000,
-        max_bodies: 1_000_000,
+        max_in_flight_bytes: 1_000_000,
         ..Limits::default()
     };
     let stand = Stand::of(service, AppOptions::new("app").default_budget(TIMEOUT), limits);

@@ -110,7 +110,7 @@ fn bodies_are_compressed_both_ways_and_bounded() {
 fn bodies_take_no_more_memory_than_allowed_while_they_arrive() {
     let limits = Limits {
         max_body: 1_000_000,
-        max_bodies: 1_000_000,
+        max_in_flight_bytes: 1_000_000,
         ..Limits::default()
     };
     let stand = Stand::cascade(limits);

@@ -117,7 +117,9 @@ impl Stand {
         let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
         let node = service.bus(bus.clone()).start().unwrap();
         gateway.watch(node.health().clone());
-        gateway.serve(options.beside(node.local_intake()), bus).unwrap();
+        gateway
+            .serve(options.with_local_ingress(node.local_intake()), bus)
+            .unwrap();
         let stand = Self {
             gateway,
             node,

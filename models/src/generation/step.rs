@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use kaskade_policy::hybrid_cache::{
-    Block, Capacity, Costs, Demand, Place, Prediction, Refused, Sides, Traffic, in_order, pack,
+    Block, Capacity, Costs, Demand, Place, Prediction, Refused, StepTimes, Traffic, in_order, pack,
 };
 use kaskade_policy::linear_fit::LinearFit;
 
@@ -78,7 +78,7 @@ impl<M: Ops> Engine<M> {
     /// Lets the policy learn from a step, and adopts its new mixture. Without mini-batches requests were admitted by
     /// the planned mixture, so it stays.
     fn learn(&mut self, prediction: &Prediction, report: &StepReport) {
-        let took = Sides {
+        let took = StepTimes {
             compute_s: report.compute_s,
             load_s: report.load_s,
         };

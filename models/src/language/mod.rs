@@ -117,7 +117,7 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let beams = sampling.num_beams.unwrap_or(1);
         if beams > generation.requests {
             return Err(rejected(format!(
-                "a beam search of {beams} beams takes the place of {beams} requests, and `requests` is {}; raise it, or set `num_beams = 1`",
+                "a beam search of {beams} beams takes the place of {beams} requests, and `max_num_seqs` is {}; raise it, or set `num_beams = 1`",
                 generation.requests
             )));
         }

@@ -234,7 +234,7 @@ impl Bench {
         Ok(connected(self.family.members.len(), qps, found, &served))
     }
 
-    fn largest(&self) -> anyhow::Result<&kaskade_app::family::Member> {
+    fn largest(&self) -> anyhow::Result<&kaskade_app::family::VariantSpec> {
         self.family.members.last().context("the app has no variants")
     }
 }

@@ -18,10 +18,10 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::config::App;
-use kaskade_app::config::pipeline::{AllocatorRule, Late, PipelineRule};
+use kaskade_app::config::pipeline::{Late, PipelineConfig, PipelinePlannerConfig};
 use kaskade_app::data::scenes::Scenes;
 use kaskade_app::family::Family;
-use kaskade_app::measure::pipeline::{Measured, TreePlan};
+use kaskade_app::measure::pipeline::{Measured, PipelineMeasurement};
 use kaskade_app::planning::allocator;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::{self, units};
@@ -38,7 +38,7 @@ const LOADS: (f64, f64) = (0.2, 2.0);
 /// A pipeline, measured and about to be served.
 struct Live {
     app: App,
-    rule: PipelineRule,
+    config: PipelineConfig,
     measured: Measured,
     scenes: Scenes,
     trace: Trace,
@@ -64,7 +64,7 @@ pub(super) fn run(path: &Path, folder: &Path, seconds: u32, seed: u64) -> anyhow
     ));
     let rerouting = live.both(&live.paper(Late::Rerouting))?;
     let per_task = live.both(&live.paper(Late::PerTask))?;
-    let own = live.both(&live.rule.planner.unwrap_or_default())?;
+    let own = live.both(&live.config.planner.unwrap_or_default())?;
     found.claims.extend(claims::claims(&rerouting, &per_task));
     found.claims.push(claims::of_the_app(&own));
     let file = folder.join("live-pipeline.svg");
@@ -76,7 +76,7 @@ pub(super) fn run(path: &Path, folder: &Path, seconds: u32, seed: u64) -> anyhow
 impl Live {
     fn prepare(path: &Path, folder: &Path, seconds: usize, seed: u64) -> anyhow::Result<Self> {
         let mut app = App::load(path)?;
-        let rule = app
+        let config = app
             .pipeline
             .clone()
             .context("the app is not a pipeline; name one that has `[pipeline]`")?;
@@ -85,21 +85,21 @@ impl Live {
             .validation
             .clone()
             .context("the app names no `data.validation` to ask from")?;
-        let plan = TreePlan {
+        let measurement = PipelineMeasurement {
             app: &app,
-            rule: &rule,
+            config: &config,
             rounds: 3,
-            stretch: Duration::from_millis(150),
+            measure_for: Duration::from_millis(150),
             quiet: false,
         };
-        let measured = plan.measure(&set)?;
+        let measured = measurement.measure(&set)?;
         let file = folder.join("pipeline.json");
         report::write_file(&file, &serde_json::to_string_pretty(&measured.pipeline)?)?;
-        if let Some(rule) = &mut app.pipeline {
-            rule.profile = Some(file);
+        if let Some(config) = &mut app.pipeline {
+            config.profile = Some(file);
         }
-        let rule = app.pipeline.clone().unwrap_or(rule);
-        let root = rule.root().and_then(|task| task.variants.first());
+        let config = app.pipeline.clone().unwrap_or(config);
+        let root = config.root().and_then(|task| task.variants.first());
         let members = Family::of(&app).members;
         let root = members
             .iter()
@@ -119,7 +119,7 @@ impl Live {
         let trace = Trace::per_second((0..seconds).map(rate).collect())?;
         Ok(Self {
             app,
-            rule,
+            config,
             measured,
             scenes,
             trace,
@@ -128,17 +128,17 @@ impl Live {
     }
 
     /// Loki's rules with this policy for late requests: the moving average alone, and nothing kept ready.
-    fn paper(&self, dropping: Late) -> AllocatorRule {
-        AllocatorRule {
+    fn paper(&self, dropping: Late) -> PipelinePlannerConfig {
+        PipelinePlannerConfig {
             dropping,
             demand: DemandOptions::PAPER,
             standby: StandbyOptions::NONE,
-            ..self.rule.planner.unwrap_or_default()
+            ..self.config.planner.unwrap_or_default()
         }
     }
 
     /// Live and simulated.
-    fn both(&self, allocator: &AllocatorRule) -> anyhow::Result<(Run, Run)> {
+    fn both(&self, allocator: &PipelinePlannerConfig) -> anyhow::Result<(Run, Run)> {
         let simulated = simulated::run(self, allocator)?;
         let live = served::run(self, allocator)?;
         for (name, run) in [("simulated", &simulated), ("live", &live)] {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::certify::{self, CertifyError, CertifyOptions, HeldOut, Passed, Tested, held_out};
-use crate::skips::{Dropped, Pruned, Skips, Split, Tried, add_skips, prune, trim};
+use crate::skips::{Dropped, Pruned, Skips, Split, SplitOutcome, add_skips, prune, trim};
 use crate::thresholds::{
     Baseline, CascadeOutcome, CostBasis, Exits, Family, FamilyError, Frontier, Minimise, NonInferiorityTest,
     Point, Search, accuracy_preserving, energy_optimising, evaluate, frontier, threshold_exits,
@@ -119,7 +119,7 @@ pub struct CascadePlan {
     /// The split that the plan's skip connections follow.
     pub split: Split,
     /// The results of the splits, the plain cascade first.
-    pub skips: Vec<Tried>,
+    pub skips: Vec<SplitOutcome>,
     /// The expected results of the plan.
     pub estimates: Estimates,
     /// How far the certification went; `None` for an objective that is not certified.
@@ -268,7 +268,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
 }
 
 /// The cascade that becomes the plan.
-struct Chosen {
+struct ChosenCascade {
     family: Family,
     /// The scores of its stages, one per variant but the last.
     scores: Vec<Option<DeferralScore>>,
@@ -284,9 +284,9 @@ struct Chosen {
 }
 
 /// Chooses the cheapest cascade that can be certified.
-fn certified(family: &Family, options: &CertifyOptions, skips: bool) -> Result<Chosen, CertifyError> {
+fn certified(family: &Family, options: &CertifyOptions, skips: bool) -> Result<ChosenCascade, CertifyError> {
     let found = certify::certify(family, options, skips)?;
-    Ok(Chosen {
+    Ok(ChosenCascade {
         family: found.cascade.family,
         scores: found.cascade.scores,
         dropped: found.cascade.dropped,
@@ -389,12 +389,12 @@ fn with_skips(
     pruned: Pruned,
     options: &CascadeOptions,
     accepts: impl Fn(&CascadeOutcome, f64) -> bool,
-) -> Chosen {
+) -> ChosenCascade {
     let plain = pruned.point.accuracy;
     let skips = add_skips(&pruned.family, &pruned.point.thresholds, |outcome| {
         options.skips && accepts(outcome, plain)
     });
-    Chosen {
+    ChosenCascade {
         family: pruned.family,
         scores: Vec::new(),
         dropped: pruned.dropped,

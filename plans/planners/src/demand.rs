@@ -6,7 +6,7 @@ mod run_times;
 
 use std::collections::VecDeque;
 
-use kaskade_policy::demand::Rise;
+use kaskade_policy::demand::DemandTrend;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,7 @@ impl Default for DemandOptions {
 /// Why it is time to plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Due {
+pub enum PlanReason {
     /// There is no plan yet.
     First,
     /// The period is over.
@@ -146,7 +146,7 @@ impl DemandEstimator {
         if self.options.forecast_us == 0 {
             return average;
         }
-        average.max(self.rise(average).trend(self.options.forecast_us) / self.seconds())
+        average.max(self.trend(average).trend(self.options.forecast_us) / self.seconds())
     }
 
     /// The demand to route for, requests/s: at least the estimate, and what arrives at present where the average does not explain it.
@@ -155,11 +155,11 @@ impl DemandEstimator {
         if self.options.forecast_us == 0 {
             return estimate;
         }
-        estimate.max(self.rise(average).present() / self.seconds())
+        estimate.max(self.trend(average).present() / self.seconds())
     }
 
-    fn rise(&self, average_qps: f64) -> Rise {
-        Rise {
+    fn trend(&self, average_qps: f64) -> DemandTrend {
+        DemandTrend {
             steps: self.steps.iter().copied().collect(),
             step_us: self.options.step_us.max(1),
             average: average_qps * self.seconds(),
@@ -190,17 +190,17 @@ impl DemandEstimator {
     }
 
     /// Whether to plan at `now` (microseconds), and why.
-    pub fn due(&mut self, now: u64) -> Option<Due> {
+    pub fn due(&mut self, now: u64) -> Option<PlanReason> {
         self.complete(now);
         let Some((at, planned)) = self.planned else {
-            return (!self.steps.is_empty()).then_some(Due::First);
+            return (!self.steps.is_empty()).then_some(PlanReason::First);
         };
         let since = now.saturating_sub(at);
         if since >= self.options.period_us {
-            return Some(Due::Period);
+            return Some(PlanReason::Period);
         }
         let changed = (self.estimate_qps() - planned).abs() > self.options.change * planned;
-        (changed && self.has_settled(now)).then_some(Due::Change)
+        (changed && self.has_settled(now)).then_some(PlanReason::Change)
     }
 
     /// Whether it was not planned so lately that noise would make workers change variants all the time.

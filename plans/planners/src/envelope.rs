@@ -50,7 +50,7 @@ const MAX_VARIANTS: usize = 8;
 /// variants, eight are taken.
 pub fn members(family: &Family) -> Vec<Member> {
     let family = shortlist(family);
-    let mut chosen = Chosen::default();
+    let mut chosen = ScoreCache::default();
     let mut scoring = Scoring::new(&family);
     let member = |subset: Family| {
         let names: Vec<&str> = subset
@@ -69,11 +69,11 @@ pub fn members(family: &Family) -> Vec<Member> {
 
 /// The scores that were chosen, by the stages up to theirs and the last one: subsets that share these share the score.
 #[derive(Default)]
-struct Chosen {
+struct ScoreCache {
     scores: BTreeMap<(Vec<String>, String), Option<DeferralScore>>,
 }
 
-impl Chosen {
+impl ScoreCache {
     fn scores(&mut self, subset: &Family, names: &[&str]) -> Vec<Option<DeferralScore>> {
         let Some((last, gates)) = names.split_last() else {
             return Vec::new();

@@ -20,7 +20,7 @@ use crate::balance::Balancer;
 use crate::demand::{
     DemandEstimator, DemandOptions, FactorEstimator, FactorOptions, RunTimeEstimator, RunTimeOptions,
 };
-use kaskade_policy::demand::Ran;
+use kaskade_policy::demand::RunCounts;
 use kaskade_policy::pipeline::{Pipeline, Tree};
 use kaskade_policy::plan::{Dropping, Plan};
 use kaskade_simulator::{Controller, Observation};
@@ -162,7 +162,7 @@ impl Manager {
     }
 
     /// Notes what a variant has run since the last report.
-    pub fn ran(&mut self, variant: &str, ran: Ran) {
+    pub fn ran(&mut self, variant: &str, ran: RunCounts) {
         self.run_times.record(variant, ran);
     }
 

@@ -226,7 +226,7 @@ fn run_times_that_no_plan_can_have_leave_the_plan_and_are_said_once() {
     let before = manager.pipeline.clone();
     for task in &before.tasks {
         for variant in &task.variants {
-            let ran = Ran {
+            let ran = RunCounts {
                 batches: 100,
                 requests: 100,
                 busy_us: u64::MAX,

@@ -140,7 +140,7 @@ pub enum Split {
 
 /// The result of a split on the validation set.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Tried {
+pub struct SplitOutcome {
     /// The split.
     pub split: Split,
     /// Its accuracy.
@@ -161,7 +161,7 @@ pub struct Skips {
     /// What they do on the validation set.
     pub outcome: CascadeOutcome,
     /// All that were tried, the plain cascade first.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<SplitOutcome>,
 }
 
 /// Tries skip connections: the lowest confidences go to the largest variant, those just under the threshold to the next
@@ -198,8 +198,8 @@ pub(crate) fn add_skips(
     taken
 }
 
-fn tried(split: Split, outcome: &CascadeOutcome) -> Tried {
-    Tried {
+fn tried(split: Split, outcome: &CascadeOutcome) -> SplitOutcome {
+    SplitOutcome {
         split,
         accuracy: outcome.accuracy,
         energy_j: outcome.energy_j,

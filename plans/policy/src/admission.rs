@@ -14,8 +14,8 @@ pub struct AdmissionConfig {
     pub share: f64,
     /// Shortest time over which a rate is taken, microseconds. Several batches long, since answers come batch by batch.
     pub window_us: u64,
-    /// How fast old rates are forgotten, microseconds.
-    pub memory_us: u64,
+    /// Time constant of the exponential decay with which old rates are forgotten, microseconds.
+    pub decay_us: u64,
 }
 
 impl Default for AdmissionConfig {
@@ -24,7 +24,7 @@ impl Default for AdmissionConfig {
             always: 64,
             share: 0.8,
             window_us: 100_000,
-            memory_us: 500_000,
+            decay_us: 500_000,
         }
     }
 }
@@ -135,7 +135,7 @@ impl Admission {
     }
 
     fn learn(&mut self, measured: f64, elapsed_us: u64) {
-        let weight = 1.0 - (-(elapsed_us as f64) / self.config.memory_us.max(1) as f64).exp();
+        let weight = 1.0 - (-(elapsed_us as f64) / self.config.decay_us.max(1) as f64).exp();
         self.rate = Some(
             self.rate
                 .map_or(measured, |rate| rate + weight * (measured - rate)),

@@ -4,11 +4,11 @@ mod periods;
 mod trend;
 
 pub use periods::Periods;
-pub use trend::Rise;
+pub use trend::DemandTrend;
 
 /// Batches that a variant ran, over all its replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ran {
+pub struct RunCounts {
     /// Batches.
     pub batches: u64,
     /// Requests in them.
@@ -17,7 +17,7 @@ pub struct Ran {
     pub busy_us: u64,
 }
 
-impl std::ops::AddAssign for Ran {
+impl std::ops::AddAssign for RunCounts {
     fn add_assign(&mut self, other: Self) {
         self.batches += other.batches;
         self.requests += other.requests;

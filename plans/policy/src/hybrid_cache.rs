@@ -28,7 +28,7 @@ pub use admission::{Limits, Refused, Scheduler, Step};
 pub use allocation::{Allocation, Memory, Split, allocate, split, split_at, split_of, split_sure};
 pub use blocks::{Block, BlockCopy, BlockSpace, Capacity, Full, Kind, Place, Shares};
 pub use cost::{CostError, Costs, Sample, fit};
-pub use learning::{Planned, Policy, Prediction, Sides};
+pub use learning::{Planned, Policy, Prediction, StepTimes};
 pub use minibatch::{Demand, in_order, pack};
 pub use traffic::Traffic;
 

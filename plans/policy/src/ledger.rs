@@ -24,7 +24,7 @@ pub struct LedgerConfig {
     /// all of them down.
     pub max_losses: u32,
     /// From this attempt on, an answer that is not sure enough is better than none.
-    pub settle_from: u32,
+    pub accept_any_from_attempt: u32,
     /// Pause before the second attempt, microseconds; it doubles with every further one.
     pub backoff_us: u64,
     /// Longest pause, microseconds.
@@ -43,7 +43,7 @@ impl Default for LedgerConfig {
             max_attempts: 4,
             max_losses: 4,
             // Four attempts are over within some 30 ms; then larger models are taken for gone.
-            settle_from: 5,
+            accept_any_from_attempt: 5,
             backoff_us: 2_000,
             max_backoff_us: 100_000,
             retries: RetryBudgetConfig::default(),
@@ -67,7 +67,7 @@ impl LedgerConfig {
 
     /// Returns whether this attempt accepts an answer below the threshold, because larger models could not be reached so far.
     pub fn must_accept_below_threshold(&self, attempt: u32) -> bool {
-        attempt > 1 && attempt >= self.settle_from
+        attempt > 1 && attempt >= self.accept_any_from_attempt
     }
 
     /// Returns the outcome of an attempt whose replica was lost, of a request that was sent again for such a loss so many times.
@@ -143,7 +143,7 @@ pub enum Failure<T> {
 
 /// Requests to retry or expire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due<T> {
+pub struct TimerEvents<T> {
     /// Requests whose budget has ended: reply with a deadline error.
     pub expired: Vec<(u64, T)>,
     /// Requests whose last attempt was lost with a replica: reply that none is available.
@@ -376,8 +376,8 @@ impl<T> Ledger<T> {
     }
 
     /// Takes out what has ended and what is to be sent again by `now`.
-    pub fn due(&mut self, now: u64) -> Due<T> {
-        let mut due = Due {
+    pub fn due(&mut self, now: u64) -> TimerEvents<T> {
+        let mut due = TimerEvents {
             expired: Vec::new(),
             exhausted: Vec::new(),
             resend: Vec::new(),

@@ -91,12 +91,12 @@ fn what_a_replica_that_left_did_not_take_is_sent_again_and_counts_as_no_loss() {
 #[test]
 fn a_request_settles_once_enough_was_tried_but_never_at_first() {
     let ledger: Ledger<()> = Ledger::new(LedgerConfig {
-        settle_from: 0,
+        accept_any_from_attempt: 0,
         ..LedgerConfig::default()
     });
     assert!(!ledger.must_accept_below_threshold(1) && ledger.must_accept_below_threshold(2));
     let ledger: Ledger<()> = Ledger::new(LedgerConfig {
-        settle_from: 5,
+        accept_any_from_attempt: 5,
         ..LedgerConfig::default()
     });
     assert!(
@@ -216,7 +216,7 @@ fn a_budget_that_ends_is_due_then_and_drained_requests_are_gone() {
     assert_eq!(ledger.drain_all(), [(second, "b")]);
     assert_eq!(
         ledger.due(10_000),
-        Due {
+        TimerEvents {
             expired: vec![],
             exhausted: vec![],
             resend: vec![]
@@ -335,7 +335,7 @@ proptest! {
     /// Whatever is lost, doubled or reordered, every admitted request comes to exactly one end, by its deadline.
     #[test]
     fn every_request_ends_exactly_once(steps in prop::collection::vec((0..400_u64, step()), 1..150)) {
-        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, max_losses: 2, settle_from: 3, backoff_us: 50, max_backoff_us: 300, first_id: 7, ..LedgerConfig::default() };
+        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, max_losses: 2, accept_any_from_attempt: 3, backoff_us: 50, max_backoff_us: 300, first_id: 7, ..LedgerConfig::default() };
         let mut ledger: Ledger<u64> = Ledger::new(config);
         let mut known: HashMap<u64, Known> = HashMap::new();
         let mut now = 0;

@@ -34,24 +34,24 @@ const BEATS_BESIDE: u32 = 10;
 /// Number of earlier processes of one name that are distinguished from new ones.
 const MAX_INSTANCES: usize = 64;
 
-/// Time between two looks beyond which the observer counts as stalled, microseconds.
+/// Time between two checks beyond which the observer counts as stalled, microseconds.
 const LATE_CHECK_US: u64 = 2 * CHECK_PERIOD_US;
 
 /// The living and the lost, by name.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness {
-    seen: BTreeMap<Arc<str>, Seen>,
+    members: BTreeMap<Arc<str>, MemberState>,
     /// The newest beat of each process.
     processes: BTreeMap<String, Process>,
     /// The replicas that could not be loaded where the admitted plan places them.
     unloadable: BTreeSet<Arc<str>>,
     /// Counts the changes of what [`Liveness::reachability`] returns.
     revision: u64,
-    looks: Option<Looks>,
+    checks: Option<SilenceChecks>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct MemberState {
     /// When its newest beat arrived, in the time in which the observer runs.
     at: u64,
     lost: bool,
@@ -77,17 +77,17 @@ pub enum Start {
     /// It has not restarted since its last heartbeat.
     Same,
     /// It has restarted since its last heartbeat.
-    Again,
+    Restarted,
     /// Another process with its name sends heartbeats beside it. Reported once.
     Beside,
 }
 
-/// When the observer looked for silence.
+/// When the observer checked for silence, microseconds.
 #[derive(Debug, Clone, Copy)]
-struct Looks {
+struct SilenceChecks {
     first: u64,
     last: u64,
-    /// Whether the last look was late.
+    /// Whether the last check was late.
     late: bool,
     /// Time during which the observer was stalled, microseconds.
     stalled: u64,
@@ -106,10 +106,10 @@ impl Liveness {
 
     fn record(&mut self, name: &str, now: u64, leaving: bool) -> bool {
         let at = self.running(now);
-        let changed = if let Some(seen) = self.seen.get_mut(name) {
-            let changed = seen.lost || seen.leaving != leaving;
-            let at = seen.at.max(at);
-            *seen = Seen {
+        let changed = if let Some(member) = self.members.get_mut(name) {
+            let changed = member.lost || member.leaving != leaving;
+            let at = member.at.max(at);
+            *member = MemberState {
                 at,
                 lost: false,
                 leaving,
@@ -117,7 +117,8 @@ impl Liveness {
             changed
         } else {
             let lost = false;
-            self.seen.insert(name.into(), Seen { at, lost, leaving });
+            self.members
+                .insert(name.into(), MemberState { at, lost, leaving });
             true
         };
         self.revision += u64::from(changed);
@@ -125,7 +126,7 @@ impl Liveness {
     }
 
     /// Notes the number of a process's beat at `now` (µs), which counts from its start, and the instance that sent it. If the process has
-    /// [started again](Start::Again) since its last one, whatever it had is lost, although it was never silent for long. The number
+    /// [restarted](Start::Restarted) since its last one, whatever it had is lost, although it was never silent for long. The number
     /// alone does not show it if the process died before it had sent more beats than the one after it.
     ///
     /// Beats of a process before it are late, or that process still runs: [`Start::Beside`].
@@ -160,14 +161,14 @@ impl Liveness {
             last.beside = 0;
         }
         (last.instance, last.number) = (instance, number);
-        if again { Start::Again } else { Start::Same }
+        if again { Start::Restarted } else { Start::Same }
     }
 
     /// Looks for silence: names whose newest beat is over [`DETECTION_US`] old at `now` (µs) and that were not lost at
     /// the last call. Call it every [`CHECK_PERIOD_US`], after reading the beats that have arrived.
     ///
     /// If the last call was much longer ago, the observer was stalled. Then the stall does not count as silence, and
-    /// this look finds nothing: beats may still be on their way through the observer's own queues. A second late look
+    /// this check finds nothing: beats may still be on their way through the observer's own queues. A second late check
     /// in a row counts again, so that a process that is always late still finds the lost.
     pub fn newly_lost(&mut self, now: u64) -> Vec<String> {
         if self.is_late(now) {
@@ -175,12 +176,12 @@ impl Liveness {
         }
         let oldest = self.running(now).saturating_sub(DETECTION_US);
         let silent = self
-            .seen
+            .members
             .iter_mut()
-            .filter(|(_, seen)| !seen.lost && seen.at < oldest);
+            .filter(|(_, member)| !member.lost && member.at < oldest);
         let names: Vec<String> = silent
-            .map(|(name, seen)| {
-                seen.lost = true;
+            .map(|(name, member)| {
+                member.lost = true;
                 name.to_string()
             })
             .collect();
@@ -188,23 +189,23 @@ impl Liveness {
         names
     }
 
-    /// Notes a look. True if it is the first late one after a look in time.
+    /// Notes a check. True if it is the first late one after a check in time.
     fn is_late(&mut self, now: u64) -> bool {
-        let looks = self.looks.get_or_insert(Looks {
+        let checks = self.checks.get_or_insert(SilenceChecks {
             first: now,
             last: now,
             late: false,
             stalled: 0,
         });
-        let gap = now.saturating_sub(std::mem::replace(&mut looks.last, now));
+        let gap = now.saturating_sub(std::mem::replace(&mut checks.last, now));
         let late = gap > LATE_CHECK_US;
-        let before = std::mem::replace(&mut looks.late, late);
+        let before = std::mem::replace(&mut checks.late, late);
         if late {
-            looks.stalled += gap - CHECK_PERIOD_US;
+            checks.stalled += gap - CHECK_PERIOD_US;
             let running = self.running(now);
-            // Beats that were read between the stall and this look.
-            for seen in self.seen.values_mut() {
-                seen.at = seen.at.min(running);
+            // Beats that were read between the stall and this check.
+            for member in self.members.values_mut() {
+                member.at = member.at.min(running);
             }
         }
         late && !before
@@ -212,15 +213,15 @@ impl Liveness {
 
     /// `now` without the time during which this process was stalled.
     fn running(&self, now: u64) -> u64 {
-        now.saturating_sub(self.looks.map_or(0, |looks| looks.stalled))
+        now.saturating_sub(self.checks.map_or(0, |checks| checks.stalled))
     }
 
     /// Takes `name` for lost now, for a reason other than silence. True if it was alive.
     pub fn declare_lost(&mut self, name: &str) -> bool {
         let alive = self
-            .seen
+            .members
             .get_mut(name)
-            .is_some_and(|seen| !std::mem::replace(&mut seen.lost, true));
+            .is_some_and(|member| !std::mem::replace(&mut member.lost, true));
         self.revision += u64::from(alive);
         alive
     }
@@ -238,17 +239,17 @@ impl Liveness {
 
     /// Forgets `name`: it left in good order.
     pub fn forget(&mut self, name: &str) {
-        self.revision += u64::from(self.seen.remove(name).is_some());
+        self.revision += u64::from(self.members.remove(name).is_some());
     }
 
     /// Forgets the lost that have been silent for [`FORGOTTEN_US`] at `now` (µs) and that no plan places, and processes that
     /// have been silent as long.
     pub fn forget_lost(&mut self, now: u64, is_placed: impl Fn(&str) -> bool) {
         let oldest = self.running(now).saturating_sub(FORGOTTEN_US);
-        let known = self.seen.len();
-        self.seen
-            .retain(|name, seen| !seen.lost || seen.at >= oldest || is_placed(name));
-        self.revision += u64::from(self.seen.len() != known);
+        let known = self.members.len();
+        self.members
+            .retain(|name, member| !member.lost || member.at >= oldest || is_placed(name));
+        self.revision += u64::from(self.members.len() != known);
         self.processes.retain(|_, process| process.at >= oldest);
     }
 
@@ -259,17 +260,17 @@ impl Liveness {
 
     /// Returns whether `name` beats.
     pub fn alive(&self, name: &str) -> bool {
-        self.seen.get(name).is_some_and(|seen| !seen.lost)
+        self.members.get(name).is_some_and(|member| !member.lost)
     }
 
     /// Returns whether `name` used to beat and fell silent.
     pub fn lost(&self, name: &str) -> bool {
-        self.seen.get(name).is_some_and(|seen| seen.lost)
+        self.members.get(name).is_some_and(|member| member.lost)
     }
 
     /// The names of those that beat, in order.
     pub fn living(&self) -> impl Iterator<Item = &str> {
-        let living = self.seen.iter().filter(|(_, seen)| !seen.lost);
+        let living = self.members.iter().filter(|(_, member)| !member.lost);
         living.map(|(name, _)| &**name)
     }
 
@@ -281,10 +282,11 @@ impl Liveness {
     /// Returns where a process that receives the heartbeats itself may send: to those that send heartbeats, do not leave and could
     /// be loaded.
     pub fn reachability(&self) -> Reachability {
-        let all = self.seen.iter();
-        let is_avoided =
-            |name: &Arc<str>, seen: &Seen| seen.lost || seen.leaving || self.unloadable.contains(name);
-        let (avoided, heard) = all.partition::<Vec<_>, _>(|(name, seen)| is_avoided(name, seen));
+        let all = self.members.iter();
+        let is_avoided = |name: &Arc<str>, member: &MemberState| {
+            member.lost || member.leaving || self.unloadable.contains(name)
+        };
+        let (avoided, heard) = all.partition::<Vec<_>, _>(|(name, member)| is_avoided(name, member));
         let heard = heard.into_iter().map(|(name, _)| Arc::clone(name));
         let avoided = avoided.into_iter().map(|(name, _)| Arc::clone(name));
         let avoided = avoided.chain(self.unloadable.iter().cloned());
@@ -293,18 +295,23 @@ impl Liveness {
 
     /// Returns whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.
     pub fn is_starting(&self, now: u64) -> bool {
-        let first = self.looks.map(|looks| looks.first);
+        let first = self.checks.map(|checks| checks.first);
         first.is_none_or(|first| self.running(now).saturating_sub(first) <= DETECTION_US)
     }
 
     /// The replicas that others should avoid: the lost, the leaving, those that could not be loaded, and those of `placed` that sent no heartbeat although
     /// this process no longer [is starting](Liveness::is_starting) at `now` (µs).
     pub fn unavailable<'a>(&self, placed: impl IntoIterator<Item = &'a str>, now: u64) -> BTreeSet<String> {
-        let avoided = self.seen.iter().filter(|(_, seen)| seen.lost || seen.leaving);
+        let avoided = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.lost || member.leaving);
         let mut names: BTreeSet<String> = avoided.map(|(name, _)| name.to_string()).collect();
         names.extend(self.unloadable.iter().map(ToString::to_string));
         if !self.is_starting(now) {
-            let unheard = placed.into_iter().filter(|name| !self.seen.contains_key(*name));
+            let unheard = placed
+                .into_iter()
+                .filter(|name| !self.members.contains_key(*name));
             names.extend(unheard.map(ToOwned::to_owned));
         }
         names

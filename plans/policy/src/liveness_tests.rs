@@ -15,13 +15,13 @@ fn a_restart_between_heartbeats_loses_its_requests() {
     assert_eq!(liveness.started("w1", 1, 8, 0), Start::Same);
     assert_eq!(
         liveness.started("w1", 1, 0, 0),
-        Start::Again,
+        Start::Restarted,
         "it lost its connection"
     );
     assert_eq!(liveness.started("w1", 1, 1, 0), Start::Same);
     assert_eq!(
         liveness.started("w1", 2, 1, 0),
-        Start::Again,
+        Start::Restarted,
         "it died before it had sent more beats than the next"
     );
     assert_eq!(liveness.started("w1", 2, 2, 0), Start::Same);
@@ -37,16 +37,16 @@ fn a_restart_between_heartbeats_loses_its_requests() {
 fn two_processes_of_one_name_are_reported_once() {
     let mut liveness = Liveness::default();
     assert_eq!(liveness.started("w", 1, 100, 0), Start::Same);
-    assert_eq!(liveness.started("w", 2, 0, 0), Start::Again);
+    assert_eq!(liveness.started("w", 2, 0, 0), Start::Restarted);
     let found: Vec<Start> = (1..=60)
         .map(|number| liveness.started("w", 1 + number % 2, 100 + number, 0))
         .collect();
     assert!(
-        found.iter().all(|start| *start != Start::Again),
+        found.iter().all(|start| *start != Start::Restarted),
         "neither has started again"
     );
     assert_eq!(found.iter().filter(|start| **start == Start::Beside).count(), 1);
-    assert_eq!(liveness.started("w", 3, 0, 0), Start::Again);
+    assert_eq!(liveness.started("w", 3, 0, 0), Start::Restarted);
 }
 
 #[test]
@@ -54,10 +54,13 @@ fn several_processes_of_one_name_start_once_each() {
     let mut liveness = Liveness::default();
     let beats = (0..60_u64).map(|beat| liveness.started("w", beat % 3, beat / 3, 0));
     let found: Vec<Start> = beats.collect();
-    assert_eq!(found.iter().filter(|start| **start == Start::Again).count(), 2);
+    assert_eq!(
+        found.iter().filter(|start| **start == Start::Restarted).count(),
+        2
+    );
     assert_eq!(found.iter().filter(|start| **start == Start::Beside).count(), 1);
     for instance in 3..1_000 {
-        assert_eq!(liveness.started("w", instance, 0, 0), Start::Again);
+        assert_eq!(liveness.started("w", instance, 0, 0), Start::Restarted);
     }
     assert_eq!(liveness.processes["w"].before.len(), MAX_INSTANCES);
 }

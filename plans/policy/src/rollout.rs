@@ -22,7 +22,7 @@ struct ReceivedState {
 
 /// An ingress that does not admit requests under the new plan yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Behind {
+pub struct LaggingIngress {
     /// The ingress.
     pub ingress: String,
     /// The epoch that it admits requests under; 0 before the first.
@@ -49,9 +49,9 @@ impl Rollout {
     }
 
     /// Returns the ingresses that admit requests under an older epoch.
-    pub fn behind(&self, epoch: u64, now_us: u64) -> Vec<Behind> {
+    pub fn behind(&self, epoch: u64, now_us: u64) -> Vec<LaggingIngress> {
         let behind = self.reporting(now_us).filter(|(_, heard)| heard.admits < epoch);
-        let behind = behind.map(|(ingress, heard)| Behind {
+        let behind = behind.map(|(ingress, heard)| LaggingIngress {
             ingress: ingress.clone(),
             admits: heard.admits,
         });
@@ -84,7 +84,7 @@ mod tests {
         assert!(!rollout.is_admitted(3, SECOND), "another one may report yet");
         rollout.record("b", 2, false, 2 * SECOND);
         assert!(!rollout.is_admitted(3, 2 * SECOND));
-        let behind = Behind {
+        let behind = LaggingIngress {
             ingress: "b".to_owned(),
             admits: 2,
         };

@@ -41,20 +41,21 @@ pub struct TextComparison {
     /// The metric.
     pub metric: Metric,
     /// Least score of a right answer, in (0, 1].
-    pub right_from: f64,
+    #[serde(alias = "right_from")]
+    pub min_score: f64,
 }
 
 impl TextComparison {
     /// Returns whether a text counts as the reference.
     pub fn accepts(&self, reference: &str, text: &str) -> bool {
         // A sum of rounded shares may miss 1 by little. A text without words has no score.
-        reference == text || self.metric.score(reference, text) + 1e-12 >= self.right_from
+        reference == text || self.metric.score(reference, text) + 1e-12 >= self.min_score
     }
 
     pub(crate) fn check(&self, path: &Path<'_>) -> Result<(), Invalid> {
-        let sound = self.right_from > 0.0 && self.right_from <= 1.0;
-        path.field("right_from")
-            .within(self.right_from, sound, "above 0 and up to 1")
+        let sound = self.min_score > 0.0 && self.min_score <= 1.0;
+        path.field("min_score")
+            .within(self.min_score, sound, "above 0 and up to 1")
     }
 }
 
@@ -205,14 +206,14 @@ mod tests {
         for metric in [Metric::Exact, Metric::F1, Metric::RougeL, Metric::EntityF1] {
             let comparison = TextComparison {
                 metric,
-                right_from: 1.0,
+                min_score: 1.0,
             };
             assert!(comparison.accepts("", "") && comparison.accepts("?", "?"));
             assert!(!comparison.accepts("yes", "no"));
         }
         let half = TextComparison {
             metric: Metric::F1,
-            right_from: 0.5,
+            min_score: 0.5,
         };
         assert!(
             half.accepts("the old lighthouse keeper", "A keeper.")

@@ -110,14 +110,14 @@ impl Branches {
 /// The paths through the tasks that were taken.
 #[derive(Debug)]
 pub(super) struct Paths {
-    ways: Vec<Way>,
+    paths: Vec<TaskPath>,
     /// By the path so far, the task and the variant that extended it.
     numbers: BTreeMap<(u32, u32, u32), u32>,
 }
 
 /// A path through the tasks, and its accuracy.
 #[derive(Debug, Clone)]
-pub(super) struct Way {
+pub(super) struct TaskPath {
     /// Task and variant of each step, from the root on.
     pub(super) steps: Vec<(u32, u32)>,
     /// The product of the stated accuracies; NaN where one is unknown.
@@ -130,14 +130,14 @@ pub(super) struct Way {
 
 impl Default for Paths {
     fn default() -> Self {
-        let root = Way {
+        let root = TaskPath {
             steps: Vec::new(),
             product: 1.0,
             accuracy: f64::NAN,
             answered: 0,
         };
         Self {
-            ways: vec![root],
+            paths: vec![root],
             numbers: BTreeMap::new(),
         }
     }
@@ -150,27 +150,27 @@ impl Paths {
     }
 
     /// Adds a path that extends another by its last step.
-    pub(super) fn add(&mut self, before: u32, way: Way) -> u32 {
-        let number = self.ways.len() as u32;
-        if let Some((task, variant)) = way.steps.last() {
+    pub(super) fn add(&mut self, before: u32, path: TaskPath) -> u32 {
+        let number = self.paths.len() as u32;
+        if let Some((task, variant)) = path.steps.last() {
             self.numbers.insert((before, *task, *variant), number);
         }
-        self.ways.push(way);
+        self.paths.push(path);
         number
     }
 
-    pub(super) fn get(&self, path: u32) -> Option<&Way> {
-        self.ways.get(path as usize)
+    pub(super) fn get(&self, path: u32) -> Option<&TaskPath> {
+        self.paths.get(path as usize)
     }
 
     pub(super) fn answered(&mut self, path: u32) {
-        if let Some(way) = self.ways.get_mut(path as usize) {
-            way.answered += 1;
+        if let Some(path) = self.paths.get_mut(path as usize) {
+            path.answered += 1;
         }
     }
 
     /// The paths at whose ends copies were answered.
-    pub(super) fn taken(&self) -> impl Iterator<Item = &Way> {
-        self.ways.iter().filter(|way| way.answered > 0)
+    pub(super) fn taken(&self) -> impl Iterator<Item = &TaskPath> {
+        self.paths.iter().filter(|path| path.answered > 0)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use kaskade_policy::demand::Ran;
+use kaskade_policy::demand::RunCounts;
 use kaskade_policy::plan::Plan;
 
 /// Plans again while the service runs, as an allocator and its load balancer do (Loki §4.2, §5.1).
@@ -76,7 +76,7 @@ pub struct VariantRuns<'a> {
     /// The variant.
     pub variant: &'a str,
     /// Its batches.
-    pub ran: Ran,
+    pub ran: RunCounts,
 }
 
 /// A replica as a controller sees it.

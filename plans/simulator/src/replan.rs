@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::compile::Compiled;
 use super::controller::{Controller, Factors};
-use kaskade_policy::demand::Ran;
+use kaskade_policy::demand::RunCounts;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 
@@ -18,7 +18,7 @@ pub(super) struct Replanning<'a> {
     /// Since the last call.
     pub(super) factors: Factors,
     /// Since the last call, by the number of the variant.
-    pub(super) runs: BTreeMap<u32, Ran>,
+    pub(super) runs: BTreeMap<u32, RunCounts>,
     pub(super) arrivals_before: u64,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Replanning<'a> {
     }
 
     pub(super) fn ran(&mut self, variant: u32, requests: usize, run_us: u64) {
-        *self.runs.entry(variant).or_default() += Ran {
+        *self.runs.entry(variant).or_default() += RunCounts {
             batches: 1,
             requests: requests as u64,
             busy_us: run_us,

@@ -154,10 +154,10 @@ impl Report {
     pub(super) fn take_paths(&mut self, paths: &Paths, world: &World) {
         self.paths = paths
             .taken()
-            .map(|way| PathReport {
-                path: world.way(&way.steps),
-                answered: way.answered,
-                accuracy: (!way.accuracy.is_nan()).then_some(way.accuracy),
+            .map(|path| PathReport {
+                path: world.path_names(&path.steps),
+                answered: path.answered,
+                accuracy: (!path.accuracy.is_nan()).then_some(path.accuracy),
             })
             .collect();
     }

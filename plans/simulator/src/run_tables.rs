@@ -129,8 +129,8 @@ impl World {
         Ok(placed)
     }
 
-    /// The names of the tasks and variants of a way.
-    pub(super) fn way(&self, steps: &[(u32, u32)]) -> Vec<(String, String)> {
+    /// The names of the tasks and variants of a path.
+    pub(super) fn path_names(&self, steps: &[(u32, u32)]) -> Vec<(String, String)> {
         let named = |(task, variant): &(u32, u32)| {
             Some((
                 self.tasks.get(*task)?.clone(),

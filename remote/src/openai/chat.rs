@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::formats_and_tools::{self, RawCall};
 use super::logprobs::Logprobs;
-use super::prompt::{Asked, MAX_TOKENS};
+use super::prompt::{MAX_TOKENS, Prompt};
 use super::sampling::Sampling;
 use super::text::{self, Piece, Text};
 use super::{UsageField, malformed, or_default, stated, text_or_empty, usage};
@@ -40,7 +40,7 @@ pub(crate) fn signature(chat: &Chat) -> Signature {
 pub(crate) fn prepare(chat: &Chat, inputs: &Inputs, streamed: bool) -> Result<Prepared, ModelError> {
     signature(chat).check(inputs)?;
     let sampling = Sampling::of(chat, inputs)?;
-    let (field, prompt) = Asked::read(inputs)?.field(chat)?;
+    let (field, prompt) = Prompt::read(inputs)?.field(chat)?;
     let mut body = Map::new();
     body.insert("model".to_owned(), chat.model.clone().into());
     body.insert(field.to_owned(), prompt);

@@ -5,7 +5,7 @@ use kaskade_models::{Datatype, Extent, InputSpec, Inputs, ModelError, Signature,
 use serde::Deserialize;
 use serde_json::json;
 
-use super::prompt::{Asked, MAX_TOKENS};
+use super::prompt::{MAX_TOKENS, Prompt};
 use super::{UsageField, malformed, or_default, stated, usage};
 use crate::error::CallError;
 use crate::prepared::{Answer, Prepared};
@@ -27,8 +27,8 @@ pub(crate) fn signature() -> Signature {
 /// [`ModelError`], naming the input.
 pub(crate) fn prepare(model: &str, inputs: &Inputs) -> Result<Prepared, ModelError> {
     signature().check(inputs)?;
-    let input = match Asked::read(inputs)? {
-        Asked::Tokens(tokens) => json!([tokens]),
+    let input = match Prompt::read(inputs)? {
+        Prompt::Tokens(tokens) => json!([tokens]),
         asked => json!([asked.to_text()?]),
     };
     let body = json!({"model": model, "input": input, "encoding_format": "float"});

@@ -18,7 +18,7 @@ const INSTRUCTIONS: [&str; 2] = ["system", "developer"];
 
 /// The prompt of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Asked {
+pub(crate) enum Prompt {
     /// The input `text`.
     Text(String),
     /// The input `messages`.
@@ -27,7 +27,7 @@ pub(crate) enum Asked {
     Tokens(Vec<i64>),
 }
 
-impl Asked {
+impl Prompt {
     /// Reads the prompt of a request.
     ///
     /// # Errors
@@ -175,8 +175,8 @@ mod tests {
     use crate::endpoint::ChatTask;
     use crate::openai::chat::tests::chat;
 
-    fn asked(name: &str, text: &str) -> Asked {
-        Asked::read(&vec![Tensor::from_texts(name, &[text]).unwrap()]).unwrap()
+    fn asked(name: &str, text: &str) -> Prompt {
+        Prompt::read(&vec![Tensor::from_texts(name, &[text]).unwrap()]).unwrap()
     }
 
     fn bare(style: Style) -> Chat {
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn tokens_are_for_completions_alone() {
-        let tokens = || Asked::read(&vec![Tensor::from_i64("input_ids", &[2], &[5, 6]).unwrap()]).unwrap();
+        let tokens = || Prompt::read(&vec![Tensor::from_i64("input_ids", &[2], &[5, 6]).unwrap()]).unwrap();
         assert_eq!(
             tokens().field(&bare(Style::Completions)).unwrap().1,
             json!([5, 6])
@@ -273,15 +273,15 @@ mod tests {
             ("messages", r#"[{"content": "x"}]"#),
         ] {
             let inputs = vec![Tensor::from_texts(name, &[text]).unwrap()];
-            let refused = Asked::read(&inputs).unwrap_err();
+            let refused = Prompt::read(&inputs).unwrap_err();
             assert!(
                 matches!(refused, ModelError::BadInput { .. }),
                 "{text}: {refused}"
             );
         }
-        assert!(Asked::read(&Vec::new()).is_err());
+        assert!(Prompt::read(&Vec::new()).is_err());
         let both = ["text", "messages"].map(|name| Tensor::from_texts(name, &["[]"]).unwrap());
-        assert!(Asked::read(&both.to_vec()).is_err());
+        assert!(Prompt::read(&both.to_vec()).is_err());
         assert_eq!(
             asked("messages", CONVERSATION).to_text().unwrap(),
             "system: Be brief.\nuser: Who \nis it?\nassistant: Tom.\nuser: Why?"

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kaskade_models::Tensor;
-use kaskade_policy::certificate_monitor::{Answer, Audit, LabelCounts, RecentReply, Room};
+use kaskade_policy::certificate_monitor::{Answer, Audit, AuditCapacity, LabelCounts, RecentReply};
 use kaskade_policy::fan_in::Branch;
 use kaskade_policy::plan::Edge;
 
@@ -31,7 +31,7 @@ impl Ingress {
         let version = &entry.version;
         let place = version.plan.place_of(entry.gear)?;
         // Drawn before it is known which variant has answered.
-        let room = Room {
+        let capacity = AuditCapacity {
             in_flight: self.ledger.len(),
             max_in_flight: self.config.max_in_flight,
             open: self.audits.open.len(),
@@ -39,7 +39,7 @@ impl Ingress {
         let is_chosen = self
             .audits
             .sampler
-            .chooses(self.audits.watched.is_in_doubt(), room);
+            .chooses(self.audits.watched.is_in_doubt(), capacity);
         let DoneResult::Outputs {
             outputs, confidence, ..
         } = &done.result

@@ -71,13 +71,12 @@ fn an_allocators_figures_are_within_their_ranges() {
             "pipeline.planner.run_times.change: is -0.1",
         ),
         (
-            "factors = { decay = nan }",
-            "pipeline.planner.factors.decay: is NaN",
+            "standby = { surge_factor = 0.5 }",
+            "pipeline.planner.standby.surge_factor: is 0.5",
         ),
-        ("demand = { com = -1.0 }", "pipeline.planner.demand.com: is -1"),
         (
-            "demand = { min_rate = 0.0 }",
-            "pipeline.planner.demand.min_rate: is 0",
+            "standby = { max_accuracy_loss = nan }",
+            "pipeline.planner.standby.max_accuracy_loss: is NaN",
         ),
     ] {
         assert!(message(rule).starts_with(path), "{rule}: {}", message(rule));

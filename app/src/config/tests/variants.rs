@@ -29,7 +29,7 @@ fn settings_of_other_tasks_than_token_classification_are_refused() {
         App::parse(&app).unwrap().problems().join("; ")
     };
     let (dir, file) = ("dir = 'a'\naggregation_strategy = 'first'", "file = 'a.onnx'");
-    let graded = |metric: &str| format!("data = {{ metric = '{metric}', right_from = 0.5 }}");
+    let graded = |metric: &str| format!("data = {{ metric = '{metric}', min_score = 0.5 }}");
     let (tokens, texts) = ("token_classification", "generation");
     let none = problems(tokens, dir, &graded("entity_f1"));
     assert!(
@@ -222,13 +222,13 @@ fn a_key_is_read_from_its_place_and_not_shown() {
     let file = folder.path().join("app.toml");
     std::fs::write(&file, text).unwrap();
     let app = App::load(&file).unwrap();
-    let rule = app.variants[0].remote.as_ref().unwrap();
+    let config = app.variants[0].remote.as_ref().unwrap();
     let generation = kaskade_models::Generation::default();
-    let endpoint = rule.endpoint("v", app.task, &generation, None).unwrap();
+    let endpoint = config.endpoint("v", app.task, &generation, None).unwrap();
     assert!(endpoint.key.is_some());
     assert!(!format!("{endpoint:?} {app:?}").contains("sk-secret"));
     std::fs::remove_file(folder.path().join("key")).unwrap();
-    let error = rule
+    let error = config
         .endpoint("v", app.task, &generation, None)
         .unwrap_err()
         .to_string();

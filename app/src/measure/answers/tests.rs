@@ -39,8 +39,8 @@ fn a_sample_that_a_model_refuses_is_named_by_its_file() {
         origins: Origins::default(),
     };
     let refused = |set: &Samples| {
-        let standard = Standard::default();
-        let error = calibrated(&mut Refuses, set, Estimator::MaxSquared, &standard, |_| ()).err();
+        let correctness = Correctness::default();
+        let error = calibrated(&mut Refuses, set, Estimator::MaxSquared, &correctness, |_| ()).err();
         crate::report::in_one_line(&error.unwrap())
     };
     assert!(refused(&set).starts_with("sample 0: "), "{}", refused(&set));
@@ -87,12 +87,12 @@ fn a_sample_that_is_too_long_goes_on_where_requests_do() {
             .collect(),
         origins: Origins::default(),
     };
-    let run = |goes_on| {
-        let standard = Standard {
-            goes_on,
-            ..Standard::default()
+    let run = |forwards_too_long| {
+        let correctness = Correctness {
+            forwards_too_long,
+            ..Correctness::default()
         };
-        calibrated(&mut Short, &set, Estimator::MaxSquared, &standard, |_| ())
+        calibrated(&mut Short, &set, Estimator::MaxSquared, &correctness, |_| ())
     };
     let answers = run(true).unwrap();
     assert_eq!(answers.too_long, [1]);
@@ -120,7 +120,7 @@ fn overconfidence_is_calibrated_and_no_answer_changes() {
         &mut Overconfident,
         &set,
         Estimator::MaxSquared,
-        &Standard::default(),
+        &Correctness::default(),
         |done| seen += done,
     )
     .unwrap();

@@ -27,7 +27,7 @@ use resource::Resource;
 
 #[derive(Deserialize)]
 #[serde(expecting = "an object with the fields of a response")]
-struct Asked {
+struct RequestBody {
     input: Input,
     #[serde(default)]
     instructions: Option<String>,
@@ -76,8 +76,10 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 }
 
 async fn respond(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
-    let (call, asked): (_, Asked) =
-        begin(shared, request, |asked: &Asked| asked.common.model.as_deref()).await?;
+    let (call, asked): (_, RequestBody) = begin(shared, request, |asked: &RequestBody| {
+        asked.common.model.as_deref()
+    })
+    .await?;
     let asked = asked.checked()?;
     let mut inputs = vec![Tensor::from_texts("messages", &[&asked.messages()?])?];
     inputs.extend(asked.common.inputs(None)?);
@@ -114,7 +116,7 @@ async fn respond(shared: &GatewayState, request: Request) -> Result<Response<Bod
     Ok(response)
 }
 
-impl Asked {
+impl RequestBody {
     /// Refuses what would be answered wrongly.
     fn checked(mut self) -> Result<Self, Failure> {
         let stored = [
@@ -283,8 +285,8 @@ fn content(content: Option<&Value>) -> Result<Value, Failure> {
 mod tests {
     use super::*;
 
-    fn asked(body: Value) -> Result<Asked, Failure> {
-        let asked: Asked = serde_json::from_value(body).unwrap();
+    fn asked(body: Value) -> Result<RequestBody, Failure> {
+        let asked: RequestBody = serde_json::from_value(body).unwrap();
         asked.checked()
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::wire::InferReply;
-use kaskade_app::config::pipeline::AllocatorRule;
+use kaskade_app::config::pipeline::PipelinePlannerConfig;
 use kaskade_app::data::scenes::{Scenes, Score};
 use kaskade_app::load::arrivals::{self, Arrivals};
 use kaskade_app::load::generator::{self, Target};
@@ -23,10 +23,10 @@ const COUNTED_EVERY: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// When the app cannot be served or asked.
-pub(super) fn run(live: &Live, allocator: &AllocatorRule) -> anyhow::Result<Run> {
+pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Result<Run> {
     let mut app = live.app.clone();
-    if let Some(rule) = &mut app.pipeline {
-        rule.planner = Some(*allocator);
+    if let Some(config) = &mut app.pipeline {
+        config.planner = Some(*allocator);
     }
     let bus = BusConfig::new(app.name.as_str());
     let plan = initial::of(&app)?;

@@ -1,7 +1,7 @@
 //! The run in the simulator.
 
 use anyhow::ensure;
-use kaskade_app::config::pipeline::AllocatorRule;
+use kaskade_app::config::pipeline::PipelinePlannerConfig;
 use kaskade_app::planning::allocator;
 use kaskade_planners::manager::Manager;
 use kaskade_policy::plan::Plan;
@@ -20,9 +20,9 @@ const TURNAROUND_US: u64 = 260;
 ///
 /// # Errors
 /// When nothing can be planned, or the simulator refuses a plan.
-pub(super) fn run(live: &Live, rule: &AllocatorRule) -> anyhow::Result<Run> {
-    let mut manager = allocator::manager(&live.app, &live.rule, rule)?;
-    let plan = manager.begin(rule.demand.min_rate, 0)?;
+pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Result<Run> {
+    let mut manager = allocator::manager(&live.app, &live.config, allocator)?;
+    let plan = manager.begin(allocator.demand.min_rate, 0)?;
     let pipeline = &live.measured.pipeline;
     let profile = pipeline.profile();
     let config = SimConfig {
@@ -33,7 +33,7 @@ pub(super) fn run(live: &Live, rule: &AllocatorRule) -> anyhow::Result<Run> {
         // A client does not wait longer than its objective: what cannot be answered by then is not begun.
         budget_us: Some(pipeline.slo_us),
         slo_us: Some(pipeline.slo_us),
-        look_us: u64::try_from(allocator::look_period(&rule.demand).as_micros())?,
+        look_us: u64::try_from(allocator::look_period(&allocator.demand).as_micros())?,
         copies: live.measured.copies.clone(),
         path_accuracies: pipeline.path_accuracies(),
         ..SimConfig::default()

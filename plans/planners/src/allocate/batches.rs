@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use super::columns::{Column, columns};
-use super::flow::{self, Flow, Question};
+use super::flow::{self, Flow, FlowProblem};
 use super::hull::Hull;
 use super::options::AllocateOptions;
 use super::paths::Paths;
@@ -207,7 +207,7 @@ impl Sizing<'_> {
             let end = |sink: &usize| Some((*sink, *column.paths.get(*sink)?));
             sinks.iter().filter_map(end)
         });
-        let question = Question {
+        let problem = FlowProblem {
             paths: &choice.paths,
             demand: self.demand,
             workers: self.workers,
@@ -223,7 +223,7 @@ impl Sizing<'_> {
         let start = rounded.map_or(Vec::new(), |rounded| {
             flow::flows(&choice.paths, &choice.columns, &rounded.shares)
         });
-        let flows = flow::solve(&question, &ends.collect(), &start, self.options.solver, &limits)?;
+        let flows = flow::solve(&problem, &ends.collect(), &start, self.options.solver, &limits)?;
         let used: f64 = needs(&choice.paths, &flows, self.demand).values().sum();
         if used > f64::from(self.workers) {
             return Err(LpError::Failed(format!(

@@ -29,9 +29,9 @@ pub(super) struct Flow {
     pub(super) share: f64,
 }
 
-/// The objective of a program.
+/// The inputs of a flow program.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Question<'a> {
+pub(super) struct FlowProblem<'a> {
     pub(super) paths: &'a Paths,
     /// Requests/s at the root.
     pub(super) demand: f64,
@@ -98,26 +98,26 @@ fn counted(paths: &Paths, sink: usize, path: usize) -> Vec<(usize, usize)> {
 /// # Errors
 /// Those of the solver.
 pub(super) fn solve(
-    question: &Question<'_>,
+    problem: &FlowProblem<'_>,
     ends: &BTreeSet<(usize, usize)>,
     start: &[Flow],
     solver: Solver,
     limits: &Limits,
 ) -> Result<Vec<Flow>, LpError> {
-    let model = Model::new(question, ends, None);
+    let model = Model::new(problem, ends, None);
     let limits = Limits {
-        start: model.start(question, start),
+        start: model.start(problem, start),
         ..limits.clone()
     };
     let found = model.program.minimise_by(solver, &limits)?;
     // Shares from rounding errors would each cost a worker. So only the workers are taken, and the flows over them are solved again.
     let fixed: BTreeMap<usize, f64> = model.staffed(&found);
     let staffed = |(sink, path): &&(usize, usize)| {
-        let mut configs = question.paths.configs_on(*sink, *path).into_iter();
+        let mut configs = problem.paths.configs_on(*sink, *path).into_iter();
         configs.all(|config| fixed.contains_key(&config))
     };
     let left: BTreeSet<(usize, usize)> = ends.iter().filter(staffed).copied().collect();
-    let model = Model::new(question, &left, Some(&fixed));
+    let model = Model::new(problem, &left, Some(&fixed));
     let solution = model.program.minimise()?;
     let flow = |((sink, path), variable): (&(usize, usize), &Variable)| Flow {
         sink: *sink,
@@ -141,11 +141,11 @@ struct Model {
 /// By configuration, the variables that flow through it, with the workers that they keep busy and their shares.
 type Served = BTreeMap<usize, Vec<(Variable, f64, f64)>>;
 
-fn served(question: &Question<'_>, sums: &Sums) -> Served {
+fn served(problem: &FlowProblem<'_>, sums: &Sums) -> Served {
     let mut served = Served::new();
     for ((task, path), variables) in sums {
-        if let Some(path) = question.paths.path(*task, *path) {
-            let load = path.load * question.demand;
+        if let Some(path) = problem.paths.path(*task, *path) {
+            let load = path.load * problem.demand;
             let terms = variables.iter().map(|variable| (*variable, load, 1.0));
             served.entry(path.config).or_default().extend(terms);
         }
@@ -159,11 +159,11 @@ type Sums = BTreeMap<(usize, usize), Vec<Variable>>;
 impl Model {
     /// With `fixed`, workers by configuration are given and only flows are variables.
     fn new(
-        question: &Question<'_>,
+        problem: &FlowProblem<'_>,
         ends: &BTreeSet<(usize, usize)>,
         fixed: Option<&BTreeMap<usize, f64>>,
     ) -> Self {
-        let paths = question.paths;
+        let paths = problem.paths;
         let mut program = Program::new();
         let mut model_ends = BTreeMap::new();
         let (mut sums, mut beside) = (Sums::new(), Sums::new());
@@ -190,10 +190,10 @@ impl Model {
             chosen: BTreeMap::new(),
         };
         model.conserve(paths, &sums, &beside);
-        let served = served(question, &sums);
+        let served = served(problem, &sums);
         match fixed {
             Some(fixed) => model.bound(&served, fixed),
-            None => model.serve(question, &served),
+            None => model.serve(problem, &served),
         }
         model
     }
@@ -235,9 +235,9 @@ impl Model {
     }
 
     /// Every configuration has the workers for what flows through it, and all together no more than there are.
-    fn serve(&mut self, question: &Question<'_>, served: &Served) {
+    fn serve(&mut self, problem: &FlowProblem<'_>, served: &Served) {
         for (config, terms) in served {
-            let workers = self.program.integer(0.0, question.workers);
+            let workers = self.program.integer(0.0, problem.workers);
             let terms = terms.iter().map(|(variable, load, _)| (*variable, *load));
             let terms = terms.chain([(workers, -1.0)]);
             // The same tolerance as for rounding up: without it, nodes of the search would be feasible in a single point or not at all.
@@ -250,9 +250,9 @@ impl Model {
             .map(|workers| (*workers, 1.0))
             .collect::<Vec<_>>();
         self.program
-            .constraint(all, Relation::AtMost, f64::from(question.workers));
-        if question.single {
-            self.choose(question.paths, served);
+            .constraint(all, Relation::AtMost, f64::from(problem.workers));
+        if problem.single {
+            self.choose(problem.paths, served);
         }
     }
 
@@ -298,7 +298,7 @@ impl Model {
     }
 
     /// Flows as values of the program's variables; nothing if one of them has no column.
-    fn start(&self, question: &Question<'_>, flows: &[Flow]) -> Vec<f64> {
+    fn start(&self, problem: &FlowProblem<'_>, flows: &[Flow]) -> Vec<f64> {
         if flows.is_empty() {
             return Vec::new();
         }
@@ -312,8 +312,8 @@ impl Model {
                 return Vec::new();
             }
         }
-        for (config, load) in loads(question.paths, flows) {
-            if !set(self.workers.get(&config), whole(load * question.demand)) {
+        for (config, load) in loads(problem.paths, flows) {
+            if !set(self.workers.get(&config), whole(load * problem.demand)) {
                 return Vec::new();
             }
             set(self.chosen.get(&config), 1.0);

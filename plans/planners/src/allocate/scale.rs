@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::batches::Sizing;
 use super::columns::{Column, columns};
 use super::fewest::{fewest, most};
-use super::flow::{self, Question};
+use super::flow::{self, FlowProblem};
 use super::hull::Hull;
 use super::options::AllocateOptions;
 use super::paths::Paths;
@@ -150,12 +150,12 @@ pub(super) fn optimum(
         (0..count).map(|path| (*sink, path)).collect::<Vec<_>>()
     };
     let ends: BTreeSet<(usize, usize)> = paths.tree.sinks.iter().flat_map(end).collect();
-    let question = Question {
+    let problem = FlowProblem {
         paths,
         demand,
         workers,
         single,
     };
-    let flows = flow::solve(&question, &ends, &[], solver, &Limits::NONE)?;
+    let flows = flow::solve(&problem, &ends, &[], solver, &Limits::NONE)?;
     Ok(flow::accuracy(paths, &flows))
 }

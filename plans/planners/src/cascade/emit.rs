@@ -9,11 +9,11 @@ use kaskade_policy::plan::{
 };
 use kaskade_policy::profile::Profile;
 
-use super::{CascadeOptions, Chosen};
+use super::{CascadeOptions, ChosenCascade};
 use crate::certify::{Passed, Wired, certified_list, steps};
 use crate::thresholds::{self, Exits, FORWARD_ALL, Family};
 
-pub(super) fn plan(profile: &Profile, chosen: &Chosen, options: &CascadeOptions) -> Plan {
+pub(super) fn plan(profile: &Profile, chosen: &ChosenCascade, options: &CascadeOptions) -> Plan {
     let wired = wiring(&chosen.family, &chosen.skips.exits, &chosen.scores, options);
     let list = safer_cascades(profile, chosen, &wired, options);
     let of_list = list.iter().flat_map(|list| &list.cascades);
@@ -87,7 +87,7 @@ fn wiring(
 /// Safer cascades are kept if they need no further variant but the largest, which audits ask: a fallback should not cost memory.
 fn safer_cascades(
     profile: &Profile,
-    chosen: &Chosen,
+    chosen: &ChosenCascade,
     wired: &Wiring,
     options: &CascadeOptions,
 ) -> Option<CertifiedList> {

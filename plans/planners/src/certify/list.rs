@@ -51,10 +51,10 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
     let samples = parts(profile.samples).certification;
     let has_answers = has_answers(profile);
     let cascades = wired.into_iter().enumerate().map(|(place, wired)| {
-        let walked = walk(profile, &wired.wiring, &samples);
-        let stages = wired.wiring.stages.iter().zip(walked.stages);
+        let routes = route(profile, &wired.wiring, &samples);
+        let stages = wired.wiring.stages.iter().zip(routes.stages);
         CertifiedCascade {
-            differs: has_answers.then_some(walked.differing),
+            differs: has_answers.then_some(routes.differing),
             stages: stages.map(|(stage, passed)| expected(stage, &passed)).collect(),
             gear: Gear {
                 name: format!("certified{place}"),
@@ -72,15 +72,15 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
     }
 }
 
-/// The way of samples through a cascade.
-struct Walked {
+/// The routes of samples through a cascade.
+struct SampleRoutes {
     /// By stage, of the samples that reach it: what its bands compared, and whether it deferred.
     stages: Vec<Vec<(f64, bool)>>,
     /// Samples whose answer does not count as the largest variant's.
     differing: u64,
 }
 
-fn walk(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> Walked {
+fn route(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> SampleRoutes {
     let place = |name: &str| wiring.stages.iter().position(|stage| stage.name == name);
     let stages: Vec<_> = wiring
         .stages
@@ -93,7 +93,7 @@ fn walk(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> Walked {
             (stage, variant, profile.stage_confidences(&wiring.stages, stage))
         })
         .collect();
-    let mut walked = Walked {
+    let mut routes = SampleRoutes {
         stages: vec![Vec::new(); stages.len()],
         differing: 0,
     };
@@ -103,7 +103,7 @@ fn walk(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> Walked {
         let mut next = entry;
         while let Some(at) = next
             && let Some((stage, Some(variant), confidences)) = stages.get(at)
-            && let Some(passed) = walked.stages.get_mut(at)
+            && let Some(passed) = routes.stages.get_mut(at)
         {
             let confidence = confidences
                 .as_ref()
@@ -120,9 +120,9 @@ fn walk(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> Walked {
         }
         // Where the profile does not say whether answers agree, they are compared by their numbers.
         let agrees = agrees.unwrap_or_else(|| answer == largest_answer(profile, *sample));
-        walked.differing += u64::from(!agrees);
+        routes.differing += u64::from(!agrees);
     }
-    walked
+    routes
 }
 
 fn largest_answer(profile: &Profile, sample: usize) -> Option<u32> {

@@ -110,7 +110,7 @@ fn pruned(family: Family, thresholds: Vec<f64>) -> Pruned {
 }
 
 /// A cascade on the selection part, and how far it is from missing the target there.
-struct Found<'a> {
+struct ScoredCascade<'a> {
     member: &'a Member,
     forecast: Forecast,
     /// A test statistic: the smaller, the surer the target.
@@ -129,7 +129,7 @@ fn pareto<'a>(
     largest: &Column,
     target: AccuracyTarget,
     certification: usize,
-) -> Vec<Found<'a>> {
+) -> Vec<ScoredCascade<'a>> {
     let against = match target {
         AccuracyTarget::MaxLoss { .. } => Against::Largest(largest),
         AccuracyTarget::MinAccuracy { .. } => Against::Truth,
@@ -142,13 +142,13 @@ fn pareto<'a>(
         }
         AccuracyTarget::MinAccuracy { .. } => forecast.lost,
     };
-    let found: Vec<Found<'_>> = members
+    let found: Vec<ScoredCascade<'_>> = members
         .iter()
         .flat_map(|member| {
             let found = forecasts(&member.family, against).into_iter();
             found.map(move |forecast| (member, forecast))
         })
-        .map(|(member, forecast)| Found {
+        .map(|(member, forecast)| ScoredCascade {
             score: score(&forecast),
             member,
             forecast,
@@ -160,10 +160,10 @@ fn pareto<'a>(
     })
 }
 
-/// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first. Found cascades ascend in cost.
+/// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first. ScoredCascade cascades ascend in cost.
 ///
 /// The ratio is that to the cheapest cascade that costs anything: no ratio leads to one that is free.
-fn spread(mut found: Vec<Found<'_>>, cost: f64) -> Vec<Found<'_>> {
+fn spread(mut found: Vec<ScoredCascade<'_>>, cost: f64) -> Vec<ScoredCascade<'_>> {
     found.retain(|one| one.forecast.cost < cost);
     let mut costs = found.iter().map(|one| one.forecast.cost);
     let cheapest = costs.find(|cost| *cost > 0.0).unwrap_or(cost);

@@ -77,7 +77,7 @@ impl Candidate {
 
 /// What cross-validation says about a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Tried {
+pub struct CandidateGain {
     /// The candidate.
     pub candidate: Candidate,
     /// Right answers per request that it gains over the calibrated confidence, on average over all shares of escalation.
@@ -86,7 +86,7 @@ pub struct Tried {
     pub error: f64,
 }
 
-impl Tried {
+impl CandidateGain {
     fn is_better(&self) -> bool {
         self.gain > SURE * self.error && self.gain > 0.0
     }
@@ -98,7 +98,7 @@ pub struct Choice {
     /// The score; `None` for the calibrated confidence.
     pub score: Option<DeferralScore>,
     /// The candidates that could be fitted.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<CandidateGain>,
 }
 
 /// Chooses a score for every variant of a family but the last, whose names are those of their stages. No score where the family is not
@@ -131,7 +131,7 @@ fn at_stage(family: &Family, variant: usize) -> Choice {
         return Choice::default();
     }
     let candidates = Candidate::ALL.into_iter();
-    let tried: Vec<Tried> = candidates
+    let tried: Vec<CandidateGain> = candidates
         .filter_map(|candidate| judge(&rows, candidate))
         .collect();
     let better = tried.iter().filter(|tried| tried.is_better());
@@ -143,7 +143,7 @@ fn at_stage(family: &Family, variant: usize) -> Choice {
 }
 
 /// Judges a candidate on samples that it was not fitted on. `None` if it cannot be fitted.
-fn judge(rows: &Rows<'_>, candidate: Candidate) -> Option<Tried> {
+fn judge(rows: &Rows<'_>, candidate: Candidate) -> Option<CandidateGain> {
     let mut folds: Vec<usize> = (0..rows.len()).map(|place| place % FOLDS).collect();
     folds.shuffle(&mut ChaCha8Rng::seed_from_u64(0xf01d));
     let is_in = |place: usize, fold: usize| folds.get(place) == Some(&fold);
@@ -163,7 +163,7 @@ fn judge(rows: &Rows<'_>, candidate: Candidate) -> Option<Tried> {
     let samples = difference.len() as f64;
     let gain = difference.iter().sum::<f64>() / samples;
     let variance = difference.iter().map(|one| (one - gain).powi(2)).sum::<f64>() / samples;
-    Some(Tried {
+    Some(CandidateGain {
         candidate,
         gain,
         error: (variance / samples).sqrt(),

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use kaskade_policy::demand::Ran;
+use kaskade_policy::demand::RunCounts;
 use kaskade_policy::pipeline::{BatchLatency, Pipeline, TaskVariant};
 use kaskade_policy::profile::{Profile, VariantProfile};
 use kaskade_policy::run_time::OUTLIER;
@@ -97,7 +97,7 @@ impl RunTimeEstimator {
     }
 
     /// Notes what a variant has run since the last report.
-    pub fn record(&mut self, variant: &str, ran: Ran) {
+    pub fn record(&mut self, variant: &str, ran: RunCounts) {
         if let Some(measured) = self.variants.get_mut(variant).filter(|_| ran.batches > 0) {
             measured.note(ran);
             measured.heard |= measured.is_enough(&self.options);
@@ -169,7 +169,7 @@ impl RunTimeEstimator {
 }
 
 impl Measured {
-    fn note(&mut self, ran: Ran) {
+    fn note(&mut self, ran: RunCounts) {
         let batches = ran.batches as f64;
         let Some(profiled_us) = latency_us(&self.profiled, ran.requests as f64 / batches) else {
             return;
@@ -245,14 +245,14 @@ mod tests {
         latency.iter().map(|sample| sample.us).collect()
     }
 
-    fn ran(batches: u64, times: f64) -> Ran {
+    fn ran(batches: u64, times: f64) -> RunCounts {
         ran_of(VARIANT, batches, times)
     }
 
     /// Batches of one that take so many times what was profiled.
-    fn ran_of(name: &str, batches: u64, times: f64) -> Ran {
+    fn ran_of(name: &str, batches: u64, times: f64) -> RunCounts {
         let one = latencies(&stated(), name)[0];
-        Ran {
+        RunCounts {
             batches,
             requests: batches,
             busy_us: (batches as f64 * one * times) as u64,
@@ -337,7 +337,7 @@ mod tests {
         let (mut book, mut pipeline) = (book(), stated());
         book.record(VARIANT, ran(19, 2.5));
         book.record("unknown", ran(100, 2.5));
-        book.record(VARIANT, Ran::default());
+        book.record(VARIANT, RunCounts::default());
         assert!(!book.is_news() && !book.apply(&mut pipeline));
         let mut book = self::book();
         book.record(VARIANT, ran(100, 1.2));
@@ -375,7 +375,7 @@ mod tests {
             .iter()
             .map(|batch| variant.latency_us(*batch).unwrap())
             .sum();
-        let ran = Ran {
+        let ran = RunCounts {
             batches: 60,
             requests: 100,
             busy_us: (20.0 * busy) as u64,

@@ -60,19 +60,19 @@ fn planned_is_first_then_by_the_period_and_on_change() {
     let mut estimator = DemandEstimator::new(DemandOptions::PAPER, 0);
     assert_eq!(estimator.due(10), None, "nothing is known yet");
     estimator.observe(100, 900_000);
-    assert_eq!(estimator.due(SECOND), Some(Due::First));
+    assert_eq!(estimator.due(SECOND), Some(PlanReason::First));
     estimator.planned(estimator.estimate_qps(), SECOND);
     for second in 1..10_u64 {
         estimator.observe(100, (second + 1) * SECOND);
         assert_eq!(estimator.due((second + 1) * SECOND), None, "{second}");
     }
     estimator.observe(100, 11 * SECOND);
-    assert_eq!(estimator.due(11 * SECOND), Some(Due::Period));
+    assert_eq!(estimator.due(11 * SECOND), Some(PlanReason::Period));
     estimator.planned(100.0, 11 * SECOND);
     estimator.observe(1_000, 12 * SECOND);
     assert_eq!(estimator.due(12 * SECOND), None);
     estimator.observe(1_000, 13 * SECOND);
-    assert_eq!(estimator.due(13 * SECOND), Some(Due::Change));
+    assert_eq!(estimator.due(13 * SECOND), Some(PlanReason::Change));
 }
 
 fn made(cars: u64, faces: u64) -> BTreeMap<String, u64> {

@@ -89,7 +89,7 @@ pub(super) struct Feasible {
 }
 
 /// A plan and the cascades that its ranges could choose from.
-type Chosen = (Feasible, Vec<Cascade>);
+type PlanWithCascades = (Feasible, Vec<Cascade>);
 
 /// A violation and its bottleneck by index.
 type Named = (Violation, usize);
@@ -150,7 +150,7 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// Algorithm 1 on the cascades that there are.
-    fn plan_once(&mut self) -> Result<Chosen, GearError> {
+    fn plan_once(&mut self) -> Result<PlanWithCascades, GearError> {
         let all = (0..self.models().len()).collect();
         let placement = self.fleet.everywhere(all);
         let mut workload = Workload::new(self.search(&placement), self.scope.weights.clone());
@@ -159,7 +159,11 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
     }
 
     /// Passes through all submodules as long as they find something better.
-    fn improve(&mut self, mut plan: Feasible, pareto_cascades: Vec<Cascade>) -> Result<Chosen, GearError> {
+    fn improve(
+        &mut self,
+        mut plan: Feasible,
+        pareto_cascades: Vec<Cascade>,
+    ) -> Result<PlanWithCascades, GearError> {
         let mut workload = Workload::new(pareto_cascades, self.scope.weights.clone());
         for _ in 0..PASSES {
             self.effort.improvements += 1;

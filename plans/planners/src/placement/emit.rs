@@ -6,7 +6,7 @@ use super::error::PlacementError;
 use super::options::{Goal, PlacementOptions};
 use super::outcome::{DeviceLoad, PlacedModel, Placement};
 use super::problem::{Cluster, Problem};
-use super::search::Found;
+use super::search::SearchResult;
 use super::shapes::{Models, ReplicaPartition};
 use kaskade_policy::confidence::deferral::DeferralScore;
 use kaskade_policy::plan::{
@@ -22,7 +22,7 @@ pub(super) fn placed(
     models: &Models<'_>,
     options: &PlacementOptions,
     cluster: &Cluster,
-    found: &Found,
+    found: &SearchResult,
 ) -> Result<Placement, PlacementError> {
     let names = Names {
         models,
@@ -256,7 +256,7 @@ impl Names<'_> {
         }
     }
 
-    fn placed(&self, found: &Found, options: &PlacementOptions) -> Vec<PlacedModel> {
+    fn placed(&self, found: &SearchResult, options: &PlacementOptions) -> Vec<PlacedModel> {
         let period_s = f64::from(options.batch) / found.qps;
         let placed = |(model, curves): (usize, &super::curves::Curves)| {
             let (replicas, partitions) = self.counts(model);

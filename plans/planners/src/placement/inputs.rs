@@ -7,7 +7,7 @@ use super::shapes::{Models, ReplicaPartition};
 use super::solve::Solved;
 
 /// A combination that carries a load, with the placement that shows it.
-pub(super) type Seen = (ReplicaPartition, Solved);
+pub(super) type FeasiblePartition = (ReplicaPartition, Solved);
 
 /// The inputs of a placement.
 pub(super) struct Case<'a> {

@@ -5,7 +5,7 @@
 //! best of those are annealed at higher and higher loads.
 
 use super::anneal;
-use super::inputs::{Case, Seen};
+use super::inputs::{Case, FeasiblePartition};
 use super::layout::Layout;
 use super::problem::{Cluster, Problem, excess};
 use super::shapes::{ReplicaPartition, cuts};
@@ -38,14 +38,14 @@ struct Packed {
 }
 
 /// The highest load that the devices carry in a found placement, requests/s, and the combination that carries it.
-pub(super) fn max_throughput(case: &Case<'_>, cluster: &Cluster) -> Option<(f64, Seen)> {
+pub(super) fn max_throughput(case: &Case<'_>, cluster: &Cluster) -> Option<(f64, FeasiblePartition)> {
     let high = cluster.work() / case.models.least_kernel();
     let mut packed = FROM
         .into_iter()
         .map(|from| packed(case, cluster, high * from))
         .find(|packed| !packed.is_empty())?;
     packed.truncate(ANNEALED);
-    let mut best: Option<(f64, Seen)> = None;
+    let mut best: Option<(f64, FeasiblePartition)> = None;
     for one in packed {
         let least = best.as_ref().map_or(0.0, |(qps, _)| *qps);
         let found = climb(case, cluster, one, least);
@@ -55,7 +55,7 @@ pub(super) fn max_throughput(case: &Case<'_>, cluster: &Cluster) -> Option<(f64,
 }
 
 /// A combination that carries a load, with its placement.
-pub(super) fn carries(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<Seen> {
+pub(super) fn carries(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<FeasiblePartition> {
     let packed = packed(case, cluster, qps);
     if let Some(first) = packed.first().filter(|first| first.qps >= qps) {
         let problem = problem(case, cluster, &first.shape, qps);
@@ -69,7 +69,7 @@ pub(super) fn carries(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Option<Se
 }
 
 /// Higher and higher loads, beginning with what the packing carries.
-fn climb(case: &Case<'_>, cluster: &Cluster, packed: Packed, least: f64) -> Option<(f64, Seen)> {
+fn climb(case: &Case<'_>, cluster: &Cluster, packed: Packed, least: f64) -> Option<(f64, FeasiblePartition)> {
     let Packed {
         shape,
         fluid_bound,
@@ -225,7 +225,7 @@ fn start<'p>(problem: &'p Problem<'p>, placed: &[usize]) -> Layout<'p> {
 }
 
 /// A placement, if it meets equations 3 and 4.
-fn seen(problem: &Problem<'_>, shape: ReplicaPartition, placed: Vec<usize>) -> Option<Seen> {
+fn seen(problem: &Problem<'_>, shape: ReplicaPartition, placed: Vec<usize>) -> Option<FeasiblePartition> {
     (problem.overload(&placed) <= 0.0).then(|| {
         let overhead = problem.overhead(&placed);
         (shape, Solved { placed, overhead })

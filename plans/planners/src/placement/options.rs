@@ -33,8 +33,8 @@ pub struct PlacementOptions {
     pub layers: BTreeMap<String, u32>,
     /// Substitutes for figures that the profile lacks.
     pub assumed: Assumptions,
-    /// How hard to search.
-    pub effort: Effort,
+    /// Limits of the search.
+    pub limits: SearchLimits,
     /// Seed of the random part of the search. The same seed finds the same placement.
     pub seed: u64,
 }
@@ -58,7 +58,7 @@ impl PlacementOptions {
             max_partitions: 8,
             layers: BTreeMap::new(),
             assumed: Assumptions::default(),
-            effort: Effort::default(),
+            limits: SearchLimits::default(),
             seed: 0,
         }
     }
@@ -168,9 +168,9 @@ pub struct Assumptions {
     pub whole_device: bool,
 }
 
-/// How hard to search. Counts and no times, so that the outcome does not depend on the machine.
+/// Limits of the search. Counts and no times, so that the outcome does not depend on the machine.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Effort {
+pub struct SearchLimits {
     /// Most combinations of `R` and `S` whose bounds are computed.
     pub shapes: u64,
     /// Moves of the annealing, over all combinations.
@@ -185,7 +185,7 @@ pub struct Effort {
     pub solver_time: Option<Duration>,
 }
 
-impl Default for Effort {
+impl Default for SearchLimits {
     fn default() -> Self {
         Self {
             shapes: 20_000,

@@ -5,7 +5,7 @@ use super::curves::Curves;
 use super::emit;
 use super::error::PlacementError;
 use super::flow::{self, Flow};
-use super::inputs::{Case, Seen};
+use super::inputs::{Case, FeasiblePartition};
 use super::max_throughput;
 use super::options::{Fleet, Goal, PlacementOptions};
 use super::outcome::{Placement, Shapes};
@@ -51,7 +51,7 @@ pub(super) fn curves(
 
 impl Case<'_> {
     /// The devices to use, the load to carry, and a combination that carries it.
-    fn fleet(&self) -> Result<(Cluster, f64, Option<Seen>), PlacementError> {
+    fn fleet(&self) -> Result<(Cluster, f64, Option<FeasiblePartition>), PlacementError> {
         let all = Cluster::new(self.options, self.options.devices.len());
         self.fits_at_all(&all)?;
         let Goal::Carry { qps } = self.options.goal else {

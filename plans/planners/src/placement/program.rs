@@ -9,7 +9,7 @@ use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
 
 /// An optimum, or the best found within the limits.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Found {
+pub(super) struct ProgramSolution {
     /// Devices by instance.
     pub(super) placed: Vec<usize>,
     /// Whether there is no better one.
@@ -162,7 +162,7 @@ impl Placing {
         start: Option<&[usize]>,
         solver: Solver,
         limits: &Limits,
-    ) -> Result<Found, LpError> {
+    ) -> Result<ProgramSolution, LpError> {
         let limits = Limits {
             start: start.map_or_else(Vec::new, |placed| self.start(placed)),
             ..limits.clone()
@@ -174,7 +174,7 @@ impl Placing {
                 .position(|variable| solution.value(*variable) > 0.5)
                 .unwrap_or(0)
         };
-        Ok(Found {
+        Ok(ProgramSolution {
             placed: self.there.iter().map(device).collect(),
             proven: solution.proven,
         })

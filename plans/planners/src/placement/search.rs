@@ -3,8 +3,8 @@
 
 use super::candidates::{Candidate, Candidates};
 use super::error::PlacementError;
-use super::inputs::{Case, Seen};
-use super::options::Effort;
+use super::inputs::{Case, FeasiblePartition};
+use super::options::SearchLimits;
 use super::outcome::{Proof, Shapes};
 use super::problem::Cluster;
 use super::shapes::{Parts, ReplicaPartition};
@@ -21,7 +21,7 @@ const ANEW: u64 = 2;
 const PROGRAMS: u64 = 48;
 
 /// A placement of a combination, and what was done to find it.
-pub(super) struct Found {
+pub(super) struct SearchResult {
     pub(super) shape: ReplicaPartition,
     pub(super) parts: Parts,
     pub(super) solved: Solved,
@@ -38,14 +38,14 @@ pub(super) fn search(
     case: &Case<'_>,
     cluster: &Cluster,
     qps: f64,
-    seen: Option<Seen>,
-) -> Result<Found, PlacementError> {
-    let effort = &case.options.effort;
+    seen: Option<FeasiblePartition>,
+) -> Result<SearchResult, PlacementError> {
+    let limits = &case.options.limits;
     let Candidates {
         list: mut candidates,
         mut shapes,
         unseen,
-    } = case.candidates(cluster, qps, effort.shapes)?;
+    } = case.candidates(cluster, qps, limits.shapes)?;
     let seen = seen.map(|(shape, solved)| {
         let mut candidate = case.candidate(cluster, shape, case.models.batch / qps);
         candidate.attempt.best = Some(solved);
@@ -63,8 +63,8 @@ pub(super) fn search(
             .then(a.shape.cmp(&b.shape))
     });
     try_all(cluster, &mut candidates, &mut shapes);
-    anneal(cluster, &mut candidates, &mut shapes, effort, case.options.seed);
-    prove(cluster, &mut candidates, &mut shapes, effort);
+    anneal(cluster, &mut candidates, &mut shapes, limits, case.options.seed);
+    prove(cluster, &mut candidates, &mut shapes, limits);
     let Some((place, overhead)) = best(&candidates) else {
         let proven = shapes.all && candidates.iter().all(|one| one.attempt.lower.is_infinite());
         return Err(unplaced(qps, &shapes, candidates.len() as u64, proven));
@@ -73,7 +73,7 @@ pub(super) fn search(
     let proof = proof(overhead, lowers.fold(unseen, f64::min));
     let chosen = candidates.into_iter().nth(place);
     let found = chosen.and_then(|chosen| {
-        Some(Found {
+        Some(SearchResult {
             solved: chosen.attempt.best?,
             shape: chosen.shape,
             parts: chosen.parts,
@@ -116,9 +116,15 @@ fn try_all(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes)
 }
 
 /// Anneals the most promising: those placed best, then those not placed yet of the lowest bound; and the best of them again.
-fn anneal(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, effort: &Effort, seed: u64) {
+fn anneal(
+    cluster: &Cluster,
+    candidates: &mut [Candidate],
+    shapes: &mut Shapes,
+    limits: &SearchLimits,
+    seed: u64,
+) {
     let order = promising(candidates);
-    let moves = effort.moves * 3 / 5 / (order.len() as u64).max(1);
+    let moves = limits.moves * 3 / 5 / (order.len() as u64).max(1);
     let mut least = f64::INFINITY;
     for place in order {
         let Some(candidate) = candidates.get_mut(place) else {
@@ -138,7 +144,7 @@ fn anneal(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, 
     if let Some(winner) = winner {
         let problem = winner.problem(cluster);
         for time in 1..=ANEW {
-            let moves = effort.moves * 2 / 5 / ANEW;
+            let moves = limits.moves * 2 / 5 / ANEW;
             solve::again(&problem, &mut winner.attempt, moves, seed.wrapping_add(time));
         }
     }
@@ -160,16 +166,16 @@ fn promising(candidates: &[Candidate]) -> Vec<usize> {
 }
 
 /// Integer programs for the small ones that the bounds do not rule out.
-fn prove(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, effort: &Effort) {
+fn prove(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, limits: &SearchLimits) {
     let mut least = best(candidates).map_or(f64::INFINITY, |(_, overhead)| overhead);
     for candidate in candidates {
         let cells = candidate.instances as usize * cluster.devices.len();
         let hopeless = solve::is_least(least, candidate.attempt.lower);
-        if hopeless || cells > effort.exact_cells || shapes.programs >= PROGRAMS {
+        if hopeless || cells > limits.exact_cells || shapes.programs >= PROGRAMS {
             continue;
         }
         shapes.programs += 1;
-        solve::prove(&candidate.problem(cluster), &mut candidate.attempt, effort);
+        solve::prove(&candidate.problem(cluster), &mut candidate.attempt, limits);
         if let Some(found) = &candidate.attempt.best {
             least = least.min(found.overhead);
         }

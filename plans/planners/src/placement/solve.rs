@@ -4,7 +4,7 @@ use super::anneal;
 use super::bound;
 use super::greedy::{self, Prefer};
 use super::layout::Layout;
-use super::options::Effort;
+use super::options::SearchLimits;
 use super::problem::{Problem, SLACK};
 use super::program::Placing;
 use crate::lp::{Limits, LpError, Solver};
@@ -85,18 +85,18 @@ pub(super) fn refine(problem: &Problem<'_>, attempt: &mut Attempt, moves: u64, s
 }
 
 /// Solves the integer program, if it is small enough.
-pub(super) fn prove(problem: &Problem<'_>, attempt: &mut Attempt, effort: &Effort) {
+pub(super) fn prove(problem: &Problem<'_>, attempt: &mut Attempt, search: &SearchLimits) {
     let cells = problem.instances.len() * problem.cluster.devices.len();
-    if attempt.is_settled() || cells > effort.exact_cells {
+    if attempt.is_settled() || cells > search.exact_cells {
         return;
     }
     let limits = Limits {
-        nodes: Some(effort.exact_nodes),
-        time: effort.solver_time.filter(|_| effort.solver != Solver::Embedded),
+        nodes: Some(search.exact_nodes),
+        time: search.solver_time.filter(|_| search.solver != Solver::Embedded),
         ..Limits::NONE
     };
     let start = attempt.best.as_ref().map(|best| best.placed.as_slice());
-    match Placing::new(problem).solve(start, effort.solver, &limits) {
+    match Placing::new(problem).solve(start, search.solver, &limits) {
         Ok(found) => {
             keep(attempt, sound(problem, found.placed));
             if let Some(best) = attempt.best.as_ref().filter(|_| found.proven) {

@@ -66,17 +66,17 @@ fn problem<'a>(cluster: &'a Cluster, models: &[Model]) -> Problem<'a> {
     Problem::new(cluster, kinds, pairs, chains)
 }
 
-fn solved(problem: &Problem<'_>, effort: &Effort) -> Attempt {
+fn solved(problem: &Problem<'_>, limits: &SearchLimits) -> Attempt {
     let mut attempt = first(problem);
-    refine(problem, &mut attempt, effort.moves, 1);
-    prove(problem, &mut attempt, effort);
+    refine(problem, &mut attempt, limits.moves, 1);
+    prove(problem, &mut attempt, limits);
     attempt
 }
 
-fn small() -> Effort {
-    Effort {
+fn small() -> SearchLimits {
+    SearchLimits {
         moves: 4_000,
-        ..Effort::default()
+        ..SearchLimits::default()
     }
 }
 

@@ -1,17 +1,17 @@
-//! A seeded coin, for the choice of the requests that are audited.
+//! A seeded random source for the choice of the requests that are audited.
 
-/// A stream of independent draws (`SplitMix64`), the same for the same seed.
+/// A seeded stream of independent draws (`SplitMix64`), the same for the same seed.
 #[derive(Debug, Clone)]
-pub struct Coin(u64);
+pub struct BernoulliSampler(u64);
 
-impl Coin {
+impl BernoulliSampler {
     /// Creates the stream of that seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
     /// Returns true with that probability.
-    pub fn flip(&mut self, probability: f64) -> bool {
+    pub fn draw(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
@@ -33,8 +33,8 @@ mod tests {
     #[test]
     fn it_comes_up_as_often_as_it_should() {
         for share in [0.0, 0.005, 0.3, 1.0] {
-            let mut coin = Coin::new(7);
-            let up = (0..100_000).filter(|_| coin.flip(share)).count() as f64 / 1e5;
+            let mut draws = BernoulliSampler::new(7);
+            let up = (0..100_000).filter(|_| draws.draw(share)).count() as f64 / 1e5;
             assert!((up - share).abs() < 0.006, "{up} for {share}");
         }
     }

@@ -3,7 +3,7 @@
 use super::counts::{AuditCounts, CascadeCounts, LabelCounts};
 use super::mean_test::{Counted, MeanTest, log_mean, mean_interval};
 use super::profiled_rate::rate_range;
-use super::{Evidence, Finding, Standing, allowed};
+use super::{CascadeStatus, Evidence, Finding, allowed};
 use crate::plan::{Certificate, CertifiedCascade, ExpectedStage, Guarantee};
 
 /// Probability with which each end of the range of a profiled rate misses it.
@@ -231,11 +231,11 @@ impl CascadeWatch {
         still.is_some_and(|test| test.log_wealth() >= -level(self.alpha, self.begun).ln())
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn status(&self) -> CascadeStatus {
         let AuditCounts { agree, differ, .. } = self.audits;
         let losses = self.losses(&self.labels);
         let interval = mean_interval(&losses, SHOWN_ALPHA);
-        Standing {
+        CascadeStatus {
             audited: self.audits.ended(),
             differs: mean_interval(&[(1.0, differ), (0.0, agree)], SHOWN_ALPHA),
             may_differ: self.may_differ,

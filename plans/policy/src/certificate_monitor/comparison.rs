@@ -77,7 +77,7 @@ mod tests {
     fn texts_are_compared_by_their_metric_and_numbers_exactly() {
         let by = TextComparison {
             metric: Metric::F1,
-            right_from: 0.5,
+            min_score: 0.5,
         };
         let (one, other) = (Answer::text("a whale ", by), Answer::text("The whale.", by));
         assert!(one.accepts(&other) && other.accepts(&one));

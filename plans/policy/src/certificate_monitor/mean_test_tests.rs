@@ -1,12 +1,18 @@
 use proptest::prelude::*;
 
-use super::super::audit_sampler::Coin;
+use super::super::audit_sampler::BernoulliSampler;
 use super::*;
 
 /// Feeds one value at a time with that probability of 1; returns the place at which the test decides, if it does.
-fn decides_at(test: &mut MeanTest, coin: &mut Coin, rate: f64, values: u64, alpha: f64) -> Option<u64> {
+fn decides_at(
+    test: &mut MeanTest,
+    draws: &mut BernoulliSampler,
+    rate: f64,
+    values: u64,
+    alpha: f64,
+) -> Option<u64> {
     (0..values).find(|_| {
-        let value = if coin.flip(rate) { 1.0 } else { 0.0 };
+        let value = if draws.draw(rate) { 1.0 } else { 0.0 };
         test.take(&[(value, 1)]);
         test.log_wealth() >= -alpha.ln()
     })
@@ -29,8 +35,8 @@ fn a_stream_under_the_null_is_accused_in_at_most_a_share_alpha() {
     for null in [0.01, 0.2, 0.7] {
         let accused = (0..400)
             .filter(|seed| {
-                let mut coin = Coin::new(*seed);
-                decides_at(&mut MeanTest::at_most(null), &mut coin, null, 3_000, alpha).is_some()
+                let mut draws = BernoulliSampler::new(*seed);
+                decides_at(&mut MeanTest::at_most(null), &mut draws, null, 3_000, alpha).is_some()
             })
             .count();
         // Three standard deviations above 40.
@@ -49,12 +55,12 @@ fn a_change_is_found_within_a_stated_number_of_observations() {
     ] {
         let (mut late, mut early) = (0, 0);
         for seed in 0..100 {
-            let (mut test, mut coin) = (MeanTest::at_most(null), Coin::new(1_000 + seed));
-            if decides_at(&mut test, &mut coin, null * 0.7, 5_000, 0.05).is_some() {
+            let (mut test, mut draws) = (MeanTest::at_most(null), BernoulliSampler::new(1_000 + seed));
+            if decides_at(&mut test, &mut draws, null * 0.7, 5_000, 0.05).is_some() {
                 early += 1;
                 continue;
             }
-            late += usize::from(decides_at(&mut test, &mut coin, rate, within, 0.05).is_none());
+            late += usize::from(decides_at(&mut test, &mut draws, rate, within, 0.05).is_none());
         }
         // A false alarm has probability 0.05 at most.
         assert!(early <= 8, "{early} of 100 are false alarms at {null}");
@@ -66,9 +72,9 @@ fn a_change_is_found_within_a_stated_number_of_observations() {
 fn an_interval_covers_the_mean_at_every_moment() {
     let mut missed = 0;
     for seed in 0..60 {
-        let (mut coin, mut ones) = (Coin::new(seed), 0);
+        let (mut draws, mut ones) = (BernoulliSampler::new(seed), 0);
         let missing = (1..=600_u64).any(|count| {
-            ones += u64::from(coin.flip(0.1));
+            ones += u64::from(draws.draw(0.1));
             if count % 10 != 0 {
                 return false;
             }

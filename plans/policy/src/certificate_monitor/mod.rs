@@ -36,12 +36,12 @@ mod sampling;
 use crate::plan::{CertifiedList, Guarantee};
 use cascade::CascadeWatch;
 
-pub use audit_sampler::Coin;
+pub use audit_sampler::BernoulliSampler;
 pub use comparison::{Answer, Class};
 pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
 pub use labels::{RecentReplies, RecentReply};
 pub use mean_test::{Counted, MeanTest, mean_interval};
-pub use sampling::{Audit, AuditSettings, Room, Sampler};
+pub use sampling::{Audit, AuditCapacity, AuditSettings, Sampler};
 
 /// Observations that refuted or restored a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,14 +207,14 @@ impl CertificateMonitor {
     }
 
     /// Returns what is known of each cascade of the list.
-    pub fn standings(&self) -> Vec<Standing> {
-        self.cascades.iter().map(CascadeWatch::standing).collect()
+    pub fn statuses(&self) -> Vec<CascadeStatus> {
+        self.cascades.iter().map(CascadeWatch::status).collect()
     }
 }
 
 /// Results of audits and labels for a cascade since its tests last began.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
+pub struct CascadeStatus {
     /// Requests audited.
     pub audited: u64,
     /// Interval of the share of requests that it answers differently from the largest variant.

@@ -31,7 +31,7 @@ fn divergence(p: f64, q: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificate_monitor::audit_sampler::Coin;
+    use crate::certificate_monitor::audit_sampler::BernoulliSampler;
 
     #[test]
     fn a_range_holds_what_was_observed_and_narrows() {
@@ -56,10 +56,10 @@ mod tests {
 
     #[test]
     fn a_range_misses_the_rate_rarely() {
-        let mut coin = Coin::new(3);
+        let mut draws = BernoulliSampler::new(3);
         let missed = (0..2_000)
             .filter(|_| {
-                let count = (0..400).filter(|_| coin.flip(0.05)).count() as u64;
+                let count = (0..400).filter(|_| draws.draw(0.05)).count() as u64;
                 rate_range(count, 400, 0.05)[1] < 0.05
             })
             .count();

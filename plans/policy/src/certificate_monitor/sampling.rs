@@ -1,7 +1,7 @@
 //! Which requests are audited, and what an audit asks.
 
 use super::counts::{AuditCounts, Counts};
-use super::{Answer, Coin};
+use super::{Answer, BernoulliSampler};
 use crate::plan::Plan;
 
 /// Settings of the share of requests that is audited.
@@ -31,7 +31,7 @@ impl AuditSettings {
 
 /// Load of the process and open audits, which an audit would add to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct AuditCapacity {
     /// Requests of clients in flight.
     pub in_flight: usize,
     /// Requests in flight at most.
@@ -43,9 +43,9 @@ pub struct Room {
 /// Audits of an ingress that have not ended, at most.
 const MAX_OPEN: usize = 8;
 
-impl Room {
+impl AuditCapacity {
     /// Returns whether an audit may begin. Audits are the first thing dropped: they stop at an eighth of what clients may have in flight.
-    fn is_there(self) -> bool {
+    fn allows_another(self) -> bool {
         self.open < MAX_OPEN && self.in_flight.saturating_mul(8) <= self.max_in_flight
     }
 }
@@ -54,7 +54,7 @@ impl Room {
 /// and those that the largest variant answers need no audit, because they agree with it.
 #[derive(Debug, Clone)]
 pub struct Sampler {
-    coin: Coin,
+    draws: BernoulliSampler,
     settings: AuditSettings,
 }
 
@@ -62,19 +62,19 @@ impl Sampler {
     /// Creates a sampler; ingresses have different seeds.
     pub fn new(settings: AuditSettings, seed: u64) -> Self {
         Self {
-            coin: Coin::new(seed),
+            draws: BernoulliSampler::new(seed),
             settings,
         }
     }
 
     /// Returns whether the next request is audited.
-    pub fn chooses(&mut self, in_doubt: bool, room: Room) -> bool {
+    pub fn chooses(&mut self, in_doubt: bool, capacity: AuditCapacity) -> bool {
         let share = if in_doubt {
             self.settings.share_in_doubt
         } else {
             self.settings.share
         };
-        share > 0.0 && self.coin.flip(share) && room.is_there()
+        share > 0.0 && self.draws.draw(share) && capacity.allows_another()
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
     use crate::certificate_monitor::tests::{list, plan};
 
-    const FREE: Room = Room {
+    const FREE: AuditCapacity = AuditCapacity {
         in_flight: 0,
         max_in_flight: 100,
         open: 0,
@@ -151,14 +151,18 @@ mod tests {
     #[test]
     fn a_share_of_requests_is_chosen_and_more_in_doubt() {
         let mut sampler = Sampler::new(AuditSettings::of_share(0.01), 1);
-        let mut chosen = |in_doubt, room| (0..20_000).filter(|_| sampler.chooses(in_doubt, room)).count();
+        let mut chosen = |in_doubt, capacity| {
+            (0..20_000)
+                .filter(|_| sampler.chooses(in_doubt, capacity))
+                .count()
+        };
         assert!((150..250).contains(&chosen(false, FREE)));
         assert!((1_800..2_200).contains(&chosen(true, FREE)));
-        let busy = Room {
+        let busy = AuditCapacity {
             in_flight: 13,
             ..FREE
         };
-        let open = Room {
+        let open = AuditCapacity {
             open: MAX_OPEN,
             ..FREE
         };

@@ -112,7 +112,7 @@ pub(crate) fn plan(list: CertifiedList) -> Plan {
 
 /// A live stream: how often the cascades differ from the largest variant, and how often `small` defers.
 struct Live {
-    coin: Coin,
+    draws: BernoulliSampler,
     differ: [f64; 4],
     defer: f64,
 }
@@ -120,7 +120,7 @@ struct Live {
 impl Live {
     fn usual(seed: u64) -> Self {
         Self {
-            coin: Coin::new(seed),
+            draws: BernoulliSampler::new(seed),
             differ: [0.0, 0.01, 0.015, 0.02],
             defer: 0.3,
         }
@@ -131,7 +131,7 @@ impl Live {
         let mut counts = Counts::default();
         let limit = watch.limit();
         for _ in 0..10 {
-            let differs = self.coin.flip(self.differ[limit]);
+            let differs = self.draws.draw(self.differ[limit]);
             let audits = &mut counts.at(limit).unwrap().audits;
             *if differs {
                 &mut audits.differ
@@ -139,7 +139,7 @@ impl Live {
                 &mut audits.agree
             } += 1;
             if limit < watch.home() {
-                let differs = self.coin.flip(self.differ[limit + 1]);
+                let differs = self.draws.draw(self.differ[limit + 1]);
                 let probes = &mut counts.at(limit + 1).unwrap().probes;
                 *if differs {
                     &mut probes.differ
@@ -147,9 +147,9 @@ impl Live {
                     &mut probes.agree
                 } += 1;
             }
-            let deferred = self.coin.flip(self.defer);
+            let deferred = self.draws.draw(self.defer);
             let confidence = [0.6, 0.6, 0.8, 0.95]
-                [usize::from(self.coin.flip(0.5)) * 2 + usize::from(self.coin.flip(0.5))];
+                [usize::from(self.draws.draw(0.5)) * 2 + usize::from(self.draws.draw(0.5))];
             let expected = expected("small", SAMPLES, 300);
             let category = expected.category(deferred, confidence);
             if limit > 0 {
@@ -339,11 +339,11 @@ fn labels_alone_refute_a_certificate() {
 fn a_standing_shows_the_bounds() {
     let (mut live, mut watch) = (Live::usual(3), watch());
     live.until(&mut watch, 100, |_| false);
-    let standing = watch.standings()[3];
-    assert_eq!(standing.audited, 1_000);
-    let may_differ = standing.may_differ.unwrap();
+    let status = watch.statuses()[3];
+    assert_eq!(status.audited, 1_000);
+    let may_differ = status.may_differ.unwrap();
     assert!((0.02..0.05).contains(&may_differ), "{may_differ}");
-    assert!(standing.differs[0] <= 0.02 && standing.differs[1] >= 0.02 && standing.differs[1] < 0.06);
-    assert_eq!((standing.labelled, standing.loss), (0, [-1.0, 1.0]));
-    assert!((standing.may_lose - 0.02).abs() < 1e-12);
+    assert!(status.differs[0] <= 0.02 && status.differs[1] >= 0.02 && status.differs[1] < 0.06);
+    assert_eq!((status.labelled, status.loss), (0, [-1.0, 1.0]));
+    assert!((status.may_lose - 0.02).abs() < 1e-12);
 }

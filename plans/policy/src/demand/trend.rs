@@ -16,9 +16,9 @@ const MEDIAN_OF_SECOND_DIFFERENCES: f64 = 1.652_1;
 /// A forecast exceeds the largest step of the trend by at most this factor, so that the end of a rise is not overshot by far.
 const MAX_OVERSHOOT: f64 = 1.25;
 
-/// State of the demand's trend. Counts are requests per step.
+/// The recent demand, from which a rise is found. Counts are requests per step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rise {
+pub struct DemandTrend {
     /// Requests of the complete steps, the latest last.
     pub steps: Vec<f64>,
     /// Length of a step, microseconds, at least 1.
@@ -31,7 +31,7 @@ pub struct Rise {
     pub into_us: u64,
 }
 
-impl Rise {
+impl DemandTrend {
     /// Returns the requests per step to expect in `ahead_us` microseconds, if the demand rises; 0 if it does not: the
     /// [`present`](Self::present) or the [`trend`](Self::trend), whichever is more.
     pub fn ahead(&self, ahead_us: u64) -> f64 {
@@ -115,8 +115,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000;
 
-    fn rise(steps: &[f64], average: f64, arrived: f64, into_us: u64) -> Rise {
-        Rise {
+    fn trend(steps: &[f64], average: f64, arrived: f64, into_us: u64) -> DemandTrend {
+        DemandTrend {
             steps: steps.to_vec(),
             step_us: SECOND,
             average,
@@ -129,17 +129,18 @@ mod tests {
     fn a_ramp_is_continued() {
         let ramp: Vec<f64> = (0..10).map(|step| 100.0 + 40.0 * f64::from(step)).collect();
         // The next step has 500; two seconds later 580, which is under 1.25 times the last.
-        let found = rise(&ramp, 400.0, 0.0, 0).ahead(2 * SECOND);
+        let found = trend(&ramp, 400.0, 0.0, 0).ahead(2 * SECOND);
         assert!((found - 560.0).abs() < 1e-9, "{found}");
     }
 
     #[test]
     fn a_level_load_and_a_fall_are_no_rise() {
         assert!(
-            rise(&[100.0, 108.0, 95.0, 104.0, 99.0, 111.0], 105.0, 30.0, SECOND / 4).ahead(2 * SECOND) <= 0.0
+            trend(&[100.0, 108.0, 95.0, 104.0, 99.0, 111.0], 105.0, 30.0, SECOND / 4).ahead(2 * SECOND)
+                <= 0.0
         );
-        assert!(rise(&[500.0, 400.0, 300.0, 200.0], 280.0, 20.0, SECOND / 4).ahead(2 * SECOND) <= 0.0);
-        assert!(rise(&[], 1.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
+        assert!(trend(&[500.0, 400.0, 300.0, 200.0], 280.0, 20.0, SECOND / 4).ahead(2 * SECOND) <= 0.0);
+        assert!(trend(&[], 1.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
     }
 
     #[test]
@@ -147,17 +148,17 @@ mod tests {
         let noisy: Vec<f64> = (0..20)
             .map(|step| if step % 2 == 0 { 1_000.0 } else { 1_300.0 })
             .collect();
-        assert!(rise(&noisy, 1_150.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
+        assert!(trend(&noisy, 1_150.0, 0.0, 0).ahead(2 * SECOND) <= 0.0);
         let jump = [noisy.as_slice(), &[4_000.0]].concat();
-        assert!((rise(&jump, 1_150.0, 0.0, 0).present() - 4_000.0).abs() < 1e-9);
+        assert!((trend(&jump, 1_150.0, 0.0, 0).present() - 4_000.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_jump_counts_within_the_step_that_it_comes_in() {
-        let found = rise(&[100.0; 6], 100.0, 120.0, 3 * SECOND / 10).ahead(2 * SECOND);
+        let found = trend(&[100.0; 6], 100.0, 120.0, 3 * SECOND / 10).ahead(2 * SECOND);
         assert!((found - 400.0).abs() < 1e-9, "{found}");
         assert!(
-            rise(&[100.0; 6], 100.0, 40.0, 3 * SECOND / 10).ahead(0) <= 0.0,
+            trend(&[100.0; 6], 100.0, 40.0, 3 * SECOND / 10).ahead(0) <= 0.0,
             "chance"
         );
     }

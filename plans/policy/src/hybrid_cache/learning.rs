@@ -29,9 +29,9 @@ pub struct Planned {
     pub costs: Costs,
 }
 
-/// Times of the two sides of a step, all layers together, seconds.
+/// Time that a step computes and time that it loads, all layers together, seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Sides {
+pub struct StepTimes {
     /// The device computes.
     pub compute_s: f64,
     /// The link carries.
@@ -44,7 +44,7 @@ pub struct Prediction {
     /// Blocks in its requests' caches.
     pub blocks: usize,
     /// The sampled costs, uncorrected.
-    pub sampled: Sides,
+    pub sampled: StepTimes,
     /// Its time by the corrected costs, seconds.
     pub step_s: f64,
 }
@@ -82,7 +82,7 @@ impl Policy {
         let corrected = self.costs();
         Prediction {
             blocks: blocks.total(),
-            sampled: Sides {
+            sampled: StepTimes {
                 compute_s: layers as f64 * sampled.compute_s + self.planned.costs.head_s,
                 load_s: layers as f64 * sampled.load_s,
             },
@@ -94,7 +94,7 @@ impl Policy {
     ///
     /// Steps of less than half the load that costs were sampled for teach nothing: a layer has work that does not grow with the
     /// blocks, and a few requests would seem cheap or expensive by it.
-    pub fn learn(&mut self, prediction: &Prediction, took: Sides) -> Option<Shares> {
+    pub fn learn(&mut self, prediction: &Prediction, took: StepTimes) -> Option<Shares> {
         if 2 * prediction.blocks < self.planned.blocks {
             return None;
         }
@@ -186,8 +186,8 @@ mod tests {
     }
 
     /// Returns the times of a step whose device and link are slower by these factors than was sampled.
-    fn took(prediction: &Prediction, compute: f64, load: f64) -> Sides {
-        Sides {
+    fn took(prediction: &Prediction, compute: f64, load: f64) -> StepTimes {
+        StepTimes {
             compute_s: prediction.sampled.compute_s * compute,
             load_s: prediction.sampled.load_s * load,
         }
@@ -230,7 +230,7 @@ mod tests {
             assert_eq!(policy.learn(&prediction, took(&prediction, slower, 1.0)), None);
             let small = policy.predict(at(20, 20), 4, 2);
             assert_eq!(policy.learn(&small, took(&small, 9.0, 1.0)), None);
-            let nonsense = Sides {
+            let nonsense = StepTimes {
                 compute_s: f64::NAN,
                 load_s: -1.0,
             };

@@ -5,7 +5,7 @@
 //! are, and otherwise has the outcome of the branch that was lost first.
 
 use super::Engine;
-use crate::branches::{NO_COPY, Way};
+use crate::branches::{NO_COPY, TaskPath};
 use crate::events::Task;
 use crate::in_flight::Flight;
 use crate::observer::{Answered, Loss, Lost, Observer, Sink};
@@ -144,15 +144,15 @@ impl<O: Observer> Engine<'_, O> {
         }
         let late = self.config.slo_us.is_some_and(|slo| latency_us > slo);
         let (path, sink) = self.path_on(task, variant);
-        let Some(way) = self.paths.get(path) else {
+        let Some(taken) = self.paths.get(path) else {
             return;
         };
-        let accuracy = (sink && !way.accuracy.is_nan()).then_some(way.accuracy);
+        let accuracy = (sink && !taken.accuracy.is_nan()).then_some(taken.accuracy);
         self.observer.sink(&Sink {
             at_us,
             latency_us,
             late,
-            path: &way.steps,
+            path: &taken.steps,
             accuracy,
         });
         self.paths.answered(path);
@@ -181,17 +181,17 @@ impl<O: Observer> Engine<'_, O> {
     /// accuracies.
     fn new_path(&mut self, before: u32, task: u32, variant: u32, accuracy: f64) -> u32 {
         let (mut steps, product) = match self.paths.get(before) {
-            Some(way) => (way.steps.clone(), way.product * accuracy),
+            Some(path) => (path.steps.clone(), path.product * accuracy),
             None => (Vec::new(), f64::NAN),
         };
         steps.push((task, variant));
-        let profiled = self.config.path_accuracies.get(&self.world.way(&steps));
-        let way = Way {
+        let profiled = self.config.path_accuracies.get(&self.world.path_names(&steps));
+        let path = TaskPath {
             steps,
             product,
             accuracy: profiled.copied().unwrap_or(product),
             answered: 0,
         };
-        self.paths.add(before, way)
+        self.paths.add(before, path)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kaskade_policy::demand::Ran;
+use kaskade_policy::demand::RunCounts;
 use kaskade_policy::plan::Plan;
 
 use super::Engine;
@@ -41,7 +41,7 @@ impl<O: Observer> Engine<'_, O> {
 
     fn seen<'s>(
         &'s self,
-        (factors, runs): (&Factors, &BTreeMap<u32, Ran>),
+        (factors, runs): (&Factors, &BTreeMap<u32, RunCounts>),
         arrivals: u64,
         loading: bool,
     ) -> Observation<'s> {

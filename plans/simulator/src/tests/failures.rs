@@ -85,7 +85,7 @@ fn without_the_larger_model_an_answer_below_the_threshold_is_given_after_the_sam
     let (report, seen) = simulate(&plan, &profile, &config, [0]);
     assert_eq!((report.failed, report.answered, report.right), (0, 1, 0));
     let attempts = u32::try_from(seen.runs.len()).unwrap();
-    assert_eq!(attempts, config.ledger.settle_from);
+    assert_eq!(attempts, config.ledger.accept_any_from_attempt);
     // A partition's result is no answer.
     let mut split = plan.clone();
     split.gears[0].wiring.stages[0].exit = Exit::Next { to: Edge::to("l") };

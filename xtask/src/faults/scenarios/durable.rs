@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use async_nats::HeaderMap;
 use futures::stream::{self, StreamExt as _};
 use kaskade_actors::bus::Bus;
-use kaskade_actors::metrics::ARRIVED;
+use kaskade_actors::metrics::ARRIVED_REQUESTS;
 use kaskade_actors::wire::InferRequest;
 use kaskade_actors::wire::headers;
 use kaskade_actors::{App, Client, Code};
@@ -139,7 +139,7 @@ async fn short_ack() -> anyhow::Result<Verdict> {
     let accepted = submitting.submit(0, 8, |_| 1.0).await;
     let tally = submitting.fates(&accepted, None).await;
     let metrics = rig.probe("other", "/metrics")?;
-    let arrived = metrics.lines().find(|line| line.starts_with(ARRIVED));
+    let arrived = metrics.lines().find(|line| line.starts_with(ARRIVED_REQUESTS));
     let once = arrived.is_some_and(|line| line.ends_with(" 8"));
     Ok(Verdict::of(&tally)
         .without_faults()

@@ -5,7 +5,7 @@
 //! plans without that model.
 
 use super::multistart::or_none;
-use super::{Chosen, Feasible, Planner};
+use super::{Feasible, PlanWithCascades, Planner};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::model_set::ModelSet;
 use crate::gears::search::Space;
@@ -15,10 +15,10 @@ use kaskade_policy::plan::Slo;
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// Leaves out one variant after the other as long as that gives a better plan, of at most as many variants as there are.
     /// If memory does not bind, a hosted model takes nothing from the others, and no variant is dropped.
-    pub(super) fn without_some(&mut self, mut best: Chosen) -> Result<Chosen, GearError> {
+    pub(super) fn without_some(&mut self, mut best: PlanWithCascades) -> Result<PlanWithCascades, GearError> {
         while memory_binds(&best.0) {
             let space = self.scope.space.clone();
-            let mut better: Option<(Chosen, Space)> = None;
+            let mut better: Option<(PlanWithCascades, Space)> = None;
             for model in used(&best.0).iter() {
                 self.scope.space = space.clone().without(model);
                 // Without this variant the objective may be out of reach.
@@ -42,7 +42,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
 
     /// The plan of one cascade for every load, improved range by range: a search from the other end, for cases in which downgrading single
     /// ranges leads to something less accurate.
-    pub(super) fn or_steady(&mut self, best: Chosen) -> Result<Chosen, GearError> {
+    pub(super) fn or_steady(&mut self, best: PlanWithCascades) -> Result<PlanWithCascades, GearError> {
         let Slo::Latency { .. } = self.evaluations.options.slo else {
             return Ok(best);
         };

@@ -4,7 +4,7 @@
 //! not be worse than its ablations, whose plans are plans too. So it also starts from their plans, and keeps the best result.
 
 use super::scope::Scope;
-use super::{Chosen, Feasible, Planner};
+use super::{Feasible, PlanWithCascades, Planner};
 use crate::gears::evaluate::Evaluate;
 use crate::gears::options::Ablation;
 use crate::gears::violation::{GearError, Step};
@@ -14,7 +14,7 @@ const SMALLER: [Ablation; 3] = [Ablation::NoSwitching, Ablation::NoCascade, Abla
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// The best plan from all starts.
-    pub(super) fn begin_everywhere(&mut self) -> Result<Chosen, GearError> {
+    pub(super) fn begin_everywhere(&mut self) -> Result<PlanWithCascades, GearError> {
         let whole = self.scope.clone();
         let mut best = self.begin_at_the_top();
         let whole_planner = self.evaluations.options.ablation == Ablation::Full;
@@ -36,14 +36,14 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     }
 
     /// Algorithm 1 on the present scope, and the improvements after it.
-    fn begin_at_the_top(&mut self) -> Result<Chosen, GearError> {
+    fn begin_at_the_top(&mut self) -> Result<PlanWithCascades, GearError> {
         let whole = self.plan_once()?;
         let steady = self.or_steady(whole)?;
         self.without_some(steady)
     }
 
     /// The plan of an ablation, as one for all ranges.
-    fn as_if(&mut self, ablation: Ablation, whole: &Scope) -> Result<Chosen, GearError> {
+    fn as_if(&mut self, ablation: Ablation, whole: &Scope) -> Result<PlanWithCascades, GearError> {
         self.scope = Scope::new(whole.space.clone(), self.evaluations.options, ablation);
         let found = self.begin_at_the_top();
         self.scope = whole.clone();
@@ -73,7 +73,9 @@ fn is_out_of_reach(error: &GearError) -> bool {
 }
 
 /// `None` where the objective is out of reach.
-pub(super) fn or_none(found: Result<Chosen, GearError>) -> Result<Option<Chosen>, GearError> {
+pub(super) fn or_none(
+    found: Result<PlanWithCascades, GearError>,
+) -> Result<Option<PlanWithCascades>, GearError> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(error) if is_out_of_reach(&error) => Ok(None),

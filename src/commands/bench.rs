@@ -1,0 +1,382 @@
+//! `kaskade bench`: load generator.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kaskade_actors::bus::BusConfig;
+use kaskade_app::config::App;
+use kaskade_app::config::scalar::Span;
+use kaskade_app::data::text_metric::Grading;
+use kaskade_app::load::arrivals::Arrivals;
+use kaskade_app::load::generator::{self, Until};
+use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::load::requests::{Questions, Set};
+use kaskade_app::load::trace_args::{TraceArgs, positive};
+use kaskade_app::measure::meter::Meter;
+use kaskade_app::planning::initial;
+use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
+use kaskade_app::report::units;
+use kaskade_app::serving::{self, Client, Service};
+use serde::Serialize;
+
+use crate::app_address::{Target, TargetArgs};
+use crate::args::{Broker, Spacing};
+use crate::failure::Usage;
+use crate::output;
+
+/// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
+/// are due, whatever the app does; in a closed loop (`--concurrency`) clients wait for their answers. Latencies count from when a
+/// request was due. With `--app` and without `--nats`, starts the app in this process.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// Texts to send in turn, one per line [default: the test set in the app's file].
+    #[arg(long, value_name = "FILE", conflicts_with = "tensors")]
+    texts: Option<PathBuf>,
+    /// Requests to send in turn, as Open Inference Protocol JSON, one object after the other.
+    #[arg(long, value_name = "FILE")]
+    tensors: Option<PathBuf>,
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    trace: TraceArgs,
+    /// Arrival process of the requests of `--rate`, and within each second of a trace of counts.
+    #[arg(long, value_enum, default_value = "poisson")]
+    arrivals: Spacing,
+    /// Factor by which a trace is played faster.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
+    speed: f64,
+    /// Length of the recorded part.
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    duration: Span,
+    /// Length of the load before the recorded part; `0s` records all of it.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = length_or_zero)]
+    warm_up: Duration,
+    /// Deadline of every request [default: that of the app's file, otherwise 2s].
+    #[arg(long, value_name = "TIME")]
+    budget: Option<Span>,
+    /// Latency objective of the goodput [default: that of the app's file].
+    #[arg(long, value_name = "TIME")]
+    slo: Option<Span>,
+    /// A plan file, instead of the plan in the app's file; for an app in this process.
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Seed of the arrivals.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Send durable requests (`[durable]` in the app's file); the latency ends with the stored result.
+    #[arg(long)]
+    durable: bool,
+    /// Send each request once, so that refusals and losses are counted; by default the client sends it again within its deadline.
+    #[arg(long)]
+    no_retry: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    broker: Broker,
+}
+
+/// The load.
+#[derive(Debug, clap::Args)]
+#[group(multiple = false)]
+struct Load {
+    /// Open loop: requests per second.
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
+    rate: Option<f64>,
+    /// Closed loop: clients.
+    #[arg(long, value_name = "CLIENTS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    concurrency: Option<u32>,
+}
+
+/// Parses a length of time that may be zero.
+fn length_or_zero(text: &str) -> Result<Duration, String> {
+    if humantime::parse_duration(text).is_ok_and(|length| length.is_zero()) {
+        return Ok(Duration::ZERO);
+    }
+    text.parse::<Span>().map(Span::duration)
+}
+
+/// Results of a run.
+#[derive(Debug, Serialize)]
+struct Report {
+    app: String,
+    load: String,
+    accuracy: Option<f64>,
+    joules_per_request: Option<f64>,
+    energy_source: Option<String>,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+/// Generates the load and prints the report.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let loads = [
+        args.load.rate.is_some(),
+        args.load.concurrency.is_some(),
+        args.trace.trace.is_some(),
+    ];
+    ensure!(
+        loads.iter().filter(|given| **given).count() == 1,
+        Usage::new("give one load: `--rate`, `--trace` or `--concurrency`")
+    );
+    let target = args.target.read(&args.broker)?;
+    let samples = samples(&target, args)?;
+    let (bus, service) = if let Some(app) = target.in_process() {
+        let bus = target.shared(app, "bench");
+        (bus.clone(), Some(whole(app, args, bus)?))
+    } else {
+        let bus = target.client("bench");
+        ensure!(
+            args.plan.is_none(),
+            "`--plan` needs an app in this process; the one at {} has its own",
+            bus_url(&bus)
+        );
+        (bus, None)
+    };
+    let outcome = under_load(&target, args, samples, bus);
+    if let Some(service) = service {
+        service.stop();
+    }
+    let report = outcome?;
+    if args.json {
+        output::print_json(&report)?;
+    } else {
+        output::print(&as_text(&report))?;
+    }
+    check(&report.figures)
+}
+
+/// Checks that something was measured.
+///
+/// # Errors
+/// When no request was answered; the message names the errors.
+fn check(figures: &Figures) -> anyhow::Result<()> {
+    let errors = figures
+        .errors
+        .iter()
+        .map(|(code, count)| format!("{count} {code}"));
+    let errors: Vec<String> = errors.collect();
+    ensure!(
+        figures.answered > 0,
+        "none of {} requests was answered ({}); `kaskade explain CODE` says what an error means",
+        figures.sent,
+        if errors.is_empty() {
+            "no errors".to_owned()
+        } else {
+            errors.join(", ")
+        }
+    );
+    Ok(())
+}
+
+fn bus_url(bus: &BusConfig) -> &str {
+    bus.url.as_deref().unwrap_or_default()
+}
+
+fn samples(target: &Target, args: &Args) -> anyhow::Result<Set> {
+    if let Some(path) = &args.texts {
+        return Ok(Set::texts(path)?);
+    }
+    if let Some(path) = &args.tensors {
+        return Ok(Set::tensors(path)?);
+    }
+    let app = target
+        .app()
+        .ok_or_else(|| Usage::new("there are no requests to send; give `--texts`, `--tensors` or `--app`"))?;
+    let set = app.data.test.as_ref().or(app.data.validation.as_ref());
+    let set = set.context("the app has no labelled set (`data.test`); give `--texts` or `--tensors`")?;
+    Ok(Set::read(app, set)?)
+}
+
+fn whole(app: &App, args: &Args, bus: BusConfig) -> anyhow::Result<Service> {
+    let plan = match &args.plan {
+        Some(path) => initial::read(app, path)?,
+        None => initial::of(app)?,
+    };
+    say(&format!(
+        "serving `{}` in this process, plan {}",
+        app.name, plan.made_by
+    ));
+    let service = Service::builder(app).first_worker().plan(plan).bus(bus);
+    Ok(service.start()?)
+}
+
+/// Runs the load; measures energy if the app is in this process.
+fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> anyhow::Result<Report> {
+    let slo = args
+        .slo
+        .or_else(|| target.app().map(|app| app.slo.limit()))
+        .map(Span::duration);
+    let budget = target.budget(args.budget);
+    let record = Arc::new(Mutex::new(Record::new(slo)?));
+    let mut meter = target
+        .in_process()
+        .map(|app| {
+            let worker = app.workers.first();
+            let device = worker.map_or(app.device, |worker| app.device_of_worker(worker));
+            Meter::of(device, &(&app.power).into())
+        })
+        .transpose()?;
+    let begun = meter.as_mut().map(Meter::begin);
+    let runtime = serving::runtime()?;
+    let client = runtime.block_on(Client::open(target.name(), bus, budget))?;
+    let mut client = client.retry(!args.no_retry);
+    if args.durable {
+        client = client.durably();
+    }
+    let grading = target.app().map(|app| Grading::of(&app.data));
+    let questions = Arc::new(Questions::new(client, samples).graded(grading.unwrap_or_default()));
+    let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;
+    let spent = meter
+        .as_mut()
+        .zip(begun)
+        .and_then(|(meter, begun)| meter.end(begun).joules);
+    let figures = record
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .figures(length);
+    let answered = questions.answered();
+    let share = |joules: f64| (answered > 0).then(|| joules / answered as f64);
+    Ok(Report {
+        app: target.name().to_owned(),
+        load: describe(args),
+        accuracy: questions.accuracy(),
+        joules_per_request: spent.and_then(share),
+        energy_source: meter.map(|meter| meter.source()),
+        figures,
+    })
+}
+
+async fn drive(
+    args: &Args,
+    questions: Arc<Questions>,
+    record: Arc<Mutex<Record>>,
+) -> anyhow::Result<Duration> {
+    let (warm_up, length) = (args.warm_up, args.duration.duration());
+    if let Some(clients) = args.load.concurrency {
+        let until = Until::Elapsed(length);
+        return Ok(generator::closed_loop(questions, clients as usize, until, warm_up, record).await);
+    }
+    let arrivals = match (args.trace.read()?, args.load.rate) {
+        (Some(trace), _) => Arrivals::of_trace(&trace, args.arrivals.into(), args.speed, args.seed),
+        (None, rate) => {
+            let rate = rate.context("there is no load; give `--rate`, `--trace` or `--concurrency`")?;
+            Arrivals::generated(args.arrivals.into(), rate, warm_up + length, args.seed)
+        }
+    };
+    Ok(generator::open_loop(questions, generator::paced(arrivals), warm_up, record).await)
+}
+
+fn describe(args: &Args) -> String {
+    let Load { rate, concurrency } = &args.load;
+    match (rate, &args.trace.trace, concurrency) {
+        (Some(rate), ..) => {
+            let spacing = match args.arrivals {
+                Spacing::Poisson => "Poisson",
+                Spacing::Constant => "constant",
+            };
+            format!("open loop, {rate} requests/s, {spacing}, seed {}", args.seed)
+        }
+        (_, Some(path), _) => format!("open loop, trace {} at {}x", path.display(), args.speed),
+        (.., clients) => format!("closed loop, {} clients", clients.unwrap_or_default()),
+    }
+}
+
+/// Formats a report for people.
+fn as_text(report: &Report) -> String {
+    let figures = &report.figures;
+    let millis = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2} ms"));
+    let latency = figures.latency_ms;
+    let quantiles = table(
+        ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(|head| (head, Align::Right)),
+        [[
+            millis(latency.mean),
+            millis(latency.p50),
+            millis(latency.p90),
+            millis(latency.p95),
+            millis(latency.p99),
+            millis(latency.p999),
+            millis(latency.max),
+        ]],
+    );
+    let shares = figures
+        .variants
+        .iter()
+        .map(|(name, share)| format!("{name} {}", units::percent(*share)));
+    let errors = figures
+        .errors
+        .iter()
+        .map(|(code, count)| format!("{code} {count}"));
+    let listed = |items: Vec<String>| {
+        if items.is_empty() {
+            "none".to_owned()
+        } else {
+            items.join(", ")
+        }
+    };
+    let accuracy = report
+        .accuracy
+        .map_or_else(|| "unknown".to_owned(), units::percent);
+    let source = report
+        .energy_source
+        .as_deref()
+        .unwrap_or("the app runs in another process; see `kaskade top`");
+    let lost = if figures.lost > 0 {
+        format!(", {} lost", units::count(figures.lost))
+    } else {
+        String::new()
+    };
+    let goodput = figures.goodput_per_s.zip(figures.slo_ms);
+    let goodput = goodput.map_or_else(String::new, |(goodput, slo)| {
+        format!(", of which {goodput:.1} /s within {slo} ms")
+    });
+    format!(
+        "{}: {}, {:.1} s\n\
+         {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{quantiles}\n\
+         answered by: {}\nerrors: {}\naccuracy: {accuracy}\nenergy per request: {} ({source})",
+        report.app,
+        report.load,
+        figures.seconds,
+        units::count(figures.sent),
+        units::count(figures.answered),
+        units::count(figures.refused),
+        units::count(figures.timed_out),
+        figures.throughput_per_s,
+        listed(shares.collect()),
+        listed(errors.collect()),
+        units::joules(report.joules_per_request),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_needs_no_warm_up() {
+        assert_eq!(length_or_zero("0s"), Ok(Duration::ZERO));
+        assert_eq!(length_or_zero("2s"), Ok(Duration::from_secs(2)));
+        assert!(length_or_zero("1ns").unwrap_err().contains("microsecond"));
+        assert!(length_or_zero("soon").is_err());
+    }
+
+    /// A run without an answer ended as one with answers does.
+    #[test]
+    fn a_run_without_an_answer_fails() {
+        let mut figures = Record::new(None).unwrap().figures(Duration::from_secs(1));
+        figures.sent = 3;
+        figures.errors.insert("KSK0006", 3);
+        let error = check(&figures).unwrap_err().to_string();
+        assert!(
+            error.contains("none of 3 requests") && error.contains("3 KSK0006"),
+            "{error}"
+        );
+        figures.answered = 1;
+        check(&figures).unwrap();
+    }
+}

@@ -1,0 +1,79 @@
+//! `kaskade plan request`: asks the planner of a running app for a plan.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kaskade_actors::bus::Bus;
+use kaskade_actors::subjects;
+use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
+use kaskade_app::config::scalar::Span;
+use kaskade_app::load::trace_args::positive;
+use kaskade_app::serving;
+
+use crate::app_address::{Target, TargetArgs};
+use crate::args::Broker;
+use crate::output;
+
+/// Time beyond the planner's timeout that its report may take.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// Default of `planner.timeout`, for an app whose file is not given.
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Asks the planner of a running app (`[planner]` in its file) for a plan, and prints the outcome. The app continues to serve,
+/// with the new plan or with the one it has.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+    /// The highest load to plan for, requests per second [default: that of the running plan].
+    #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
+    rate: Option<f64>,
+    /// How long to wait for the planner's report [default: 5s more than `planner.timeout` in the app's file, otherwise 65s].
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Span>,
+    /// Reason, for the planner's log.
+    #[arg(long, value_name = "TEXT", default_value = "requested on the command line")]
+    reason: String,
+    #[command(flatten)]
+    broker: Broker,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and prints the report; fails unless the running plan is then the planner's.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let target = args.target.read(&args.broker)?;
+    let request = PlanRequest {
+        reason: args.reason.clone(),
+        peak_qps: args.rate,
+        ..PlanRequest::default()
+    };
+    let planner = target.app().and_then(|app| app.planner.as_ref());
+    let timeout = planner.map_or(DEFAULT_TIMEOUT, |planner| planner.timeout.duration());
+    let wait = args.wait.map_or(timeout + MARGIN, Span::duration);
+    let report = serving::runtime()?.block_on(ask(&target, &request, wait))?;
+    let is_planned = matches!(report, PlanReport::Adopted { .. } | PlanReport::Unchanged { .. });
+    if args.json {
+        output::print_json(&report)?;
+    } else if is_planned {
+        output::print(&report.to_string())?;
+    }
+    ensure!(is_planned, "{report}");
+    Ok(())
+}
+
+async fn ask(target: &Target, request: &PlanRequest, wait: Duration) -> anyhow::Result<PlanReport> {
+    let subject = subjects::App::new(target.name())?.replan();
+    let bus = Bus::connect(target.client("replan")).await?;
+    let asked = bus.client().request(subject.clone(), request.encode()?);
+    let reply = tokio::time::timeout(wait, asked)
+        .await
+        .with_context(|| format!("the planner sent no report within {} s", wait.as_secs()))?
+        .with_context(|| {
+            format!("no planner listens on `{subject}`: serve the app with a `[planner]` in its file")
+        })?;
+    bus.close().await;
+    Ok(PlanReport::decode(&reply.payload)?)
+}

@@ -1,0 +1,57 @@
+//! `kaskade submit`: sends one durable request to an app.
+
+use kaskade_app::config::scalar::Span;
+use kaskade_app::serving::{self, Client};
+use serde_json::json;
+
+use super::infer::{self, RequestArgs};
+use crate::app_address::TargetArgs;
+use crate::args::Broker;
+use crate::output;
+
+/// Sends one durable request to an app that accepts them (`[durable]` in its file), and prints the id with which `kaskade result`
+/// fetches its result. The request is stored in JetStream and survives crashes; submitted again with the same id, it is still
+/// answered once.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: TargetArgs,
+    #[command(flatten)]
+    request: RequestArgs,
+    /// The request's id [default: a random one].
+    #[arg(long)]
+    id: Option<String>,
+    /// Deadline of each attempt [default: that of the app's file, otherwise 2s].
+    #[arg(long, value_name = "TIME")]
+    budget: Option<Span>,
+    /// Wait at most this long for the result, and print it.
+    #[arg(long, value_name = "TIME")]
+    wait: Option<Span>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    broker: Broker,
+}
+
+/// Submits, and prints the id or the result.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let target = args.target.read(&args.broker)?;
+    let (inputs, label) = args.request.read(target.app())?;
+    let budget = target.budget(args.budget);
+    let (accepted, reply) = serving::runtime()?.block_on(async {
+        let client = Client::open(target.name(), target.client("submit"), budget).await?;
+        let accepted = client.submit(inputs, args.id.as_deref()).await?;
+        let reply = match args.wait {
+            Some(patience) => Some(client.wait_for(&accepted.id, patience.duration()).await?),
+            None => None,
+        };
+        client.leave().await;
+        anyhow::Ok((accepted, reply))
+    })?;
+    match reply {
+        Some(reply) => infer::report_on(&reply, label.as_ref(), args.json),
+        None if args.json => output::print_json(&json!({"id": accepted.id, "duplicate": accepted.duplicate})),
+        None => output::print(&accepted.id),
+    }
+}

@@ -1,0 +1,233 @@
+//! `kaskade validate`: checks files.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+use kaskade::models::Loaded;
+use kaskade_app::config::{App, ConfigError};
+use kaskade_app::data::{DataError, Samples};
+use kaskade_app::family::{Classes, Family, VariantSpec};
+use kaskade_app::planning::{initial, pipelines};
+use kaskade_app::report::in_one_line;
+use kaskade_app::serving::gateway;
+use kaskade_policy::plan::Plan;
+use kaskade_policy::profile::Profile;
+use serde::Serialize;
+
+use crate::output;
+
+/// Checks app files, plans, profiles and pipelines.
+///
+/// Every problem is printed with its field or line. The plan that an app names is checked too. The files of checkpoints are
+/// opened, but their weights are read only with `--load`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    named: Named,
+    /// Load every variant of the apps too, one after the other, and read the validation and the test set for it: finds what only loading
+    /// shows, such as missing tensors, settings of a checkpoint that are not supported, and samples that a variant does not take. Labels may
+    /// be missing, and sets in the folder of an unset variable are left out.
+    #[arg(long)]
+    load: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The files; at least one.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = true)]
+struct Named {
+    /// Files to check: TOML of apps, JSON of plans and profiles, either of pipelines.
+    files: Vec<PathBuf>,
+    /// TOML file of an app to check, whatever its name ends in.
+    #[arg(long = "app", id = "apps", value_name = "FILE")]
+    apps: Vec<PathBuf>,
+}
+
+/// Beginning of a problem with a data set: the table of the app's file.
+const DATA: &str = "data.";
+
+/// Result of one file.
+#[derive(Debug, Serialize)]
+struct Finding {
+    file: PathBuf,
+    kind: &'static str,
+    problems: Vec<String>,
+}
+
+/// Checks and prints every file, and fails if one has a problem.
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let files = args.named.files.iter().map(|file| check(file, args.load));
+    let apps = args
+        .named
+        .apps
+        .iter()
+        .map(|file| finding(file, ("app", check_app(file, args.load))));
+    let findings: Vec<Finding> = files.chain(apps).collect();
+    if args.json {
+        output::print_json(&findings)?;
+    } else {
+        for finding in &findings {
+            output::print(&as_text(finding))?;
+        }
+    }
+    let bad = findings
+        .iter()
+        .filter(|finding| !finding.problems.is_empty())
+        .count();
+    if bad > 0 {
+        bail!("{bad} of {} files cannot be used", findings.len());
+    }
+    Ok(())
+}
+
+fn as_text(finding: &Finding) -> String {
+    let file = finding.file.display();
+    if finding.problems.is_empty() {
+        return format!("{file}: a valid {}", finding.kind);
+    }
+    let lines = finding
+        .problems
+        .iter()
+        .map(|problem| format!("{file}: {problem}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn check(file: &Path, load: bool) -> Finding {
+    let checked = if file.extension().is_none_or(|extension| extension != "toml") {
+        check_json(file)
+    } else if is_toml_pipeline(file) {
+        ("pipeline", check_pipeline(file))
+    } else {
+        ("app", check_app(file, load))
+    };
+    finding(file, checked)
+}
+
+fn finding(file: &Path, (kind, problems): (&'static str, Vec<String>)) -> Finding {
+    Finding {
+        file: file.to_owned(),
+        kind,
+        problems,
+    }
+}
+
+fn check_app(file: &Path, load: bool) -> Vec<String> {
+    match App::load(file) {
+        Ok(app) => {
+            let plan = initial::of(&app).err();
+            let plan = plan.map(|error| format!("plan: {}", in_one_line(&error)));
+            let files = gateway::problems(&app).into_iter().chain(plan);
+            files.chain(check_variants(&app, load)).collect()
+        }
+        Err(ConfigError::Inconsistent { problems, .. }) => problems,
+        // Errors of a family file name that file.
+        Err(ConfigError::Malformed { path, line, reason }) if path == file => {
+            vec![format!("line {line}: {reason}")]
+        }
+        Err(ConfigError::Unreadable { path, reason }) if path == file => {
+            vec![format!("cannot be read: {reason}")]
+        }
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// Opens or loads every variant, and returns why some cannot be served.
+fn check_variants(app: &App, load: bool) -> Vec<String> {
+    let members = Family::of(app).members;
+    // The tasks of a pipeline have classes of their own.
+    let mut classes = app.pipeline.is_none().then(Classes::default);
+    let mut problems: Vec<String> = Vec::new();
+    for member in members.iter().filter(|member| !member.is_attached()) {
+        let reasons = if load {
+            check_loaded(app, member, classes.as_mut())
+        } else {
+            let opened = member.open().err();
+            opened.map(|error| in_one_line(&error)).into_iter().collect()
+        };
+        for reason in reasons {
+            // A file that cannot be read is one problem, not one of every variant.
+            let is_known = |known: &String| reason.starts_with(DATA) && known.ends_with(&reason);
+            if !problems.iter().any(is_known) {
+                problems.push(format!("variant `{}`: {reason}", member.name));
+            }
+        }
+    }
+    problems
+}
+
+/// Loads a variant, and returns why it cannot be served or measured. The tasks of a pipeline have no `classes` in common and no samples of
+/// their own.
+fn check_loaded(app: &App, member: &VariantSpec, classes: Option<&mut Classes>) -> Vec<String> {
+    let loaded = match member.load(member.device) {
+        Ok(loaded) => loaded,
+        Err(error) => return vec![in_one_line(&error)],
+    };
+    let Some(classes) = classes else {
+        return Vec::new();
+    };
+    match classes.check(&member.name, &loaded.info) {
+        Ok(()) => check_data(app, &loaded),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+/// Reads the data sets of an app for a model, and returns why some cannot be used. A set in the folder of an unset variable is left out.
+fn check_data(app: &App, loaded: &Loaded) -> Vec<String> {
+    let sets = [("validation", &app.data.validation), ("test", &app.data.test)];
+    let mut problems = Vec::new();
+    for (name, set) in sets {
+        let Some(set) = set else {
+            continue;
+        };
+        match Samples::read_labelled_or_not(set, loaded) {
+            Ok(_) | Err(DataError::UnsetVariable { .. }) => {}
+            Err(error) => problems.push(format!("{DATA}{name}: {}", in_one_line(&error))),
+        }
+    }
+    problems
+}
+
+/// Whether a TOML file has the tasks of a pipeline at its top, where an app has none.
+fn is_toml_pipeline(file: &Path) -> bool {
+    let table = std::fs::read_to_string(file).ok();
+    let table = table.and_then(|text| text.parse::<toml::Table>().ok());
+    table.is_some_and(|table| table.contains_key("tasks"))
+}
+
+fn check_pipeline(file: &Path) -> Vec<String> {
+    let problem = pipelines::read(Some(file), None).err();
+    let problem = problem.map(|error| in_one_line(&error));
+    // The finding names the file already.
+    let prefix = format!("{}: ", file.display());
+    let problem = problem.map(|said| said.strip_prefix(&prefix).unwrap_or(&said).to_owned());
+    problem.into_iter().collect()
+}
+
+fn check_json(file: &Path) -> (&'static str, Vec<String>) {
+    let text = match std::fs::read_to_string(file) {
+        Ok(text) => text,
+        Err(error) => return ("file", vec![format!("cannot be read: {error}")]),
+    };
+    // Some editors begin a file with a byte order mark.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    let value: serde_json::Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => return ("file", vec![format!("is not JSON: {error}")]),
+    };
+    // Only a plan has gears, only a profile has samples, and only a pipeline has tasks at its top.
+    if value.get("tasks").is_some() {
+        return ("pipeline", check_pipeline(file));
+    }
+    if value.get("gears").is_some() {
+        let problems = Plan::from_json(text).err().map(|error| error.to_string());
+        return ("plan", problems.into_iter().collect());
+    }
+    if value.get("samples").is_some() {
+        let problems = Profile::from_json(text).err().map(|error| error.to_string());
+        return ("profile", problems.into_iter().collect());
+    }
+    let problem = "is neither a plan (`gears`), a profile (`samples`) nor a pipeline (`tasks`); an app's file ends in .toml";
+    ("file", vec![problem.to_owned()])
+}
