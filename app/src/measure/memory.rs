@@ -75,7 +75,11 @@ pub struct BatchMemory {
 ///
 /// # Errors
 /// When the device cannot be read, or the model not be loaded or run.
-pub fn here(member: &VariantSpec, partition: Partition, batches: &[u32]) -> Result<MeasuredMemory, MemoryError> {
+pub fn here(
+    member: &VariantSpec,
+    partition: Partition,
+    batches: &[u32],
+) -> Result<MeasuredMemory, MemoryError> {
     let opened = device::open(member.device)?;
     let reader =
         MemoryReader::of(&device::describe(member.device, &opened)).map_err(MemoryError::Unsupported)?;

@@ -213,7 +213,7 @@ impl<M: Ops> LanguageModel<M> {
         let before = answer.tokens.len();
         let mut new = Parts::default();
         for event in events {
-            new.append(answer.add(event));
+            new.append(&answer.add(event));
         }
         let mut part = Outputs::new();
         if answer.tokens.len() > before {

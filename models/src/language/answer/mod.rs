@@ -65,7 +65,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn append(&mut self, next: Self) {
+    pub(super) fn append(&mut self, next: &Self) {
         self.reasoning.push_str(&next.reasoning);
         self.text.push_str(&next.text);
     }
