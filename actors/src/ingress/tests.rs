@@ -89,7 +89,7 @@ fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_b
         );
         let ingress = ingress.start();
         let (reply, _answer) = oneshot::channel();
-        let asked = Asked {
+        let asked = LocalRequest {
             request: Arc::new(InferRequest {
                 inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
                 ..InferRequest::default()
