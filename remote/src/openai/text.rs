@@ -83,7 +83,7 @@ impl Text {
         Ok(())
     }
 
-    /// Returns the tokens of the text, without those of the reasoning. Endpoints list both in one list. Where it cannot be told which of
+    /// Returns the tokens of the text, without those of the reasoning. Endpoints list both in one list. Where nothing shows which of
     /// the two a token is of, it counts for the text.
     fn places_of_text(&self) -> &[Place] {
         let of_reasoning = if self.reasoning.is_empty() {

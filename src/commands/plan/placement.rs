@@ -342,7 +342,7 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
         for variant in &app.variants {
             // Only checkpoints can be split by layers.
             let Some(dir) = &variant.dir else { continue };
-            let shape = partitions::of(app.task, dir)?;
+            let shape = partitions::of(app.task, app.generation.max_tokens, dir)?;
             options.layers.insert(variant.name.to_string(), shape.layers);
             options
                 .hidden_bytes

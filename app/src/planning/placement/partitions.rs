@@ -1,5 +1,6 @@
 //! Into how many partitions a checkpoint can be cut: as many as it has layers, if its architecture is served in partitions.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 
 use kaskade_models::LoadError;
@@ -27,12 +28,18 @@ impl Partitions {
 }
 
 /// Returns the result of partitioning a checkpoint of an app: a Hugging Face directory, a GGUF file, or a directory with one. Models that
-/// rank passages are served whole. Weights are not read.
+/// rank passages are served whole, and so are those that generate, unless all answers have one token (`max_tokens` 1): partitions
+/// generate one token per request. Weights are not read.
 ///
 /// # Errors
 /// When its configuration cannot be read, or the architecture is unknown.
-pub fn of(task: Task, dir: &Path) -> Result<Partitions, LoadError> {
-    if task == Task::Ranking {
+pub fn of(task: Task, max_tokens: Option<NonZeroU32>, dir: &Path) -> Result<Partitions, LoadError> {
+    let is_whole = match task {
+        Task::Ranking => true,
+        Task::Generation => max_tokens != Some(NonZeroU32::MIN),
+        _ => false,
+    };
+    if is_whole {
         return Ok(Partitions::WHOLE);
     }
     let Some(known) = kaskade_models::partitioning(dir)? else {
@@ -51,7 +58,7 @@ mod tests {
     use super::*;
 
     fn of(dir: &Path) -> Result<Partitions, LoadError> {
-        super::of(Task::Classification, dir)
+        super::of(Task::Classification, None, dir)
     }
 
     fn fixture(name: &str) -> PathBuf {
@@ -81,8 +88,12 @@ mod tests {
         for name in ["cnn", "resnet", "t5", "bart-classification", "gemma4-small"] {
             assert_eq!(of(&fixture(name)).unwrap(), Partitions::WHOLE, "{name}");
         }
-        let ranks = super::of(Task::Ranking, &fixture("distilbert"));
+        let ranks = super::of(Task::Ranking, None, &fixture("distilbert"));
         assert_eq!(ranks.unwrap(), Partitions::WHOLE);
+        for (max_tokens, layers) in [(None, 1), (NonZeroU32::new(2), 1), (NonZeroU32::new(1), 3)] {
+            let generates = super::of(Task::Generation, max_tokens, &fixture("llama")).unwrap();
+            assert_eq!(generates.layers, layers, "{max_tokens:?}");
+        }
     }
 
     #[test]
