@@ -110,12 +110,12 @@ mod tests {
         let samples = read(ANSWERED, "", true, LabelUse::Required).unwrap();
         let question: Value = serde_json::from_str(QUESTION).unwrap();
         assert_eq!(inputs(&samples), [(MESSAGES.to_owned(), question.clone())]);
-        assert_eq!(samples.labels, [Label::Texts(vec!["2".to_owned()])]);
+        assert_eq!(samples.labels, [Label::Text("2".to_owned())]);
         let json = serde_json::json!({"Chat": QUESTION, "answer": "two"}).to_string();
         let named = "columns = { messages = 'chat' }";
         let samples = read(&json, named, true, LabelUse::Required).unwrap();
         assert_eq!(inputs(&samples), [(MESSAGES.to_owned(), question.clone())]);
-        assert_eq!(samples.labels, [Label::Texts(vec!["two".to_owned()])]);
+        assert_eq!(samples.labels, [Label::Text("two".to_owned())]);
         let json = format!("{{\"messages\": {QUESTION}}}");
         let samples = read(&json, "", true, LabelUse::Reference).unwrap();
         assert_eq!(samples.labels, [Label::Unknown]);
