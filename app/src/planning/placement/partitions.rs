@@ -62,8 +62,8 @@ mod tests {
     }
 
     fn fixture(name: &str) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../models/fixtures")
+        Path::new(kaskade_testkit::ROOT)
+            .join("models/fixtures")
             .join(name)
     }
 
