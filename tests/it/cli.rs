@@ -599,13 +599,13 @@ fn errors_are_json_on_request() {
 }
 
 #[test]
-fn the_help_groups_verbs_and_completions_and_man_pages_cover_them() {
+fn the_help_groups_commands_and_completions_and_man_pages_cover_them() {
     let help = text(&kaskade(here(), &["--help"]).stdout);
     for line in [
         "Start:",
         "Build:",
         "Serve:",
-        "Ask:",
+        "Clients:",
         "Files:",
         "Help:",
         "Precedence: flag",

@@ -150,7 +150,7 @@ mod tests {
             let second = format!("{ANSWERED}\n{{\"messages\": {messages}}}\n");
             let error = read(&second, "", true, LabelUse::Required).unwrap_err();
             assert!(
-                error.contains("2") && error.contains("not a list of messages"),
+                error.contains("line 2") && error.contains("not a list of messages"),
                 "{error}"
             );
         }

@@ -160,7 +160,7 @@ fn pareto<'a>(
     })
 }
 
-/// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first. ScoredCascade cascades ascend in cost.
+/// Returns those that are cheaper than `cost`, at equal ratios of cost, the most expensive first. Cascades ascend in cost.
 ///
 /// The ratio is that to the cheapest cascade that costs anything: no ratio leads to one that is free.
 fn spread(mut found: Vec<ScoredCascade<'_>>, cost: f64) -> Vec<ScoredCascade<'_>> {
