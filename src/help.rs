@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verb_is_in_one_group() {
+    fn every_command_is_in_one_group() {
         let root = crate::command();
         let mut grouped: Vec<&str> = GROUPS
             .iter()

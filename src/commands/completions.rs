@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_shell_completes_every_verb() {
+    fn every_shell_completes_every_command() {
         let root = crate::command();
         for shell in Shell::value_variants() {
             let script = of(*shell);

@@ -125,7 +125,7 @@ impl Node {
         &self.ingresses
     }
 
-    /// Returns the intake for clients in this process ([`Client::beside`](crate::Client::beside)); `None` if the node has no
+    /// Returns the intake for clients in this process ([`Client::with_local_ingress`](crate::Client::with_local_ingress)); `None` if the node has no
     /// ingress.
     pub fn local_intake(&self) -> Option<LocalIntake> {
         self.local.clone()

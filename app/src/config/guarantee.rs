@@ -47,7 +47,7 @@ impl GuaranteeConfig {
         })
     }
 
-    /// Returns the problems of the rule; `pipeline` is whether the app has a pipeline.
+    /// Returns the problems of the guarantee; `pipeline` is whether the app has a pipeline.
     pub(super) fn problems(&self, pipeline: bool) -> Vec<String> {
         let mut problems = Vec::new();
         match (self.max_loss, self.min_accuracy) {

@@ -7,7 +7,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`plan`] | the plan: placement, gears, wiring, batching |
-//! | [`partition`] | a contiguous slice of a model's layers |
+//! | [`partition`] | a contiguous range of a model's layers |
 //! | [`profile`] | the profile: the measurements of every variant |
 //! | [`pipeline`] | pipelines: trees of tasks with variants |
 //! | [`invalid`] | errors of a plan, a profile or a pipeline, with the offending field |

@@ -1,4 +1,4 @@
-//! A contiguous slice of a model's layers (pipeline parallelism).
+//! A contiguous range of a model's layers (pipeline parallelism).
 //!
 //! The first partition also reads the request, and the last one gives the answer. Hidden states travel between them; no partition
 //! exits early.
@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A partition: a contiguous slice of a variant's layers (HybridServe §V).
+/// A partition: a contiguous range of a variant's layers (HybridServe §V).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Partition {

@@ -10,7 +10,7 @@ use crate::config::Task;
 /// Bytes of an activation.
 const BYTES: f64 = 4.0;
 
-/// The result of partitioning a checkpoint.
+/// The most partitions of a checkpoint, and the size of what they send each other.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Partitions {
     /// Most partitions; 1 where it cannot be cut.
@@ -27,7 +27,8 @@ impl Partitions {
     };
 }
 
-/// Returns the result of partitioning a checkpoint of an app: a Hugging Face directory, a GGUF file, or a directory with one. Models that
+/// Returns into how many partitions a checkpoint of an app can be split, and the size of what they send each other. The checkpoint is a
+/// Hugging Face directory, a GGUF file, or a directory with one. Models that
 /// rank passages are served whole, and so are those that generate, unless all answers have one token (`max_tokens` 1): partitions
 /// generate one token per request. Weights are not read.
 ///
