@@ -1,6 +1,10 @@
 import json
+import os
+import subprocess
+import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +14,42 @@ import kaskade
 from kaskade.batch import Answer
 from kaskade.confidence import Estimator, fit_temperature
 from kaskade.errors import BadOutput, ModelFailed, Overloaded, InvalidInput
-from kaskade.selection import selection_part
+from kaskade.profiling import Cost
+from kaskade.selection import selection_part, shuffled
 
 
 def numbers(*values: float) -> list[dict[str, np.ndarray]]:
     return [{"x": np.array([value], np.float32)} for value in values]
+
+
+class Clock:
+    """A clock that only the measured function advances."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    process_time = perf_counter
+
+
+def added(name: str, **changes: Any) -> kaskade.VariantProfile:
+    """A measured variant of two samples."""
+    fields: dict[str, Any] = {
+        "parameters": 0,
+        "costs": (Cost(1, 0.1, 0.1, 0.1, energy_j=1.0, utilisation=0.5),),
+        "estimator": Estimator(),
+        "temperature": 1.0,
+        "ece_before": 0.0,
+        "ece_after": 0.0,
+        "predictions": (1, 0),
+        "confidences": (0.5, 0.5),
+        "correct": (True, False),
+        "device": "cpu (x86_64, 2 cores), Python",
+        "energy_source": "modelled: 10 W idle + 10 W per busy core",
+    }
+    return kaskade.VariantProfile(name, **{**fields, **changes})
 
 
 class RunBatch(unittest.TestCase):
@@ -246,6 +281,124 @@ class Profiles(unittest.TestCase):
             kept = kaskade.Profile.load(path).add(other).to_json()
         self.assertEqual([variant["name"] for variant in kept["variants"]], ["sign", "larger"])
         self.assertEqual((kept["hop"], kept["judge"], kept["input_bytes"]), (hop, "large", [7, 8]))
+
+    def test_the_times_are_of_samples_from_all_over_the_set(self) -> None:
+        """The first samples alone were run, of which batches of one had the very first."""
+        clock = Clock()
+
+        @kaskade.stage("app", "long", max_batch=64)
+        def long(x: np.ndarray) -> np.ndarray:
+            clock.now += 0.001 * x.size
+            return np.ones((len(x), 2))
+
+        # The shortest first.
+        samples = [{"x": np.ones(length, np.float32)} for length in range(1, 101)]
+        with unittest.mock.patch("kaskade.profiling.time", clock):
+            one, four = kaskade.profile(long, samples, [1] * 100, batches=(4, 1), seconds=1.0).costs
+        self.assertAlmostEqual(one.latency_s, 0.0505, delta=0.01)
+        self.assertAlmostEqual(four.latency_s, 4 * 0.0505, delta=0.04)
+        self.assertEqual((one.batch, four.batch), (1, 4))
+        assert one.spread is not None
+        self.assertLess(one.spread["p10"], 0.5, "the latency depends on the sample")
+        self.assertGreater(one.spread["p90"], 1.5)
+
+    def test_few_runs_of_a_slow_stage_are_of_different_samples(self) -> None:
+        clock = Clock()
+        ran: list[int] = []
+
+        @kaskade.stage("app", "slow", max_batch=64)
+        def slow(x: np.ndarray) -> np.ndarray:
+            clock.now += 1.0
+            ran.extend(x[:, 0].astype(int))
+            return np.ones((len(x), 2))
+
+        with unittest.mock.patch("kaskade.profiling.time", clock):
+            kaskade.profile(slow, numbers(*range(100)), [1] * 100, batches=(1,), seconds=0.0, rounds=3)
+        timed = ran[100:]
+        # Each round warms up by one run and measures one. The order is the one of `kaskade profile`.
+        self.assertEqual(timed, shuffled(100, 7)[:6])
+        self.assertEqual(len(set(timed)), 6)
+        self.assertTrue(any(place >= 50 for place in timed))
+        ran.clear()
+        with unittest.mock.patch("kaskade.profiling.time", clock):
+            kaskade.profile(slow, numbers(0, 1, 2), [1] * 3, batches=(1, 8), seconds=0.0, rounds=3)
+        self.assertEqual(len(ran[3:]), 3 * 2 * (1 + 8), "batches larger than the set have samples twice")
+
+    def test_other_load_affects_one_round_of_each_size(self) -> None:
+        clock = Clock()
+        order: list[int] = []
+
+        @kaskade.stage("app", "sign")
+        def sign(x: np.ndarray) -> np.ndarray:
+            clock.now += 1.0
+            order.append(len(x))
+            return np.ones((len(x), 2))
+
+        with unittest.mock.patch("kaskade.profiling.time", clock):
+            kaskade.profile(sign, numbers(1, 2), [1, 1], batches=(1, 2), seconds=0.0, rounds=2)
+        self.assertEqual(order[1:], [1, 1, 2, 2] * 2)
+
+    def test_a_size_that_fails_has_no_cost(self) -> None:
+        """The time until the error was the latency of the size."""
+
+        @kaskade.stage("app", "normalised", max_batch=2)
+        def normalised(x: np.ndarray) -> np.ndarray:
+            if len(x) == 1:
+                raise RuntimeError("the variance of one value is unknown")
+            return np.ones((len(x), 2))
+
+        with self.assertRaisesRegex(ModelFailed, "at batch size 1: .*variance"):
+            kaskade.profile(normalised, numbers(1, 2), [1, 1], batches=(1, 2), seconds=0.001, rounds=1)
+
+    def test_devices_and_sources_of_all_variants_are_named(self) -> None:
+        """Those of the first variant were named alone."""
+        small = added("small").to_json()
+        profile = kaskade.Profile("app", "cuda:0 NVIDIA H200", "NVML", {"kind": "max_squared"}, 2, [small])
+        profile.add(added("middle")).add(added("large"))
+        self.assertEqual(profile.device, "cuda:0 NVIDIA H200, cpu (x86_64, 2 cores), Python")
+        self.assertEqual(profile.energy_source, "NVML, modelled: 10 W idle + 10 W per busy core")
+        # A name that is a part of another is another.
+        self.assertTrue(profile.add(added("other", device="cpu")).device.endswith(", Python, cpu"))
+        # A variant without joules has no source of them.
+        without = (Cost(1, 0.1, 0.1, 0.1, energy_j=None, utilisation=None),)
+        before = profile.energy_source
+        profile.add(added("unknown", costs=without, energy_source="unknown"))
+        self.assertEqual(profile.energy_source, before)
+
+    def test_answers_are_compared_with_the_largest_variant_alone(self) -> None:
+        """What answers agreed with was the variant that had been the largest before."""
+        texts = {"metric": "rouge_l", "min_score": 0.5}
+        for name in ("larger", "large"):
+            profile = kaskade.Profile("app", more={"texts": texts, "judge": "large"}).add(added("small"))
+            profile.more["texts"] = texts
+            profile.add(added("large"))
+            profile.more["texts"] = texts
+            for variant in profile.variants:
+                variant["validation"]["agrees"] = [True, True]
+            written = profile.add(added(name)).to_json()
+            self.assertNotIn("texts", written)
+            for variant in written["variants"]:
+                self.assertNotIn("agrees", variant["validation"], variant["name"])
+            self.assertEqual(written["judge"], "large")
+
+    def test_files_are_utf_8_whatever_the_locale(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            profile, plan = Path(folder, "profile.json"), Path(folder, "plan.json")
+            text = {**kaskade.Profile("app").add(added("small")).to_json(), "device": "Prüfstand"}
+            profile.write_text(json.dumps(text, ensure_ascii=False), encoding="utf-8")
+            replica = {"id": "r", "variant": "small", "worker": "w"}
+            plan.write_text(json.dumps({"placement": [replica], "name": "Plän"}, ensure_ascii=False), encoding="utf-8")
+            code = (
+                "import sys, kaskade; p = kaskade.Profile.load(sys.argv[1]); p.save(sys.argv[1]);"
+                "print(ascii(p.device), kaskade.place(sys.argv[2], 'small'))"
+            )
+            paths = os.pathsep.join(path for path in sys.path if path)
+            env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": paths}
+            ran = subprocess.run(
+                [sys.executable, "-c", code, str(profile), str(plan)], env=env, capture_output=True, timeout=60, check=False
+            )
+            self.assertEqual(ran.stdout.decode().strip(), f"{ascii('Prüfstand')} ['r']", ran.stderr.decode())
+            self.assertEqual(json.loads(plan.read_text(encoding="utf-8"))["name"], "Plän")
 
     def test_a_given_confidence_is_taken(self) -> None:
         @kaskade.stage("app", "sure", output="class")

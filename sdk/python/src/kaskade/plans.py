@@ -17,12 +17,12 @@ def place(path: str | Path, variant: str, worker: str = WORKER) -> list[str]:
     A stage attached under one of these ids then takes the replica's place. Raises `ValueError` if the plan has none.
     """
     check_token("worker", worker)
-    plan = json.loads(Path(path).read_text())
+    plan = json.loads(Path(path).read_text(encoding="utf-8"))
     moved = [replica for replica in plan["placement"] if replica["variant"] == variant]
     if not moved:
         names = sorted({replica["variant"] for replica in plan["placement"]})
         raise ValueError(f"{path} places no replica of `{variant}`; it places {', '.join(names)}")
     for replica in moved:
         replica["worker"] = worker
-    Path(path).write_text(json.dumps(plan, indent=2) + "\n")
+    Path(path).write_text(json.dumps(plan, indent=2) + "\n", encoding="utf-8")
     return [replica["id"] for replica in moved]

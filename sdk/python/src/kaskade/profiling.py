@@ -21,7 +21,7 @@ import numpy as np
 from .batch import Answer, Inputs
 from .confidence import Estimator, calibration_error, check_labels, class_spread, confidence, fit_temperature, softmax
 from .errors import KaskadeError
-from .selection import selection_part
+from .selection import selection_part, shuffled
 from .stages import Stage
 from .tensors import Array, as_array, encode
 from .wire import Cost as Money
@@ -31,6 +31,8 @@ VERSION = 1
 BATCHES = (1, 2, 4, 8, 16, 32)
 FEWEST_TIMES = 20
 """Batches whose quantiles say something. With fewer, a profile has the median alone."""
+ORDER = 7
+"""Seed of the order in which samples are run, that of `kaskade profile`."""
 LOGITS = "logits"
 """The output from which an ingress computes margins and entropies."""
 
@@ -142,7 +144,7 @@ class Profile:
     @classmethod
     def load(cls, path: str | Path) -> Profile:
         """Reads a profile, such as one that `kaskade profile` wrote."""
-        text = json.loads(Path(path).read_text())
+        text = json.loads(Path(path).read_text(encoding="utf-8"))
         if text.get("version") != VERSION:
             raise ValueError(f"{path} has version {text.get('version')}; this package reads version {VERSION}")
         fields = ("app", "device", "energy_source", "estimator", "samples", "variants")
@@ -152,6 +154,7 @@ class Profile:
     def add(self, variant: VariantProfile) -> Profile:
         """Adds a variant as the largest, in place of one of the same name; returns the profile.
 
+        Comparisons of texts with the variant that was the largest are dropped: the added one has no texts to compare.
         Raises `ValueError` if it was measured on another number of samples than the others.
         """
         samples = len(variant.correct)
@@ -170,6 +173,12 @@ class Profile:
             # A planner must not compare joules with unknown figures.
             for cost in added["costs"]:
                 cost.pop("energy_j", None)
+        self.device = _listed(self.device, variant.device)
+        if any("energy_j" in cost for cost in added["costs"]):
+            self.energy_source = _listed(self.energy_source, variant.energy_source)
+        self.more.pop("texts", None)
+        for other in others:
+            other["validation"].pop("agrees", None)
         self.variants = [*others, added]
         return self
 
@@ -188,7 +197,7 @@ class Profile:
 
     def save(self, path: str | Path) -> None:
         """Writes the file."""
-        Path(path).write_text(json.dumps(self.to_json()) + "\n")
+        Path(path).write_text(json.dumps(self.to_json()) + "\n", encoding="utf-8")
 
 
 def profile(
@@ -208,7 +217,7 @@ def profile(
 ) -> VariantProfile:
     """Measures a stage on labelled samples.
 
-    Every batch size is run for `seconds` in each of `rounds` rounds. `estimator` makes confidences of the stage's
+    Every batch size is run for `seconds` in each of `rounds` rounds, on samples from all over the set. `estimator` makes confidences of the stage's
     output (default: `given` if the function returns a confidence, else `max_squared`), with a temperature fitted to
     the `labels` of the selection part: the other samples prove the plans that are chosen by these confidences. `predict` returns the class of an answer's outputs (default: the largest score), and `correct` whether an
     answer is right (default: the class is the label). `power` models the energy; `None` leaves it unknown.
@@ -251,7 +260,7 @@ def profile(
         if estimator.kind in ("max_squared", "margin") and stage.output == LOGITS:
             spread = class_spread(logits, temperature)
     encoded = [tuple((name, encode(name, array)["data"]) for name, array in sorted(one.items())) for one in prepared]
-    costs = tuple(_cost(stage, prepared, batch, seconds, rounds, power) for batch in sorted(set(batches)))
+    costs = _costs(stage, prepared, sorted(set(batches)), seconds, rounds, power)
     return VariantProfile(
         name=stage.variant,
         parameters=parameters,
@@ -271,6 +280,12 @@ def profile(
         input_bytes=tuple(sum(len(data) for _, data in one) for one in encoded),
         repeats=len(encoded) - len(set(encoded)),
     )
+
+
+def _listed(names: str, name: str) -> str:
+    """Returns a list of names with a further one, unless it has that."""
+    # A name may hold commas itself.
+    return names if f", {name}, " in f", {names}, " else f"{names}, {name}"
 
 
 def _answers(stage: Stage, samples: list[Inputs]) -> list[Answer]:
@@ -328,37 +343,70 @@ def _largest(stage: Stage, outputs: Mapping[str, Array]) -> int:
     return 0 if scores is None else int(np.argmax(scores))
 
 
-def _cost(
-    stage: Stage, samples: list[Inputs], batch: int, seconds: float, rounds: int, power: Power | None
-) -> Cost:
-    requests = [samples[index % len(samples)] for index in range(batch)]
-    stage.run_batch(requests)
-    times: list[float] = []
-    medians: list[float] = []
-    wall, busy = time.perf_counter(), time.process_time()
+@dataclass
+class _Size:
+    """The batches of one size, one after the other and again from the first, and what was measured of them."""
+
+    size: int
+    samples: list[Inputs]
+    first: int = 0
+    """Where the next batch begins."""
+    times: list[float] = field(default_factory=list)
+    energies: list[float] = field(default_factory=list)
+    utilisations: list[float] = field(default_factory=list)
+
+    def run(self, stage: Stage) -> float:
+        """Runs the next batch; returns the seconds that it took. Raises the error of a request that failed."""
+        count = len(self.samples)
+        requests = [self.samples[(self.first + index) % count] for index in range(self.size)]
+        self.first = (self.first + self.size) % count
+        start = time.perf_counter()
+        outcomes = stage.run_batch(requests)
+        took = time.perf_counter() - start
+        for outcome in outcomes:
+            if isinstance(outcome, KaskadeError):
+                outcome.message = f"at batch size {self.size}: {outcome.message}"
+                raise outcome
+        return took
+
+    def round(self, stage: Stage, seconds: float, power: Power | None) -> None:
+        """Runs batches for a while, at least one. The first run warms caches up and does not count."""
+        self.run(stage)
+        began, busy = time.perf_counter(), time.process_time()
+        times = [self.run(stage)]
+        while time.perf_counter() - began < seconds:
+            times.append(self.run(stage))
+        wall, busy = time.perf_counter() - began, time.process_time() - busy
+        self.times.extend(times)
+        if power is not None:
+            self.energies.append((power.idle_watts * wall + power.active_watts * busy) / len(times))
+        self.utilisations.append(min(busy / (wall * _cores()), 1.0))
+
+    def cost(self) -> Cost:
+        times = sorted(self.times)
+        return Cost(
+            batch=self.size,
+            latency_s=statistics.median(times),
+            p95_s=times[int(0.95 * (len(times) - 1))],
+            p99_s=times[int(0.99 * (len(times) - 1))],
+            energy_j=statistics.median(self.energies) if self.energies else None,
+            utilisation=statistics.median(self.utilisations),
+            spread=_spread(times),
+        )
+
+
+def _costs(
+    stage: Stage, samples: list[Inputs], batches: list[int], seconds: float, rounds: int, power: Power | None
+) -> tuple[Cost, ...]:
+    """Measures all batch sizes in every round, so that other load that lasts a second affects one round of each size."""
+    # The first samples may be alike. The same order for every variant.
+    order = [samples[place] for place in shuffled(len(samples), ORDER)]
+    # Each size continues where it ended in the round before: few runs of a slow stage are of different samples.
+    sizes = [_Size(batch, order) for batch in batches]
     for _ in range(rounds):
-        taken: list[float] = []
-        until = time.perf_counter() + seconds
-        while not taken or time.perf_counter() < until:
-            start = time.perf_counter()
-            stage.run_batch(requests)
-            taken.append(time.perf_counter() - start)
-        times.extend(taken)
-        medians.append(statistics.median(taken))
-    wall, busy = time.perf_counter() - wall, time.process_time() - busy
-    energy = None
-    if power is not None:
-        energy = (power.idle_watts * wall + power.active_watts * busy) / len(times)
-    times.sort()
-    return Cost(
-        batch=batch,
-        latency_s=statistics.median(medians),
-        p95_s=times[int(0.95 * (len(times) - 1))],
-        p99_s=times[int(0.99 * (len(times) - 1))],
-        energy_j=energy,
-        utilisation=min(busy / (wall * _cores()), 1.0),
-        spread=_spread(times),
-    )
+        for size in sizes:
+            size.round(stage, seconds, power)
+    return tuple(size.cost() for size in sizes)
 
 
 def _cores() -> int:

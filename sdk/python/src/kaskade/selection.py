@@ -21,10 +21,10 @@ def selection_part(samples: int) -> list[int]:
     return shuffled(samples)[certification:]
 
 
-def shuffled(samples: int) -> list[int]:
-    """Returns the places of that many samples in a random order, always the same."""
+def shuffled(samples: int, seed: int = SEED) -> list[int]:
+    """Returns the places of that many samples in a random order, always the same of a seed."""
     places = list(range(samples))
-    words = _words(SEED)
+    words = _words(seed)
     # Several indices are taken from one random number, as long as the product of their ranges fits into 32 bits.
     chunk, remaining = 0, 0
     for index in range(1, samples):
