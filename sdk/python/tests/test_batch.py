@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 import kaskade
+from kaskade import wire
 from kaskade.batch import Answer
 from kaskade.confidence import Estimator, fit_temperature
 from kaskade.errors import BadOutput, ModelFailed, Overloaded, InvalidInput
 from kaskade.profiling import Cost
+from kaskade.replica import _encode
 from kaskade.selection import selection_part, shuffled
 
 
@@ -89,6 +91,30 @@ class RunBatch(unittest.TestCase):
         self.assertEqual([type(answer) for answer in answers], [Answer] * 3 + [ModelFailed] + [Answer] * 4)
         self.assertIn("RuntimeError: thirteen", str(answers[3]))
         self.assertEqual(calls, [8, 4, 2, 2, 1, 1, 4])
+
+    def test_errors_that_no_message_can_hold_are_told_nevertheless(self) -> None:
+        """The replica failed, and the next one with the same request."""
+
+        class Mute(Exception):
+            def __str__(self) -> str:
+                raise RuntimeError("no text")
+
+        raised: list[Exception] = [OSError("no file caf\udce9.txt"), Mute(), Overloaded({"at": object()})]  # type: ignore[arg-type]
+
+        @kaskade.stage("app", "raising")
+        def raising(x: np.ndarray) -> np.ndarray:
+            raise raised[int(x[0, 0])]
+
+        request = wire.StageRequest(1, "i", {})
+        outcomes = raising.run_batch(numbers(0, 1, 2))
+        told = [wire.unpack(_encode(request, "r", outcome, wire.Hop("s")))["error"] for outcome in outcomes]
+        self.assertEqual([error["code"] for error in told], ["KSK0008", "KSK0008", "KSK0006"])
+        self.assertIn(r"no file caf\udce9.txt", told[0]["message"])
+        self.assertIn("Mute", told[1]["message"])
+        named = Answer({"caf\udce9": np.ones(1)})
+        error = wire.unpack(_encode(request, "r", named, wire.Hop("s")))["error"]
+        self.assertEqual(error["code"], "KSK0009")
+        self.assertIn(r"caf\udce9", error["message"])
 
     def test_typed_errors_keep_their_code(self) -> None:
         @kaskade.stage("app", "busy")

@@ -40,6 +40,43 @@ class Values(unittest.TestCase):
         for value, datatype, data in [([255], "UINT8", b"\xff"), ([2.0], "INT8", b"\x02"), ([1], "BOOL", b"\1"), ([True], "INT8", b"\1")]:
             self.assertEqual(tensors.encode("x", Typed(value, datatype))["data"], data)
 
+    def test_lists_whose_elements_do_not_fit_are_refused(self) -> None:
+        for data, datatype in [
+            ([1.5], "INT32"), ([2], "BOOL"), (["x"], "BOOL"), (["7"], "INT32"), (["7"], "FP32"), ([None], "FP32"), ([300], "UINT8"),
+            ([float("nan")], "INT8"), ([2**63], "INT64"), ([[1], [1.5]], "INT8"),
+        ]:
+            shape = [len(data)]
+            with self.assertRaisesRegex(Malformed, f"tensor `x`: its data is no array of {datatype}", msg=repr(data)):
+                tensors.decode({"name": "x", "shape": shape, "datatype": datatype, "data": data})
+        for data, datatype, values in [
+            ([1, 2.0], "INT32", [1, 2]), ([True, 0], "BOOL", [True, False]), ([], "INT64", []), ([2**64 - 1, 1], "UINT64", [2**64 - 1, 1]),
+            ([1, 0.5], "BF16", [1.0, 0.5]), ([2**53 + 1, -1], "INT64", [2**53 + 1, -1]),
+        ]:
+            _, array = tensors.decode({"name": "x", "shape": [len(data)], "datatype": datatype, "data": data})
+            self.assertEqual(array.tolist(), values)
+
+    def test_messages_of_the_wrong_form_are_typed_errors(self) -> None:
+        """A stage request of such a shape got no answer."""
+        for shape in ([0, 2**64 - 1], [0, 2**63], [2**40, 0, 2**40]):
+            for datatype in ("FP32", "BF16", "BYTES"):
+                tensor = {"name": "x", "shape": shape, "datatype": datatype, "data": b""}
+                with self.assertRaisesRegex(Malformed, "tensor `x`"):
+                    wire.decode_stage_request(wire.pack({"id": 1, "ingress": "i", "inputs": [tensor]}))
+        for datatype in (["FP32"], {}, None):
+            with self.assertRaisesRegex(Malformed, "datatype"):
+                tensors.decode({"name": "x", "shape": [0], "datatype": datatype, "data": b""})
+        with self.assertRaisesRegex(Malformed, "branches"):
+            wire.decode_reply(wire.pack({"outputs": [], "branches": 5}))
+
+    def test_what_messagepack_cannot_hold_is_refused(self) -> None:
+        for inputs, parameters in [
+            ({"\ud800": [1.0]}, {}), ({}, {"seed": 2**70}), ({}, {"seed": "\udc80"}), ({}, {"\udc80": 1}), ({"x": ["\ud800"]}, {}),
+        ]:
+            with self.assertRaises(Malformed, msg=repr((inputs, parameters))):
+                wire.encode_infer(inputs, "a", parameters)
+        with self.assertRaises(Malformed):
+            wire.encode_feedback("a", "\ud800")
+
     def test_ids_budgets_parameters_and_labels_are_checked(self) -> None:
         for request_id in (7, None, "", "a b"):
             with self.assertRaises(Malformed, msg=repr(request_id)):

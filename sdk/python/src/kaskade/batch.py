@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from .errors import BadOutput, KaskadeError, ModelFailed, InvalidInput
+from .errors import BadOutput, KaskadeError, ModelFailed, InvalidInput, describe
 from .tensors import Array, as_array, datatype_of
 
 Inputs: TypeAlias = Mapping[str, Array]
@@ -84,7 +84,7 @@ def _input_arrays(inputs: Mapping[str, Any]) -> Inputs | InvalidInput:
         except KaskadeError as error:
             return InvalidInput(f"input `{name}`: {error.message}")
         except Exception as error:  # noqa: BLE001, whatever the value's own conversion raises
-            return InvalidInput(f"input `{name}` is no array: {type(error).__name__}: {error}")
+            return InvalidInput(f"input `{name}` is no array: {describe(error)}")
     return arrays
 
 
@@ -132,7 +132,7 @@ def _isolate(function: BatchFunction, requests: list[Inputs]) -> list[Outcome]:
     except KaskadeError as error:
         failure = error
     except Exception as error:  # noqa: BLE001, the request gets an answer whatever went wrong
-        failure = ModelFailed(f"the model raised {type(error).__name__}: {error}")
+        failure = ModelFailed(f"the model raised {describe(error)}")
     if len(requests) == 1:
         return [failure]
     half = len(requests) // 2
@@ -163,7 +163,7 @@ def _arrays(returned: Mapping[Any, Any]) -> dict[str, Array] | BadOutput:
         except KaskadeError as error:
             return BadOutput(f"output `{name}`: {error.message}")
         except Exception as error:  # noqa: BLE001, whatever the value's own conversion raises
-            return BadOutput(f"output `{name}` is no array: {type(error).__name__}: {error}")
+            return BadOutput(f"output `{name}` is no array: {describe(error)}")
     return arrays
 
 

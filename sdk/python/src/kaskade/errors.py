@@ -190,6 +190,14 @@ BY_CODE: dict[str, type[KaskadeError]] = {kind.code: kind for kind in KaskadeErr
 """The exception of every code."""
 
 
+def describe(error: BaseException) -> str:
+    """Returns the type and the text of any exception."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001, whatever the exception's own `__str__` raises
+        return type(error).__name__
+
+
 def from_code(code: str | None, message: str) -> KaskadeError:
     """Returns the exception of a code; `Internal`, which then names the code, if this version does not know it."""
     if code is None:

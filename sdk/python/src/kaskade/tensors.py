@@ -95,6 +95,15 @@ def _texts(array: Array) -> Array:
     return texts
 
 
+def is_text(text: str) -> bool:
+    """Returns whether UTF-8, and so a message, can hold a text: not if it has half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def datatype_of(array: Array) -> str:
     """Returns the datatype of an array.
 
@@ -117,6 +126,8 @@ def encode(name: str, value: Any) -> dict[str, Any]:
             raise Malformed(f"tensor `{name}`: {wanted} is no datatype; it is one of {sorted(DATATYPES)}")
     if not isinstance(name, str):
         raise Malformed(f"a tensor's name is a text, not {name!r}")
+    if not is_text(name):
+        raise Malformed(f"a tensor has the name {name!r}, which UTF-8 cannot hold")
     try:
         array = as_array(value)
         datatype = wanted or datatype_of(array)
@@ -141,14 +152,18 @@ def to_bytes(array: Array, datatype: str) -> bytes:
     if datatype == "BF16":
         return _to_bfloat16(array)
     dtype = _DTYPES[datatype]
+    return _converted(array, dtype, datatype).tobytes()
+
+
+def _converted(array: Array, dtype: np.dtype[Any], datatype: str) -> Array:
     if dtype.kind == "f" or array.dtype == dtype:
-        return array.astype(dtype, copy=False).tobytes()
+        return array.astype(dtype, copy=False)
     with np.errstate(invalid="ignore"):
         converted = array.astype(dtype)
     # numpy wraps what is too large and cuts fractions.
     if not np.array_equal(converted, array):
         raise Malformed(f"an element of the array of {array.dtype} does not fit {datatype}")
-    return converted.tobytes()
+    return converted
 
 
 def _to_bfloat16(array: Array) -> bytes:
@@ -176,7 +191,7 @@ def decode(tensor: Mapping[str, Any]) -> tuple[str, Array]:
         raise Malformed(f"tensor `{name}`: its shape is {shape!r}; it must be a list of extents")
     if len(shape) > MAX_RANK:
         raise Malformed(f"tensor `{name}` has {len(shape)} dimensions; at most {MAX_RANK} are allowed")
-    if datatype not in DATATYPES:
+    if not isinstance(datatype, str) or datatype not in DATATYPES:
         raise Malformed(f"tensor `{name}`: {datatype!r} is no datatype; it is one of {sorted(DATATYPES)}")
     count = 1
     for extent in shape:
@@ -186,14 +201,22 @@ def decode(tensor: Mapping[str, Any]) -> tuple[str, Array]:
     if not isinstance(data, (bytes, bytearray, memoryview)):
         raise Malformed(f"tensor `{name}`: its data is {type(data).__name__}; it must be bytes or an array")
     if datatype == "BYTES":
-        return name, _split(name, bytes(data), count).reshape(shape)
+        return name, _shaped(name, _split(name, bytes(data), count), shape)
     width = 2 if datatype == "BF16" else _DTYPES[datatype].itemsize
     if len(data) != count * width:
         raise Malformed(f"tensor `{name}`: its shape {list(shape)} needs {count * width} bytes, and it has {len(data)}")
     if datatype == "BF16":
         bits = np.frombuffer(data, dtype="<u2").astype("<u4") << 16
-        return name, bits.view("<f4").reshape(shape)
-    return name, np.frombuffer(data, dtype=_DTYPES[datatype]).reshape(shape)
+        return name, _shaped(name, bits.view("<f4"), shape)
+    return name, _shaped(name, np.frombuffer(data, dtype=_DTYPES[datatype]), shape)
+
+
+def _shaped(name: str, array: Array, shape: Any) -> Array:
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError) as error:
+        # An array without elements may have any extents in a message, and not in numpy.
+        raise Malformed(f"tensor `{name}`: no array has the shape {list(shape)}: {error}") from None
 
 
 def _from_list(name: str, shape: Any, datatype: str, data: Any) -> Array:
@@ -201,10 +224,25 @@ def _from_list(name: str, shape: Any, datatype: str, data: Any) -> Array:
         if datatype == "BYTES":
             array = _texts(np.array(_flat(data), dtype=object))
         else:
-            array = np.array(_flat(data), dtype=np.float32 if datatype == "BF16" else _DTYPES[datatype])
+            array = _numbers(_flat(data), datatype)
         return array.reshape(shape)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise Malformed(f"tensor `{name}`: its data is no array of {datatype} of shape {list(shape)}: {error}") from None
+    except (TypeError, ValueError, OverflowError, Malformed) as error:
+        reason = error.message if isinstance(error, Malformed) else error
+        raise Malformed(f"tensor `{name}`: its data is no array of {datatype} of shape {list(shape)}: {reason}") from None
+
+
+def _numbers(elements: list[Any], datatype: str) -> Array:
+    dtype = np.dtype("<f4") if datatype == "BF16" else _DTYPES[datatype]
+    # numpy reads numbers from texts, and NaN from nothing.
+    if not all(isinstance(element, (bool, int, float)) for element in elements):
+        raise Malformed("an element is not a number")
+    if dtype.kind in "iu" and all(isinstance(element, int) for element in elements):
+        # numpy would make floats of large and small integers together.
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        if any(not low <= element <= high for element in elements):
+            raise Malformed(f"an element does not fit {datatype}")
+        return np.array(elements, dtype)
+    return _converted(np.array(elements, None if elements else dtype), dtype, datatype)
 
 
 def _flat(data: Any) -> list[Any]:

@@ -57,8 +57,11 @@ def unpack(body: bytes) -> dict[str, Any]:
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """Encodes a message."""
-    packed: bytes = msgpack.packb(message)
+    """Encodes a message; raises `Malformed` for what MessagePack cannot hold, such as integers of more than 64 bits."""
+    try:
+        packed: bytes = msgpack.packb(message)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise Malformed(f"the message cannot be encoded: {error}") from None
     return packed
 
 
@@ -171,6 +174,9 @@ def decode_reply(body: bytes) -> Reply:
     message = unpack(body)
     if "error" in message and "outputs" not in message:
         raise fault_of(message["error"])
+    branches = message.get("branches") or ()
+    if not isinstance(branches, (list, tuple)):
+        raise Malformed("branches are a list")
     return Reply(
         outputs=tensors.decode_all(message.get("outputs", [])),
         id=message.get("id"),
@@ -180,7 +186,7 @@ def decode_reply(body: bytes) -> Reply:
         hops=_hops(message.get("hops")),
         degraded=bool(message.get("degraded", False)),
         part=message.get("part"),
-        branches=tuple(_branch(branch) for branch in message.get("branches") or ()),
+        branches=tuple(_branch(branch) for branch in branches),
     )
 
 
@@ -241,6 +247,8 @@ def encode_feedback(request_id: str, label: Any) -> bytes:
     is_class = isinstance(label, int) and not isinstance(label, bool) and label >= 0
     if not is_class and not isinstance(label, str):
         raise Malformed(f"the label is {label!r}; it must be the number of a class or a text")
+    if isinstance(label, str) and not tensors.is_text(label):
+        raise Malformed(f"the label is {label!r}, which UTF-8 cannot hold")
     return json.dumps({"id": request_id, "label": label}).encode()
 
 
@@ -323,7 +331,9 @@ def encode_done(
             hops.append(told)
         message["hops"] = hops
     if isinstance(outcome, KaskadeError):
-        message["error"] = {"code": outcome.code, "message": outcome.message}
+        # A model's error may have any text, such as a file name that is no UTF-8.
+        text = str(outcome.message).encode(errors="backslashreplace").decode()
+        message["error"] = {"code": outcome.code, "message": text}
     else:
         outputs, confidence = outcome
         message["outputs"] = outputs
