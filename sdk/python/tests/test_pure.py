@@ -5,16 +5,19 @@ import random
 import re
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from nats.aio.client import Client as Nats
 
-from kaskade import RetryPolicy, errors, subjects, wire
+from kaskade import Broker, RetryPolicy, errors, stage, subjects, wire
 from kaskade.batching import Batching, BatchQueue
 from kaskade.client import AsyncClient
 from kaskade.chunks import Assembler, AssemblyError, Chunk, cut
+from kaskade.connection import connect
 from kaskade.leaving import Senders
 from kaskade.retry import Allowance, Latency, Loss
 
@@ -46,16 +49,108 @@ class Resends(unittest.IsolatedAsyncioTestCase):
         client._latency = Latency(shortest=0.001)
         client._latency.answered(0.0)
         await client.infer({})
-        self.assertEqual(len(link.sent), 2)
+        self.assertEqual((len(link.sent), len(link.cancelled)), (2, 1))
         self.assertGreaterEqual(client._latency._longest, link.sent[1] - link.sent[0])
 
 
+class Connections(unittest.IsolatedAsyncioTestCase):
+    async def test_a_connection_that_is_given_up_is_closed(self) -> None:
+        """The socket was left open."""
+        accepted: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+        made: list[Any] = []
+        ends = asyncio.Event()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.put_nowait(reader)
+            await ends.wait()
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+
+        def make() -> Any:
+            made.append(Nats())
+            return made[-1]
+
+        with unittest.mock.patch("kaskade.connection.Nats", make):
+            connecting = asyncio.ensure_future(connect(Broker(f"nats://127.0.0.1:{port}"), "test"))
+            reader = await accepted.get()
+            connecting.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await connecting
+        self.assertTrue(made[0].is_closed)
+        self.assertEqual(await asyncio.wait_for(reader.read(), 30.0), b"")
+        ends.set()
+        server.close()
+        await server.wait_closed()
+
+    async def test_a_replica_that_is_given_up_while_it_attaches_is_closed(self) -> None:
+        @stage("app", "s")
+        def function(x: Any) -> Any:
+            return x
+
+        link = Slow()
+        link.on_returned: list[Any] = []
+        link.asked, link.closed = asyncio.Event(), False
+
+        async def barrier() -> None:
+            link.asked.set()
+            await asyncio.Event().wait()
+
+        async def close() -> None:
+            link.closed = True
+
+        async def connected(*_: Any) -> Any:
+            return link
+
+        link.barrier, link.close, link.subscribe = barrier, close, unittest.mock.AsyncMock()
+        with unittest.mock.patch("kaskade.replica.connect", connected):
+            attaching = asyncio.ensure_future(function.attach("nats://127.0.0.1:1", "r"))
+            await link.asked.wait()
+            attaching.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await attaching
+        self.assertTrue(link.closed)
+
+
+class Late(unittest.IsolatedAsyncioTestCase):
+    async def test_a_reply_that_has_arrived_counts_however_late_it_is_read(self) -> None:
+        """While something else kept the loop busy beyond the budget, the reply was dropped for `NoReply`."""
+        link = Slow(answered=1)
+        client = AsyncClient(link, "app", budget=60.0)
+        clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+
+        def busy(_: str) -> None:
+            clock.now += 100.0
+
+        link.on_sent = busy
+        with unittest.mock.patch("kaskade.client.time", clock):
+            self.assertEqual((await client.infer({})).stage, "s")
+
+    async def test_a_label_that_cannot_be_sent_is_not_one_that_nobody_remembers(self) -> None:
+        link = Slow()
+        client = AsyncClient(link, "app")
+        link.up.clear()
+        with self.assertRaises(errors.Unavailable):
+            await client.feedback("a", 1, timeout=0.0)
+        self.assertEqual(link.sent, [])
+
+    async def test_a_reply_to_a_label_that_cannot_be_read_is_a_typed_error(self) -> None:
+        for body in (b"", b"[]", b"{}", b"\xff"):
+            link = Slow(answered=1, body=body)
+            with self.assertRaises(errors.Internal, msg=repr(body)):
+                await AsyncClient(link, "app").feedback("a", 1, timeout=60.0)
+
+
 class Slow:
-    """A link to an app that answers the first attempt once the second has arrived."""
+    """A link to an app that answers the first attempt once the second has arrived, or that of another number."""
 
     payload_limit = 1 << 20
 
-    def __init__(self) -> None:
+    def __init__(self, answered: int = 2, body: bytes | None = None) -> None:
+        self.answered = answered
+        self.body = body
+        self.on_sent: Any = lambda _: None
         self.nc = self
         self.up = asyncio.Event()
         self.up.set()
@@ -63,6 +158,8 @@ class Slow:
         self.on_refused: list[Any] = []
         self.sent: list[float] = []
         self.replies: list[str] = []
+        self.cancelled: list[str] = []
+        """Ids of the requests that were cancelled."""
 
     def new_inbox(self) -> str:
         return "_INBOX.slow"
@@ -70,13 +167,19 @@ class Slow:
     async def subscribe(self, _: str, cb: Any) -> None:
         self.received = cb
 
-    async def publish(self, _: str, body: bytes, reply: str, headers: dict[str, str]) -> None:
+    async def publish(self, subject: str, body: bytes, reply: str, headers: dict[str, str]) -> None:
+        if not reply:
+            self.cancelled.append(headers[wire.REQUEST_ID])
+            return
         self.sent.append(time.monotonic())
         self.replies.append(reply)
-        if len(self.sent) == 2:
-            data = wire.pack({"outputs": [], "stage": "s", "variant": "v", "hops": []})
+        if len(self.sent) == self.answered:
+            data = self.body
+            if data is None:
+                data = wire.pack({"outputs": [], "stage": "s", "variant": "v", "hops": []})
             message = SimpleNamespace(subject=self.replies[0], data=data, headers=None)
             await self.received(message)
+        self.on_sent(reply)
 
 
 class Chunks(unittest.TestCase):

@@ -29,6 +29,7 @@ from .errors import (
     Unavailable,
     UnknownApp,
     InvalidInput,
+    describe,
 )
 from .inbox import Inbox
 from .retry import Allowance, Latency, Loss, RetryPolicy
@@ -180,11 +181,14 @@ class AsyncClient:
         be compared with the answer, `UnknownApp` if no process serves the app, `Unavailable` if the connection breaks.
         """
         body = wire.encode_feedback(check_request_id(id), label)
+        until = time.monotonic() + timeout
         token, queue = await self._inbox.open(self.app.feedback)
         try:
+            if not self._link.up.is_set():
+                await self._until_up(until, "sending a label")
             headers = {"content-type": "application/json"}
             await self._publish(self.app.feedback, body, self._inbox.reply(token), headers)
-            message = await asyncio.wait_for(queue.get(), timeout)
+            message = await _next(queue, until - time.monotonic())
         except asyncio.TimeoutError:
             return None
         finally:
@@ -195,10 +199,22 @@ class AsyncClient:
             raise Unavailable("sending a label: the connection broke before the reply")
         if _no_responders(message):
             raise self._no_responders()
-        told = json.loads(message.data)
-        if told.get("refused"):
-            raise InvalidInput(f"the label of `{id}`: {told['refused']}")
-        return bool(told["right"])
+        try:
+            told = json.loads(message.data)
+            refusal = told.get("refused")
+            right = None if refusal else bool(told["right"])
+        except (ValueError, AttributeError, KeyError) as error:
+            raise Internal(f"the reply to a label cannot be read: {describe(error)}") from None
+        if refusal:
+            raise InvalidInput(f"the label of `{id}`: {refusal}")
+        return right
+
+    async def _until_up(self, until: float, what: str) -> None:
+        """Waits for the connection; raises `Unavailable` if it does not return in time."""
+        try:
+            await asyncio.wait_for(self._link.up.wait(), max(until - time.monotonic(), 0.0))
+        except asyncio.TimeoutError:
+            raise Unavailable(f"{what}: the connection to the broker is lost") from None
 
     async def submit(
         self,
@@ -290,7 +306,7 @@ class AsyncClient:
         """Returns the result that is pushed to `queue`, or a stored one if the push is lost; `None` if neither comes in time."""
         while (left := until - time.monotonic()) > 0:
             try:
-                message = await asyncio.wait_for(queue.get(), min(PUSH_POLL_PAUSE, left))
+                message = await _next(queue, min(PUSH_POLL_PAUSE, left))
             except asyncio.TimeoutError:
                 message = None
             if isinstance(message, KaskadeError):
@@ -340,7 +356,7 @@ class AsyncClient:
             try:
                 await asyncio.wait_for(self._link.up.wait(), max(until - time.monotonic(), 0.0))
                 await self._publish(subject, body, self._inbox.reply(token), headers)
-                message = await asyncio.wait_for(queue.get(), max(until - time.monotonic(), 0.0))
+                message = await _next(queue, until - time.monotonic())
             except asyncio.TimeoutError:
                 raise Unavailable(f"{what}: the server has not answered") from None
             finally:
@@ -410,7 +426,7 @@ class AsyncClient:
                 wait = deadline + REPLY_MARGIN - now
                 again = None if streaming or silence is None else sent + silence - now
                 try:
-                    message = await asyncio.wait_for(queue.get(), max(min(wait, wait if again is None else again), 0.0))
+                    message = await _next(queue, min(wait, wait if again is None else again))
                 except asyncio.TimeoutError:
                     now = time.monotonic()
                     if again is None or now >= deadline:
@@ -489,6 +505,17 @@ class AsyncClient:
 
     def _no_responders(self) -> UnknownApp:
         return UnknownApp(f"no process serves app `{self.app.name}` on this broker; start it, or correct the name")
+
+
+async def _next(queue: asyncio.Queue[Any], timeout: float) -> Any:
+    """Returns the next reply; raises `TimeoutError` if none has arrived in time, however late this is run."""
+    try:
+        return await asyncio.wait_for(queue.get(), max(timeout, 0.0))
+    except asyncio.TimeoutError:
+        # The loop may have been busy until the time was over.
+        if queue.empty():
+            raise
+        return queue.get_nowait()
 
 
 def _no_responders(message: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -21,6 +22,8 @@ log = logging.getLogger("kaskade")
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 OLDEST_SERVER = (2, 10)
+CLOSE_PATIENCE = 2.0
+"""Longest time that closing a connection which is not yet made takes, seconds."""
 PENDING_BYTES = 64 << 20
 """Bytes buffered while the connection is down."""
 
@@ -192,6 +195,15 @@ async def connect(broker: Broker, name: str) -> Link:
         if not connecting.done():
             raise refused.result()
         await connecting
+    except asyncio.CancelledError:
+        for _ in range(20):
+            # Python 3.11's `wait_for` forgets a cancellation in the moment in which it succeeds.
+            connecting.cancel()
+            if (await asyncio.wait([connecting], timeout=0.1))[0]:
+                break
+        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(nc.close(), CLOSE_PATIENCE)
+        raise
     except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
         raise BrokerUnavailable(f"no server answers at {', '.join(broker.servers())}: {error}") from error
     finally:

@@ -81,16 +81,18 @@ class Replica:
         """Connects, subscribes and begins to send heartbeats; returns when requests can arrive."""
         check_token("replica", replica)
         link = await connect(broker, f"kaskade-python-{replica}")
-        self = cls(stage, link, replica)
         try:
+            self = cls(stage, link, replica)
             group = await link.nc.subscribe(self.app.stage(stage.name), queue=GROUP, cb=self._receive)
             single = await link.nc.subscribe(self.app.replica(replica), cb=self._receive)
             await link.nc.subscribe(self.app.abandon, cb=self._abandon)
             self._subscriptions = [group, single]
             await link.barrier()
-        except (nats.errors.Error, asyncio.TimeoutError) as error:
+        except BaseException as error:
             await link.close()
-            raise Unavailable(f"subscribing to stage `{stage.name}`: {error}") from error
+            if isinstance(error, nats.errors.Error | asyncio.TimeoutError):
+                raise Unavailable(f"subscribing to stage `{stage.name}`: {error}") from error
+            raise
         self._tasks = [asyncio.create_task(self._beats()), asyncio.create_task(self._work())]
         for task in self._tasks:
             task.add_done_callback(self._ended)
