@@ -491,7 +491,8 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
         replica = await double(max_wait=60.0, min_queue=10).attach(self.server.url, "r1")
         for request in (1, 2):
             await self.send(request)
-        while len(replica._queue) < 2:
+        # Until both have been polled for: the third is to be the one that fails.
+        while len(replica._queue) < 2 or replica._changed.is_set():
             await asyncio.sleep(0.01)
         with unittest.mock.patch.object(replica._queue, "poll", side_effect=RuntimeError):
             await self.send(3)
