@@ -457,6 +457,22 @@ class Profiles(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "several tokens"):
             profile(tokens, Estimator("top_k", 2))
 
+    def test_what_gives_no_profile_is_refused_before_anything_is_measured(self) -> None:
+        ran: list[int] = []
+
+        @kaskade.stage("app", "sign")
+        def sign(x: np.ndarray) -> np.ndarray:
+            ran.append(len(x))
+            return np.concatenate([-x, x], axis=1)
+
+        for changes in ({"batches": ()}, {"batches": (1, 0)}, {"rounds": 0}):
+            with self.assertRaisesRegex(ValueError, "at least 1"):
+                kaskade.profile(sign, numbers(1, -1), [1, 0], seconds=0.001, **{"batches": (1,), "rounds": 1, **changes})
+        with self.assertRaisesRegex(ValueError, "sample 1 has the label 0.7"):
+            kaskade.profile(sign, numbers(1, -1), np.array([1.0, 0.7]), batches=(1,), seconds=0.001, rounds=1)
+        self.assertEqual(ran, [])
+        kaskade.profile(sign, numbers(1, -1), np.array([1.0, 0.0]), batches=(1,), seconds=0.001, rounds=1)
+
     def test_failures_name_the_sample(self) -> None:
         @kaskade.stage("app", "failing")
         def failing(x: np.ndarray) -> np.ndarray:

@@ -219,14 +219,17 @@ def profile(
 
     Every batch size is run for `seconds` in each of `rounds` rounds, on samples from all over the set. `estimator` makes confidences of the stage's
     output (default: `given` if the function returns a confidence, else `max_squared`), with a temperature fitted to
-    the `labels` of the selection part: the other samples prove the plans that are chosen by these confidences. `predict` returns the class of an answer's outputs (default: the largest score), and `correct` whether an
-    answer is right (default: the class is the label). `power` models the energy; `None` leaves it unknown.
+    the `labels` of the selection part: the other samples prove the plans that are chosen by these confidences. `predict`
+    returns the class of an answer's outputs (default: the largest score), and `correct` whether an answer is right
+    (default: the class is the label). `power` models the energy; `None` leaves it unknown.
 
     Raises the error of the first sample that the function fails on, and `ValueError` for unusable samples.
     """
-    truth = [int(label) for label in labels]
+    truth = [_label(sample, label) for sample, label in enumerate(labels)]
     if not samples or len(samples) != len(truth):
         raise ValueError(f"there are {len(samples)} samples and {len(truth)} labels; both must be the same, at least 1")
+    if not batches or min(batches) < 1 or rounds < 1:
+        raise ValueError(f"the batch sizes are {list(batches)} and the rounds {rounds}; both must be at least 1")
     prepared: list[Inputs] = [{name: as_array(value) for name, value in sample.items()} for sample in samples]
     answers = _answers(stage, prepared)
     given = [answer.confidence for answer in answers]
@@ -280,6 +283,13 @@ def profile(
         input_bytes=tuple(sum(len(data) for _, data in one) for one in encoded),
         repeats=len(encoded) - len(set(encoded)),
     )
+
+
+def _label(sample: int, label: Any) -> int:
+    number = int(label)
+    if isinstance(label, float | np.floating) and number != label:
+        raise ValueError(f"sample {sample} has the label {label}; a label is the number of a class")
+    return number
 
 
 def _listed(names: str, name: str) -> str:
