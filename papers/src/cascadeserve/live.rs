@@ -213,14 +213,14 @@ impl Bench {
     }
 
     /// The options of `kaskade plan gears`.
-    fn options(&self, profile: &Profile, slo: Slo, qps_max: f64, ranges: u32) -> GearOptions {
+    fn options(&self, profile: &Profile, slo: Slo, qps_max: f64, ranges: u32) -> anyhow::Result<GearOptions> {
         let mut options = GearOptions {
             ranges,
             seed: self.seed,
-            ..GearOptions::serving(profile, slo, qps_max, gears::devices(&self.app, 1 << 34))
+            ..GearOptions::serving(profile, slo, qps_max, gears::devices(&self.app, 1 << 34)?)
         };
         gears::limit_batches(&mut options, &self.app);
-        options
+        Ok(options)
     }
 
     /// Fifteen gear plans that differ in objective, load and planner.
@@ -241,7 +241,7 @@ impl Bench {
             let slo = Slo::Latency {
                 p95_us: (alone_us * times) as u64,
             };
-            let options = self.options(profile, slo, capacity * share, 4);
+            let options = self.options(profile, slo, capacity * share, 4)?;
             for peer in [None, Some(Peer::NoCascade), Some(Peer::NoSwitching)] {
                 let planned = match &peer {
                     None => plan_gears(profile, &options, |_| {}),
@@ -330,7 +330,7 @@ impl Bench {
         let largest = profile.variants.last().context("the profile has no variants")?;
         let base_qps = 0.3 * capacity(&largest.costs);
         let p95_us = self.app.slo.duration().as_micros() as u64;
-        let options = self.options(profile, Slo::Latency { p95_us }, 10.0 * base_qps, 10);
+        let options = self.options(profile, Slo::Latency { p95_us }, 10.0 * base_qps, 10)?;
         let geared = plan_gears(profile, &options, |_| {})?.plan;
         let trace = Spike {
             base_qps,
