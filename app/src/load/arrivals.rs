@@ -8,6 +8,11 @@ use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
+use crate::config::scalar::Span;
+
+/// Arrivals that would come later than this come at this time.
+const MAX_LENGTH: Duration = Span::MAX.duration();
+
 /// Spacing of the requests of an open loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spacing {
@@ -43,7 +48,12 @@ pub enum Arrivals {
         rng: Box<ChaCha8Rng>,
     },
     /// Read from a trace.
-    Trace(std::vec::IntoIter<f64>),
+    Trace {
+        /// Times of the arrivals, seconds.
+        times: std::vec::IntoIter<f64>,
+        /// Length of the trace.
+        length: Duration,
+    },
 }
 
 impl Arrivals {
@@ -67,10 +77,25 @@ impl Arrivals {
             .copied()
             .unwrap_or(0);
         let arrivals = trace.arrivals(spacing.into(), seed);
-        let times: Vec<f64> = arrivals
-            .map(|time| (time - first) as f64 / 1e6 / times_as_fast)
-            .collect();
-        Self::Trace(times.into_iter())
+        // A small factor makes any trace longer than a duration can be.
+        let played = |seconds: f64| (seconds / times_as_fast).min(MAX_LENGTH.as_secs_f64());
+        let times: Vec<f64> = arrivals.map(|time| played((time - first) as f64 / 1e6)).collect();
+        let seconds = match trace.times() {
+            Some(_) => times.last().copied().unwrap_or(0.0),
+            None => played(trace.seconds() as f64),
+        };
+        Self::Trace {
+            times: times.into_iter(),
+            length: Duration::from_secs_f64(seconds),
+        }
+    }
+
+    /// Returns the planned length of the load: of arrival times, until the last.
+    pub fn length(&self) -> Duration {
+        match self {
+            Self::Generated { until, .. } => Duration::from_secs_f64(*until),
+            Self::Trace { length, .. } => *length,
+        }
     }
 }
 
@@ -94,7 +119,7 @@ impl Iterator for Arrivals {
                 *last += gap;
                 (*last < *until).then(|| Duration::from_secs_f64(*last))
             }
-            Self::Trace(times) => times.next().map(Duration::from_secs_f64),
+            Self::Trace { times, .. } => times.next().map(Duration::from_secs_f64),
         }
     }
 }
@@ -140,5 +165,15 @@ mod tests {
         assert_eq!(play(&times), [Duration::ZERO, Duration::from_millis(250)]);
         let counts = Trace::from_counts("0 2").unwrap();
         assert_eq!(play(&counts), [625, 875].map(Duration::from_millis));
+        let length = |trace| Arrivals::of_trace(trace, Spacing::Constant, 2.0, 0).length();
+        assert_eq!(
+            (length(&times), length(&counts)),
+            (Duration::from_millis(250), Duration::from_secs(1))
+        );
+        // A time that no duration holds was a panic.
+        for slow in [1e-12, 1e-300] {
+            let last = Arrivals::of_trace(&counts, Spacing::Constant, slow, 0).last();
+            assert_eq!(last, Some(MAX_LENGTH));
+        }
     }
 }
