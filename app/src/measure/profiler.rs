@@ -18,7 +18,7 @@ use crate::config::App;
 use crate::config::confidence::ConfidenceConfig;
 use crate::config::data::DataSet;
 use crate::data::text_metric::Grading;
-use crate::data::{Label, Samples};
+use crate::data::Samples;
 use crate::family::{Family, Recording, Source, VariantSpec};
 use crate::report::in_one_line;
 use crate::report::progress::{say, while_saying};
@@ -312,16 +312,6 @@ fn remarks(samples: &Samples) -> Vec<String> {
         remarks.push(format!(
             "profile: all {all} validation samples have the class {class}; thresholds that are chosen on them say nothing of other classes. If \
              the file is sorted by class, shuffle it before `skip` and `take` choose a part of it"
-        ));
-    }
-    let unanswerable = samples.labels.iter();
-    let unanswerable = unanswerable.filter(|label| matches!(label, Label::Texts(texts) if texts.is_empty()));
-    let unanswerable = unanswerable.count();
-    if unanswerable > 0 {
-        remarks.push(format!(
-            "profile: {} of {all} validation samples have no right answer, as questions of SQuAD 2.0 may; whatever a model answers counts as \
-             wrong there, so leave them out",
-            units::count(unanswerable as u64)
         ));
     }
     remarks
