@@ -17,8 +17,8 @@ use super::{Judge, MeasureError, MeasureOptions, profile, serving_overhead};
 use crate::config::App;
 use crate::config::confidence::ConfidenceConfig;
 use crate::config::data::DataSet;
-use crate::data::text_metric::Grading;
 use crate::data::Samples;
+use crate::data::text_metric::Grading;
 use crate::family::{Family, Recording, Source, VariantSpec};
 use crate::report::in_one_line;
 use crate::report::progress::{say, while_saying};
@@ -236,7 +236,7 @@ impl<'a> Profiler<'a> {
     /// As [`Profiler::run`].
     pub fn run_with_memory<E: Into<AnyError>>(
         &self,
-        mut weigh: impl FnMut(&VariantSpec, &[u32]) -> Result<MeasuredMemory, E>,
+        mut measure_memory: impl FnMut(&VariantSpec, &[u32]) -> Result<MeasuredMemory, E>,
     ) -> Result<Profile, MeasureError> {
         let mut profile = self.run()?;
         for (variant, member) in profile.variants.iter_mut().zip(&self.family.members) {
@@ -244,10 +244,10 @@ impl<'a> Profiler<'a> {
                 continue;
             }
             let what = format!("the memory of `{}`", member.name);
-            let Some(weighed) = or_left_out(&what, weigh(member, &self.cost.batches)) else {
+            let Some(memory) = or_left_out(&what, measure_memory(member, &self.cost.batches)) else {
                 continue;
             };
-            for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
+            for (cost, measured) in variant.costs.iter_mut().zip(memory.batches) {
                 cost.memory_bytes = Some(measured.bytes);
             }
         }

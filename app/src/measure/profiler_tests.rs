@@ -391,11 +391,11 @@ fn what_is_measured_last_may_fail() {
     profile.validate().unwrap();
     assert_eq!(profile.variants[0].costs[0].memory_bytes, None);
     let known = profiler(&app).run_with_memory(|member, batches| {
-        let weighed = serde_json::from_value::<MeasuredMemory>(json!({
+        let memory = serde_json::from_value::<MeasuredMemory>(json!({
             "variant": member.name, "partition": 0, "of": 1, "parameters": 1, "loaded_bytes": 1,
             "batches": [{"batch": batches[0], "bytes": 7}],
         }));
-        weighed.map_err(|error| error.to_string())
+        memory.map_err(|error| error.to_string())
     });
     assert_eq!(known.unwrap().variants[0].costs[0].memory_bytes, Some(7));
 }
