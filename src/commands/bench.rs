@@ -23,7 +23,7 @@ use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
 
 use crate::app_address::{Target, TargetArgs};
-use crate::args::{Broker, Spacing};
+use crate::args::{ArrivalProcess, Broker};
 use crate::failure::Usage;
 use crate::output;
 
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     trace: TraceArgs,
     /// Arrival process of the requests of `--rate`, and within each second of a trace of counts.
     #[arg(long, value_enum, default_value = "poisson")]
-    arrivals: Spacing,
+    arrivals: ArrivalProcess,
     /// Factor by which a trace is played faster.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     speed: f64,
@@ -281,11 +281,11 @@ fn describe(args: &Args) -> String {
     let Load { rate, concurrency } = &args.load;
     match (rate, &args.trace.trace, concurrency) {
         (Some(rate), ..) => {
-            let spacing = match args.arrivals {
-                Spacing::Poisson => "Poisson",
-                Spacing::Constant => "constant",
+            let process = match args.arrivals {
+                ArrivalProcess::Poisson => "Poisson",
+                ArrivalProcess::Constant => "constant",
             };
-            format!("open loop, {rate} requests/s, {spacing}, seed {}", args.seed)
+            format!("open loop, {rate} requests/s, {process}, seed {}", args.seed)
         }
         (_, Some(path), _) => format!("open loop, trace {} at {}x", path.display(), args.speed),
         (.., clients) => format!("closed loop, {} clients", clients.unwrap_or_default()),

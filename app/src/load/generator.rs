@@ -155,7 +155,7 @@ fn lock(record: &Mutex<Record>) -> MutexGuard<'_, Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::arrivals::Spacing;
+    use crate::load::arrivals::ArrivalProcess;
 
     /// Answers after a pause; one at a time where it has a lock to hold.
     struct Slow {
@@ -202,7 +202,7 @@ mod tests {
             pause: Duration::from_millis(20),
             one_at_a_time: Some(tokio::sync::Mutex::new(())),
         });
-        let arrivals = Arrivals::generated(Spacing::Constant, 100.0, Duration::from_secs(1), 0);
+        let arrivals = Arrivals::generated(ArrivalProcess::Constant, 100.0, Duration::from_secs(1), 0);
         let record = record();
         open_loop(
             target,
@@ -225,7 +225,7 @@ mod tests {
                 pause: Duration::from_millis(pause),
                 one_at_a_time: Some(tokio::sync::Mutex::new(())),
             });
-            let arrivals = Arrivals::generated(Spacing::Constant, qps, Duration::from_secs(2), 0);
+            let arrivals = Arrivals::generated(ArrivalProcess::Constant, qps, Duration::from_secs(2), 0);
             let warm_up = Duration::from_millis(warm_up);
             let record = record();
             let due = paced_by_the_test(arrivals);

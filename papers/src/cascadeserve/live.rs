@@ -33,7 +33,7 @@ use kaskade_planners::gears::{GearOptions, GearPlan, Simulated, plan_gears};
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::shifting::ShiftConfig;
-use kaskade_simulator::trace::{Spacing, Spike, Trace, Zipf};
+use kaskade_simulator::trace::{ArrivalProcess, Spike, Trace, Zipf};
 use kaskade_simulator::{SimConfig, Simulator};
 
 use self::differences::Differences;
@@ -170,7 +170,7 @@ impl Bench {
         loop {
             foreign::wait_for_quiet(self.foreign);
             let before = Times::now();
-            let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
+            let arrivals = Arrivals::of_trace(trace, arrivals::ArrivalProcess::Poisson, 1.0, self.seed);
             let found = self.serve(plan, RecordingTarget::new, async |target, record| {
                 generator::open_loop(target, generator::paced(arrivals), WARM_UP, record).await
             })?;
@@ -208,7 +208,7 @@ impl Bench {
         };
         let simulator = Simulator::new(plan, profile, &config)?;
         let mut after = AfterWarmUp::default();
-        simulator.run(trace.arrivals(Spacing::Poisson, self.seed), &mut after);
+        simulator.run(trace.arrivals(ArrivalProcess::Poisson, self.seed), &mut after);
         after.latencies.p95().context("the simulation answered nothing")
     }
 
