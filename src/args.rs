@@ -68,20 +68,20 @@ impl From<Role> for serving::Role {
     }
 }
 
-/// Distribution of the gaps between requests of an open loop.
+/// Arrival process of an open loop: the distribution of the gaps between its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Spacing {
+pub(crate) enum ArrivalProcess {
     /// Independent arrivals: exponential gaps.
     Poisson,
     /// One request every `1 / rate` seconds.
     Constant,
 }
 
-impl From<Spacing> for arrivals::Spacing {
-    fn from(spacing: Spacing) -> Self {
-        match spacing {
-            Spacing::Poisson => Self::Poisson,
-            Spacing::Constant => Self::Constant,
+impl From<ArrivalProcess> for arrivals::ArrivalProcess {
+    fn from(process: ArrivalProcess) -> Self {
+        match process {
+            ArrivalProcess::Poisson => Self::Poisson,
+            ArrivalProcess::Constant => Self::Constant,
         }
     }
 }

@@ -23,7 +23,7 @@ use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
 
 use crate::app_address::{Target, TargetArgs};
-use crate::args::{Broker, Spacing};
+use crate::args::{ArrivalProcess, Broker};
 use crate::failure::Usage;
 use crate::output;
 
@@ -46,12 +46,12 @@ pub(crate) struct Args {
     trace: TraceArgs,
     /// Arrival process of the requests of `--rate`, and within each second of a trace of counts.
     #[arg(long, value_enum, default_value = "poisson")]
-    arrivals: Spacing,
+    arrivals: ArrivalProcess,
     /// Factor by which a trace is played faster.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     speed: f64,
-    /// Length of the recorded part.
-    #[arg(long, value_name = "TIME", default_value = "10s")]
+    /// Length of the recorded part of `--rate` and `--concurrency`; that of a trace is chosen by `--excerpt`.
+    #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "trace")]
     duration: Span,
     /// Length of the load before the recorded part; `0s` records all of it.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = length_or_zero)]
@@ -148,14 +148,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         output::print(&as_text(&report))?;
     }
-    check(&report.figures)
+    check(&report.figures, args.warm_up)
 }
 
 /// Checks that something was measured.
 ///
 /// # Errors
-/// When no request was answered; the message names the errors.
-fn check(figures: &Figures) -> anyhow::Result<()> {
+/// When no request was recorded, or none was answered; the message names the errors.
+fn check(figures: &Figures, warm_up: Duration) -> anyhow::Result<()> {
+    ensure!(
+        figures.sent > 0,
+        "no request was recorded: none was due after the warm-up of {}; give a shorter `--warm-up` or a longer load",
+        humantime::format_duration(warm_up)
+    );
     let errors = figures
         .errors
         .iter()
@@ -276,11 +281,11 @@ fn describe(args: &Args) -> String {
     let Load { rate, concurrency } = &args.load;
     match (rate, &args.trace.trace, concurrency) {
         (Some(rate), ..) => {
-            let spacing = match args.arrivals {
-                Spacing::Poisson => "Poisson",
-                Spacing::Constant => "constant",
+            let process = match args.arrivals {
+                ArrivalProcess::Poisson => "Poisson",
+                ArrivalProcess::Constant => "constant",
             };
-            format!("open loop, {rate} requests/s, {spacing}, seed {}", args.seed)
+            format!("open loop, {rate} requests/s, {process}, seed {}", args.seed)
         }
         (_, Some(path), _) => format!("open loop, trace {} at {}x", path.display(), args.speed),
         (.., clients) => format!("closed loop, {} clients", clients.unwrap_or_default()),
@@ -365,18 +370,43 @@ mod tests {
         assert!(length_or_zero("soon").is_err());
     }
 
+    /// `--duration` was ignored beside `--trace`.
+    #[test]
+    fn a_trace_has_a_length_of_its_own() {
+        #[derive(Debug, clap::Parser)]
+        struct Command {
+            #[command(flatten)]
+            args: Args,
+        }
+        let parse = |flags: &[&str]| {
+            let command = ["bench", "--app", "app.toml", "--trace", "counts"];
+            <Command as clap::Parser>::try_parse_from(command.iter().chain(flags))
+        };
+        assert_eq!(parse(&[]).unwrap().args.duration.to_string(), "10s");
+        let error = parse(&["--duration", "5s"]).unwrap_err();
+        assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict);
+        assert_eq!(error.exit_code(), 2);
+    }
+
     /// A run without an answer ended as one with answers does.
     #[test]
     fn a_run_without_an_answer_fails() {
         let mut figures = Record::new(None).unwrap().figures(Duration::from_secs(1));
+        let second = Duration::from_secs(1);
+        // "none of 0 requests was answered (no errors)" named no cause.
+        let error = check(&figures, second).unwrap_err().to_string();
+        assert!(
+            error.contains("warm-up of 1s") && error.contains("`--warm-up`"),
+            "{error}"
+        );
         figures.sent = 3;
         figures.errors.insert("KSK0006", 3);
-        let error = check(&figures).unwrap_err().to_string();
+        let error = check(&figures, second).unwrap_err().to_string();
         assert!(
             error.contains("none of 3 requests") && error.contains("3 KSK0006"),
             "{error}"
         );
         figures.answered = 1;
-        check(&figures).unwrap();
+        check(&figures, second).unwrap();
     }
 }

@@ -57,6 +57,20 @@ pub(crate) struct Args {
     broker: Broker,
 }
 
+/// Checks that an app configures a planner: `[pipeline.planner]` if it is a pipeline, otherwise `[planner]`.
+fn check_planner(app: &App, path: &Path) -> anyhow::Result<()> {
+    let (table, has_planner) = match &app.pipeline {
+        Some(pipeline) => ("[pipeline.planner]", pipeline.planner.is_some()),
+        None => ("[planner]", app.planner.is_some()),
+    };
+    ensure!(
+        has_planner,
+        "{}: has no `{table}` to run; `kaskade schema app` prints what that may hold",
+        path.display()
+    );
+    Ok(())
+}
+
 /// Starts, serves, drains.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let app = App::load_to_serve(&args.app)?;
@@ -76,11 +90,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(path) => Some(initial::read(&app, path)?),
         None => Some(initial::of(&app)?),
     };
-    ensure!(
-        args.role != Role::Planner || app.planner.is_some(),
-        "{}: has no `[planner]` to run; `kaskade schema app` prints what that may hold",
-        args.app.display()
-    );
+    if args.role == Role::Planner {
+        check_planner(&app, &args.app)?;
+    }
     let worker = worker_of(&app, args.role.into(), args.worker.clone())?;
     let bus = connection.serve(&app, "serve")?;
     let front = front(&app, args)?;
@@ -302,6 +314,23 @@ mod tests {
             warning.contains("worker `local`") && warning.contains("`w1`"),
             "{warning}"
         );
+    }
+
+    /// The planner of a pipeline was refused.
+    #[test]
+    fn the_planner_role_runs_the_planner_of_a_pipeline() {
+        let variants = "[[variants]]\nname = \"one\"\ndir = \"one\"\n";
+        let pipeline = "[pipeline]\nprofile = \"pipeline.json\"\n[[pipeline.tasks]]\nname = \"find\"\nvariants = [\"one\"]\n";
+        let checked = |tables: &str| {
+            let app = format!("name = \"a\"\n{variants}{tables}");
+            check_planner(&App::parse(&app).unwrap(), Path::new("a.toml")).map_err(|error| error.to_string())
+        };
+        checked(&format!("{pipeline}[pipeline.planner]\n")).unwrap();
+        checked("[planner]\nprofile = \"profile.json\"\n").unwrap();
+        let error = checked(pipeline).unwrap_err();
+        assert!(error.contains("`[pipeline.planner]`"), "{error}");
+        let error = checked("").unwrap_err();
+        assert!(error.contains("`[planner]`"), "{error}");
     }
 
     #[test]

@@ -467,7 +467,7 @@ fn memory_is_measured_for_whole_models_and_partitions() {
     let app = here().join("examples/sentiment/app.toml");
     let app = app.to_str().unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let weigh = |partitions: &str| {
+    let measure = |partitions: &str| {
         let args = [
             "profile",
             "memory",
@@ -483,14 +483,14 @@ fn memory_is_measured_for_whole_models_and_partitions() {
             &[&args[..], &["--partitions", partitions, "--json"]].concat(),
         );
         assert!(done.status.success(), "{}", text(&done.stderr));
-        let weighed: Vec<serde_json::Value> = serde_json::from_slice(&done.stdout).unwrap();
-        weighed
+        let measured: Vec<serde_json::Value> = serde_json::from_slice(&done.stdout).unwrap();
+        measured
     };
-    let bytes = |weighed: &serde_json::Value, field: &str| weighed[field].as_f64().unwrap();
-    let whole = &weigh("1")[0];
+    let bytes = |memory: &serde_json::Value, field: &str| memory[field].as_f64().unwrap();
+    let whole = &measure("1")[0];
     assert!(bytes(whole, "loaded_bytes") >= 4.0 * bytes(whole, "parameters"));
     assert!(bytes(&whole["batches"][1], "bytes") >= bytes(&whole["batches"][0], "bytes"));
-    let partitions = weigh("4");
+    let partitions = measure("4");
     assert_eq!(partitions.len(), 4);
     let parameters: f64 = partitions
         .iter()

@@ -284,7 +284,7 @@ impl Results {
             Err(unreadable) => Err(unreadable.fault),
         };
         Some(done.unwrap_or_else(|fault| {
-            self.metrics.unreadable();
+            self.metrics.decode_error();
             Done {
                 id: 0,
                 attempt: 0,
@@ -298,7 +298,7 @@ impl Results {
     }
 
     fn forged(&self, message: &Message) {
-        let count = self.metrics.forged();
+        let count = self.metrics.invalid_token_result();
         // Log repeated ones at 1, 2, 4, 8, ... only.
         if count.is_power_of_two() {
             tracing::warn!(subject = %message.subject, count, "a result without a valid token was dropped");

@@ -277,7 +277,7 @@ impl Handler<Finished> for Ingress {
             DoneResult::Fault(fault) => {
                 let fault = fault.clone();
                 if fault.code == Code::Unreadable {
-                    self.metrics.unreadable();
+                    self.metrics.decode_error();
                 }
                 if self.goes_on(&done, &fault, now) {
                     // The next stage answers.

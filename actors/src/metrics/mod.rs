@@ -42,8 +42,8 @@ pub struct Metrics {
     answered: AtomicU64,
     retried: AtomicU64,
     stale: AtomicU64,
-    forged: AtomicU64,
-    unreadable: AtomicU64,
+    invalid_token_results: AtomicU64,
+    decode_errors: AtomicU64,
     queue_full: AtomicU64,
     durable_results: AtomicU64,
     redelivered: AtomicU64,
@@ -138,9 +138,9 @@ pub struct Snapshot {
     /// [`LATE_RESULTS`].
     pub stale: u64,
     /// [`INVALID_TOKEN_RESULTS`].
-    pub forged: u64,
+    pub invalid_token_results: u64,
     /// [`DECODE_ERRORS`].
-    pub unreadable: u64,
+    pub decode_errors: u64,
     /// [`QUEUE_FULL_REJECTIONS`].
     pub queue_full: u64,
     /// [`DURABLE_RESULTS`].
@@ -268,13 +268,13 @@ impl Metrics {
     }
 
     /// Returns the new count.
-    pub(crate) fn forged(&self) -> u64 {
-        self.add(|metrics| &metrics.forged, 1);
-        self.forged.load(Relaxed)
+    pub(crate) fn invalid_token_result(&self) -> u64 {
+        self.add(|metrics| &metrics.invalid_token_results, 1);
+        self.invalid_token_results.load(Relaxed)
     }
 
-    pub(crate) fn unreadable(&self) {
-        self.add(|metrics| &metrics.unreadable, 1);
+    pub(crate) fn decode_error(&self) {
+        self.add(|metrics| &metrics.decode_errors, 1);
     }
 
     pub(crate) fn queue_full(&self) {
@@ -417,8 +417,8 @@ impl Metrics {
             answered: self.answered.load(Relaxed),
             retried: self.retried.load(Relaxed),
             stale: self.stale.load(Relaxed),
-            forged: self.forged.load(Relaxed),
-            unreadable: self.unreadable.load(Relaxed),
+            invalid_token_results: self.invalid_token_results.load(Relaxed),
+            decode_errors: self.decode_errors.load(Relaxed),
             queue_full: self.queue_full.load(Relaxed),
             durable_results: self.durable_results.load(Relaxed),
             redelivered: self.redelivered.load(Relaxed),

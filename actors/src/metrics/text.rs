@@ -25,7 +25,7 @@ pub struct Gauges {
     /// [`SATURATED`].
     pub full: bool,
     /// [`PLAN_STALE`].
-    pub behind: bool,
+    pub plan_stale: bool,
     /// [`PLAN_EPOCH`]; none before the first plan.
     pub epoch: Option<u64>,
     /// [`IN_FLIGHT_REQUESTS`]; `None` without an ingress.
@@ -214,7 +214,7 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
         PLAN_STALE,
         Kind::Gauge,
         "1 if plans or gear shifts no longer arrive, so that the process serves the newest plan that it knows, 0 otherwise.",
-        Some(u64::from(gauges.behind)),
+        Some(u64::from(gauges.plan_stale)),
     );
     page.one(
         PLAN_EPOCH,
@@ -267,12 +267,12 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
         (
             INVALID_TOKEN_RESULTS,
             "Results without a valid token, dropped.",
-            snapshot.forged,
+            snapshot.invalid_token_results,
         ),
         (
             DECODE_ERRORS,
             "Messages between actors that could not be read.",
-            snapshot.unreadable,
+            snapshot.decode_errors,
         ),
         (
             QUEUE_FULL_REJECTIONS,

@@ -371,7 +371,7 @@ impl Health {
         Gauges {
             ready: self.ready().is_ok(),
             full: self.full().is_some(),
-            behind: self.behind().is_some(),
+            plan_stale: self.behind().is_some(),
             epoch: self.epoch(),
             in_flight: self.0.parts.ingress.as_ref().map(|ingress| {
                 ingress

@@ -306,7 +306,7 @@ fn a_result_without_the_token_of_the_request_is_dropped_and_counted() {
         let seen = Arc::clone(&served);
         tokio::task::block_in_place(|| {
             wait_until("every forged result is counted", TIMEOUT, || {
-                seen.node.metrics().read().forged == expected
+                seen.node.metrics().read().invalid_token_results == expected
             });
         });
         assert!(!held.asked.is_finished(), "a forged result ended the request");
@@ -361,7 +361,7 @@ fn a_child_task_cannot_answer_for_its_parent_or_a_sibling() {
         let seen = Arc::clone(&served);
         tokio::task::block_in_place(|| {
             wait_until("every forged result is counted", TIMEOUT, || {
-                seen.node.metrics().read().forged == 3
+                seen.node.metrics().read().invalid_token_results == 3
             });
         });
         assert!(!held.asked.is_finished());
@@ -488,7 +488,7 @@ fn an_unreadable_internal_message_is_the_services_fault_and_is_tried_again() {
             .await;
         assert!(served.ask(BUDGET).await.is_ok());
         let counted = served.node.metrics().read();
-        assert_eq!((counted.unreadable, counted.retried), (1, 1));
+        assert_eq!((counted.decode_errors, counted.retried), (1, 1));
         serving.abort();
     });
     Arc::into_inner(served).unwrap().node.stop();

@@ -109,7 +109,7 @@ impl From<&GenerationConfig> for Generation {
                 grammar: config.grammar().ok().flatten().map(Arc::new),
                 ..SamplingOptions::default()
             },
-            requests: size(config.max_num_seqs.get()),
+            max_num_seqs: size(config.max_num_seqs.get()),
             cache_bytes: config.cache.bytes(),
             max_model_len: config.max_model_len.map(|tokens| size(tokens.get())),
             device_bytes: config.device_memory.map(Size::bytes),

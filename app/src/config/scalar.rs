@@ -10,7 +10,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// Maximum length of a name, bytes: it leaves room for the rest of a NATS subject.
-const MAX_TOKEN: usize = 64;
+pub(crate) const MAX_TOKEN: usize = 64;
 
 /// A name that is one token of a NATS subject: 1 to 64 ASCII letters, digits, `-` or `_`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
@@ -102,6 +102,9 @@ impl Visitor<'_> for SpanText {
 }
 
 impl Span {
+    /// The longest, ten years: sums and products of some such times are still times.
+    pub(crate) const MAX: Self = Self(Duration::from_hours(10 * 365 * 24));
+
     /// Returns `millis` milliseconds, at least one.
     pub const fn from_millis(millis: u64) -> Self {
         Self(Duration::from_millis(if millis == 0 { 1 } else { millis }))
@@ -132,6 +135,12 @@ impl FromStr for Span {
         if duration < Duration::from_micros(1) {
             return Err(format!(
                 "`{text}` is shorter than a microsecond; write a length of time such as `250ms`"
+            ));
+        }
+        if duration > Self::MAX.0 {
+            return Err(format!(
+                "`{text}` is longer than ten years; write at most `{}days`",
+                Self::MAX.0.as_secs() / 86_400
             ));
         }
         Ok(Self(duration))
@@ -382,6 +391,12 @@ mod tests {
         assert_eq!(span.to_string(), "1s 500ms");
         for bad in ["", "250", "0s", "-1s", "1 fortnight", "10ns"] {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
+        }
+        assert_eq!("3650days".parse(), Ok(Span::MAX));
+        // Such a time panicked where a clock was added to it.
+        for long in ["18446744073709551615s", "3650days 1us"] {
+            let error = long.parse::<Span>().unwrap_err();
+            assert!(error.contains("at most `3650days`"), "{error}");
         }
     }
 

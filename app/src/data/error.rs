@@ -188,6 +188,12 @@ pub enum DataError {
         /// The forms that are read.
         expected: &'static str,
     },
+    /// No answer is right.
+    #[error(
+        "it lists no right answer, as the unanswerable questions of SQuAD 2.0 do; every answer would count as wrong, because models answer with \
+         a text of the context: remove the sample"
+    )]
+    NoRightAnswer,
     /// Answers of this task have no labels.
     #[error(
         "the answers of this model have no label format here; classes, several classes, texts, answers to questions, and in `records` \

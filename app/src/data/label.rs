@@ -222,17 +222,23 @@ impl LabelReader {
     /// Returns what a written label means to the model.
     ///
     /// # Errors
-    /// [`DataError::UnknownLabel`], [`DataError::EmptyLabel`], [`DataError::LabelRange`] or [`DataError::LabelForm`].
+    /// [`DataError::UnknownLabel`], [`DataError::EmptyLabel`], [`DataError::LabelRange`], [`DataError::LabelForm`] or, for an
+    /// empty list of texts that would decide what is right, [`DataError::NoRightAnswer`].
     pub(super) fn read(&self, written: &Value) -> Result<Label, DataError> {
         match self.task {
             Task::Classification => self.class(written).map(Label::Class),
             Task::MultiLabel => self.classes(written).map(Label::Classes),
-            Task::Generation | Task::QuestionAnswering => {
-                texts(written).ok_or_else(|| DataError::LabelForm {
+            Task::Generation | Task::QuestionAnswering => match texts(written) {
+                Some(Label::Texts(texts)) if texts.is_empty() => match self.used {
+                    LabelUse::Required => Err(DataError::NoRightAnswer),
+                    LabelUse::Reference | LabelUse::Ignored => Ok(Label::Unknown),
+                },
+                Some(label) => Ok(label),
+                None => Err(DataError::LabelForm {
                     label: shortened(written),
                     expected: "a text, a list of texts, or {\"text\": [..]}",
-                })
-            }
+                }),
+            },
             _ => Err(DataError::NoLabelFormat),
         }
     }

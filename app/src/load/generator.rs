@@ -31,10 +31,19 @@ pub struct DueRequest {
     at: Instant,
 }
 
+/// The requests of an open loop as they become due.
+#[derive(Debug)]
+pub struct DueRequests {
+    /// Planned length of the load.
+    length: Duration,
+    requests: UnboundedReceiver<DueRequest>,
+}
+
 /// Announces requests when they are due, from a separate thread: the runtime's timer has a resolution of a millisecond and
 /// would announce all requests of the same millisecond together.
-pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<DueRequest> {
-    let (due, receiver) = unbounded_channel();
+pub fn paced(arrivals: Arrivals) -> DueRequests {
+    let (due, requests) = unbounded_channel();
+    let length = arrivals.length();
     let start = std::time::Instant::now();
     std::thread::spawn(move || {
         for after in arrivals {
@@ -46,24 +55,23 @@ pub fn paced(arrivals: Arrivals) -> UnboundedReceiver<DueRequest> {
             }
         }
     });
-    receiver
+    DueRequests { length, requests }
 }
 
 /// Sends each request when it is due and measures its latency from that moment, so that the latency of requests behind a
 /// stall includes their waiting. Requests due within `warm_up` are sent but not recorded.
 ///
-/// Returns the length of the recorded part.
+/// Returns the length of the recorded part: as planned, or up to its last reply if that comes later.
 pub async fn open_loop<T: Target>(
     target: Arc<T>,
-    mut arrivals: UnboundedReceiver<DueRequest>,
+    mut arrivals: DueRequests,
     warm_up: Duration,
     record: Arc<Mutex<Record>>,
 ) -> Duration {
-    let mut last = Duration::ZERO;
+    let mut length = arrivals.length;
     let mut number = 0;
     let mut in_flight = tokio::task::JoinSet::new();
-    while let Some(DueRequest { after, at }) = arrivals.recv().await {
-        last = after;
+    while let Some(DueRequest { after, at }) = arrivals.requests.recv().await {
         let (target, record) = (Arc::clone(&target), Arc::clone(&record));
         in_flight.spawn(async move {
             let recorded = after >= warm_up;
@@ -71,15 +79,23 @@ pub async fn open_loop<T: Target>(
                 lock(&record).sent();
             }
             let outcome = target.ask_due(number, at).await;
-            if recorded {
-                lock(&record).add(at.elapsed(), outcome);
+            if !recorded {
+                return Duration::ZERO;
             }
+            let latency = at.elapsed();
+            let replied = outcome != Outcome::TimedOut;
+            lock(&record).add(latency, outcome);
+            if replied { after + latency } else { after }
         });
         number += 1;
-        while in_flight.try_join_next().is_some() {}
+        while let Some(ended) = in_flight.try_join_next() {
+            length = length.max(ended.unwrap_or_default());
+        }
     }
-    while in_flight.join_next().await.is_some() {}
-    last.saturating_sub(warm_up)
+    while let Some(ended) = in_flight.join_next().await {
+        length = length.max(ended.unwrap_or_default());
+    }
+    length.saturating_sub(warm_up)
 }
 
 /// End of a closed loop.
@@ -139,7 +155,7 @@ fn lock(record: &Mutex<Record>) -> MutexGuard<'_, Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::arrivals::Spacing;
+    use crate::load::arrivals::ArrivalProcess;
 
     /// Answers after a pause; one at a time where it has a lock to hold.
     struct Slow {
@@ -161,8 +177,9 @@ mod tests {
     }
 
     /// As [`paced`], on the clock of the test.
-    fn paced_by_the_test(arrivals: Arrivals) -> UnboundedReceiver<DueRequest> {
-        let (due, receiver) = unbounded_channel();
+    fn paced_by_the_test(arrivals: Arrivals) -> DueRequests {
+        let (due, requests) = unbounded_channel();
+        let length = arrivals.length();
         let start = Instant::now();
         tokio::spawn(async move {
             for after in arrivals {
@@ -171,7 +188,7 @@ mod tests {
                 due.send(DueRequest { after, at }).unwrap();
             }
         });
-        receiver
+        DueRequests { length, requests }
     }
 
     fn record() -> Arc<Mutex<Record>> {
@@ -185,7 +202,7 @@ mod tests {
             pause: Duration::from_millis(20),
             one_at_a_time: Some(tokio::sync::Mutex::new(())),
         });
-        let arrivals = Arrivals::generated(Spacing::Constant, 100.0, Duration::from_secs(1), 0);
+        let arrivals = Arrivals::generated(ArrivalProcess::Constant, 100.0, Duration::from_secs(1), 0);
         let record = record();
         open_loop(
             target,
@@ -198,6 +215,32 @@ mod tests {
         assert_eq!((figures.sent, figures.answered, figures.lost), (99, 99, 0));
         let max = figures.latency_ms.max.unwrap();
         assert!((950.0..1_100.0).contains(&max), "{max}");
+    }
+
+    /// Answers were divided by the time of the last arrival: an overload looked like full throughput, and few requests like many.
+    #[tokio::test(start_paused = true)]
+    async fn an_open_loop_is_as_long_as_planned_or_until_its_last_reply() {
+        let length = async |qps: f64, pause: u64, warm_up: u64| {
+            let target = Arc::new(Slow {
+                pause: Duration::from_millis(pause),
+                one_at_a_time: Some(tokio::sync::Mutex::new(())),
+            });
+            let arrivals = Arrivals::generated(ArrivalProcess::Constant, qps, Duration::from_secs(2), 0);
+            let warm_up = Duration::from_millis(warm_up);
+            let record = record();
+            let due = paced_by_the_test(arrivals);
+            let length = open_loop(target, due, warm_up, Arc::clone(&record)).await;
+            let figures = record.lock().unwrap().figures(length);
+            (length.as_secs_f64(), figures.throughput_per_s)
+        };
+        // 100 requests/s against a service of 50/s.
+        let (seconds, throughput) = length(100.0, 20, 0).await;
+        assert!((3.9..4.1).contains(&seconds), "{seconds}");
+        assert!((49.0..51.0).contains(&throughput), "{throughput}");
+        // Two requests, at 0.8 s and 1.6 s.
+        let (seconds, throughput) = length(1.25, 10, 500).await;
+        assert!((seconds - 1.5).abs() < 1e-6, "{seconds}");
+        assert!((throughput - 2.0 / 1.5).abs() < 1e-6, "{throughput}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -123,7 +123,8 @@ impl Set {
             path: path.to_owned(),
             source,
         })?;
-        let texts = file.lines().filter(|line| !line.trim().is_empty());
+        let unmarked = file.trim_start_matches('\u{feff}');
+        let texts = unmarked.lines().filter(|line| !line.trim().is_empty());
         let inputs = texts.enumerate().map(|(index, text)| {
             let tensor = Tensor::from_texts("text", &[text]);
             tensor
@@ -315,7 +316,7 @@ mod tests {
 
     #[test]
     fn texts_are_lines() {
-        let set = Set::texts(file("a warm film\n\na dull film\n").path()).unwrap();
+        let set = Set::texts(file("\u{feff}a warm film\n\na dull film\n").path()).unwrap();
         let texts: Vec<String> = set
             .inputs()
             .iter()

@@ -95,7 +95,16 @@ impl TraceFile {
     }
 }
 
+/// Reads a text, which may be compressed, without a byte order mark.
 fn text(path: &Path) -> Result<String, TraceFileError> {
+    let text = unpacked(path)?;
+    Ok(match text.strip_prefix('\u{feff}') {
+        Some(unmarked) => unmarked.to_owned(),
+        None => text,
+    })
+}
+
+fn unpacked(path: &Path) -> Result<String, TraceFileError> {
     const GZIP: [u8; 2] = [0x1f, 0x8b];
     let bytes = std::fs::read(path).map_err(TraceFileError::Unreadable)?;
     if !bytes.starts_with(&GZIP) {
@@ -170,6 +179,16 @@ mod tests {
         });
         let joined = file(&members.concat());
         assert_eq!(read(joined.path()).unwrap().rates(), [4.0, 4.0, 8.0, 8.0, 8.0]);
+    }
+
+    /// Counts and times of a file by Excel or Notepad were refused.
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_a_trace() {
+        let read = |content: &str| parse(&text(file(content.as_bytes()).path()).unwrap(), None).unwrap();
+        assert_eq!(read("\u{feff}10 20 30\n").rates(), [10.0, 20.0, 30.0]);
+        assert_eq!(read("\u{feff}0.5\n0.75\n").times().unwrap().len(), 2);
+        let azure = "\u{feff}TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n";
+        assert_eq!(read(azure).tokens().len(), 1);
     }
 
     /// 10, 20 and 30 requests per second were read as three requests.

@@ -17,8 +17,8 @@ use super::{Judge, MeasureError, MeasureOptions, profile, serving_overhead};
 use crate::config::App;
 use crate::config::confidence::ConfidenceConfig;
 use crate::config::data::DataSet;
+use crate::data::Samples;
 use crate::data::text_metric::Grading;
-use crate::data::{Label, Samples};
 use crate::family::{Family, Recording, Source, VariantSpec};
 use crate::report::in_one_line;
 use crate::report::progress::{say, while_saying};
@@ -236,7 +236,7 @@ impl<'a> Profiler<'a> {
     /// As [`Profiler::run`].
     pub fn run_with_memory<E: Into<AnyError>>(
         &self,
-        mut weigh: impl FnMut(&VariantSpec, &[u32]) -> Result<MeasuredMemory, E>,
+        mut measure_memory: impl FnMut(&VariantSpec, &[u32]) -> Result<MeasuredMemory, E>,
     ) -> Result<Profile, MeasureError> {
         let mut profile = self.run()?;
         for (variant, member) in profile.variants.iter_mut().zip(&self.family.members) {
@@ -244,10 +244,10 @@ impl<'a> Profiler<'a> {
                 continue;
             }
             let what = format!("the memory of `{}`", member.name);
-            let Some(weighed) = or_left_out(&what, weigh(member, &self.cost.batches)) else {
+            let Some(memory) = or_left_out(&what, measure_memory(member, &self.cost.batches)) else {
                 continue;
             };
-            for (cost, measured) in variant.costs.iter_mut().zip(weighed.batches) {
+            for (cost, measured) in variant.costs.iter_mut().zip(memory.batches) {
                 cost.memory_bytes = Some(measured.bytes);
             }
         }
@@ -312,16 +312,6 @@ fn remarks(samples: &Samples) -> Vec<String> {
         remarks.push(format!(
             "profile: all {all} validation samples have the class {class}; thresholds that are chosen on them say nothing of other classes. If \
              the file is sorted by class, shuffle it before `skip` and `take` choose a part of it"
-        ));
-    }
-    let unanswerable = samples.labels.iter();
-    let unanswerable = unanswerable.filter(|label| matches!(label, Label::Texts(texts) if texts.is_empty()));
-    let unanswerable = unanswerable.count();
-    if unanswerable > 0 {
-        remarks.push(format!(
-            "profile: {} of {all} validation samples have no right answer, as questions of SQuAD 2.0 may; whatever a model answers counts as \
-             wrong there, so leave them out",
-            units::count(unanswerable as u64)
         ));
     }
     remarks

@@ -12,7 +12,7 @@ use kaskade_policy::profile::Profile;
 use super::MeasureError;
 use crate::config::{App, Task};
 use crate::family::{Family, VariantSpec};
-use crate::load::arrivals::{Arrivals, Spacing};
+use crate::load::arrivals::{ArrivalProcess, Arrivals};
 use crate::load::generator::{self, Target};
 use crate::load::record::{Outcome, Record};
 use crate::planning::initial;
@@ -69,7 +69,7 @@ pub(super) fn overhead(
         let client = service.client().await?.retry(false).budget(BUDGET);
         let ask = async |qps: f64| {
             let noted = Arc::new(RecordingTarget::new(client.clone(), inputs.to_vec()));
-            let arrivals = Arrivals::generated(Spacing::Poisson, qps, length.min(MAX_TIME), 0);
+            let arrivals = Arrivals::generated(ArrivalProcess::Poisson, qps, length.min(MAX_TIME), 0);
             let record = Arc::new(Mutex::new(Record::new(None)?));
             generator::open_loop(
                 Arc::clone(&noted),

@@ -20,6 +20,7 @@ use crate::config::pipeline::{PipelineConfig, PipelinePlannerConfig};
 use crate::planning::PlanningError;
 use crate::planning::batch_counts::RunTotals;
 use crate::planning::check::check;
+use crate::planning::worker_device::worker_device;
 use crate::report::in_one_line;
 
 /// Longest interval at which a planner that forecasts observes the load.
@@ -28,11 +29,12 @@ const FORECAST_LOOK: Duration = Duration::from_millis(250);
 /// Returns the slots of an app's workers, each of which runs one variant.
 ///
 /// # Errors
-/// [`PlanningError::SharedGpu`] if a worker has several slots on a GPU: nothing bounds what each uses of it.
+/// [`PlanningError::SharedGpu`] if a worker has several slots on a GPU: nothing bounds what each uses of it;
+/// [`PlanningError::SeveralDevices`] if variants run on different devices of a worker.
 pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
     let mut slots = Vec::new();
     for worker in &app.workers {
-        let (places, choice) = (worker.replicas.get(), app.device_of_worker(worker));
+        let (places, choice) = (worker.replicas.get(), worker_device(app, worker)?);
         if places > 1 && choice != DeviceChoice::Cpu {
             return Err(PlanningError::SharedGpu {
                 worker: worker.name.to_string(),

@@ -126,6 +126,20 @@ pub enum PlanningError {
         /// Its device.
         device: String,
     },
+    /// Variants run on different devices of a worker.
+    #[error(
+        "variants: `{}` runs on `{}` and `{}` on `{}` of worker `{worker}`, which is planned with one device; set `device` of the worker in \
+         `[[workers]]`, or give both variants the same `device`, and profile again",
+        variants[0], devices[0], variants[1], devices[1]
+    )]
+    SeveralDevices {
+        /// The worker.
+        worker: String,
+        /// Two variants.
+        variants: [String; 2],
+        /// Their devices.
+        devices: [String; 2],
+    },
     /// Nothing was measured of the app's pipeline.
     #[error("pipeline.profile: is absent; `kaskade profile` makes one")]
     NoPipelineProfile,

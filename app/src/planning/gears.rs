@@ -8,6 +8,7 @@ use crate::charts::panels::{Panel, Panels, Series, Shape};
 use crate::config::App;
 use crate::config::scalar::Size;
 use crate::planning::PlanningError;
+use crate::planning::worker_device::worker_device;
 use crate::report::profile_warnings;
 use crate::report::table::{Align, table};
 use crate::report::units;
@@ -28,12 +29,17 @@ pub fn objective(app: &App) -> Result<Slo, PlanningError> {
 }
 
 /// Returns the devices of an app: one per worker, with `memory_bytes` each for workers that state no memory.
-pub fn devices(app: &App, memory_bytes: u64) -> Vec<DeviceSpec> {
-    let device = |worker: &crate::config::Worker| DeviceSpec {
-        worker: worker.name.to_string(),
-        device: app.device_of_worker(worker).to_string(),
-        memory_bytes: worker.memory.map_or(memory_bytes, Size::bytes),
-        speed: 1.0,
+///
+/// # Errors
+/// [`PlanningError::SeveralDevices`] if variants run on different devices of a worker.
+pub fn devices(app: &App, memory_bytes: u64) -> Result<Vec<DeviceSpec>, PlanningError> {
+    let device = |worker: &crate::config::Worker| {
+        Ok(DeviceSpec {
+            worker: worker.name.to_string(),
+            device: worker_device(app, worker)?.to_string(),
+            memory_bytes: worker.memory.map_or(memory_bytes, Size::bytes),
+            speed: 1.0,
+        })
     };
     app.workers.iter().map(device).collect()
 }

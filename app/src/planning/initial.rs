@@ -1,7 +1,10 @@
 //! The app's first plan: from a file, one variant alone, or a pipeline's initial allocation.
 
+use std::collections::BTreeSet;
+
 use kaskade_policy::plan::{Plan, Replica};
 
+use crate::config::scalar::MAX_TOKEN;
 use crate::config::{App, PlanSource, Worker};
 pub use crate::planning::check::check;
 use crate::planning::{PlanningError, allocator};
@@ -55,6 +58,7 @@ pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
         );
         choice.to_string()
     };
+    let mut ids = BTreeSet::new();
     let of_worker = app
         .workers
         .iter()
@@ -62,11 +66,53 @@ pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
     of_worker
         .flat_map(|(worker, copy)| variants.iter().map(move |variant| (worker, copy, *variant)))
         .map(|(worker, copy, variant)| Replica {
-            id: format!("{variant}-{}-{copy}", worker.name),
+            id: new_id(variant, worker.name.as_str(), copy, &mut ids),
             variant: variant.to_owned(),
             worker: worker.name.to_string(),
             device: device(worker, variant),
             partition: None,
         })
         .collect()
+}
+
+/// Returns the id of a replica: variant, worker and number, cut to [`MAX_TOKEN`] bytes, with another number if that id is taken.
+fn new_id(variant: &str, worker: &str, copy: u32, ids: &mut BTreeSet<String>) -> String {
+    let stem = format!("{variant}-{worker}");
+    let with = |suffix: &str| {
+        let stem: String = stem.chars().take(MAX_TOKEN - suffix.len()).collect();
+        stem + suffix
+    };
+    let mut id = with(&format!("-{copy}"));
+    let mut more = 1_u64;
+    while !ids.insert(id.clone()) {
+        more += 1;
+        id = with(&format!("-{copy}-{more}"));
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names with `-` gave two replicas the same id, and long names gave ids that no plan may hold.
+    #[test]
+    fn every_replica_has_an_id_of_its_own_that_a_plan_may_hold() {
+        let (long, longer) = ("x".repeat(64), format!("{}y", "x".repeat(63)));
+        let mut file = "name = \"a\"\ntask = \"classification\"\n".to_owned();
+        for variant in ["a-b", "a", "a-b-c-0", &long, &longer] {
+            file += &format!("[[variants]]\nname = \"{variant}\"\ndir = \"one\"\n");
+        }
+        for worker in ["c", "b-c", &long] {
+            file += &format!("[[workers]]\nname = \"{worker}\"\nreplicas = 2\n");
+        }
+        let app = App::parse(&file).unwrap();
+        let variants: Vec<&str> = app.variants.iter().map(|variant| variant.name.as_str()).collect();
+        let replicas = placement(&app, &variants);
+        let ids: BTreeSet<&str> = replicas.iter().map(|replica| replica.id.as_str()).collect();
+        assert_eq!((replicas.len(), ids.len()), (30, 30));
+        assert!(ids.iter().all(|id| id.len() <= MAX_TOKEN));
+        assert!(ids.contains("a-b-c-0") && ids.contains("a-c-1"), "{ids:?}");
+        single(&app, &long).validate().unwrap();
+    }
 }

@@ -10,6 +10,7 @@
 //! | [`replan`] | the planner that runs while an app serves |
 //! | [`initial`] | the initial plan of an app, and whether a plan fits an app |
 //! | `check` | whether a plan fits an app |
+//! | `worker_device` | the device that a worker is planned with |
 //! | `batch_counts` | batches that variants have run, from the totals in heartbeats |
 //! | `error` | errors of planning |
 
@@ -23,6 +24,7 @@ pub mod initial;
 pub mod pipelines;
 pub mod placement;
 pub mod replan;
+mod worker_device;
 
 use std::path::Path;
 

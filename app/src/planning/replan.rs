@@ -101,7 +101,7 @@ fn plan(
     let mut options = GearOptions {
         ranges,
         guarantee: promised.or_else(|| app.guarantee?.certify()),
-        ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, config.memory.bytes()))
+        ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, config.memory.bytes())?)
             .with_hop(profile, config.hop.map(Span::as_micros))
     };
     options.prior = measured.unwrap_or(options.prior);

@@ -8,7 +8,7 @@ use kaskade_policy::invalid::FileError;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::{Plan, PlannedVariant};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, Profile, Validation, VariantProfile};
-use kaskade_simulator::trace::{MAX_SECONDS, Spacing, Trace};
+use kaskade_simulator::trace::{ArrivalProcess, MAX_SECONDS, Trace};
 use kaskade_simulator::{SimConfig, Simulator};
 
 use crate::edit::edited;
@@ -134,7 +134,7 @@ fn measured(trace: &Trace) {
         .iter()
         .sum();
     assert!((shares - 1.0).abs() < 1e-6, "the shares sum to {shares}");
-    let times: Vec<u64> = trace.arrivals(Spacing::Poisson, 1).take(100).collect();
+    let times: Vec<u64> = trace.arrivals(ArrivalProcess::Poisson, 1).take(100).collect();
     assert!(times.is_sorted(), "arrivals go back in time");
     let (busiest, from) = trace.around_busiest(3).expect("a part of a trace");
     assert!(from + busiest.seconds() <= seconds);

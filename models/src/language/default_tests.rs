@@ -111,7 +111,7 @@ fn the_default_of_max_tokens_is_lowered_to_what_the_cache_leaves() {
         let mut model = loaded(fixture(name), |generation| {
             generation.sampling.max_tokens = None;
             generation.cache_bytes = 40_000;
-            generation.requests = 1;
+            generation.max_num_seqs = 1;
         });
         for prompt in 1..=model.engine.longest_prompt() {
             let ids = vec![7; prompt];

@@ -115,10 +115,10 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let checked = sampling.clone().sampling(0).check();
         checked.map_err(|error| rejected(error.to_string()))?;
         let beams = sampling.num_beams.unwrap_or(1);
-        if beams > generation.requests {
+        if beams > generation.max_num_seqs {
             return Err(rejected(format!(
                 "a beam search of {beams} beams takes the place of {beams} requests, and `max_num_seqs` is {}; raise it, or set `num_beams = 1`",
-                generation.requests
+                generation.max_num_seqs
             )));
         }
         let config = configure(ops.clone(), &mut decoder, generation).map_err(rejected)?;

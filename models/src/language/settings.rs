@@ -13,7 +13,7 @@ pub struct Generation {
     /// Defaults for requests that do not set their own; those of the checkpoint apply to what is missing.
     pub sampling: SamplingOptions,
     /// Maximum running requests; others wait.
-    pub requests: usize,
+    pub max_num_seqs: usize,
     /// Memory of the cache, bytes: a bound. Requests that need more are refused.
     pub cache_bytes: u64,
     /// Maximum tokens of a request, prompt and answer; `None`: the model's context, or what the cache holds if that is
@@ -28,7 +28,7 @@ impl Default for Generation {
     fn default() -> Self {
         Self {
             sampling: SamplingOptions::default(),
-            requests: 32,
+            max_num_seqs: 32,
             cache_bytes: 256 << 20,
             max_model_len: None,
             device_bytes: None,
@@ -113,7 +113,7 @@ fn limit_context(decoder: &mut Decoder, limit: usize) {
 /// memory, or all of it if no layer has keys and values. One request may take more than half.
 fn running_requests(decoder: &Decoder, generation: &Generation) -> Result<usize, String> {
     let (stated, state, cache) = (
-        generation.requests.max(1),
+        generation.max_num_seqs.max(1),
         decoder.state_bytes(),
         generation.cache_bytes,
     );

@@ -8,7 +8,7 @@ use kaskade_planners::gears::{
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::shifting::ShiftConfig;
-use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::trace::{ArrivalProcess, Trace};
 use kaskade_simulator::{Observer, Report, SimConfig, Simulator};
 
 /// Time of a message between stages, and between the client and the service there and back, microseconds: what was
@@ -138,7 +138,7 @@ impl Field {
             ..config
         };
         let simulator = Simulator::new(plan, &self.profile, &config)?;
-        Ok(simulator.run(self.trace.arrivals(Spacing::Poisson, self.seed), observer))
+        Ok(simulator.run(self.trace.arrivals(ArrivalProcess::Poisson, self.seed), observer))
     }
 
     /// Plans and simulates. `None` where there is no plan.

@@ -33,7 +33,7 @@ use kaskade_planners::gears::{GearOptions, GearPlan, Simulated, plan_gears};
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::shifting::ShiftConfig;
-use kaskade_simulator::trace::{Spacing, Spike, Trace, Zipf};
+use kaskade_simulator::trace::{ArrivalProcess, Spike, Trace, Zipf};
 use kaskade_simulator::{SimConfig, Simulator};
 
 use self::differences::Differences;
@@ -170,7 +170,7 @@ impl Bench {
         loop {
             foreign::wait_for_quiet(self.foreign);
             let before = Times::now();
-            let arrivals = Arrivals::of_trace(trace, arrivals::Spacing::Poisson, 1.0, self.seed);
+            let arrivals = Arrivals::of_trace(trace, arrivals::ArrivalProcess::Poisson, 1.0, self.seed);
             let found = self.serve(plan, RecordingTarget::new, async |target, record| {
                 generator::open_loop(target, generator::paced(arrivals), WARM_UP, record).await
             })?;
@@ -208,19 +208,19 @@ impl Bench {
         };
         let simulator = Simulator::new(plan, profile, &config)?;
         let mut after = AfterWarmUp::default();
-        simulator.run(trace.arrivals(Spacing::Poisson, self.seed), &mut after);
+        simulator.run(trace.arrivals(ArrivalProcess::Poisson, self.seed), &mut after);
         after.latencies.p95().context("the simulation answered nothing")
     }
 
     /// The options of `kaskade plan gears`.
-    fn options(&self, profile: &Profile, slo: Slo, qps_max: f64, ranges: u32) -> GearOptions {
+    fn options(&self, profile: &Profile, slo: Slo, qps_max: f64, ranges: u32) -> anyhow::Result<GearOptions> {
         let mut options = GearOptions {
             ranges,
             seed: self.seed,
-            ..GearOptions::serving(profile, slo, qps_max, gears::devices(&self.app, 1 << 34))
+            ..GearOptions::serving(profile, slo, qps_max, gears::devices(&self.app, 1 << 34)?)
         };
         gears::limit_batches(&mut options, &self.app);
-        options
+        Ok(options)
     }
 
     /// Fifteen gear plans that differ in objective, load and planner.
@@ -241,7 +241,7 @@ impl Bench {
             let slo = Slo::Latency {
                 p95_us: (alone_us * times) as u64,
             };
-            let options = self.options(profile, slo, capacity * share, 4);
+            let options = self.options(profile, slo, capacity * share, 4)?;
             for peer in [None, Some(Peer::NoCascade), Some(Peer::NoSwitching)] {
                 let planned = match &peer {
                     None => plan_gears(profile, &options, |_| {}),
@@ -330,7 +330,7 @@ impl Bench {
         let largest = profile.variants.last().context("the profile has no variants")?;
         let base_qps = 0.3 * capacity(&largest.costs);
         let p95_us = self.app.slo.duration().as_micros() as u64;
-        let options = self.options(profile, Slo::Latency { p95_us }, 10.0 * base_qps, 10);
+        let options = self.options(profile, Slo::Latency { p95_us }, 10.0 * base_qps, 10)?;
         let geared = plan_gears(profile, &options, |_| {})?.plan;
         let trace = Spike {
             base_qps,

@@ -12,7 +12,7 @@ use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::energy::EnergyModel;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
-use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::trace::{ArrivalProcess, Trace};
 use kaskade_simulator::{Power, Report, SimConfig, Simulator, Spare};
 use kaskade_stated::families::StatedFamily;
 
@@ -257,7 +257,7 @@ impl Field {
         };
         let simulator = Simulator::new(&placed.plan, &self.judged, &config)?;
         let trace = Trace::constant(qps, self.seconds)?;
-        Ok(simulator.run(trace.arrivals(Spacing::Poisson, self.seed), &mut ()))
+        Ok(simulator.run(trace.arrivals(ArrivalProcess::Poisson, self.seed), &mut ()))
     }
 
     /// The simulator's hops all take equally long: as long as the largest thing that this placement sends takes over the network.

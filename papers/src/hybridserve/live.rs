@@ -13,7 +13,7 @@ use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
 use kaskade_app::data::Samples;
 use kaskade_app::family::Family;
-use kaskade_app::load::arrivals::{Arrivals, Spacing};
+use kaskade_app::load::arrivals::{ArrivalProcess, Arrivals};
 use kaskade_app::load::generator;
 use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::load::requests::{Questions, Set};
@@ -150,7 +150,7 @@ impl Bench {
         let client = Client::open(self.app.name.as_str(), bus, BUDGET).await?;
         let target = Arc::new(Questions::new(client.clone(), Set::Samples(self.samples.clone())));
         let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
-        let arrivals = Arrivals::generated(Spacing::Poisson, qps, WARM_UP + self.length, self.seed);
+        let arrivals = Arrivals::generated(ArrivalProcess::Poisson, qps, WARM_UP + self.length, self.seed);
         let mut meter = Meter::of(self.app.device, &(&self.app.power).into())?;
         let begun = meter.begin();
         let run = generator::open_loop(

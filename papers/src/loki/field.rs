@@ -7,7 +7,7 @@ use kaskade_planners::manager::{Manager, ManagerOptions};
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::{Dropping, Plan};
 use kaskade_policy::profile::Profile;
-use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::trace::{ArrivalProcess, Trace};
 use kaskade_simulator::{Bucket, Controller, Loading, Observation, Report, SimConfig, Simulator, Timeline};
 
 use crate::peers::pipelines::PipelinePeer;
@@ -215,7 +215,7 @@ impl Field {
         let simulator = Simulator::new(&first, &self.profile, &config)?;
         let mut timeline = Timeline::new(self.bucket_us());
         let mut watched = Watched::new(manager);
-        let arrivals = self.trace.arrivals(Spacing::Poisson, self.seed);
+        let arrivals = self.trace.arrivals(ArrivalProcess::Poisson, self.seed);
         let report = simulator.run_controlled(arrivals, &mut timeline, &self.profile, &mut watched);
         if let Some(error) = watched.manager.error() {
             return Err(error.clone().into());

@@ -1,7 +1,7 @@
 use super::*;
 use crate::allocate::AllocationPolicy;
 use crate::allocate::Scaling;
-use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::trace::{ArrivalProcess, Trace};
 use kaskade_simulator::{SimConfig, Simulator};
 use kaskade_stated::pipelines::stated;
 
@@ -152,7 +152,7 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
     let mut manager = Manager::new(pipeline, options, 0).unwrap();
     let first = manager.begin(30.0, 0).unwrap();
     let simulator = Simulator::new(&first, &profile, &config).unwrap();
-    let arrivals = || trace.arrivals(Spacing::Poisson, 7);
+    let arrivals = || trace.arrivals(ArrivalProcess::Poisson, 7);
     let report = simulator.run_controlled(arrivals(), &mut (), &profile, &mut manager);
     let alone = simulator.run(arrivals(), &mut ());
     assert_eq!(
@@ -196,7 +196,7 @@ fn a_profile_of_a_faster_machine_is_corrected_by_what_the_workers_measure() {
         let mut manager = Manager::new(faster(pipeline.clone(), 2.5), options, 0).unwrap();
         let first = manager.begin(60.0, 0).unwrap();
         let simulator = Simulator::new(&first, &profile, &config).unwrap();
-        let arrivals = trace.arrivals(Spacing::Poisson, 7);
+        let arrivals = trace.arrivals(ArrivalProcess::Poisson, 7);
         let report = simulator.run_controlled(arrivals, &mut (), &profile, &mut manager);
         assert_eq!(manager.error(), None);
         (

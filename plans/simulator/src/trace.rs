@@ -8,7 +8,7 @@ mod generate;
 mod parse;
 mod statistics;
 
-pub use arrivals::{Arrivals, Spacing, normal};
+pub use arrivals::{ArrivalProcess, Arrivals, normal};
 pub use generate::{Diurnal, Spike, TwitterLike, Zipf};
 pub use parse::TraceError;
 pub use statistics::TraceStatistics;
@@ -203,10 +203,10 @@ impl Trace {
     }
 
     /// The arrivals, microseconds, ascending. Arrival times that the trace holds are given as they are; others are placed as
-    /// `spacing` defines, the same for the same seed.
-    pub fn arrivals(&self, spacing: Spacing, seed: u64) -> Arrivals<'_> {
+    /// `process` defines, the same for the same seed.
+    pub fn arrivals(&self, process: ArrivalProcess, seed: u64) -> Arrivals<'_> {
         match &self.load {
-            Load::Rates(rates) => Arrivals::spaced(rates, spacing, seed),
+            Load::Rates(rates) => Arrivals::spaced(rates, process, seed),
             Load::Times { times, .. } => Arrivals::at(times),
         }
     }

@@ -23,8 +23,8 @@ use kaskade_app::charts::graph;
 use kaskade_app::config::App;
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::Address;
-use kaskade_app::data::Samples;
 use kaskade_app::data::text_metric::Grading;
+use kaskade_app::data::{Label, Samples};
 use kaskade_app::family::Family;
 use kaskade_app::measure::cost::CostOptions;
 use kaskade_app::measure::{self, Judge};
@@ -216,19 +216,21 @@ fn variants(app: &App, family: &Family, profile: &Profile, test: &Samples) -> an
         .map(|(member, profiled)| {
             let mut loaded = member.load(member.device)?;
             let answers = measure::answers::answers(loaded.model.as_mut(), &test.inputs)?;
-            let right = answers
-                .iter()
-                .zip(&test.labels)
-                .filter(|(answer, label)| answer == label)
-                .count();
             Ok(Variant {
                 name: member.name.clone(),
                 parameters: profiled.parameters,
-                accuracy: right as f64 / test.len() as f64,
+                accuracy: accuracy(Grading::of(&app.data), &test.labels, &answers),
                 joules_per_request: linear_fit::per_request(&profiled.costs, batch, |cost| cost.energy_j),
             })
         });
     variants.collect()
+}
+
+/// Returns the share of answers that an app's grading accepts, in [0, 1].
+fn accuracy(grading: Grading, labels: &[Label], answers: &[Label]) -> f64 {
+    let pairs = labels.iter().zip(answers);
+    let right = pairs.filter(|(label, answer)| grading.accepts(label, answer));
+    right.count() as f64 / labels.len() as f64
 }
 
 /// Writes the profile, the plans and the graph.
@@ -308,4 +310,22 @@ fn as_text(report: &Report, test: &Samples) -> String {
         report.energy_source,
         files.collect::<Vec<_>>().join(", ")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Answers were compared exactly, whatever metric the app names.
+    #[test]
+    fn accuracies_are_those_of_the_apps_grading() {
+        let labels = [
+            Label::Texts(vec!["the keeper".to_owned(), "a man".to_owned()]),
+            Label::text("sea"),
+        ];
+        let answers = [Label::text("Keeper."), Label::text("land")];
+        let of = |sets: &str| accuracy(Grading::of(&toml::from_str(sets).unwrap()), &labels, &answers);
+        assert_eq!(of(""), 0.0);
+        assert_eq!(of("metric = 'f1'\nmin_score = 0.5"), 0.5);
+    }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
 use kaskade_app::data::Samples;
+use kaskade_app::data::text_metric::Grading;
 use kaskade_app::family::Family;
 use kaskade_app::load::generator::{self, Until};
 use kaskade_app::load::record::{Figures, Record};
@@ -105,7 +106,7 @@ async fn ask(
     let client = Client::open(app.name.as_str(), bus, BUDGET).await?;
     let run = |requests: u64| {
         let asked = Questions::new(client.clone(), Set::Samples(test.clone()));
-        let asked = Arc::new(asked);
+        let asked = Arc::new(asked.graded(Grading::of(&app.data)));
         let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
         let (sent, none) = (Until::Sent(requests), Duration::ZERO);
         let run = generator::closed_loop(Arc::clone(&asked), CLIENTS, sent, none, Arc::clone(&record));

@@ -151,9 +151,9 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
     };
     let memory = args.memory.bytes();
     let devices = app.map_or_else(
-        || DeviceSpec::fleet(args.devices as usize, memory),
+        || Ok(DeviceSpec::fleet(args.devices as usize, memory)),
         |app| gears::devices(app, memory),
-    );
+    )?;
     let mut options = GearOptions {
         ranges: args.ranges,
         prior: prior(args, trace.as_ref(), qps_max)?,

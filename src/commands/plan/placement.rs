@@ -381,9 +381,9 @@ fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {
 fn devices(args: &Hardware, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>> {
     let memory = args.memory.bytes();
     let mut devices = app.map_or_else(
-        || DeviceSpec::fleet(args.devices as usize, memory),
+        || Ok(DeviceSpec::fleet(args.devices as usize, memory)),
         |app| gears::devices(app, memory),
-    );
+    )?;
     if app.is_none() {
         let each = args.per_host as usize;
         for (number, device) in devices.iter_mut().enumerate() {

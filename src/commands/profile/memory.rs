@@ -77,32 +77,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         (members.len() as u64) * u64::from(of),
         args.json,
     );
-    let mut weighed = Vec::new();
+    let mut measured = Vec::new();
     for member in members {
         for index in 0..of {
             let partition = Partition::new(index, of)?;
-            weighed.push(in_subprocess(&args.app, &member.name, partition, &batches)?);
+            measured.push(in_subprocess(&args.app, &member.name, partition, &batches)?);
             progress.advance(1);
         }
     }
     progress.end("measured");
     if args.json {
-        return output::print_json(&weighed);
+        return output::print_json(&measured);
     }
-    output::print(&as_text(&weighed, &batches))
+    output::print(&as_text(&measured, &batches))
 }
 
-fn as_text(weighed: &[MeasuredMemory], batches: &[u32]) -> String {
-    let row = |weighed: &MeasuredMemory| {
-        let by_batch = weighed
-            .batches
-            .iter()
-            .map(|measured| units::bytes(measured.bytes));
+fn as_text(measured: &[MeasuredMemory], batches: &[u32]) -> String {
+    let row = |memory: &MeasuredMemory| {
+        let by_batch = memory.batches.iter().map(|batch| units::bytes(batch.bytes));
         [
-            weighed.variant.clone(),
-            format!("{} of {}", weighed.partition + 1, weighed.of),
-            units::count(weighed.parameters),
-            units::bytes(weighed.loaded_bytes),
+            memory.variant.clone(),
+            format!("{} of {}", memory.partition + 1, memory.of),
+            units::count(memory.parameters),
+            units::bytes(memory.loaded_bytes),
             by_batch.collect::<Vec<_>>().join(", "),
         ]
     };
@@ -116,7 +113,7 @@ fn as_text(weighed: &[MeasuredMemory], batches: &[u32]) -> String {
             ("loaded", Align::Right),
             (running.as_str(), Align::Right),
         ],
-        weighed.iter().map(row),
+        measured.iter().map(row),
     )
 }
 

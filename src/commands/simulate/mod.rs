@@ -20,7 +20,7 @@ use kaskade_simulator::trace::Trace;
 use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use serde::Serialize;
 
-use crate::args::{Overwrite, PipelineArgs, Spacing};
+use crate::args::{ArrivalProcess, Overwrite, PipelineArgs};
 use crate::failure::Usage;
 use crate::output;
 
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     duration: Span,
     /// Arrival process of the requests within a second.
     #[arg(long, value_enum, default_value = "poisson")]
-    arrivals: Spacing,
+    arrivals: ArrivalProcess,
     /// Transfer time from the client to the first queue and back, together [default: twice the profile's time of a message; 400us if it
     /// has none].
     #[arg(long, value_name = "TIME")]
@@ -273,7 +273,7 @@ fn simulate(
     };
     let simulator = Simulator::new(plan, &measured.profile, &config)?;
     let mut course = Timeline::new(micros(args.bucket));
-    let arrivals = trace.arrivals(arrivals::Spacing::from(args.arrivals).into(), args.seed);
+    let arrivals = trace.arrivals(arrivals::ArrivalProcess::from(args.arrivals).into(), args.seed);
     let report = simulator.run(arrivals, &mut course);
     Ok((report, course.finish()))
 }

@@ -42,7 +42,7 @@ fn gauges() -> Gauges {
     Gauges {
         ready: true,
         full: false,
-        behind: true,
+        plan_stale: true,
         epoch: Some(3),
         in_flight: Some(1),
         queued: BTreeMap::from([("small".to_owned(), 2)]),

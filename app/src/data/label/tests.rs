@@ -177,3 +177,17 @@ fn answers_accept_each_of_their_texts() {
     assert!(reader.read(&json!("sea")).unwrap().accepts(&Label::text("sea")));
     assert!(reader.read(&json!(3)).is_err());
 }
+
+/// An unanswerable question of SQuAD 2.0 became a label that no answer meets.
+#[test]
+fn a_label_without_a_right_answer_is_refused() {
+    for task in [Task::QuestionAnswering, Task::Generation] {
+        let mut reader = reader(task, &[]);
+        for written in [json!({"text": [], "answer_start": []}), json!([])] {
+            let error = reader.read(&written).unwrap_err().to_string();
+            assert!(error.contains("remove the sample"), "{error}");
+        }
+        reader.used = LabelUse::Reference;
+        assert_eq!(reader.read(&json!({"text": []})).unwrap(), Label::Unknown);
+    }
+}

@@ -46,7 +46,7 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
         parts: Mutex::new(vec![Part::default(); PARTS]),
     });
     let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
-    let arrivals = Arrivals::of_trace(&live.trace, arrivals::Spacing::Poisson, 1.0, live.seed);
+    let arrivals = Arrivals::of_trace(&live.trace, arrivals::ArrivalProcess::Poisson, 1.0, live.seed);
     let book = service.node().plans().clone();
     let counting = {
         let watch = Arc::clone(&watch);

@@ -5,7 +5,7 @@ use kaskade_app::config::pipeline::PipelinePlannerConfig;
 use kaskade_app::planning::allocator;
 use kaskade_planners::manager::Manager;
 use kaskade_policy::plan::Plan;
-use kaskade_simulator::trace::Spacing;
+use kaskade_simulator::trace::ArrivalProcess;
 use kaskade_simulator::{Answered, Controller, Lost, Observation, Observer, SimConfig, Simulator, Sink};
 
 use super::Live;
@@ -43,7 +43,7 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
         live,
         parts: vec![Part::default(); PARTS],
     };
-    let arrivals = live.trace.arrivals(Spacing::Poisson, live.seed);
+    let arrivals = live.trace.arrivals(ArrivalProcess::Poisson, live.seed);
     let mut counting = Counting {
         used: plan.placement.len(),
         manager,

@@ -7,7 +7,7 @@ use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
 use kaskade_planners::manager::{Manager, ManagerOptions};
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Dropping;
-use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::trace::{ArrivalProcess, Trace};
 use kaskade_simulator::{Loading, Report, SimConfig, Simulator};
 
 use kaskade_stated::artefact::ArtefactFiles;
@@ -152,7 +152,7 @@ impl Contestant {
         };
         let profile = pipeline.profile();
         let simulator = Simulator::new(&first, &profile, &config).unwrap();
-        let arrivals = trace.arrivals(Spacing::Poisson, seed);
+        let arrivals = trace.arrivals(ArrivalProcess::Poisson, seed);
         let report = simulator.run_controlled(arrivals, &mut (), &profile, &mut manager);
         assert!(manager.error().is_none(), "{}: {:?}", self.name, manager.error());
         report

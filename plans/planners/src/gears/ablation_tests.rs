@@ -10,7 +10,7 @@ use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::shifting::ShiftConfig;
-use kaskade_simulator::trace::{Spacing, Trace};
+use kaskade_simulator::trace::{ArrivalProcess, Trace};
 use kaskade_simulator::{SimConfig, Simulator};
 use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
@@ -71,7 +71,7 @@ fn served(profile: &Profile, plan: &Plan, trace: &Trace) -> f64 {
         ..SimConfig::default()
     };
     let simulator = Simulator::new(plan, profile, &config).unwrap();
-    let report = simulator.run(trace.arrivals(Spacing::Poisson, 1), &mut ());
+    let report = simulator.run(trace.arrivals(ArrivalProcess::Poisson, 1), &mut ());
     report.accuracy().unwrap()
 }
 

@@ -9,9 +9,9 @@ use rand_chacha::ChaCha8Rng;
 
 use super::SECOND;
 
-/// Distribution of the gaps between arrivals. The trace gives their mean.
+/// Arrival process: the distribution of the gaps between arrivals, whose mean the trace gives.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum Spacing {
+pub enum ArrivalProcess {
     /// All gaps are equal while the load is.
     Constant,
     /// Exponential gaps: arrivals know nothing of each other. Counts per second scatter around the trace's.
@@ -50,14 +50,14 @@ impl<'a> Arrivals<'a> {
         Self(Source::Known(times.iter()))
     }
 
-    pub(super) fn spaced(rates: &'a [f64], spacing: Spacing, seed: u64) -> Self {
+    pub(super) fn spaced(rates: &'a [f64], process: ArrivalProcess, seed: u64) -> Self {
         let mut gaps = Gaps {
-            spacing,
+            process,
             rng: ChaCha8Rng::seed_from_u64(seed),
         };
-        let left = match spacing {
+        let left = match process {
             // Half a gap at either end, so that a second of n requests/s holds n.
-            Spacing::Constant => 0.5,
+            ArrivalProcess::Constant => 0.5,
             _ => gaps.draw(),
         };
         Self(Source::Spaced(Box::new(Spaced {
@@ -103,17 +103,17 @@ impl Spaced<'_> {
 /// Draws gaps of mean 1.
 #[derive(Debug, Clone)]
 struct Gaps {
-    spacing: Spacing,
+    process: ArrivalProcess,
     rng: ChaCha8Rng,
 }
 
 impl Gaps {
     fn draw(&mut self) -> f64 {
-        match self.spacing {
-            Spacing::Constant => 1.0,
+        match self.process {
+            ArrivalProcess::Constant => 1.0,
             // 1 - u is in (0, 1], where the logarithm is finite.
-            Spacing::Poisson => -(1.0 - self.rng.random::<f64>()).ln(),
-            Spacing::Gamma { cv } => {
+            ArrivalProcess::Poisson => -(1.0 - self.rng.random::<f64>()).ln(),
+            ArrivalProcess::Gamma { cv } => {
                 let shape = 1.0 / cv.max(0.01).powi(2);
                 gamma(shape, &mut self.rng) / shape
             }

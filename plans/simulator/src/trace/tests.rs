@@ -145,7 +145,7 @@ fn arrival_times_survive_cutting_and_lose_idle_seconds() {
     assert_eq!(trace.excerpt(3, 2).unwrap().times().unwrap(), [250_000, 750_000]);
     let dense = trace.without_idle_seconds().unwrap();
     assert_eq!(dense.times().unwrap(), [500_000, 1_250_000, 1_750_000, 2_500_000]);
-    let arrivals: Vec<u64> = dense.arrivals(Spacing::Poisson, 9).collect();
+    let arrivals: Vec<u64> = dense.arrivals(ArrivalProcess::Poisson, 9).collect();
     assert_eq!(arrivals, dense.times().unwrap());
     assert_eq!(trace.scale(2.0).unwrap().rates(), [2.0, 0.0, 0.0, 4.0, 0.0, 2.0]);
 }
@@ -168,11 +168,11 @@ fn statistics_describe_the_load() {
 fn even_arrivals_keep_every_count() {
     let trace = Trace::from_counts("3 0 1 5").unwrap();
     let mut counts = [0; 4];
-    let arrivals = trace.arrivals(Spacing::Constant, 0);
+    let arrivals = trace.arrivals(ArrivalProcess::Constant, 0);
     arrivals.for_each(|at| counts[(at / SECOND) as usize] += 1);
     assert_eq!(counts, [3, 0, 1, 5]);
     let ten = Trace::constant(10.0, 1).unwrap();
-    let times: Vec<u64> = ten.arrivals(Spacing::Constant, 0).collect();
+    let times: Vec<u64> = ten.arrivals(ArrivalProcess::Constant, 0).collect();
     assert_eq!(times.len(), 10);
     assert!(
         (0..10)
@@ -185,15 +185,15 @@ fn even_arrivals_keep_every_count() {
 #[test]
 fn random_arrivals_have_the_mean_and_the_variation_asked_for() {
     let trace = Trace::constant(500.0, 200).unwrap();
-    for (spacing, variation) in [
-        (Spacing::Poisson, 1.0),
-        (Spacing::Gamma { cv: 0.5 }, 0.5),
-        (Spacing::Gamma { cv: 1.0 }, 1.0),
-        (Spacing::Gamma { cv: 3.0 }, 3.0),
+    for (process, variation) in [
+        (ArrivalProcess::Poisson, 1.0),
+        (ArrivalProcess::Gamma { cv: 0.5 }, 0.5),
+        (ArrivalProcess::Gamma { cv: 1.0 }, 1.0),
+        (ArrivalProcess::Gamma { cv: 3.0 }, 3.0),
     ] {
-        let (mean, cv) = gaps(trace.arrivals(spacing, 7));
-        assert!((mean / 2_000.0 - 1.0).abs() < 0.04, "{spacing:?}: {mean}");
-        assert!((cv / variation - 1.0).abs() < 0.06, "{spacing:?}: {cv}");
+        let (mean, cv) = gaps(trace.arrivals(process, 7));
+        assert!((mean / 2_000.0 - 1.0).abs() < 0.04, "{process:?}: {mean}");
+        assert!((cv / variation - 1.0).abs() < 0.06, "{process:?}: {cv}");
     }
 }
 
@@ -201,7 +201,7 @@ fn random_arrivals_have_the_mean_and_the_variation_asked_for() {
 fn poisson_counts_scatter_as_such_counts_do() {
     let trace = Trace::constant(100.0, 2_000).unwrap();
     let mut counts = vec![0.0; 2_000];
-    let arrivals = trace.arrivals(Spacing::Poisson, 3);
+    let arrivals = trace.arrivals(ArrivalProcess::Poisson, 3);
     arrivals.for_each(|at| counts[(at / SECOND) as usize] += 1.0);
     let counted = Trace::per_second(counts).unwrap().statistics();
     assert!((counted.mean_qps - 100.0).abs() < 1.0);
@@ -306,13 +306,13 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let trace = Trace::per_second(rates.clone()).unwrap();
-        for spacing in [Spacing::Constant, Spacing::Poisson, Spacing::Gamma { cv }] {
-            let times: Vec<u64> = trace.arrivals(spacing, seed).collect();
+        for process in [ArrivalProcess::Constant, ArrivalProcess::Poisson, ArrivalProcess::Gamma { cv }] {
+            let times: Vec<u64> = trace.arrivals(process, seed).collect();
             prop_assert!(times.is_sorted());
             prop_assert!(times.last().is_none_or(|last| *last < rates.len() as u64 * SECOND));
             prop_assert!(times.iter().all(|at| rates[(at / SECOND) as usize] > 0.0));
-            prop_assert_eq!(&times, &trace.arrivals(spacing, seed).collect::<Vec<_>>());
-            if spacing == Spacing::Constant {
+            prop_assert_eq!(&times, &trace.arrivals(process, seed).collect::<Vec<_>>());
+            if process == ArrivalProcess::Constant {
                 let total: f64 = rates.iter().sum();
                 prop_assert!((times.len() as f64 - total).abs() <= 0.5 + 1e-6, "{} of {total}", times.len());
             }
