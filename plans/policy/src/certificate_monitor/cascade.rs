@@ -23,6 +23,10 @@ pub(super) struct CascadeWatch {
     certificate: Certificate,
     is_largest_alone: bool,
     may_differ: Option<f64>,
+    /// Whether answers that agree have the same accuracy, so that differing bounds the loss.
+    bounds_loss: bool,
+    /// By what it was refuted, while it may not run.
+    refuted_by: Option<Evidence>,
     expected: Vec<ExpectedStage>,
     /// One test more or less for each category of each stage.
     rates: Vec<RateTest>,
@@ -36,7 +40,7 @@ pub(super) struct CascadeWatch {
     differs: Option<MeanTest>,
     /// "It loses at most what it may", by labels.
     loses: MeanTest,
-    /// "It differs at least as often as it may", by probes.
+    /// "It differs at least as often as it may", by probes; `None` if probes cannot restore it.
     differs_still: Option<MeanTest>,
     /// How often these three began.
     begun: u32,
@@ -70,7 +74,12 @@ impl Change {
 }
 
 impl CascadeWatch {
-    pub(super) fn new(cascade: &CertifiedCascade, is_largest_alone: bool, alpha: f64) -> Self {
+    pub(super) fn new(
+        cascade: &CertifiedCascade,
+        is_largest_alone: bool,
+        bounds_loss: bool,
+        alpha: f64,
+    ) -> Self {
         let certificate = &cascade.certificate;
         let level = (1.0 - certificate.confidence).max(f64::MIN_POSITIVE);
         let may_differ = cascade.differs.map(|differs| {
@@ -86,6 +95,8 @@ impl CascadeWatch {
             certificate: certificate.clone(),
             is_largest_alone,
             may_differ,
+            bounds_loss,
+            refuted_by: None,
             expected: cascade.stages.clone(),
             rates: Vec::new(),
             rates_begun: 0,
@@ -117,12 +128,38 @@ impl CascadeWatch {
     pub(super) fn restart(&mut self) {
         self.begun += 1;
         self.differs = self.may_differ.map(MeanTest::at_most);
-        self.differs_still = self.may_differ.map(|most| MeanTest::at_most(1.0 - most));
+        self.differs_still = self.restoring_test();
         self.loses = MeanTest::at_most(self.may_lose_scaled());
         self.audits = AuditCounts::default();
         self.labels = LabelCounts::default();
         self.drifted = None;
         self.restart_stages();
+    }
+
+    /// Returns by what it was refuted, while it may not run.
+    pub(super) fn refuted_by(&self) -> Option<Evidence> {
+        self.refuted_by
+    }
+
+    /// Notes by what it was refuted. Another kind of evidence needs another test of the probes.
+    pub(super) fn set_refuted_by(&mut self, evidence: Option<Evidence>) {
+        if self.refuted_by != evidence {
+            self.refuted_by = evidence;
+            self.differs_still = self.restoring_test();
+        }
+    }
+
+    /// Returns the test that probes must pass to restore it. After labels have refuted it, differing as often as on the certification
+    /// samples shows nothing: more of these answers may be losses. Then it must differ no more often than it may lose.
+    fn restoring_test(&self) -> Option<MeanTest> {
+        let most = match (self.refuted_by, &self.certificate.guarantee) {
+            (Some(Evidence::Labels), Guarantee::MaxLoss { loss, .. }) => {
+                self.may_differ.filter(|_| self.bounds_loss).map(|_| *loss)
+            }
+            (Some(Evidence::Labels), Guarantee::MinAccuracy { .. }) => None,
+            (Some(Evidence::Audits) | None, _) => self.may_differ,
+        };
+        most.map(|most| MeanTest::at_most(1.0 - most))
     }
 
     fn restart_stages(&mut self) {
