@@ -150,9 +150,9 @@ impl Message for CertificateReport {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CascadeStatus {
-    /// Requests audited.
+    /// Audits that ended.
     pub audited: u64,
-    /// Interval of the share of requests that it answers differently from the largest variant.
+    /// Interval of the share of requests that it answers differently from the largest variant, without the audits that failed.
     pub differs: [f64; 2],
     /// The share up to which its certificate stands; absent if the plan does not say.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -219,7 +219,8 @@ impl CascadeWatch {
             failed,
         } = counts.audits;
         if let Some(test) = &mut self.differs {
-            // An audit that failed accuses nothing.
+            // An audit that failed accuses nothing. Those that the largest variant answers itself never fail: without the failed ones,
+            // the share of differing answers would seem larger.
             test.take(&[(1.0, differ), (0.0, agree.saturating_add(failed))]);
         }
         let probes = counts.probes;

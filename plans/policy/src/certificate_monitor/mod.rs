@@ -247,9 +247,9 @@ impl CertificateMonitor {
 /// Results of audits and labels for a cascade since its tests last began.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeStatus {
-    /// Requests audited.
+    /// Audits that ended.
     pub audited: u64,
-    /// Interval of the share of requests that it answers differently from the largest variant.
+    /// Interval of the share of requests that it answers differently from the largest variant, without the audits that failed.
     pub differs: [f64; 2],
     /// The share up to which its certificate stands; `None` if the plan does not say.
     pub may_differ: Option<f64>,
