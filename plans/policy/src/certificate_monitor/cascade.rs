@@ -9,6 +9,10 @@ use crate::plan::{Certificate, CertifiedCascade, ExpectedStage, Guarantee};
 /// Probability with which each end of the range of a profiled rate misses it.
 const RANGE_ALPHA: f64 = 1e-3;
 
+/// Part of the probability of a false alarm by audits or labels that the range of the profiled share of differing answers gets; the tests
+/// get the rest.
+const RANGE_PART: f64 = 0.5;
+
 /// Confidence of the reported intervals is one less this.
 const SHOWN_ALPHA: f64 = 0.05;
 
@@ -81,9 +85,10 @@ impl CascadeWatch {
         alpha: f64,
     ) -> Self {
         let certificate = &cascade.certificate;
-        let level = (1.0 - certificate.confidence).max(f64::MIN_POSITIVE);
         let may_differ = cascade.differs.map(|differs| {
-            let [_, most] = rate_range(differs, certificate.samples, level);
+            // Not at the certificate's confidence: a low one would put the bound below the rate too often, and every such cascade raises
+            // a false alarm.
+            let [_, most] = rate_range(differs, certificate.samples, RANGE_PART * alpha);
             match &certificate.guarantee {
                 // A cascade that differs less often than it may lose keeps its guarantee.
                 Guarantee::MaxLoss { loss, .. } => most.max(*loss),
@@ -254,7 +259,8 @@ impl CascadeWatch {
             .as_ref()
             .map_or(f64::NEG_INFINITY, MeanTest::log_wealth);
         let labels = self.loses.log_wealth();
-        let refuted = log_mean(&[audits, labels]) >= -level(self.alpha, self.begun).ln();
+        let alpha = (1.0 - RANGE_PART) * self.alpha;
+        let refuted = log_mean(&[audits, labels]) >= -level(alpha, self.begun).ln();
         let evidence = if labels > audits {
             Evidence::Labels
         } else {

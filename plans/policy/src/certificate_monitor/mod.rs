@@ -13,7 +13,9 @@
 //! back. Probes have no labels. A cascade that labels refuted is therefore restored only if probes show that it differs no more often
 //! than it may lose, which bounds its loss; if that bounds none (a least accuracy, texts compared by a metric), probes do not restore
 //! it. Each test is valid at every moment ([`MeanTest`]), and the level of each repetition falls, so that over the life of a plan
-//! all false alarms together have probability at most `alpha`, and so have all false returns.
+//! all false alarms by audits and labels together have probability at most `alpha`, the error of the profiled share of differing answers
+//! included, and so have all false returns. For drifts that holds if the profiled rates lie in their ranges, each end of which misses a rate
+//! with probability at most 0.001.
 //!
 //! | module | holds |
 //! |---|---|

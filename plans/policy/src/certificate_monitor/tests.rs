@@ -202,6 +202,28 @@ fn usual_inputs_move_and_report_nothing_in_most_streams() {
     assert!(alarms <= 6, "{alarms} of 60");
 }
 
+/// The bound of the share of differing answers had the certificate's confidence: with one of 50 %, it was below the rate of one cascade in
+/// a dozen, whose usual answers refuted it.
+#[test]
+fn a_low_confidence_of_the_certificate_raises_no_more_false_alarms() {
+    let (mut draws, mut alarms) = (BernoulliSampler::new(5), 0);
+    for _ in 0..200 {
+        let profiled = (0..SAMPLES).filter(|_| draws.draw(0.1)).count() as u64;
+        let mut list = list(&[0, profiled]);
+        list.cascades[1].certificate.confidence = 0.5;
+        let mut watch = CertificateMonitor::new(&list, MonitorConfig::default());
+        let found = (0..50).find_map(|_| {
+            let mut counts = Counts::default();
+            let differ = (0..1_000).filter(|_| draws.draw(0.1)).count() as u64;
+            let audits = &mut counts.at(1).unwrap().audits;
+            (audits.agree, audits.differ) = (1_000 - differ, differ);
+            watch.take(&counts).pop()
+        });
+        alarms += u32::from(found.is_some());
+    }
+    assert!(alarms <= 10, "{alarms} of 200");
+}
+
 #[test]
 fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
     for seed in 0..20 {
