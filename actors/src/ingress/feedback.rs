@@ -12,7 +12,7 @@ use super::actor::Ingress;
 use crate::{
     actor::{Addr, Context, Handler, Message},
     subjects,
-    wire::{ContentType, Feedback, FeedbackReply, RightAnswer, headers},
+    wire::{ContentType, Feedback, RightAnswer, headers},
 };
 
 /// A label as received.

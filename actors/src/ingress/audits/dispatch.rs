@@ -54,14 +54,27 @@ impl Ingress {
         let expected = &list.cascades.get(place)?.stages;
         self.audits.watched.count(version.epoch, |counts| {
             let Some(counts) = counts.at(place) else { return };
-            for (index, hop) in done.hops.iter().enumerate() {
-                let found = expected.iter().position(|stage| stage.stage == hop.stage);
-                let deferred = index + 1 < done.hops.len();
-                let confidence = if deferred { Some(0.0) } else { *confidence };
+            let mut count = |name: &str, deferred: bool, confidence: Option<f64>| {
+                let found = expected.iter().position(|stage| stage.stage == name);
                 if let (Some(stage), Some(confidence)) = (found, confidence)
                     && let Some(expected) = expected.get(stage)
                 {
                     counts.count(stage, expected.category(deferred, confidence));
+                }
+            };
+            for (index, hop) in done.hops.iter().enumerate() {
+                let deferred = index + 1 < done.hops.len();
+                count(
+                    &hop.stage,
+                    deferred,
+                    if deferred { Some(0.0) } else { *confidence },
+                );
+            }
+            // A stage for whose model the request was too long leaves no hop where it did not run. The plan counts such samples as
+            // deferred.
+            for stage in &entry.refused_by {
+                if done.hops.iter().all(|hop| hop.stage != *stage) {
+                    count(stage, true, Some(0.0));
                 }
             }
         });
