@@ -78,7 +78,7 @@ impl Certificates {
         }
         self.take(&report.counts, version, leads);
         if let (Some(limit), Some(watch), false) = (report.limit, &mut self.watch, leads) {
-            watch.follow(limit as usize);
+            watch.follow(limit as usize, &report.refuted_by_labels);
             self.watched.set_in_doubt(watch.is_suspicious());
         }
     }
@@ -95,11 +95,10 @@ impl Certificates {
             Counts::default()
         };
         self.take(&counts, version, leads);
-        let limit = self
-            .watch
-            .as_ref()
-            .filter(|_| leads)
-            .map(|watch| watch.limit() as u32);
+        let leading = self.watch.as_ref().filter(|_| leads);
+        let limit = leading.map(|watch| watch.limit() as u32);
+        let refuted_by_labels = leading.map(CertificateMonitor::refuted_by_labels);
+        let refuted_by_labels = refuted_by_labels.unwrap_or_default();
         if limit.is_some() || !counts.is_empty() {
             self.publish(
                 AUDITED,
@@ -108,6 +107,7 @@ impl Certificates {
                     epoch: self.epoch,
                     counts,
                     limit,
+                    refuted_by_labels,
                 },
             );
         }

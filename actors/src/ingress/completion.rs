@@ -122,6 +122,11 @@ impl Ingress {
             return true;
         }
         self.metrics.forwarded(&done.stage, &edge.stage);
+        if let Some(entry) = self.ledger.get_mut(done.id)
+            && !entry.refused_by.contains(&done.stage)
+        {
+            entry.refused_by.push(done.stage.clone());
+        }
         if let Some(request) = self.stage_request(done.id, done.attempt, done.hops.clone()) {
             self.send_to(&edge, request, now);
         }

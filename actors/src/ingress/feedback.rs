@@ -12,7 +12,7 @@ use super::actor::Ingress;
 use crate::{
     actor::{Addr, Context, Handler, Message},
     subjects,
-    wire::{ContentType, Feedback, FeedbackReply, RightAnswer, headers},
+    wire::{ContentType, Feedback, RightAnswer, headers},
 };
 
 /// A label as received.
@@ -49,7 +49,7 @@ fn read(message: &NatsMessage) -> Result<Labelled, String> {
 ///
 /// # Errors
 /// Why it is no answer of their kind.
-fn right_answer(label: &RightAnswer, reply: &RecentReply) -> Result<Answer, String> {
+pub(super) fn right_answer(label: &RightAnswer, reply: &RecentReply) -> Result<Answer, String> {
     match (label, &reply.answer) {
         (RightAnswer::Class(number), Answer::Class(class)) => numbered(*number, class.of),
         (RightAnswer::Text(text), Answer::Class(class)) => named(text.trim(), class, reply),
@@ -113,26 +113,12 @@ impl Handler<Labelled> for Ingress {
             content_type,
             reply,
         } = labelled;
-        let Some(recent) = self.audits.recent.get(&feedback.id) else {
+        let Some(told) = self.audits.label(feedback) else {
             return;
         };
-        let mut told = FeedbackReply {
-            variant: recent.variant.clone(),
-            audited: recent.largest.is_some(),
-            ..FeedbackReply::default()
-        };
-        match right_answer(&feedback.label, recent) {
-            Ok(right) => {
-                let counts = recent.judged(&right);
-                told.right = counts.right > 0;
-                self.metrics.watch(|metrics| metrics.labelled(told.right));
-                if let Some(recent) = self.audits.recent.take(&feedback.id) {
-                    self.count_labels(&recent, &counts);
-                }
-            }
-            Err(reason) => told.refused = Some(reason),
+        if told.refused.is_none() {
+            self.metrics.watch(|metrics| metrics.labelled(told.right));
         }
-        told.id = feedback.id;
         if let (Some(reply), Some(payload)) = (reply, told.encoded(content_type)) {
             let headers = (content_type == ContentType::Json).then(|| headers::for_body(ContentType::Json));
             self.dispatcher.publish(reply, None, headers, payload);
@@ -151,6 +137,7 @@ mod tests {
             variant: "small".to_owned(),
             answer,
             largest,
+            audit: None,
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct InFlight {
     pub(super) dispatches: u32,
     /// The attempts, branches and stages whose results this ingress has forwarded: each is forwarded once.
     pub(super) forwarded: BTreeSet<(u32, Branch, String)>,
+    /// The stages for whose models it was too long.
+    pub(super) refused_by: Vec<String>,
     /// The votes of an ensemble.
     pub(super) tally: Tally,
     /// The results of a pipeline's branches.

@@ -173,6 +173,7 @@ impl Ingress {
             stage: String::new(),
             dispatches: 0,
             forwarded: BTreeSet::new(),
+            refused_by: Vec::new(),
             tally: Tally::default(),
             gather: Gather::default(),
             reading: read.stream.reading().filter(|_| one_answer),

@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use kaskade_models::Tensor;
-use kaskade_policy::plan::Batching;
+use kaskade_policy::plan::{
+    Batching, Certificate, CertifiedCascade, CertifiedList, Edge, ExpectedStage, Guarantee, Plan, Replica,
+};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::client::LocalClient;
 use super::reservation::RequestReservation;
 use super::*;
-use crate::actor::{Message, System};
+use crate::actor::{Message, Recipient, System};
+use crate::audit_counts::AuditCounts;
 use crate::bus::{Bus, BusConfig};
 use crate::clock::Clock;
 use crate::dispatch::delivery::Delivery;
@@ -20,7 +23,7 @@ use crate::dispatch::local::LocalReplica;
 use crate::plan::{single, versions::PlanVersions};
 use crate::subjects::App;
 use crate::wire::headers::Trace;
-use crate::wire::{InferRequest, RequestOptions, TokenKey};
+use crate::wire::{InferReply, InferRequest, RequestOptions, TokenKey};
 
 const APP: &str = "ingress";
 
@@ -53,6 +56,39 @@ impl Handler<Count> for Busy {
     }
 }
 
+fn local(placed: Replica, mailbox: Recipient<Delivery>) -> LocalReplica {
+    LocalReplica {
+        id: placed.id.clone(),
+        placed: Some(Arc::new(placed)),
+        mailbox,
+        permits: Arc::new(Semaphore::new(9)),
+        capacity: 9,
+        depth: Arc::default(),
+        running: Arc::default(),
+        max_batch: Arc::new(AtomicU32::new(1)),
+    }
+}
+
+fn request(reply: oneshot::Sender<Result<InferReply, Fault>>) -> LocalRequest {
+    LocalRequest {
+        request: Arc::new(InferRequest {
+            inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
+            ..InferRequest::default()
+        }),
+        options: RequestOptions {
+            id: "one".to_owned(),
+            has_own_id: true,
+            budget: Duration::from_secs(20),
+            trace: Trace::start(),
+        },
+        to: LocalClient {
+            reply,
+            parts: None,
+            held: RequestReservation::default(),
+        },
+    }
+}
+
 /// It computed twice, and a streamed answer that had begun there ended with a fault.
 #[test]
 fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_broke() {
@@ -67,17 +103,7 @@ fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_b
         );
         plans.adopt(1, plan).unwrap();
         let replica = Busy::default().start();
-        let local = LocalReplica {
-            id: placed.id.clone(),
-            placed: Some(Arc::new(placed)),
-            mailbox: replica.clone().recipient(),
-            permits: Arc::new(Semaphore::new(9)),
-            capacity: 9,
-            depth: Arc::default(),
-            running: Arc::default(),
-            max_batch: Arc::new(AtomicU32::new(1)),
-        };
-        dispatcher.register_replica(&stage, local);
+        dispatcher.register_replica(&stage, local(placed, replica.clone().recipient()));
         let ingress = Ingress::new(
             "i",
             TokenKey::random().unwrap(),
@@ -89,26 +115,105 @@ fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_b
         );
         let ingress = ingress.start();
         let (reply, _answer) = oneshot::channel();
-        let asked = LocalRequest {
-            request: Arc::new(InferRequest {
-                inputs: vec![Tensor::from_f32("x", &[1], &[0.5]).unwrap()],
-                ..InferRequest::default()
-            }),
-            options: RequestOptions {
-                id: "one".to_owned(),
-                has_own_id: true,
-                budget: Duration::from_secs(20),
-                trace: Trace::start(),
-            },
-            to: LocalClient {
-                reply,
-                parts: None,
-                held: RequestReservation::default(),
-            },
-        };
-        ingress.send(asked).await.unwrap();
+        ingress.send(request(reply)).await.unwrap();
         assert_eq!(replica.send(Count).await.unwrap(), 1);
         ingress.send(Reconnected).await.unwrap();
         assert_eq!(replica.send(Count).await.unwrap(), 1);
+    });
+}
+
+/// A replica for whose model every request is too long, or none.
+struct Short(bool);
+
+impl Actor for Short {
+    type Context = Context<Self>;
+}
+
+impl Handler<Delivery> for Short {
+    type Result = ();
+
+    fn handle(&mut self, mut delivery: Delivery, _: &mut Context<Self>) {
+        if self.0 {
+            return delivery.fail(Fault::new(Code::TooLong, "longer than the context"));
+        }
+        delivery.hop(delivery.arrived, 1, 1, None);
+        delivery.answer(vec![Tensor::from_f32("y", &[1], &[0.5]).unwrap()], Some(0.9));
+    }
+}
+
+/// A plan whose list has `large` alone, and `small` before it.
+fn certified() -> Plan {
+    let small = Plan::cascade(APP).stage("small", "small");
+    let mut plan = small.below(0.5).then("large", "large").build().unwrap();
+    let cheap = plan.gears[0].clone();
+    let mut alone = cheap.clone();
+    alone.wiring.stages.remove(0);
+    alone.wiring.entry = Edge::to("large");
+    let stage = |stage: &str, samples| ExpectedStage {
+        stage: stage.to_owned(),
+        samples,
+        deferred: 0,
+        edges: Vec::new(),
+        exits: vec![samples],
+    };
+    let certificate = Certificate {
+        guarantee: Guarantee::MaxLoss {
+            loss: 0.02,
+            against: "large".to_owned(),
+        },
+        confidence: 0.95,
+        samples: 1_000,
+        right: 990,
+        lost: Some(0),
+        gained: Some(0),
+        p_value: 0.0,
+    };
+    let cascades = [
+        (alone, vec![stage("large", 1_000)]),
+        (cheap, vec![stage("small", 1_000), stage("large", 0)]),
+    ];
+    let cascades = cascades.map(|(gear, stages)| CertifiedCascade {
+        gear,
+        certificate: certificate.clone(),
+        differs: Some(0),
+        stages,
+    });
+    plan.certified = Some(CertifiedList {
+        texts: None,
+        homes: vec![1],
+        cascades: cascades.into(),
+    });
+    plan
+}
+
+/// The plan counts samples that are too long for a stage as deferred there; live they were not counted, and the inputs drifted.
+#[test]
+fn a_request_that_is_too_long_for_a_stage_counts_as_deferred_there() {
+    System::new().block_on(async {
+        let bus = Bus::connect(BusConfig::new("too-long")).await.unwrap();
+        let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
+        let plans = PlanVersions::new(APP);
+        let plan = certified();
+        for placed in &plan.placement {
+            let replica = Short(placed.variant == "small").start();
+            dispatcher.register_replica(&placed.variant, local(placed.clone(), replica.recipient()));
+        }
+        plans.adopt(1, plan).unwrap();
+        let counted = Arc::<AuditCounts>::default();
+        let ingress = Ingress::new(
+            "i",
+            TokenKey::random().unwrap(),
+            IngressConfig::default(),
+            plans,
+            dispatcher,
+            Arc::default(),
+            bus.max_payload(),
+        );
+        let ingress = ingress.watched_by(&counted).start();
+        let (reply, answer) = oneshot::channel();
+        ingress.send(request(reply)).await.unwrap();
+        assert_eq!(answer.await.unwrap().unwrap().stage, "large");
+        let (_, counts) = counted.take();
+        assert_eq!(counts.cascades[1].stages, [vec![1], vec![0, 1]]);
     });
 }

@@ -108,6 +108,13 @@ pub struct AuditReport {
     /// From the leading shifter: the last place of the certified list that may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
+    /// From the leading shifter: the places beyond the limit that labels refuted, not audits.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "at_most::<_, _, MAX_CERTIFIED>"
+    )]
+    pub refuted_by_labels: Vec<u32>,
 }
 
 impl AuditReport {
@@ -143,9 +150,9 @@ impl Message for CertificateReport {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CascadeStatus {
-    /// Requests audited.
+    /// Audits that ended.
     pub audited: u64,
-    /// Interval of the share of requests that it answers differently from the largest variant.
+    /// Interval of the share of requests that it answers differently from the largest variant, without the audits that failed.
     pub differs: [f64; 2],
     /// The share up to which its certificate stands; absent if the plan does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -255,6 +262,7 @@ mod tests {
             epoch: 3,
             counts,
             limit: Some(2),
+            refuted_by_labels: vec![3],
         });
         same(&CertificateReport {
             epoch: 3,

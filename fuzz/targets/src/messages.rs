@@ -286,6 +286,7 @@ fn audit() -> AuditReport {
         epoch: 3,
         counts: counts(),
         limit: Some(1),
+        refuted_by_labels: Vec::new(),
     }
 }
 

@@ -241,7 +241,10 @@ pub fn audit_report(bytes: &Bytes) {
                 watch.take(&report.counts);
             } else {
                 watch.observe(&report.counts);
-                watch.follow(report.limit.unwrap_or_default() as usize);
+                watch.follow(
+                    report.limit.unwrap_or_default() as usize,
+                    &report.refuted_by_labels,
+                );
             }
             assert!(watch.limit() <= watch.home(), "a cascade beyond the list may run");
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kaskade_models::Tensor;
-use kaskade_policy::certificate_monitor::{Answer, Audit, AuditCapacity, LabelCounts, RecentReply};
+use kaskade_policy::certificate_monitor::{Answer, Audit, AuditCapacity, RecentReply};
 use kaskade_policy::fan_in::Branch;
 use kaskade_policy::plan::Edge;
 
@@ -54,14 +54,27 @@ impl Ingress {
         let expected = &list.cascades.get(place)?.stages;
         self.audits.watched.count(version.epoch, |counts| {
             let Some(counts) = counts.at(place) else { return };
-            for (index, hop) in done.hops.iter().enumerate() {
-                let found = expected.iter().position(|stage| stage.stage == hop.stage);
-                let deferred = index + 1 < done.hops.len();
-                let confidence = if deferred { Some(0.0) } else { *confidence };
+            let mut count = |name: &str, deferred: bool, confidence: Option<f64>| {
+                let found = expected.iter().position(|stage| stage.stage == name);
                 if let (Some(stage), Some(confidence)) = (found, confidence)
                     && let Some(expected) = expected.get(stage)
                 {
                     counts.count(stage, expected.category(deferred, confidence));
+                }
+            };
+            for (index, hop) in done.hops.iter().enumerate() {
+                let deferred = index + 1 < done.hops.len();
+                count(
+                    &hop.stage,
+                    deferred,
+                    if deferred { Some(0.0) } else { *confidence },
+                );
+            }
+            // A stage for whose model the request was too long leaves no hop where it did not run. The plan counts such samples as
+            // deferred.
+            for stage in &entry.refused_by {
+                if done.hops.iter().all(|hop| hop.stage != *stage) {
+                    count(stage, true, Some(0.0));
                 }
             }
         });
@@ -72,8 +85,10 @@ impl Ingress {
         } else {
             None
         };
+        let chosen = chosen.map(|audit| (self.audits.number(), audit));
         self.remember(entry, place, variant, live.clone(), chosen);
-        chosen.map(|audit| Chosen {
+        chosen.map(|(number, audit)| Chosen {
+            number,
             audit,
             version: Arc::clone(version),
             inputs: entry.inputs.again(),
@@ -88,16 +103,17 @@ impl Ingress {
         place: usize,
         variant: &str,
         live: Answer,
-        chosen: Option<Audit>,
+        chosen: Option<(u64, Audit)>,
     ) {
         let Some(id) = &entry.client.id else { return };
-        let is_largest = chosen.is_some_and(|audit| audit.largest.is_none());
+        let is_largest = chosen.is_some_and(|(_, audit)| audit.largest.is_none());
         let reply = RecentReply {
             epoch: entry.version.epoch,
             place,
             variant: variant.to_owned(),
             largest: is_largest.then(|| live.clone()),
             answer: live,
+            audit: chosen.filter(|_| !is_largest).map(|(number, _)| number),
         };
         self.audits.recent.keep(id, reply);
     }
@@ -105,6 +121,7 @@ impl Ingress {
     /// Sends an audit's requests; counts at once an audit that asks nothing.
     pub(in crate::ingress) fn begin_audit(&mut self, chosen: Chosen, now: u64) {
         let Chosen {
+            number,
             audit,
             version,
             inputs,
@@ -116,8 +133,6 @@ impl Ingress {
             waits: gear.is_some(),
             ..Part::default()
         };
-        let number = self.audits.next;
-        self.audits.next += 1;
         let open = Open {
             parts: [part(audit.largest), part(audit.probe.map(|(_, gear)| gear))],
             audit,
@@ -252,11 +267,11 @@ impl Ingress {
             return;
         }
         if let Some(open) = self.audits.open.remove(&number) {
-            self.count_audit(&open);
+            self.count_audit(number, &open);
         }
     }
 
-    fn count_audit(&mut self, open: &Open) {
+    fn count_audit(&mut self, number: u64, open: &Open) {
         let [largest, probe] = &open.parts;
         let answer = if open.audit.largest.is_none() {
             Some(&open.live)
@@ -269,18 +284,9 @@ impl Ingress {
         });
         self.metrics
             .watch(|metrics| metrics.audited(answer.map(|answer| answer.accepts(&open.live))));
-        if let (Some(id), Some(answer)) = (&open.client, answer) {
-            self.audits.recent.audited(id, answer.clone());
+        if let Some(id) = &open.client {
+            self.audits.labels_of(id, number, answer.cloned());
         }
-    }
-
-    /// Counts what a label says about a reply.
-    pub(in crate::ingress) fn count_labels(&self, reply: &RecentReply, labels: &LabelCounts) {
-        self.audits.watched.count(reply.epoch, |counts| {
-            if let Some(counts) = counts.at(reply.place) {
-                counts.labels.add(labels);
-            }
-        });
     }
 
     /// Ends the audits whose time is over.
@@ -289,7 +295,7 @@ impl Ingress {
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();
         for number in late {
             if let Some(open) = self.audits.open.remove(&number) {
-                self.count_audit(&open);
+                self.count_audit(number, &open);
             }
         }
     }

@@ -9,11 +9,16 @@ mod dispatch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kaskade_policy::certificate_monitor::{Answer, Audit, RecentReplies, Sampler};
+use kaskade_policy::certificate_monitor::{Answer, Audit, RecentReplies, RecentReply, Sampler};
 
 use super::config::IngressConfig;
+use super::feedback::right_answer;
 use super::inputs::RetainedInputs;
-use crate::{audit_counts::AuditCounts, plan::versions::PlanVersion};
+use crate::{
+    audit_counts::AuditCounts,
+    plan::versions::PlanVersion,
+    wire::{Feedback, FeedbackReply, RightAnswer},
+};
 
 /// Marks the number of an audit's request. The ledger counts from 0 and never gets there.
 pub(super) const MARK: u64 = 1 << 63;
@@ -31,8 +36,10 @@ pub(super) struct Audits {
     pub(super) watched: Arc<AuditCounts>,
     pub(super) sampler: Sampler,
     pub(super) open: BTreeMap<u64, Open>,
-    pub(super) next: u64,
+    next: u64,
     pub(super) recent: RecentReplies,
+    /// Labels that arrived before the audit of that number has ended, with their replies.
+    labelled: BTreeMap<u64, (RecentReply, RightAnswer)>,
 }
 
 /// An audit that has not ended.
@@ -61,6 +68,7 @@ pub(super) struct Part {
 
 /// An audit that begins once the client has its reply.
 pub(super) struct Chosen {
+    pub(super) number: u64,
     pub(super) audit: Audit,
     pub(super) version: Arc<PlanVersion>,
     pub(super) inputs: RetainedInputs,
@@ -79,7 +87,66 @@ impl Audits {
             open: BTreeMap::new(),
             next: 0,
             recent: RecentReplies::new(config.recent_replies),
+            labelled: BTreeMap::new(),
         }
+    }
+
+    /// Returns the number of another audit.
+    fn number(&mut self) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        number
+    }
+
+    /// Counts a label, and returns what to tell its sender; `None` if no reply of that id is remembered. While the audit of the request
+    /// is open, the label waits for its end: counted at once, it would tell no loss, and only labels that show none would be left.
+    pub(super) fn label(&mut self, feedback: Feedback) -> Option<FeedbackReply> {
+        let Feedback { id, label } = feedback;
+        let recent = self.recent.get(&id)?;
+        let mut told = FeedbackReply {
+            variant: recent.variant.clone(),
+            audited: recent.largest.is_some() || recent.audit.is_some(),
+            ..FeedbackReply::default()
+        };
+        match right_answer(&label, recent) {
+            Ok(right) => {
+                told.right = right.accepts(&recent.answer);
+                if let Some(reply) = self.recent.take(&id) {
+                    match reply.audit {
+                        Some(audit) => {
+                            self.labelled.insert(audit, (reply, label));
+                        }
+                        None => self.count_label(&reply, &right),
+                    }
+                }
+            }
+            Err(reason) => told.refused = Some(reason),
+        }
+        told.id = id;
+        Some(told)
+    }
+
+    /// Hands the largest variant's answer to the reply whose audit has ended, and counts a label that waited for it. A label of a
+    /// request whose audit failed only says whether the answer was right.
+    fn labels_of(&mut self, id: &str, audit: u64, largest: Option<Answer>) {
+        match self.labelled.remove(&audit) {
+            Some((mut reply, label)) => {
+                reply.audited(largest);
+                // It could be compared when it came.
+                if let Ok(right) = right_answer(&label, &reply) {
+                    self.count_label(&reply, &right);
+                }
+            }
+            None => self.recent.audited(id, audit, largest),
+        }
+    }
+
+    fn count_label(&self, reply: &RecentReply, right: &Answer) {
+        self.watched.count(reply.epoch, |counts| {
+            if let Some(counts) = counts.at(reply.place) {
+                counts.labels.add(&reply.judged(right));
+            }
+        });
     }
 
     /// Counts in the counts of the process.
@@ -101,7 +168,50 @@ fn seed_of(ingress: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use kaskade_policy::certificate_monitor::LabelCounts;
+
     use super::*;
+
+    /// Counts a label `large`, the largest variant's answer, that arrives while the audit of the reply is open.
+    fn labelled_early(largest: Option<Answer>) -> LabelCounts {
+        let class = |number, name| Answer::class(number, 3, Some(name));
+        let mut audits = Audits::new("a", &IngressConfig::default());
+        let audit = audits.number();
+        let reply = RecentReply {
+            epoch: 1,
+            place: 1,
+            variant: "small".to_owned(),
+            answer: class(1, "small"),
+            largest: None,
+            audit: Some(audit),
+        };
+        audits.recent.keep("r1", reply);
+        let feedback = || Feedback {
+            id: "r1".to_owned(),
+            label: RightAnswer::Text("large".to_owned()),
+        };
+        let told = audits.label(feedback()).unwrap();
+        assert!(!told.right && told.audited && told.refused.is_none(), "{told:?}");
+        assert!(audits.watched.take().1.is_empty(), "it waits for the audit");
+        assert_eq!(audits.label(feedback()), None, "a label counts once");
+        audits.labels_of("r1", audit, largest);
+        let (_, counts) = audits.watched.take();
+        audits.labels_of("r1", audit, None);
+        assert!(audits.watched.take().1.is_empty() && audits.labelled.is_empty());
+        counts.cascades[1].labels
+    }
+
+    /// The loss was lost: of audited requests, only labels of those that the largest variant had answered were paired.
+    #[test]
+    fn a_label_that_arrives_before_its_audit_has_ended_tells_the_loss() {
+        let unpaired = LabelCounts {
+            wrong: 1,
+            ..LabelCounts::default()
+        };
+        let lost = LabelCounts { lost: 1, ..unpaired };
+        assert_eq!(labelled_early(Some(Answer::class(2, 3, Some("large")))), lost);
+        assert_eq!(labelled_early(None), unpaired, "the audit failed");
+    }
 
     #[test]
     fn numbers_of_audits_are_no_numbers_of_requests() {

@@ -9,6 +9,10 @@ use crate::plan::{Certificate, CertifiedCascade, ExpectedStage, Guarantee};
 /// Probability with which each end of the range of a profiled rate misses it.
 const RANGE_ALPHA: f64 = 1e-3;
 
+/// Part of the probability of a false alarm by audits or labels that the range of the profiled share of differing answers gets; the tests
+/// get the rest.
+const RANGE_PART: f64 = 0.5;
+
 /// Confidence of the reported intervals is one less this.
 const SHOWN_ALPHA: f64 = 0.05;
 
@@ -23,6 +27,10 @@ pub(super) struct CascadeWatch {
     certificate: Certificate,
     is_largest_alone: bool,
     may_differ: Option<f64>,
+    /// Whether answers that agree have the same accuracy, so that differing bounds the loss.
+    bounds_loss: bool,
+    /// By what it was refuted, while it may not run.
+    refuted_by: Option<Evidence>,
     expected: Vec<ExpectedStage>,
     /// One test more or less for each category of each stage.
     rates: Vec<RateTest>,
@@ -36,7 +44,7 @@ pub(super) struct CascadeWatch {
     differs: Option<MeanTest>,
     /// "It loses at most what it may", by labels.
     loses: MeanTest,
-    /// "It differs at least as often as it may", by probes.
+    /// "It differs at least as often as it may", by probes; `None` if probes cannot restore it.
     differs_still: Option<MeanTest>,
     /// How often these three began.
     begun: u32,
@@ -70,11 +78,17 @@ impl Change {
 }
 
 impl CascadeWatch {
-    pub(super) fn new(cascade: &CertifiedCascade, is_largest_alone: bool, alpha: f64) -> Self {
+    pub(super) fn new(
+        cascade: &CertifiedCascade,
+        is_largest_alone: bool,
+        bounds_loss: bool,
+        alpha: f64,
+    ) -> Self {
         let certificate = &cascade.certificate;
-        let level = (1.0 - certificate.confidence).max(f64::MIN_POSITIVE);
         let may_differ = cascade.differs.map(|differs| {
-            let [_, most] = rate_range(differs, certificate.samples, level);
+            // Not at the certificate's confidence: a low one would put the bound below the rate too often, and every such cascade raises
+            // a false alarm.
+            let [_, most] = rate_range(differs, certificate.samples, RANGE_PART * alpha);
             match &certificate.guarantee {
                 // A cascade that differs less often than it may lose keeps its guarantee.
                 Guarantee::MaxLoss { loss, .. } => most.max(*loss),
@@ -86,6 +100,8 @@ impl CascadeWatch {
             certificate: certificate.clone(),
             is_largest_alone,
             may_differ,
+            bounds_loss,
+            refuted_by: None,
             expected: cascade.stages.clone(),
             rates: Vec::new(),
             rates_begun: 0,
@@ -117,12 +133,38 @@ impl CascadeWatch {
     pub(super) fn restart(&mut self) {
         self.begun += 1;
         self.differs = self.may_differ.map(MeanTest::at_most);
-        self.differs_still = self.may_differ.map(|most| MeanTest::at_most(1.0 - most));
+        self.differs_still = self.restoring_test();
         self.loses = MeanTest::at_most(self.may_lose_scaled());
         self.audits = AuditCounts::default();
         self.labels = LabelCounts::default();
         self.drifted = None;
         self.restart_stages();
+    }
+
+    /// Returns by what it was refuted, while it may not run.
+    pub(super) fn refuted_by(&self) -> Option<Evidence> {
+        self.refuted_by
+    }
+
+    /// Notes by what it was refuted. Another kind of evidence needs another test of the probes.
+    pub(super) fn set_refuted_by(&mut self, evidence: Option<Evidence>) {
+        if self.refuted_by != evidence {
+            self.refuted_by = evidence;
+            self.differs_still = self.restoring_test();
+        }
+    }
+
+    /// Returns the test that probes must pass to restore it. After labels have refuted it, differing as often as on the certification
+    /// samples shows nothing: more of these answers may be losses. Then it must differ no more often than it may lose.
+    fn restoring_test(&self) -> Option<MeanTest> {
+        let most = match (self.refuted_by, &self.certificate.guarantee) {
+            (Some(Evidence::Labels), Guarantee::MaxLoss { loss, .. }) => {
+                self.may_differ.filter(|_| self.bounds_loss).map(|_| *loss)
+            }
+            (Some(Evidence::Labels), Guarantee::MinAccuracy { .. }) => None,
+            (Some(Evidence::Audits) | None, _) => self.may_differ,
+        };
+        most.map(|most| MeanTest::at_most(1.0 - most))
     }
 
     fn restart_stages(&mut self) {
@@ -182,7 +224,8 @@ impl CascadeWatch {
             failed,
         } = counts.audits;
         if let Some(test) = &mut self.differs {
-            // An audit that failed accuses nothing.
+            // An audit that failed accuses nothing. Those that the largest variant answers itself never fail: without the failed ones,
+            // the share of differing answers would seem larger.
             test.take(&[(1.0, differ), (0.0, agree.saturating_add(failed))]);
         }
         let probes = counts.probes;
@@ -216,7 +259,8 @@ impl CascadeWatch {
             .as_ref()
             .map_or(f64::NEG_INFINITY, MeanTest::log_wealth);
         let labels = self.loses.log_wealth();
-        let refuted = log_mean(&[audits, labels]) >= -level(self.alpha, self.begun).ln();
+        let alpha = (1.0 - RANGE_PART) * self.alpha;
+        let refuted = log_mean(&[audits, labels]) >= -level(alpha, self.begun).ln();
         let evidence = if labels > audits {
             Evidence::Labels
         } else {

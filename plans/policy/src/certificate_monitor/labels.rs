@@ -18,9 +18,17 @@ pub struct RecentReply {
     pub answer: Answer,
     /// The largest variant's answer, if the request was chosen for an audit and the audit has ended.
     pub largest: Option<Answer>,
+    /// The number of its audit while that is open.
+    pub audit: Option<u64>,
 }
 
 impl RecentReply {
+    /// Notes that its audit has ended, and the largest variant's answer if there is one.
+    pub fn audited(&mut self, largest: Option<Answer>) {
+        self.audit = None;
+        self.largest = largest;
+    }
+
     /// Returns what a label, the right answer, says about the reply.
     pub fn judged(&self, right: &Answer) -> LabelCounts {
         let is_right = right.accepts(&self.answer);
@@ -80,10 +88,12 @@ impl RecentReplies {
         }
     }
 
-    /// Notes the largest variant's answer to a request whose audit has ended.
-    pub fn audited(&mut self, id: &str, largest: Answer) {
-        if let Some((_, reply)) = self.replies.get_mut(id) {
-            reply.largest = Some(largest);
+    /// Notes that the audit of that number has ended, and the largest variant's answer if there is one.
+    pub fn audited(&mut self, id: &str, audit: u64, largest: Option<Answer>) {
+        if let Some((_, reply)) = self.replies.get_mut(id)
+            && reply.audit == Some(audit)
+        {
+            reply.audited(largest);
         }
     }
 
@@ -119,6 +129,7 @@ mod tests {
             variant: "small".to_owned(),
             answer: Answer::Number(answer),
             largest: None,
+            audit: Some(answer),
         }
     }
 
@@ -143,7 +154,9 @@ mod tests {
     fn a_label_judges_the_answer_and_of_an_audited_one_the_loss() {
         let mut recent = RecentReplies::new(10);
         recent.keep("a", reply(1));
-        recent.audited("a", Answer::Number(2));
+        // The audit of an earlier request of the same id.
+        recent.audited("a", 9, Some(Answer::Number(1)));
+        recent.audited("a", 1, Some(Answer::Number(2)));
         let audited = recent.take("a").unwrap();
         let counted = |counts: LabelCounts| {
             [

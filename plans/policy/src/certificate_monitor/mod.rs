@@ -10,8 +10,12 @@
 //!
 //! If audits or labels refute the certificate of a cascade, the watch moves to the next safer one of the certified list. There, a share
 //! of requests also runs the next cheaper cascade as a *probe*; when probes show that its certificate holds again, the watch moves
-//! back. Each test is valid at every moment ([`MeanTest`]), and the level of each repetition falls, so that over the life of a plan
-//! all false alarms together have probability at most `alpha`, and so have all false returns.
+//! back. Probes have no labels. A cascade that labels refuted is therefore restored only if probes show that it differs no more often
+//! than it may lose, which bounds its loss; if that bounds none (a least accuracy, texts compared by a metric), probes do not restore
+//! it. Each test is valid at every moment ([`MeanTest`]), and the level of each repetition falls, so that over the life of a plan
+//! all false alarms by audits and labels together have probability at most `alpha`, the error of the profiled share of differing answers
+//! included, and so have all false returns. For drifts that holds if the profiled rates lie in their ranges, each end of which misses a rate
+//! with probability at most 0.001.
 //!
 //! | module | holds |
 //! |---|---|
@@ -112,7 +116,10 @@ impl CertificateMonitor {
         // Every cascade gets its part of the probability.
         let alpha = config.alpha / list.cascades.len().max(1) as f64;
         let cascades = list.cascades.iter().enumerate();
-        let cascades = cascades.map(|(place, cascade)| CascadeWatch::new(cascade, place == 0, alpha));
+        // Texts that a metric accepts for each other may differ in whether they are right.
+        let bounds_loss = list.texts.is_none();
+        let cascades =
+            cascades.map(|(place, cascade)| CascadeWatch::new(cascade, place == 0, bounds_loss, alpha));
         Self {
             cascades: cascades.collect(),
             limit: list.cascades.len().saturating_sub(1),
@@ -129,6 +136,14 @@ impl CertificateMonitor {
             let alike = pairs.position(|(new, old)| !new.is_alike(old));
             let alike = alike.unwrap_or_else(|| watch.cascades.len().min(before.cascades.len()));
             watch.limit = before.limit.min(alike.saturating_sub(1));
+            let old = before.cascades.iter().skip(before.limit + 1);
+            let by_labels = old.clone().any(|old| old.refuted_by() == Some(Evidence::Labels));
+            for new in watch.cascades.iter_mut().skip(watch.limit + 1) {
+                let same = old.clone().find(|old| new.is_alike(old));
+                // What labels refuted may be as bad in another wiring.
+                let unknown = by_labels.then_some(Evidence::Labels);
+                new.set_refuted_by(same.map_or(unknown, CascadeWatch::refuted_by));
+            }
         }
         watch
     }
@@ -143,13 +158,28 @@ impl CertificateMonitor {
         self.cascades.len().saturating_sub(1)
     }
 
-    /// Follows a limit that another process decided on.
-    pub fn follow(&mut self, limit: usize) {
+    /// Follows a limit that another process decided on, and which of the places beyond it labels refuted.
+    pub fn follow(&mut self, limit: usize, by_labels: &[u32]) {
         let limit = limit.min(self.home());
         if limit != self.limit {
             self.limit = limit;
             self.restart_from(limit);
         }
+        for (place, cascade) in (0_u32..).zip(&mut self.cascades) {
+            let evidence = if by_labels.contains(&place) {
+                Evidence::Labels
+            } else {
+                Evidence::Audits
+            };
+            cascade.set_refuted_by((place as usize > limit).then_some(evidence));
+        }
+    }
+
+    /// Returns the places beyond the limit that labels refuted.
+    pub fn refuted_by_labels(&self) -> Vec<u32> {
+        let places = (0_u32..).zip(&self.cascades);
+        let by_labels = places.filter(|(_, cascade)| cascade.refuted_by() == Some(Evidence::Labels));
+        by_labels.map(|(place, _)| place).collect()
     }
 
     /// Returns whether some certificate does not hold, or the inputs of a cascade have changed: audits are then more frequent.
@@ -177,6 +207,9 @@ impl CertificateMonitor {
     /// Moves along the list if a certificate is refuted or holds again.
     fn decide(&mut self) -> Option<Finding> {
         if let Some((from, evidence)) = self.refuted() {
+            for cascade in self.cascades.iter_mut().take(self.limit + 1).skip(from) {
+                cascade.set_refuted_by(Some(evidence));
+            }
             self.limit = from.saturating_sub(1);
             self.restart_from(self.limit);
             let to = self.limit;
@@ -185,6 +218,7 @@ impl CertificateMonitor {
         if let Some(next) = self.cascades.get_mut(self.limit + 1)
             && next.is_acquitted()
         {
+            next.set_refuted_by(None);
             let from = self.limit;
             self.limit += 1;
             self.restart_from(self.limit);
@@ -215,9 +249,9 @@ impl CertificateMonitor {
 /// Results of audits and labels for a cascade since its tests last began.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CascadeStatus {
-    /// Requests audited.
+    /// Audits that ended.
     pub audited: u64,
-    /// Interval of the share of requests that it answers differently from the largest variant.
+    /// Interval of the share of requests that it answers differently from the largest variant, without the audits that failed.
     pub differs: [f64; 2],
     /// The share up to which its certificate stands; `None` if the plan does not say.
     pub may_differ: Option<f64>,

@@ -202,6 +202,28 @@ fn usual_inputs_move_and_report_nothing_in_most_streams() {
     assert!(alarms <= 6, "{alarms} of 60");
 }
 
+/// The bound of the share of differing answers had the certificate's confidence: with one of 50 %, it was below the rate of one cascade in
+/// a dozen, whose usual answers refuted it.
+#[test]
+fn a_low_confidence_of_the_certificate_raises_no_more_false_alarms() {
+    let (mut draws, mut alarms) = (BernoulliSampler::new(5), 0);
+    for _ in 0..200 {
+        let profiled = (0..SAMPLES).filter(|_| draws.draw(0.1)).count() as u64;
+        let mut list = list(&[0, profiled]);
+        list.cascades[1].certificate.confidence = 0.5;
+        let mut watch = CertificateMonitor::new(&list, MonitorConfig::default());
+        let found = (0..50).find_map(|_| {
+            let mut counts = Counts::default();
+            let differ = (0..1_000).filter(|_| draws.draw(0.1)).count() as u64;
+            let audits = &mut counts.at(1).unwrap().audits;
+            (audits.agree, audits.differ) = (1_000 - differ, differ);
+            watch.take(&counts).pop()
+        });
+        alarms += u32::from(found.is_some());
+    }
+    assert!(alarms <= 10, "{alarms} of 200");
+}
+
 #[test]
 fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
     for seed in 0..20 {
@@ -240,7 +262,7 @@ fn a_refuted_certificate_is_none_in_the_next_plan_either() {
     };
     let mut before = watch();
     assert_eq!(of(&[0, 10, 15, 20], &before).limit(), 3, "nothing was refuted");
-    before.follow(2);
+    before.follow(2, &[]);
     let same = of(&[0, 10, 15, 20], &before);
     assert!(same.limit() == 2 && same.is_suspicious());
     // Of another list, what was allowed before, and else the largest variant alone.
@@ -272,7 +294,7 @@ fn the_largest_variant_alone_is_never_refuted() {
         watch.take(&counts);
     }
     assert_eq!(watch.limit(), 0);
-    watch.follow(9);
+    watch.follow(9, &[]);
     assert_eq!(watch.limit(), 3);
 }
 
@@ -313,15 +335,10 @@ fn a_process_that_does_not_decide_knows_enough_to_decide_later() {
     );
 }
 
-#[test]
-fn labels_alone_refute_a_certificate() {
-    let mut watch = watch();
+/// Feeds labels of lost answers until they refute the certificate of place 3; returns how many it took.
+fn refute_by_labels(watch: &mut CertificateMonitor, labels: LabelCounts) -> u64 {
     let mut counts = Counts::default();
-    counts.at(3).unwrap().labels = LabelCounts {
-        lost: 1,
-        same: 9,
-        ..LabelCounts::default()
-    };
+    counts.at(3).unwrap().labels = labels;
     let found = (1..100).find_map(|batch| Some((batch * 10, watch.take(&counts).pop()?)));
     let (labels, found) = found.unwrap();
     assert!(matches!(
@@ -332,7 +349,84 @@ fn labels_alone_refute_a_certificate() {
             evidence: Evidence::Labels
         }
     ));
+    labels
+}
+
+const LOSSES: LabelCounts = LabelCounts {
+    right: 0,
+    wrong: 0,
+    lost: 1,
+    gained: 0,
+    same: 9,
+};
+
+/// Feeds batches of a hundred probes of place 3 until one moves the limit.
+fn probe(watch: &mut CertificateMonitor, differ: u64, batches: u64) -> Option<Finding> {
+    let mut counts = Counts::default();
+    counts.at(3).unwrap().probes = AuditCounts {
+        agree: 100 - differ,
+        differ,
+        failed: 0,
+    };
+    (0..batches).find_map(|_| watch.take(&counts).into_iter().find(is_move))
+}
+
+#[test]
+fn labels_alone_refute_a_certificate() {
+    let labels = refute_by_labels(&mut watch(), LOSSES);
     assert!(labels <= 300, "{labels}");
+}
+
+/// Probes have no labels: at the profiled rate of differing, they restored a cascade whose answers were now lost.
+#[test]
+fn probes_at_the_profiled_rate_do_not_restore_what_labels_refuted() {
+    // It differs in 5 % of the samples, and may lose 2 %.
+    let list = list(&[0, 10, 15, 50]);
+    let new = || CertificateMonitor::new(&list, MonitorConfig::default());
+    let back = Some(Finding::Cheaper { from: 2, to: 3 });
+    let mut by_audits = new();
+    by_audits.follow(2, &[]);
+    assert_eq!(probe(&mut by_audits, 5, 300), back);
+    let mut watch = new();
+    refute_by_labels(&mut watch, LOSSES);
+    assert_eq!(watch.refuted_by_labels(), [3]);
+    // Another process, and another plan from the same samples, know it.
+    let mut follower = new();
+    follower.follow(2, &watch.refuted_by_labels());
+    let mut next = CertificateMonitor::succeeding(&list, MonitorConfig::default(), &watch);
+    for watch in [&mut watch, &mut follower, &mut next] {
+        assert_eq!(probe(watch, 5, 300), None);
+        assert_eq!(watch.refuted_by_labels(), [3]);
+        // Differing bounds the loss.
+        assert_eq!(probe(watch, 0, 300), back);
+        assert!(watch.refuted_by_labels().is_empty());
+    }
+}
+
+#[test]
+fn probes_restore_nothing_where_differing_bounds_no_loss() {
+    let mut least_accuracy = list(&[0, 10, 15, 20]);
+    for cascade in &mut least_accuracy.cascades {
+        cascade.certificate.guarantee = Guarantee::MinAccuracy { accuracy: 0.9 };
+    }
+    let mut metric = list(&[0, 10, 15, 20]);
+    metric.texts = Some(crate::text_metrics::TextComparison {
+        metric: crate::text_metrics::Metric::F1,
+        min_score: 0.5,
+    });
+    let wrong = LabelCounts {
+        right: 5,
+        wrong: 5,
+        ..LabelCounts::default()
+    };
+    for (list, labels) in [(least_accuracy, wrong), (metric, LOSSES)] {
+        let mut watch = CertificateMonitor::new(&list, MonitorConfig::default());
+        refute_by_labels(&mut watch, labels);
+        assert_eq!(probe(&mut watch, 0, 300), None);
+        let mut by_audits = CertificateMonitor::new(&list, MonitorConfig::default());
+        by_audits.follow(2, &[]);
+        assert!(probe(&mut by_audits, 0, 300).is_some());
+    }
 }
 
 #[test]
