@@ -147,6 +147,7 @@ fn certified() -> Plan {
     let mut plan = small.below(0.5).then("large", "large").build().unwrap();
     let cheap = plan.gears[0].clone();
     let mut alone = cheap.clone();
+    "large".clone_into(&mut alone.name);
     alone.wiring.stages.remove(0);
     alone.wiring.entry = Edge::to("large");
     let stage = |stage: &str, samples| ExpectedStage {

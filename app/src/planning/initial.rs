@@ -93,6 +93,8 @@ fn new_id(variant: &str, worker: &str, copy: u32, ids: &mut BTreeSet<String>) ->
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+
     use super::*;
 
     /// Names with `-` gave two replicas the same id, and long names gave ids that no plan may hold.
@@ -101,10 +103,10 @@ mod tests {
         let (long, longer) = ("x".repeat(64), format!("{}y", "x".repeat(63)));
         let mut file = "name = \"a\"\ntask = \"classification\"\n".to_owned();
         for variant in ["a-b", "a", "a-b-c-0", &long, &longer] {
-            file += &format!("[[variants]]\nname = \"{variant}\"\ndir = \"one\"\n");
+            writeln!(file, "[[variants]]\nname = \"{variant}\"\ndir = \"one\"").unwrap();
         }
         for worker in ["c", "b-c", &long] {
-            file += &format!("[[workers]]\nname = \"{worker}\"\nreplicas = 2\n");
+            writeln!(file, "[[workers]]\nname = \"{worker}\"\nreplicas = 2").unwrap();
         }
         let app = App::parse(&file).unwrap();
         let variants: Vec<&str> = app.variants.iter().map(|variant| variant.name.as_str()).collect();

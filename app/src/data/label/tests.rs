@@ -178,7 +178,7 @@ fn answers_accept_each_of_their_texts() {
     assert!(reader.read(&json!(3)).is_err());
 }
 
-/// An unanswerable question of SQuAD 2.0 became a label that no answer meets.
+/// An unanswerable question of `SQuAD` 2.0 became a label that no answer meets.
 #[test]
 fn a_label_without_a_right_answer_is_refused() {
     for task in [Task::QuestionAnswering, Task::Generation] {
