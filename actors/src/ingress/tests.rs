@@ -89,6 +89,19 @@ fn request(reply: oneshot::Sender<Result<InferReply, Fault>>) -> LocalRequest {
     }
 }
 
+fn ingress(plans: PlanVersions, dispatcher: Dispatcher, bus: &Bus) -> Ingress {
+    let (key, config) = (TokenKey::random().unwrap(), IngressConfig::default());
+    Ingress::new(
+        "i",
+        key,
+        config,
+        plans,
+        dispatcher,
+        Arc::default(),
+        bus.max_payload(),
+    )
+}
+
 /// It computed twice, and a streamed answer that had begun there ended with a fault.
 #[test]
 fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_broke() {
@@ -104,16 +117,7 @@ fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_b
         plans.adopt(1, plan).unwrap();
         let replica = Busy::default().start();
         dispatcher.register_replica(&stage, local(placed, replica.clone().recipient()));
-        let ingress = Ingress::new(
-            "i",
-            TokenKey::random().unwrap(),
-            IngressConfig::default(),
-            plans,
-            dispatcher,
-            Arc::default(),
-            bus.max_payload(),
-        );
-        let ingress = ingress.start();
+        let ingress = ingress(plans, dispatcher, &bus).start();
         let (reply, _answer) = oneshot::channel();
         ingress.send(request(reply)).await.unwrap();
         assert_eq!(replica.send(Count).await.unwrap(), 1);
@@ -201,16 +205,7 @@ fn a_request_that_is_too_long_for_a_stage_counts_as_deferred_there() {
         }
         plans.adopt(1, plan).unwrap();
         let counted = Arc::<AuditCounts>::default();
-        let ingress = Ingress::new(
-            "i",
-            TokenKey::random().unwrap(),
-            IngressConfig::default(),
-            plans,
-            dispatcher,
-            Arc::default(),
-            bus.max_payload(),
-        );
-        let ingress = ingress.watched_by(&counted).start();
+        let ingress = ingress(plans, dispatcher, &bus).watched_by(&counted).start();
         let (reply, answer) = oneshot::channel();
         ingress.send(request(reply)).await.unwrap();
         assert_eq!(answer.await.unwrap().unwrap().stage, "large");

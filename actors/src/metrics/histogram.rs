@@ -57,18 +57,23 @@ impl Histogram {
 
     /// Counts a time, microseconds.
     pub(crate) fn add_us(&self, us: u64) {
-        self.count(us as f64 / 1e6, us);
+        self.count(us as f64 / 1e6, us, 1);
+    }
+
+    /// Counts `number` times that sum up to `us` microseconds, each as their mean.
+    pub(crate) fn add_mean_us(&self, us: u64, number: u64) {
+        self.count(us as f64 / 1e6 / number.max(1) as f64, us, number);
     }
 
     /// Counts a size.
     pub(crate) fn add_size(&self, size: usize) {
-        self.count(size as f64, (size as u64).saturating_mul(1_000_000));
+        self.count(size as f64, (size as u64).saturating_mul(1_000_000), 1);
     }
 
-    fn count(&self, value: f64, millionths: u64) {
+    fn count(&self, value: f64, millionths: u64, number: u64) {
         let bucket = self.bounds.partition_point(|bound| *bound < value);
         if let Some(bucket) = self.buckets.get(bucket) {
-            bucket.fetch_add(1, Relaxed);
+            bucket.fetch_add(number, Relaxed);
         }
         self.sum.fetch_add(millionths, Relaxed);
     }

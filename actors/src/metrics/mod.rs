@@ -328,10 +328,9 @@ impl Metrics {
         if tokens.first > 0 {
             distributions.first_token.add_us(tokens.to_first_us);
         } else {
-            let each = tokens.between_us / tokens.count.max(1);
-            for _ in 0..tokens.count {
-                distributions.per_token.add_us(each);
-            }
+            distributions
+                .per_token
+                .add_mean_us(tokens.between_us, tokens.count);
         }
     }
 

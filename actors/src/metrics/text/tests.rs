@@ -50,6 +50,23 @@ fn gauges() -> Gauges {
 }
 
 #[test]
+fn tokens_of_one_part_count_each_at_their_mean_time() {
+    let metrics = Metrics::default();
+    metrics.tokens("gpt", &Tokens::first(1, 3_000));
+    metrics.tokens("gpt", &Tokens::next(4, 8_000));
+    // As many as a model may state.
+    metrics.tokens("other", &Tokens::next(u32::MAX, 1));
+    let page = metrics.text("digits", &gauges());
+    for line in [
+        "kaskade_time_per_output_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.008",
+        "kaskade_time_per_output_token_seconds_count{app=\"digits\",variant=\"gpt\"} 4",
+        "kaskade_time_per_output_token_seconds_count{app=\"digits\",variant=\"other\"} 4294967295",
+    ] {
+        assert!(page.contains(line), "{line} in {page}");
+    }
+}
+
+#[test]
 fn counters_have_their_labels_and_values() {
     let metrics = busy();
     metered(&metrics, Some(2.5));
