@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use kaskade_app::config::App;
 use kaskade_app::config::guarantee::Share;
-use kaskade_app::config::{App, pipeline};
-use kaskade_app::load::arrivals;
 use kaskade_app::planning::PlanningError;
 use kaskade_app::planning::pipelines;
-use kaskade_app::serving::{self, Connection};
+use kaskade_app::serving::Connection;
+use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::pipeline::Pipeline;
+use kaskade_policy::plan::Dropping;
 
 use crate::failure::Usage;
 
@@ -41,75 +43,49 @@ impl Broker {
     }
 }
 
-/// Part of an app that a process runs.
+/// Returns the parser of a policy for late requests; its names are those of plans and app.toml.
+pub(crate) fn dropping() -> impl TypedValueParser<Value = Dropping> {
+    let values = [
+        ("none", "They continue"),
+        (
+            "last_task",
+            "They are dropped before the last task if it takes longer than the time that is left",
+        ),
+        (
+            "per_task",
+            "They are dropped after any task whose budget they exceeded",
+        ),
+        (
+            "rerouting",
+            "They are sent to a faster backup, or dropped if there is none. Loki's rule",
+        ),
+        (
+            "slack",
+            "They are late if the rest of their path takes longer than the time that is left: they are sent to a backup by which they are \
+             in time, or dropped",
+        ),
+    ];
+    PossibleValuesParser::new(values.map(|(name, help)| PossibleValue::new(name).help(help)))
+        .try_map(|name| serde_json::from_value(name.into()))
+}
+
+/// Objective of a cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Role {
-    /// The ingress, a worker, the planner if the app has one, and the gateway with `--http`.
-    All,
-    /// The ingress.
-    Ingress,
-    /// A worker.
-    Worker,
-    /// The planner.
-    Planner,
-    /// The HTTP gateway, at the address of `--http`.
-    Gateway,
+pub(crate) enum Aim {
+    /// Accuracy-preserving: the accuracy of the best variant at the lowest energy.
+    Ap,
+    /// Energy-optimised: the knee of the accuracy-energy curve, at least as accurate as the second-best variant.
+    Eo,
+    /// The largest variant alone, as a baseline.
+    Largest,
 }
 
-impl From<Role> for serving::Role {
-    fn from(role: Role) -> Self {
-        match role {
-            Role::All => Self::All,
-            Role::Ingress => Self::Ingress,
-            Role::Worker => Self::Worker,
-            Role::Planner => Self::Planner,
-            Role::Gateway => Self::Gateway,
-        }
-    }
-}
-
-/// Arrival process of an open loop: the distribution of the gaps between its requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ArrivalProcess {
-    /// Independent arrivals: exponential gaps.
-    Poisson,
-    /// One request every `1 / rate` seconds.
-    Constant,
-}
-
-impl From<ArrivalProcess> for arrivals::ArrivalProcess {
-    fn from(process: ArrivalProcess) -> Self {
-        match process {
-            ArrivalProcess::Poisson => Self::Poisson,
-            ArrivalProcess::Constant => Self::Constant,
-        }
-    }
-}
-
-/// Treatment of requests that are late at a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Late {
-    /// They continue.
-    None,
-    /// They are dropped before the last task if it takes longer than the time that is left.
-    LastTask,
-    /// They are dropped after any task whose budget they exceeded.
-    PerTask,
-    /// They are sent to a faster backup, or dropped if there is none. Loki's rule.
-    Rerouting,
-    /// They are late if the rest of their path takes longer than the time that is left: they are sent to a backup by which they are in
-    /// time, or dropped.
-    Slack,
-}
-
-impl From<Late> for pipeline::Late {
-    fn from(late: Late) -> Self {
-        match late {
-            Late::None => Self::None,
-            Late::LastTask => Self::LastTask,
-            Late::PerTask => Self::PerTask,
-            Late::Rerouting => Self::Rerouting,
-            Late::Slack => Self::Slack,
+impl From<Aim> for Objective {
+    fn from(aim: Aim) -> Self {
+        match aim {
+            Aim::Ap => Self::Ap,
+            Aim::Eo => Self::Eo,
+            Aim::Largest => Self::Largest,
         }
     }
 }
@@ -239,6 +215,29 @@ mod tests {
         assert_eq!(certify(surer, Some(&app)), (loss(0.01), Some(0.99)));
         let message = surer.certify(None).unwrap_err().to_string();
         assert!(message.contains("--max-loss"), "{message}");
+    }
+
+    /// Every name of the list is one of the type.
+    #[test]
+    fn late_requests_are_named_as_in_a_plan() {
+        let parser = dropping();
+        let command = clap::Command::new("plan");
+        let names: Vec<_> = parser
+            .possible_values()
+            .unwrap()
+            .map(|value| value.get_name().to_owned())
+            .collect();
+        let parse = |name: &str| parser.parse_ref(&command, None, name.as_ref());
+        let parsed: Vec<_> = names.iter().map(|name| parse(name).unwrap()).collect();
+        let all = [
+            Dropping::None,
+            Dropping::LastTask,
+            Dropping::PerTask,
+            Dropping::Rerouting,
+            Dropping::Slack,
+        ];
+        assert_eq!(parsed, all);
+        assert!(parse("last-task").is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::Span;
 use kaskade_app::data::text_metric::Grading;
-use kaskade_app::load::arrivals::Arrivals;
+use kaskade_app::load::arrivals::{ArrivalProcess, Arrivals};
 use kaskade_app::load::generator::{self, Until};
 use kaskade_app::load::record::{Figures, Record};
 use kaskade_app::load::requests::{Questions, Set};
@@ -23,7 +23,7 @@ use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
 
 use crate::app_address::{Target, TargetArgs};
-use crate::args::{ArrivalProcess, Broker};
+use crate::args::Broker;
 use crate::failure::Usage;
 use crate::output;
 

@@ -14,11 +14,11 @@ use kaskade_app::config::{App, Task};
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
-use kaskade_app::serving::{self, DEFAULT_ADDRESS, Service, gateway, telemetry};
+use kaskade_app::serving::{DEFAULT_ADDRESS, Role, Service, gateway, telemetry};
 use kaskade_gateway::Gateway;
 use kaskade_policy::plan::Plan;
 
-use crate::args::{Broker, Role};
+use crate::args::Broker;
 use crate::failure::Usage;
 
 /// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM or Ctrl-C it accepts no more requests, answers
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.role == Role::Planner {
         check_planner(&app, &args.app)?;
     }
-    let worker = worker_of(&app, args.role.into(), args.worker.clone())?;
+    let worker = worker_of(&app, args.role, args.worker.clone())?;
     let bus = connection.serve(&app, "serve")?;
     let front = front(&app, args)?;
     // Dropped at the end of this function: what waits is sent then.
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.role == Role::Gateway {
         return gateway_alone(&app, front, bus, &runtime, &mut stop);
     }
-    let mut service = Service::builder(&app).role(args.role.into()).bus(bus.clone());
+    let mut service = Service::builder(&app).role(args.role).bus(bus.clone());
     if let Some(worker) = &args.worker {
         service = service.worker(worker);
     }
@@ -252,7 +252,7 @@ fn front(app: &App, args: &Args) -> anyhow::Result<Option<Front>> {
         );
         return Ok(None);
     };
-    let has_gateway = serving::Role::from(args.role).has_gateway();
+    let has_gateway = args.role.has_gateway();
     let front = if has_gateway {
         Front::Gateway(gateway::listen(app, address.socket())?)
     } else {

@@ -235,7 +235,7 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
     };
     let generous = TIMEOUT.as_micros() as u64;
     assert_eq!(
-        ends("late-generous", Dropping::OpportunisticRerouting, generous).unwrap(),
+        ends("late-generous", Dropping::Rerouting, generous).unwrap(),
         "classify-accurate"
     );
     let dropped = ends("late-per-task", Dropping::PerTask, 1).unwrap_err();
@@ -247,7 +247,7 @@ fn late_requests_are_dropped_or_rerouted_to_a_faster_replica() {
     );
     // The finder exceeds its budget; the backup is four milliseconds faster and makes up for it.
     assert_eq!(ends("late-none", Dropping::None, 1).unwrap(), "classify-accurate");
-    match ends("late-rerouted", Dropping::OpportunisticRerouting, 1) {
+    match ends("late-rerouted", Dropping::Rerouting, 1) {
         Ok(stage) => assert_eq!(stage, "classify-quick"),
         Err(fault) => assert_eq!(
             fault.code,

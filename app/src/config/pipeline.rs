@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use kaskade_planners::allocate::StandbyOptions;
-use kaskade_planners::demand::{DemandOptions, FactorOptions, RunTimeOptions};
+use kaskade_planners::demand::{DemandOptions, RunTimeOptions};
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 use kaskade_policy::plan::Dropping;
 use schemars::JsonSchema;
@@ -57,15 +57,12 @@ pub struct TaskConfig {
 #[serde(default, deny_unknown_fields)]
 pub struct PipelinePlannerConfig {
     /// Handling of requests that are late at a task.
-    pub dropping: Late,
+    pub dropping: Dropping,
     /// How the demand is estimated, and when a change of it triggers planning; not a setting of the file.
     #[serde(skip)]
     pub demand: DemandOptions,
     /// Capacity that is kept ready for a rise of the demand.
     pub standby: StandbyOptions,
-    /// How multiplicative factors reported by workers replace the profiled ones; not a setting of the file.
-    #[serde(skip)]
-    pub factors: FactorOptions,
     /// How run times reported by workers replace the profiled ones.
     pub run_times: RunTimeOptions,
     /// Capacity to plan for, as a multiple of the estimated demand, so that queues stay short under random arrivals. 1 is the
@@ -78,10 +75,9 @@ pub struct PipelinePlannerConfig {
 impl Default for PipelinePlannerConfig {
     fn default() -> Self {
         Self {
-            dropping: Late::default(),
+            dropping: Dropping::Slack,
             demand: DemandOptions::default(),
             standby: StandbyOptions::default(),
-            factors: FactorOptions::default(),
             run_times: RunTimeOptions::default(),
             headroom: Positive::ROOMY,
             timeout: Span::from_millis(5_000),
@@ -130,36 +126,6 @@ pub(super) fn run_time_problems(options: &RunTimeOptions, path: &str) -> impl It
     let change = (change.is_nan() || change < 0.0)
         .then(|| format!("{path}.run_times.change: is {change}, and must be a share from 0 on"));
     decay.into_iter().chain(change)
-}
-
-/// Handling of requests that are late at a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Late {
-    /// They continue.
-    None,
-    /// They are dropped before the last task if it takes longer than the remaining budget.
-    LastTask,
-    /// They are dropped after any task whose latency budget they exceeded.
-    PerTask,
-    /// They go to a backup replica that makes up for the delay, or are dropped. Loki's rule.
-    Rerouting,
-    /// They are late if the rest of their path takes longer than the time that is left. They go to a backup by which they are in time,
-    /// or are dropped, from queues too.
-    #[default]
-    Slack,
-}
-
-impl From<Late> for Dropping {
-    fn from(late: Late) -> Self {
-        match late {
-            Late::None => Self::None,
-            Late::LastTask => Self::LastTask,
-            Late::PerTask => Self::PerTask,
-            Late::Rerouting => Self::OpportunisticRerouting,
-            Late::Slack => Self::Slack,
-        }
-    }
 }
 
 fn batches() -> Vec<NonZeroU32> {

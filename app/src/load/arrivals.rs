@@ -13,12 +13,13 @@ use crate::config::scalar::Span;
 /// Arrivals that would come later than this come at this time.
 const MAX_LENGTH: Duration = Span::MAX.duration();
 
-/// Arrival process of an open loop: how the gaps between its requests are distributed.
+/// Arrival process of an open loop: the distribution of the gaps between its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum ArrivalProcess {
     /// Independent arrivals: exponential gaps.
     Poisson,
-    /// One every `1 / rate` seconds.
+    /// One request every `1 / rate` seconds.
     Constant,
 }
 

@@ -10,7 +10,7 @@ use kaskade_actors::control::replan_trigger::ReplanTrigger;
 use kaskade_actors::wire::{FanOuts, PlanRequest};
 use kaskade_models::DeviceChoice;
 use kaskade_planners::allocate::{AllocateOptions, Slot};
-use kaskade_planners::demand::DemandOptions;
+use kaskade_planners::demand::{DemandOptions, FactorOptions};
 use kaskade_planners::manager::{Manager, ManagerOptions};
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Plan;
@@ -106,11 +106,11 @@ pub fn options(app: &App, allocator: &PipelinePlannerConfig) -> Result<ManagerOp
     Ok(ManagerOptions {
         app: app.name.to_string(),
         slots: slots(app)?,
-        dropping: allocator.dropping.into(),
+        dropping: allocator.dropping,
         allocate: AllocateOptions::default(),
         demand: allocator.demand,
         standby: allocator.standby,
-        factors: allocator.factors,
+        factors: FactorOptions::default(),
         run_times: allocator.run_times,
         headroom: allocator.headroom.get(),
     })

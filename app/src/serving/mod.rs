@@ -213,17 +213,18 @@ fn default_url() -> String {
 
 /// The part of an app that a process serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Role {
-    /// The ingress, a worker, the planner if the app has one, and the gateway if it has an address.
+    /// The ingress, a worker, the planner if the app has one, and the gateway if it has an address for HTTP.
     #[default]
     All,
-    /// The ingress alone.
+    /// The ingress.
     Ingress,
-    /// A worker alone.
+    /// A worker.
     Worker,
-    /// The planner alone.
+    /// The planner.
     Planner,
-    /// The HTTP gateway alone.
+    /// The HTTP gateway, at its address for HTTP.
     Gateway,
 }
 

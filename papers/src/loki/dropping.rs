@@ -15,7 +15,7 @@ const MECHANISMS: [(&str, Dropping); 4] = [
     ("none", Dropping::None),
     ("last task", Dropping::LastTask),
     ("per task", Dropping::PerTask),
-    ("rerouting", Dropping::OpportunisticRerouting),
+    ("rerouting", Dropping::Rerouting),
 ];
 
 /// It is planned for this many times the demand; the paper's rule is the first.

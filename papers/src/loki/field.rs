@@ -58,7 +58,7 @@ impl Contestant {
     /// Loki, as the paper has it.
     pub(super) const LOKI: Self = Self {
         policy: PipelinePeer::Loki,
-        dropping: Dropping::OpportunisticRerouting,
+        dropping: Dropping::Rerouting,
         headroom: HEADROOM,
         expires: true,
         provides: false,

@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::config::App;
-use kaskade_app::config::pipeline::{Late, PipelineConfig, PipelinePlannerConfig};
+use kaskade_app::config::pipeline::{PipelineConfig, PipelinePlannerConfig};
 use kaskade_app::data::scenes::Scenes;
 use kaskade_app::family::Family;
 use kaskade_app::measure::pipeline::{Measured, PipelineMeasurement};
@@ -27,6 +27,7 @@ use kaskade_app::report::progress::say;
 use kaskade_app::report::{self, units};
 use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling, StandbyOptions};
 use kaskade_planners::demand::DemandOptions;
+use kaskade_policy::plan::Dropping;
 use kaskade_simulator::trace::Trace;
 
 use self::parts::{PARTS, Part, Run};
@@ -62,8 +63,8 @@ pub(super) fn run(path: &Path, folder: &Path, seconds: u32, seed: u64) -> anyhow
         allocator::slots(&live.app)?.len(),
         live.app.core_share.get()
     ));
-    let rerouting = live.both(&live.paper(Late::Rerouting))?;
-    let per_task = live.both(&live.paper(Late::PerTask))?;
+    let rerouting = live.both(&live.paper(Dropping::Rerouting))?;
+    let per_task = live.both(&live.paper(Dropping::PerTask))?;
     let own = live.both(&live.config.planner.unwrap_or_default())?;
     found.claims.extend(claims::claims(&rerouting, &per_task));
     found.claims.push(claims::of_the_app(&own));
@@ -128,7 +129,7 @@ impl Live {
     }
 
     /// Loki's rules with this policy for late requests: the moving average alone, and nothing kept ready.
-    fn paper(&self, dropping: Late) -> PipelinePlannerConfig {
+    fn paper(&self, dropping: Dropping) -> PipelinePlannerConfig {
         PipelinePlannerConfig {
             dropping,
             demand: DemandOptions::PAPER,

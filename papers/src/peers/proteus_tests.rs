@@ -20,7 +20,7 @@ fn begun(qps: f64) -> Manager {
     let options = ManagerOptions {
         app: "traffic".into(),
         slots: (0..20).map(slot).collect(),
-        dropping: Dropping::OpportunisticRerouting,
+        dropping: Dropping::Rerouting,
         allocate: AllocateOptions::default(),
         demand: DemandOptions::PAPER,
         standby: StandbyOptions::NONE,

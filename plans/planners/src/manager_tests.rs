@@ -15,7 +15,7 @@ fn options(policy: AllocationPolicy, workers: usize) -> ManagerOptions {
     ManagerOptions {
         app: "traffic".into(),
         slots: (0..workers).map(slot).collect(),
-        dropping: Dropping::OpportunisticRerouting,
+        dropping: Dropping::Rerouting,
         allocate: AllocateOptions {
             policy,
             ..AllocateOptions::default()

@@ -27,8 +27,8 @@ pub enum Dropping {
     /// After every task, requests that took longer than the task's budget are dropped.
     PerTask,
     /// After every task, a request that took longer than the task's budget goes to a backup that is fast enough to make up for
-    /// the delay; if there is none, the request is dropped.
-    OpportunisticRerouting,
+    /// the delay; if there is none, the request is dropped. Loki's opportunistic rerouting.
+    Rerouting,
     /// A request that has less time left than the rest of its path takes goes to a backup by which it is in time; if there is none, it
     /// is dropped. In a queue, it is dropped when even a batch that starts now would end too late for the tasks after it. No task has a
     /// budget of its own ([`slack`](crate::slack)).
@@ -100,7 +100,7 @@ pub enum Dropped {
         /// By how much.
         late_us: u64,
     },
-    /// It exceeded the budget of a task and no backup is fast enough to make up for it ([`Dropping::OpportunisticRerouting`]).
+    /// It exceeded the budget of a task and no backup is fast enough to make up for it ([`Dropping::Rerouting`]).
     #[error(
         "took {late_us} us longer at a task than its budget, and no backup makes up for it; send it again when the load is lower"
     )]
@@ -145,12 +145,12 @@ pub fn decide<R: Copy>(
     match dropping {
         Dropping::LastTask => last_task(forwarding),
         Dropping::PerTask if late_us > 0 => Decision::Drop(Dropped::OverBudget { late_us }),
-        Dropping::OpportunisticRerouting if late_us > 0 => match make_up(forwarding, backups, draw) {
+        Dropping::Rerouting if late_us > 0 => match make_up(forwarding, backups, draw) {
             Some(replica) => Decision::Reroute(replica),
             None => Decision::Drop(Dropped::NoBackup { late_us }),
         },
         Dropping::Slack => by_slack(forwarding, backups, draw),
-        Dropping::None | Dropping::PerTask | Dropping::OpportunisticRerouting => Decision::Forward,
+        Dropping::None | Dropping::PerTask | Dropping::Rerouting => Decision::Forward,
     }
 }
 

@@ -21,12 +21,7 @@ fn backup(replica: u32, run_us: u64, accuracy: f64) -> Backup<u32> {
 }
 
 fn opportunistic(forwarding: &Forwarding, backups: &[Backup<u32>], draw: f64) -> Decision<u32> {
-    decide(
-        Dropping::OpportunisticRerouting,
-        forwarding,
-        backups.iter().copied(),
-        draw,
-    )
+    decide(Dropping::Rerouting, forwarding, backups.iter().copied(), draw)
 }
 
 #[test]

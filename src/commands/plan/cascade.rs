@@ -3,7 +3,6 @@
 use std::iter::once;
 use std::path::{Path, PathBuf};
 
-use anyhow::ensure;
 use kaskade_app::charts::graph;
 use kaskade_app::config::App;
 use kaskade_app::planning::{self, read_profile};
@@ -13,8 +12,7 @@ use kaskade_planners::cascade::{CascadePlan, Objective};
 use kaskade_planners::thresholds::{Minimise, NonInferiorityTest};
 use serde::Serialize;
 
-use crate::args::{GuaranteeArgs, Overwrite};
-use crate::failure::Usage;
+use crate::args::{Aim, GuaranteeArgs, Overwrite};
 use crate::output;
 
 /// Plans a confidence cascade (HybridServe).
@@ -35,8 +33,9 @@ pub(crate) struct Args {
     /// Quantity to minimise.
     #[arg(long, value_enum, default_value = "energy")]
     minimise: Minimised,
-    /// Thresholds of `--objective thresholds`, one per variant except the last, in [0, 1].
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    /// The cascade of all variants with these thresholds, one per variant except the last, in [0, 1].
+    #[arg(long, value_name = "LIST", value_delimiter = ',',
+        conflicts_with_all = ["objective", "max_loss", "min_accuracy", "confidence"])]
     thresholds: Vec<f64>,
     /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
@@ -67,19 +66,6 @@ pub(crate) struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-}
-
-/// Objective of a cascade.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Aim {
-    /// Accuracy-preserving: the accuracy of the best variant at the lowest energy.
-    Ap,
-    /// Energy-optimised: the knee of the accuracy-energy curve, at least as accurate as the second-best variant.
-    Eo,
-    /// The largest variant alone, as a baseline.
-    Largest,
-    /// The thresholds given by `--thresholds`.
-    Thresholds,
 }
 
 /// Quantity to minimise.
@@ -114,20 +100,17 @@ struct Report<'a> {
 impl Args {
     /// Returns the objective: that of the flags, or else the guarantee of the app.
     fn objective(&self, app: Option<&App>) -> anyhow::Result<Objective> {
-        let aim = match self.objective {
-            Some(aim) => aim,
-            None if self.no_safety_margin => Aim::Ap,
-            None => match self.guarantee.certify(app)? {
-                Some(certify) => return Ok(Objective::Certified(certify)),
-                None => Aim::Ap,
-            },
-        };
-        Ok(match aim {
-            Aim::Ap => Objective::Ap,
-            Aim::Eo => Objective::Eo,
-            Aim::Largest => Objective::Largest,
-            Aim::Thresholds => Objective::Thresholds(self.thresholds.clone()),
-        })
+        if !self.thresholds.is_empty() {
+            return Ok(Objective::Thresholds(self.thresholds.clone()));
+        }
+        match self.objective {
+            Some(aim) => Ok(aim.into()),
+            None if self.no_safety_margin => Ok(Objective::Ap),
+            None => Ok(self
+                .guarantee
+                .certify(app)?
+                .map_or(Objective::Ap, Objective::Certified)),
+        }
     }
 }
 
@@ -137,10 +120,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.app.as_deref().map(App::load_to_plan).transpose()?;
     let profile = read_profile(&args.profile)?;
-    ensure!(
-        args.thresholds.is_empty() || args.objective == Some(Aim::Thresholds),
-        Usage::new("`--thresholds` needs `--objective thresholds`")
-    );
     let mut search = planning::cascade(&profile)
         .objective(args.objective(app.as_ref())?)
         .minimise(args.minimise.into())

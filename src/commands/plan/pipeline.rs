@@ -5,17 +5,16 @@ use std::path::{Path, PathBuf};
 
 use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::config::App;
-use kaskade_app::config::pipeline;
 use kaskade_app::load::trace_args::positive;
 use kaskade_app::planning::allocator;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::{self, units};
 use kaskade_planners::allocate::{AllocateOptions, Allocation, Allocator, PlanFor, Scaling, Slot};
 use kaskade_policy::pipeline::Pipeline;
-use kaskade_policy::plan::Plan;
+use kaskade_policy::plan::{Dropping, Plan};
 use serde::Serialize;
 
-use crate::args::{Late, Overwrite, PipelineArgs};
+use crate::args::{Overwrite, PipelineArgs, dropping};
 use crate::output;
 
 /// Plans a pipeline (Loki): the variants of its tasks, and the number of workers of each.
@@ -36,8 +35,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     app: Option<PathBuf>,
     /// Treatment of requests that are late at a task.
-    #[arg(long, value_enum, default_value = "slack")]
-    dropping: Late,
+    #[arg(long, value_parser = dropping(), default_value = "slack")]
+    dropping: Dropping,
     /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
@@ -76,7 +75,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         app: name,
         slots: &slots,
         previous: None,
-        dropping: pipeline::Late::from(args.dropping).into(),
+        dropping: args.dropping,
     };
     let plan = allocation.plan(&pipeline, plan_for)?;
     report::write_file(&args.out, &plan.to_json()?)?;

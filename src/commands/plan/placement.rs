@@ -17,7 +17,6 @@ use kaskade_app::planning::{self, read_profile};
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::{self, Progress};
-use kaskade_planners::cascade::Objective;
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
@@ -28,7 +27,7 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
 
-use crate::args::Overwrite;
+use crate::args::{Aim, Overwrite};
 use crate::output;
 
 /// Places a cascade on devices (HybridServe).
@@ -156,17 +155,6 @@ struct Solving {
     /// Moves of the simulated annealing.
     #[arg(long, value_name = "N", default_value_t = SearchLimits::default().moves)]
     annealing_moves: u64,
-}
-
-/// Objective of a cascade.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Aim {
-    /// Accuracy-preserving: the accuracy of the best variant at the lowest energy.
-    Ap,
-    /// Energy-optimised: the knee of the accuracy-energy curve, at least as accurate as the second-best variant.
-    Eo,
-    /// The largest variant alone.
-    Largest,
 }
 
 /// Solver of integer programs.
@@ -297,13 +285,8 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
         })?;
         return Plan::from_json(&text).with_context(|| path.display().to_string());
     }
-    let objective = match args.cascade.objective {
-        Aim::Ap => Objective::Ap,
-        Aim::Eo => Objective::Eo,
-        Aim::Largest => Objective::Largest,
-    };
     let mut planner = planning::cascade(profile)
-        .objective(objective)
+        .objective(args.cascade.objective.into())
         .seed(args.seed)
         .skips(!args.cascade.no_skips);
     if let Some(app) = app {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
 use kaskade_app::config::scalar::Span;
-use kaskade_app::load::arrivals;
+use kaskade_app::load::arrivals::ArrivalProcess;
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::report;
@@ -20,7 +20,7 @@ use kaskade_simulator::trace::Trace;
 use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use serde::Serialize;
 
-use crate::args::{ArrivalProcess, Overwrite, PipelineArgs};
+use crate::args::{Overwrite, PipelineArgs};
 use crate::failure::Usage;
 use crate::output;
 
@@ -273,7 +273,7 @@ fn simulate(
     };
     let simulator = Simulator::new(plan, &measured.profile, &config)?;
     let mut course = Timeline::new(micros(args.bucket));
-    let arrivals = trace.arrivals(arrivals::ArrivalProcess::from(args.arrivals).into(), args.seed);
+    let arrivals = trace.arrivals(args.arrivals.into(), args.seed);
     let report = simulator.run(arrivals, &mut course);
     Ok((report, course.finish()))
 }

@@ -62,7 +62,7 @@ pub(crate) fn standard() -> Vec<Contestant> {
         headroom: 1.3,
     };
     vec![
-        loki("Loki, rerouting", Dropping::OpportunisticRerouting),
+        loki("Loki, rerouting", Dropping::Rerouting),
         loki("Loki, last task", Dropping::LastTask),
         Contestant {
             proteus: true,
@@ -95,7 +95,7 @@ impl Contestant {
             match name {
                 "slack" => contestant.dropping = Dropping::Slack,
                 "last" => contestant.dropping = Dropping::LastTask,
-                "rerouting" => contestant.dropping = Dropping::OpportunisticRerouting,
+                "rerouting" => contestant.dropping = Dropping::Rerouting,
                 "none" => contestant.dropping = Dropping::None,
                 "proteus" => contestant.proteus = true,
                 "forecast" => contestant.demand.forecast_us = us,

@@ -16,7 +16,7 @@ fn plan_for<'a>(slots: &'a [Slot], previous: Option<&'a Plan>) -> PlanFor<'a> {
         app: "traffic",
         slots,
         previous,
-        dropping: Dropping::OpportunisticRerouting,
+        dropping: Dropping::Rerouting,
     }
 }
 

@@ -69,7 +69,7 @@ fn sound() -> Plan {
         variants: variants.iter().map(variant).collect(),
         placement: variants.iter().map(replica).collect(),
         sharing: Sharing::default(),
-        dropping: Dropping::OpportunisticRerouting,
+        dropping: Dropping::Rerouting,
         slo: None,
         certificate: None,
         certified: None,
@@ -106,7 +106,7 @@ fn a_pipeline_of_tasks_passes_and_survives_the_file() {
     let plan = sound();
     let text = plan.to_json().unwrap();
     assert_eq!(Plan::from_json(&text).unwrap(), plan);
-    assert!(text.contains("\"dropping\": \"opportunistic_rerouting\""));
+    assert!(text.contains("\"dropping\": \"rerouting\""));
 }
 
 #[test]
@@ -204,14 +204,14 @@ fn early_dropping_has_what_it_goes_by() {
     assert_eq!(without(Dropping::None, budget), None);
     assert_eq!(without(Dropping::LastTask, budget), None);
     assert_eq!(without(Dropping::PerTask, profiled), None);
-    for dropping in [Dropping::PerTask, Dropping::OpportunisticRerouting] {
+    for dropping in [Dropping::PerTask, Dropping::Rerouting] {
         let error = without(dropping, budget).unwrap();
         assert!(
             error.starts_with("gears[0].wiring.stages[2].budget_us: is missing"),
             "{error}"
         );
     }
-    for dropping in [Dropping::LastTask, Dropping::OpportunisticRerouting] {
+    for dropping in [Dropping::LastTask, Dropping::Rerouting] {
         let error = without(dropping, profiled).unwrap();
         assert!(
             error.starts_with("gears[0].wiring.stages[2].profiled: is missing"),

@@ -220,10 +220,10 @@ fn a_late_request_is_dropped_or_rerouted_as_the_mechanism_says() {
     assert_eq!(seen.lost.len(), 1);
     assert_eq!((seen.lost[0].at_us, seen.lost[0].loss), (6_000, Loss::Dropped));
     // The classifier takes 5000, the delay is 2000: a backup of 1000 makes up for it.
-    let (report, seen) = three_at_once(Dropping::OpportunisticRerouting, &["c1-0"]);
+    let (report, seen) = three_at_once(Dropping::Rerouting, &["c1-0"]);
     assert_eq!((report.answered, report.dropped, report.rerouted), (3, 0, 1));
     assert_eq!(latencies(&seen), [7_000, 7_000, 12_000]);
-    let (report, _) = three_at_once(Dropping::OpportunisticRerouting, &["c3-0"]);
+    let (report, _) = three_at_once(Dropping::Rerouting, &["c3-0"]);
     assert_eq!((report.answered, report.dropped, report.rerouted), (2, 1, 0));
 }
 

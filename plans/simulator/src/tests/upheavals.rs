@@ -77,7 +77,7 @@ fn drawn() -> impl Strategy<Value = Drawn> {
         Dropping::None,
         Dropping::LastTask,
         Dropping::PerTask,
-        Dropping::OpportunisticRerouting,
+        Dropping::Rerouting,
     ]);
     (prop::array::uniform5(1..4_u32), 0.0..1.0_f64, dropping).prop_map(|(variants, share, dropping)| Drawn {
         variants,

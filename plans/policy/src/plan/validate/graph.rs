@@ -99,8 +99,8 @@ impl Graph<'_> {
 
     fn dropping(&self, path: &Path<'_>, stage: &Stage) -> Result<(), Invalid> {
         let dropping = self.known.dropping;
-        let by_budget = matches!(dropping, Dropping::PerTask | Dropping::OpportunisticRerouting);
-        let by_profile = matches!(dropping, Dropping::LastTask | Dropping::OpportunisticRerouting);
+        let by_budget = matches!(dropping, Dropping::PerTask | Dropping::Rerouting);
+        let by_profile = matches!(dropping, Dropping::LastTask | Dropping::Rerouting);
         if by_budget && stage.budget_us.is_none() {
             return path.field("budget_us").fail(Problem::DroppingNeeds { dropping });
         }
