@@ -203,7 +203,7 @@ fn an_infeasible_placement_names_the_constraint_and_the_flag() {
 #[test]
 fn a_solver_that_is_not_built_in_is_refused_whether_it_is_needed_or_not() {
     let folder = tempfile::tempdir().unwrap();
-    let message = refusal(&place(folder.path(), &["--exact", "0", "--solver", "cbc"]));
+    let message = refusal(&place(folder.path(), &["--devices", "100", "--solver", "cbc"]));
     assert!(message.contains("feature `external-solvers`"), "{message}");
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade_app::charts::deployment;
 use kaskade_app::config::App;
-use kaskade_app::config::scalar::{Size, Span};
+use kaskade_app::config::scalar::Size;
 use kaskade_app::load::trace_args::positive;
 use kaskade_app::planning::placement::{partitions, picture, text};
 use kaskade_app::planning::{self, read_profile};
@@ -29,6 +29,9 @@ use serde::Serialize;
 
 use crate::args::{Aim, Overwrite};
 use crate::output;
+
+/// Time limit of a solver other than the embedded one for one program.
+const SOLVER_TIME: Duration = Duration::from_secs(60);
 
 /// Places a cascade on devices (HybridServe).
 ///
@@ -55,17 +58,15 @@ pub(crate) struct Args {
     /// Most partitions of a variant; with `--app`, never more than its layers.
     #[arg(long, value_name = "N", default_value_t = 8)]
     max_partitions: u32,
-    /// Requests in one period, over which utilisation and batches are computed [default: 32 per device].
-    #[arg(long, value_name = "N")]
-    period: Option<u32>,
     /// Memory of a replica in bytes per weight, if it was not measured; 4 for 32-bit floats.
     #[arg(long, value_name = "BYTES", value_parser = positive)]
     bytes_per_weight: Option<f64>,
     /// Assume full utilisation of the device by a batch, if it was not measured.
     #[arg(long)]
     whole_device: bool,
-    #[command(flatten)]
-    solving: Solving,
+    /// Solver of integer programs. `highs` needs a build with the feature `highs`; the others except `embedded` need `external-solvers`.
+    #[arg(long, value_enum, default_value = "embedded")]
+    solver: Solvers,
     /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
@@ -140,23 +141,6 @@ struct Moved {
     layers: Vec<(String, u32)>,
 }
 
-/// Solver of integer programs, and limits of the search.
-#[derive(Debug, clap::Args)]
-struct Solving {
-    /// Largest problem (instances times devices) to solve exactly by an integer program; 0 solves none.
-    #[arg(long, value_name = "CELLS", default_value_t = SearchLimits::default().exact_cells)]
-    exact: usize,
-    /// Solver of the integer program. `highs` needs a build with the feature `highs`; the others need `external-solvers`.
-    #[arg(long, value_enum, default_value = "embedded")]
-    solver: Solvers,
-    /// Time limit of another solver for one program.
-    #[arg(long, value_name = "TIME", default_value = "60s")]
-    solver_time: Span,
-    /// Moves of the simulated annealing.
-    #[arg(long, value_name = "N", default_value_t = SearchLimits::default().moves)]
-    annealing_moves: u64,
-}
-
 /// Solver of integer programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Solvers {
@@ -220,7 +204,7 @@ struct Report<'a> {
 /// Plans, writes and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // No integer program may turn out to be needed.
-    Solver::from(args.solving.solver).check_built()?;
+    Solver::from(args.solver).check_built()?;
     args.overwrite
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.hardware.app.as_deref().map(App::load_to_plan).transpose()?;
@@ -308,16 +292,13 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
     };
     options.utilisation = args.utilisation;
     options.max_partitions = args.max_partitions;
-    options.batch = args.period.unwrap_or(options.batch);
     options.assumed = Assumptions {
         bytes_per_parameter: args.bytes_per_weight,
         whole_device: args.whole_device,
     };
     options.limits = SearchLimits {
-        exact_cells: args.solving.exact,
-        moves: args.solving.annealing_moves,
-        solver: args.solving.solver.into(),
-        solver_time: Some(args.solving.solver_time.duration()),
+        solver: args.solver.into(),
+        solver_time: Some(SOLVER_TIME),
         ..SearchLimits::default()
     };
     options.seed = args.seed;
