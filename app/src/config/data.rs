@@ -46,7 +46,7 @@ fn is_exact(metric: &Metric) -> bool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum DataSet {
-    /// Texts, pairs, questions or images with labels, in a file with named columns: JSON lines, CSV or TSV with a header.
+    /// Texts, pairs, questions, prompts or images with labels, in a file with named columns: JSON lines, CSV or TSV with a header.
     Records(Records),
     /// A folder as Hugging Face's `datasets` lays it out: directories of classes, `metadata.jsonl`, or a file per split.
     Folder(Folder),
@@ -56,25 +56,8 @@ pub enum DataSet {
     Tsv(TsvTexts),
     /// Images with several objects each, as two IDX files: samples of a pipeline.
     Scenes(Scenes),
-    /// Prompts and expected completions as JSON lines.
-    Completions(Completions),
     /// Next-word prediction on a running text, in the style of LAMBADA.
     Words(Words),
-}
-
-/// One sample per line: an object with `text` and `answer`, the expected completion. Space around an answer is ignored.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[non_exhaustive]
-pub struct Completions {
-    /// The file, relative to this file or to a folder that an environment variable names: `$NAME/test.jsonl`.
-    pub file: PathBuf,
-    /// First line used.
-    #[serde(default)]
-    pub skip: usize,
-    /// Number of lines used [default: all that follow].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub take: Option<NonZeroUsize>,
 }
 
 /// Words of a running text, evenly spaced over a section of it.
@@ -296,7 +279,6 @@ impl DataSets {
                     missing(format!("{name}.idx.labels"), &idx.labels),
                 ],
                 DataSet::Tsv(tsv) => vec![missing(format!("{name}.tsv.file"), &tsv.file)],
-                DataSet::Completions(set) => vec![missing(format!("{name}.completions.file"), &set.file)],
                 DataSet::Words(set) => vec![missing(format!("{name}.words.file"), &set.file)],
                 DataSet::Scenes(scenes) => vec![
                     missing(format!("{name}.scenes.images"), &scenes.images),
@@ -316,7 +298,6 @@ impl DataSet {
             Self::Records(set) => variable_of(&set.file),
             Self::Folder(set) => variable_of(&set.folder),
             Self::Tsv(tsv) => variable_of(&tsv.file),
-            Self::Completions(set) => variable_of(&set.file),
             Self::Words(set) => variable_of(&set.file),
             Self::Scenes(scenes) => variable_of(&scenes.images).or(variable_of(&scenes.objects)),
         }
@@ -328,7 +309,6 @@ impl DataSet {
             Self::Records(set) => vec![&mut set.file],
             Self::Folder(set) => vec![&mut set.folder],
             Self::Tsv(tsv) => vec![&mut tsv.file],
-            Self::Completions(set) => vec![&mut set.file],
             Self::Words(set) => vec![&mut set.file],
             Self::Scenes(scenes) => vec![&mut scenes.images, &mut scenes.objects],
         }

@@ -4,6 +4,28 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+/// Former names of settings and values, with the present ones.
+const FORMER: [(&str, &str); 18] = [
+    ("completions", "records"),
+    ("hop", "hop_latency"),
+    ("limit", "timeout"),
+    ("every", "interval"),
+    ("on_drift", "replan_on_drift"),
+    ("rise", "surge_factor"),
+    ("give_up", "max_accuracy_loss"),
+    ("give_up", "retry_timeout"),
+    ("silence", "ack_wait"),
+    ("results", "result_retention"),
+    ("dead", "dead_letter_retention"),
+    ("least_batches", "min_batches"),
+    ("memory", "decay"),
+    ("requests", "max_num_seqs"),
+    ("in_flight", "max_in_flight"),
+    ("drain", "drain_timeout"),
+    ("max_bodies", "max_in_flight_bytes"),
+    ("right_from", "min_score"),
+];
+
 /// An app's configuration cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -72,7 +94,7 @@ fn plain(text: &str, reason: String) -> String {
     })
 }
 
-/// Returns the reason for a name that is none of those that are allowed, with the nearest of them. The parser calls a value of an
+/// Returns the reason for a name that is none of those that are allowed, with its present name or the nearest of them. The parser calls a value of an
 /// enumeration a variant, which is a model here.
 fn unknown_name(reason: &str) -> Option<String> {
     let (kind, rest) = ["field", "variant"].into_iter().find_map(|kind| {
@@ -81,6 +103,10 @@ fn unknown_name(reason: &str) -> Option<String> {
     })?;
     let mut names = rest.split('`').skip(1).step_by(2);
     let (found, known) = (names.next()?, names.collect::<Vec<_>>());
+    let mut former = FORMER.iter();
+    if let Some((_, new)) = former.find(|(old, new)| *old == found && known.contains(new)) {
+        return Some(format!("`{found}` was renamed; write `{new}`"));
+    }
     let alike = known.iter().map(|name| (strsim::jaro_winkler(found, name), name));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
     let hint = match nearest.filter(|(alike, _)| *alike > 0.8) {
@@ -136,5 +162,21 @@ mod tests {
             "unknown value `x`; known are `all`, `none`"
         );
         assert_eq!(unknown_name("invalid type: `unknown field`"), None);
+    }
+
+    #[test]
+    fn a_former_name_comes_with_the_present_one() {
+        let refused = |text: &str| crate::config::App::parse(text).unwrap_err();
+        let set = "[data.test.completions]\nfile = \"test.jsonl\"";
+        let app = "name = \"a\"\n";
+        assert_eq!(
+            refused(&format!("{app}{set}")),
+            (2, "`completions` was renamed; write `records`".to_owned())
+        );
+        let planner = "[planner]\nprofile = \"p\"\nhop = \"1ms\"";
+        assert_eq!(
+            refused(&format!("{app}{planner}")),
+            (4, "`hop` was renamed; write `hop_latency`".to_owned())
+        );
     }
 }

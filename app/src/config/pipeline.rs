@@ -27,8 +27,8 @@ pub struct PipelineConfig {
     #[schemars(length(min = 1))]
     pub batches: Vec<NonZeroU32>,
     /// Time of a message between two workers.
-    #[serde(default = "hop")]
-    pub hop: Span,
+    #[serde(default = "hop_latency")]
+    pub hop_latency: Span,
     /// The tasks. The root is the one that is no task's child.
     #[schemars(length(min = 1))]
     pub tasks: Vec<TaskConfig>,
@@ -134,7 +134,7 @@ fn batches() -> Vec<NonZeroU32> {
         .to_vec()
 }
 
-fn hop() -> Span {
+fn hop_latency() -> Span {
     Span::from_micros(500)
 }
 
@@ -160,7 +160,7 @@ impl PipelineConfig {
         Pipeline {
             name: app.name.to_string(),
             slo_us: app.slo.as_micros(),
-            hop_us: self.hop.as_micros(),
+            hop_us: self.hop_latency.as_micros(),
             batches: self.batches.iter().map(|batch| batch.get()).collect(),
             tasks: self.tasks.iter().map(task).collect(),
             path_accuracy: PathAccuracy::Product,

@@ -21,7 +21,7 @@ pub struct GearPlannerConfig {
     pub memory: Size,
     /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hop: Option<Span>,
+    pub hop_latency: Option<Span>,
     /// Number of load ranges, of equal width; each gets a gear.
     #[serde(default = "sixteen")]
     pub ranges: NonZeroU32,

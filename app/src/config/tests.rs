@@ -58,7 +58,7 @@ fn every_field_is_read() {
         [planner]
         profile = "profile.json"
         memory = "4GB"
-        hop = "50us"
+        hop_latency = "50us"
         ranges = 8
         timeout = "5s"
         replan_on_drift = true
@@ -446,14 +446,14 @@ fn apps_share_a_family_file() {
     );
     write("models/test.jsonl", "");
     let family = "task = \"generation\"\n[[variants]]\nname = \"small\"\ndir = \"small\"\n\
-                  [data.test.completions]\nfile = \"test.jsonl\"\n";
+                  [data.test.records]\nfile = \"test.jsonl\"\n";
     write("models/family.toml", family);
     let app = "name = \"a\"\nfamily = \"models/family.toml\"\n";
     write("a.toml", app);
     let loaded = App::load(&folder.path().join("a.toml")).unwrap();
     assert_eq!((loaded.task, loaded.family.as_ref()), (Task::Generation, None));
     assert_eq!(loaded.variants[0].dir, Some(folder.path().join("models/small")));
-    let Some(data::DataSet::Completions(set)) = &loaded.data.test else {
+    let Some(data::DataSet::Records(set)) = &loaded.data.test else {
         panic!("{:?}", loaded.data)
     };
     assert_eq!(set.file, folder.path().join("models/test.jsonl"));

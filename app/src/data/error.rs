@@ -53,14 +53,6 @@ pub enum DataError {
         /// The label.
         label: String,
     },
-    /// A line of a JSON file is no sample.
-    #[error("line {number} is not {{\"text\": .., \"answer\": ..}}")]
-    Completion {
-        /// Its number, from 1.
-        number: usize,
-        /// The error.
-        source: serde_json::Error,
-    },
     /// A file of records has a format that is not read.
     #[error(transparent)]
     Format(#[from] FormatError),

@@ -106,15 +106,10 @@ impl Samples {
                 let text = texts::read(&tsv.file)?;
                 Self::from_lines(&text, tsv, signature, labels).map_err(DataError::of(&tsv.file))
             }
-            DataSet::Completions(set) => {
-                let lines = texts::read(&set.file)?;
-                let read = texts::from_json_lines(&lines, set).map_err(DataError::of(&set.file))?;
-                Self::from_completions(read, set.skip, set.take, signature).map_err(DataError::of(&set.file))
-            }
             DataSet::Words(set) => {
                 let text = texts::read(&set.file)?;
                 let read = texts::words(&text, set).map_err(DataError::of(&set.file))?;
-                Self::from_completions(read, 0, Some(set.take), signature).map_err(DataError::of(&set.file))
+                Self::from_completions(read, set.take, signature).map_err(DataError::of(&set.file))
             }
             DataSet::Records(set) => Self::from_records(set, signature, labels),
             DataSet::Folder(set) => Self::from_folder(set, signature, labels),
@@ -186,8 +181,7 @@ impl Samples {
     /// Texts in the form that a language model takes.
     fn from_completions(
         completions: Vec<Completion>,
-        skip: usize,
-        take: Option<NonZeroUsize>,
+        take: NonZeroUsize,
         signature: &Signature,
     ) -> Result<Self, DataError> {
         let mut samples = Self {
@@ -199,7 +193,7 @@ impl Samples {
             samples.inputs.push(vec![Tensor::from_texts("text", &[&text])?]);
             samples.labels.push(Label::text(&answer));
         }
-        samples.complete(skip, take, signature)
+        samples.complete(0, Some(take), signature)
     }
 
     /// The samples, if they are as many as required, at least one, and what a model of this signature takes.

@@ -1,16 +1,12 @@
 //! Texts and their expected continuations.
 
-use std::num::NonZeroUsize;
 use std::path::Path;
 
-use serde::Deserialize;
-
 use super::DataError;
-use crate::config::data::{Completions, Words};
+use crate::config::data::Words;
 
 /// A text and its expected continuation.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Completion {
     pub(super) text: String,
     pub(super) answer: String,
@@ -35,21 +31,6 @@ pub(super) fn read(path: &Path) -> Result<String, DataError> {
 pub(super) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = (1..).zip(super::without_mark(text).lines());
     lines.filter(|(_, line)| !line.trim().is_empty())
-}
-
-/// The samples of JSON lines.
-///
-/// # Errors
-/// The first line that is none.
-pub(super) fn from_json_lines(lines: &str, spec: &Completions) -> Result<Vec<Completion>, DataError> {
-    let take = spec.take.map_or(usize::MAX, NonZeroUsize::get);
-    numbered(lines)
-        .skip(spec.skip)
-        .take(take)
-        .map(|(number, line)| {
-            serde_json::from_str(line).map_err(|source| DataError::Completion { number, source })
-        })
-        .collect()
 }
 
 /// Words of a running text, evenly spaced over its part, each with the text before it: from the beginning of a line up to the word.
@@ -186,25 +167,5 @@ mod tests {
         }
         std::fs::write(&path, "é").unwrap();
         assert_eq!(read(&path).unwrap(), "é");
-    }
-
-    #[test]
-    fn lines_are_objects_and_nothing_else() {
-        let spec: Completions = toml::from_str("file = \"f\"\nskip = 1\ntake = 1").unwrap();
-        let lines = "x\n{\"text\": \"2 + 2 =\", \"answer\": \"4\"}\n";
-        let read = from_json_lines(lines, &spec).unwrap();
-        assert_eq!((read[0].text.as_str(), read[0].answer.as_str()), ("2 + 2 =", "4"));
-        // A blank last line, as editors leave it.
-        let marked = "\u{feff}{\"text\": \"a\", \"answer\": \"b\"}\r\n\r\n";
-        assert_eq!(
-            from_json_lines(marked, &toml::from_str("file = \"f\"").unwrap())
-                .unwrap()
-                .len(),
-            1
-        );
-        let spec: Completions = toml::from_str("file = \"f\"").unwrap();
-        let error = crate::report::in_one_line(&from_json_lines(lines, &spec).unwrap_err());
-        assert!(error.starts_with("line 1"), "{error}");
-        assert!(from_json_lines("{\"text\": \"a\", \"answer\": \"b\", \"c\": 1}", &spec).is_err());
     }
 }

@@ -81,7 +81,7 @@ fn read(app: &App, config: &PipelineConfig, path: &Path) -> Result<Pipeline, Pla
     }
     // The objective and the message time come from the app; the file has the measurements.
     pipeline.slo_us = app.slo.as_micros();
-    pipeline.hop_us = config.hop.as_micros();
+    pipeline.hop_us = config.hop_latency.as_micros();
     Ok(pipeline)
 }
 

@@ -102,7 +102,7 @@ fn plan(
         ranges,
         guarantee: promised.or_else(|| app.guarantee?.certify()),
         ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, config.memory.bytes())?)
-            .with_hop(profile, config.hop.map(Span::as_micros))
+            .with_hop(profile, config.hop_latency.map(Span::as_micros))
     };
     options.prior = measured.unwrap_or(options.prior);
     gears::limit_batches(&mut options, app);

@@ -35,6 +35,18 @@ fn texts(samples: &Samples, input: usize) -> Vec<String> {
     samples.inputs.iter().map(text).collect()
 }
 
+/// As the examples of language models write them.
+#[test]
+fn prompts_have_texts_as_answers() {
+    let json =
+        "\u{feff}{\"text\": \"2 + 2 = \", \"answer\": \" 4 \"}\r\n\r\n{\"text\": \"a\", \"answer\": \"b\"}\n";
+    let read = records("a.jsonl", json, "", Task::Generation).unwrap();
+    assert_eq!(texts(&read, 0), ["2 + 2 = ", "a"]);
+    assert_eq!(read.labels, [Label::text("4"), Label::text("b")]);
+    let last = records("a.jsonl", json, "skip = 1\ntake = 1", Task::Generation).unwrap();
+    assert_eq!(texts(&last, 0), ["a"]);
+}
+
 #[test]
 fn usual_columns_are_found_and_others_configured() {
     let json = "{\"sentence1\": \"a\", \"sentence2\": \"b\", \"label\": 1, \"idx\": 7}\n";
