@@ -1,6 +1,6 @@
 """Tables of fields in the reference pages, generated from the JSON schemas.
 
-A table stands between `<!-- fields of app.schema.json: Worker -->` and `<!-- end of fields -->`; without a definition's name it is the
+A table stands between `<!-- fields of app.schema.json: WorkerConfig -->` and `<!-- end of fields -->`; without a definition's name it is the
 root's. `python3 docs/check.py --write` writes the tables, and `python3 docs/check.py` compares them.
 """
 
@@ -13,7 +13,7 @@ PAGES = ("reference/app-toml.md", "reference/plan.md", "reference/profile.md")
 MARKED = re.compile(r"(<!-- fields of ([\w.]+)(?:: (\w+))? -->\n).*?(<!-- end of fields -->)", re.DOTALL)
 
 # Definitions that are one value with a form of its own.
-SCALARS = {"Span": "duration", "Size": "size", "Token": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number", "Share": "share"}
+SCALARS = {"HumanDuration": "duration", "ByteSize": "size", "SubjectToken": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number", "Share": "share"}
 
 
 def pointed(schema, node):

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::subjects;
 use kaskade_app::config::App;
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::serving::Connection;
 use kaskade_app::serving::client::DEFAULT_BUDGET;
 
@@ -75,9 +75,11 @@ impl Target {
     }
 
     /// Returns the time budget of a request: the given one, that of the app's file, or the default.
-    pub(crate) fn budget(&self, given: Option<Span>) -> Duration {
+    pub(crate) fn budget(&self, given: Option<HumanDuration>) -> Duration {
         let of_app = || self.app().map(|app| app.ingress.default_budget);
-        given.or_else(of_app).map_or(DEFAULT_BUDGET, Span::duration)
+        given
+            .or_else(of_app)
+            .map_or(DEFAULT_BUDGET, HumanDuration::duration)
     }
 }
 

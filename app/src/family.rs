@@ -21,7 +21,7 @@ use thiserror::Error;
 
 pub use self::classes::{Classes, OtherClasses};
 use crate::config::remote::RemoteConfig;
-use crate::config::{App, Task, Variant};
+use crate::config::{App, Task, VariantConfig};
 use crate::cost_output::WithPrice;
 use crate::ranker::Ranker;
 use crate::report::in_one_line;
@@ -184,7 +184,7 @@ pub enum Source {
 }
 
 impl Source {
-    fn of(app: &App, variant: &Variant) -> Self {
+    fn of(app: &App, variant: &VariantConfig) -> Self {
         match (&variant.file, &variant.remote) {
             _ if variant.attached => Self::Attached,
             (Some(file), _) => Self::Onnx(file.clone()),

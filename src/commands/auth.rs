@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, ensure};
 use kaskade_actors::ops::permissions::Role;
 use kaskade_actors::subjects::App;
-use kaskade_app::config::scalar::Token;
+use kaskade_app::config::scalar::SubjectToken;
 use kaskade_app::keys::{self, Account, Tls, User};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
@@ -32,19 +32,19 @@ pub(crate) enum Auth {
 pub(crate) struct Args {
     /// Name of the app.
     #[arg(value_name = "APP")]
-    app: Token,
+    app: SubjectToken,
     /// Folder for seeds and configuration; it is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
     /// Account with its own users, in a folder of that name; may be repeated [default: one account with the app's name].
     #[arg(long = "tenant", value_name = "NAME")]
-    tenants: Vec<Token>,
+    tenants: Vec<SubjectToken>,
     /// User for a custom actor that serves only these stages; may be repeated.
     #[arg(long = "actor", value_name = "NAME=STAGE[,STAGE...]")]
     actors: Vec<Actor>,
     /// Replace the seed of this user; the old one stays valid until `USER/nkey.previous` is removed and the command runs again.
     #[arg(long, value_name = "USER")]
-    rotate: Vec<Token>,
+    rotate: Vec<SubjectToken>,
     /// Certificate of the server, as a path on its machine.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -75,8 +75,8 @@ const OPTIONS: &str = "options.json";
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Actor {
-    name: Token,
-    stages: Vec<Token>,
+    name: SubjectToken,
+    stages: Vec<SubjectToken>,
 }
 
 impl FromStr for Actor {
@@ -98,9 +98,9 @@ impl FromStr for Actor {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
-    app: Token,
+    app: SubjectToken,
     #[serde(default)]
-    tenants: Vec<Token>,
+    tenants: Vec<SubjectToken>,
     #[serde(default)]
     actors: Vec<Actor>,
     #[serde(default)]
@@ -188,7 +188,8 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     let accounts = if options.tenants.is_empty() {
         vec![account(args, args.app.as_str(), &args.out, &users)?]
     } else {
-        let tenant = |name: &Token| account(args, name.as_str(), &args.out.join(name.as_str()), &users);
+        let tenant =
+            |name: &SubjectToken| account(args, name.as_str(), &args.out.join(name.as_str()), &users);
         ensure!(
             options.tenants.iter().all(|name| name.as_str() != SERVER),
             "`{SERVER}` is taken; give the tenant another name"
@@ -225,7 +226,7 @@ fn users(options: &Options) -> anyhow::Result<Vec<(String, Role)>> {
         );
         let role = Role::Actor {
             name: name.to_string(),
-            stages: stages.iter().map(Token::to_string).collect(),
+            stages: stages.iter().map(SubjectToken::to_string).collect(),
         };
         users.push((name.to_string(), role));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::data::text_metric::Grading;
 use kaskade_app::load::arrivals::{ArrivalProcess, Arrivals};
 use kaskade_app::load::generator::{self, Until};
@@ -52,16 +52,16 @@ pub(crate) struct Args {
     speed: f64,
     /// Length of the recorded part of `--rate` and `--concurrency`; that of a trace is chosen by `--excerpt`.
     #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "trace")]
-    duration: Span,
+    duration: HumanDuration,
     /// Length of the load before the recorded part; `0s` records all of it.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = length_or_zero)]
     warm_up: Duration,
     /// Deadline of every request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
-    budget: Option<Span>,
+    budget: Option<HumanDuration>,
     /// Latency objective of the goodput [default: that of the app's file].
     #[arg(long, value_name = "TIME")]
-    slo: Option<Span>,
+    slo: Option<HumanDuration>,
     /// A plan file, instead of the plan in the app's file; for an app in this process.
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
@@ -98,7 +98,7 @@ fn length_or_zero(text: &str) -> Result<Duration, String> {
     if humantime::parse_duration(text).is_ok_and(|length| length.is_zero()) {
         return Ok(Duration::ZERO);
     }
-    text.parse::<Span>().map(Span::duration)
+    text.parse::<HumanDuration>().map(HumanDuration::duration)
 }
 
 /// Results of a run.
@@ -216,7 +216,7 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
     let slo = args
         .slo
         .or_else(|| target.app().map(|app| app.slo.limit()))
-        .map(Span::duration);
+        .map(HumanDuration::duration);
     let budget = target.budget(args.budget);
     let record = Arc::new(Mutex::new(Record::new(slo)?));
     let mut meter = target

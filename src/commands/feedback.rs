@@ -3,7 +3,7 @@
 use anyhow::{Context as _, bail, ensure};
 use futures::StreamExt as _;
 use kaskade_actors::wire::{Feedback, FeedbackReply, RightAnswer};
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::serving::{self, Client};
 use serde_json::json;
 
@@ -29,7 +29,7 @@ pub(crate) struct Args {
     label: Option<String>,
     /// Time after which a request counts as unknown.
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    wait: Span,
+    wait: HumanDuration,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -18,7 +18,7 @@ use kaskade::models::ops::Ops;
 use kaskade::models::ops::burn::Burn;
 use kaskade::models::power::PowerConfig;
 use kaskade::models::{Checkpoint, WeightType};
-use kaskade_app::config::scalar::Size;
+use kaskade_app::config::scalar::ByteSize;
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::report::progress::{say, while_saying};
 use kaskade_app::report::units;
@@ -87,13 +87,13 @@ struct Decoding {
 struct Offload {
     /// Memory of the device that the model may use; other layers are streamed from host memory, where the cache is [default: unlimited].
     #[arg(long, value_name = "SIZE")]
-    device_memory: Option<Size>,
+    device_memory: Option<ByteSize>,
     /// Contents of the cache.
     #[arg(long, value_enum, default_value = "hybrid")]
     cache: Cache,
     /// Simulated bandwidth of the link per second and direction, on the CPU [default: that of memory].
     #[arg(long, value_name = "SIZE", requires = "device_memory")]
-    link_bandwidth: Option<Size>,
+    link_bandwidth: Option<ByteSize>,
 }
 
 /// Contents of the cache.
@@ -289,7 +289,7 @@ fn configure<M: Ops>(
     );
     let bounds = MemoryLimits {
         caching: args.offload.cache.into(),
-        device_bytes: args.offload.device_memory.map(Size::bytes),
+        device_bytes: args.offload.device_memory.map(ByteSize::bytes),
         link: args.offload.link_bandwidth.map(|link| link.bytes() as f64),
         requests,
         tokens,

@@ -12,7 +12,7 @@ use kaskade::models::{Datatype, Inputs, PROMPT_NAME, Tensor};
 use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
 use kaskade_app::config::App;
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::data::reply::label_of;
 use kaskade_app::data::text_metric::Grading;
 use kaskade_app::data::{Label, Samples};
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     request: RequestArgs,
     /// Deadline of the request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
-    budget: Option<Span>,
+    budget: Option<HumanDuration>,
     /// Print the answer of a language model token by token.
     #[arg(long, conflicts_with = "json")]
     stream: bool,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::serving::{self, Client};
 
 use super::infer;
@@ -20,7 +20,7 @@ pub(crate) struct Args {
     id: String,
     /// Wait at most this long if there is no result yet.
     #[arg(long, value_name = "TIME")]
-    wait: Option<Span>,
+    wait: Option<HumanDuration>,
     /// Print the reply as JSON.
     #[arg(long)]
     json: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 /// Fetches and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
-    let patience = args.wait.map_or(Duration::ZERO, Span::duration);
+    let patience = args.wait.map_or(Duration::ZERO, HumanDuration::duration);
     let reply = serving::runtime()?.block_on(async {
         let client = Client::open(target.name(), target.client("result"), Duration::ZERO).await?;
         let reply = client.wait_for(&args.id, patience).await;

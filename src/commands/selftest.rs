@@ -12,7 +12,7 @@ use kaskade::models::selftest::{
     Decoded, LanguageReport, Measured, NETWORKS, Section, SelftestExtent, SelftestOptions, SelftestPart,
     SelftestReport, families, selftest,
 };
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::{self, units};
@@ -48,10 +48,10 @@ pub(crate) struct Args {
     family: Vec<String>,
     /// Measuring time of each shape and batch size.
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    measure_for: Span,
+    measure_for: HumanDuration,
     /// Time limit of the suite; the report lists tests that did not run [default: unlimited].
     #[arg(long, value_name = "TIME")]
-    limit: Option<Span>,
+    limit: Option<HumanDuration>,
     /// Python interpreter to compare with torch.
     #[arg(long, value_name = "PROGRAM", default_value = "python3")]
     python: PathBuf,
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             Suite::Full => SelftestExtent::Full,
         },
         budget: args.measure_for.duration(),
-        limit: args.limit.map(Span::duration),
+        limit: args.limit.map(HumanDuration::duration),
         python: (!args.no_torch).then(|| args.python.clone()),
         power: PowerConfig::default(),
         parts: args.part.iter().copied().map(SelftestPart::from).collect(),

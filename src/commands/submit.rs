@@ -1,6 +1,6 @@
 //! `kaskade submit`: sends one durable request to an app.
 
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::serving::{self, Client};
 use serde_json::json;
 
@@ -23,10 +23,10 @@ pub(crate) struct Args {
     id: Option<String>,
     /// Deadline of each attempt [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
-    budget: Option<Span>,
+    budget: Option<HumanDuration>,
     /// Wait at most this long for the result, and print it.
     #[arg(long, value_name = "TIME")]
-    wait: Option<Span>,
+    wait: Option<HumanDuration>,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -7,13 +7,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::durable;
-use super::scalar::{Address, Size};
+use super::scalar::{Address, ByteSize};
 
 /// Connection to the broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Nats {
+pub struct NatsConfig {
     /// URL of a nats-server, 2.10 or newer [default: the embedded broker, on the loopback].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
@@ -28,7 +28,7 @@ pub struct Nats {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     /// Maximum message size of the embedded broker, headers included; a nats-server has its own limit.
-    pub max_payload: Size,
+    pub max_payload: ByteSize,
     /// Replicas of the plan store and the streams in a cluster of nats-servers, 1 to 5, if they do not exist yet [default: 3 if the
     /// cluster has three or more servers, otherwise 1].
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,7 +36,7 @@ pub struct Nats {
     pub replicas: Option<NonZeroU32>,
 }
 
-impl Nats {
+impl NatsConfig {
     /// Returns the problems of the connection: files that are missing, and contradictions.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         let files = [
@@ -57,14 +57,14 @@ impl Nats {
     }
 }
 
-impl Default for Nats {
+impl Default for NatsConfig {
     fn default() -> Self {
         Self {
             url: None,
             credentials: None,
             nkey: None,
             ca: None,
-            max_payload: Size::MEBIBYTE,
+            max_payload: ByteSize::MEBIBYTE,
             replicas: None,
         }
     }
@@ -74,7 +74,7 @@ impl Default for Nats {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Http {
+pub struct HttpConfig {
     /// Listen address of every process that serves the app, such as `0.0.0.0:8080`; `KASKADE_HTTP` and `--http` override it.
     pub address: Address,
 }

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::records::{Folder, Format, Records};
-use super::scalar::{Finite, Positive, Token};
+use super::scalar::{Finite, Positive, SubjectToken};
 
 /// Labelled samples of one app.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
@@ -150,7 +150,7 @@ pub struct Scenes {
 #[non_exhaustive]
 pub struct Kind {
     /// The task.
-    pub task: Token,
+    pub task: SubjectToken,
     /// Number of classes.
     pub classes: NonZeroUsize,
 }

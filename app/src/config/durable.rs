@@ -7,7 +7,7 @@ use kaskade_policy::redelivery::RedeliveryConfig;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Size, Span};
+use super::scalar::{ByteSize, HumanDuration};
 
 /// Durable requests, submitted at `kaskade.<app>.submit`. An empty table enables them. The streams are created with these
 /// values; later changes do not alter them.
@@ -18,21 +18,21 @@ pub struct DurableConfig {
     /// Failed deliveries of a request before it becomes a dead letter.
     pub max_deliver: NonZeroU32,
     /// Pause before the second delivery; it doubles with each further delivery.
-    pub backoff: Span,
+    pub backoff: HumanDuration,
     /// Maximum pause between two deliveries.
-    pub max_backoff: Span,
+    pub max_backoff: HumanDuration,
     /// How long a request is retried while no replica can serve it.
-    pub retry_timeout: Span,
+    pub retry_timeout: HumanDuration,
     /// Maximum durable requests in flight in one ingress.
     pub max_in_flight: NonZeroU32,
     /// How long an ingress may be silent before its requests are delivered to another one; at least 1 s.
-    pub ack_wait: Span,
+    pub ack_wait: HumanDuration,
     /// How long results are kept.
-    pub result_retention: Span,
+    pub result_retention: HumanDuration,
     /// How long dead letters are kept.
-    pub dead_letter_retention: Span,
+    pub dead_letter_retention: HumanDuration,
     /// Maximum size of each stream: waiting requests, results, dead letters.
-    pub max_size: Size,
+    pub max_size: ByteSize,
     /// Replicas of each stream in a cluster of nats-servers, 1 to 5 [default: `nats.replicas`].
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 5))]
@@ -41,8 +41,8 @@ pub struct DurableConfig {
 
 impl Default for DurableConfig {
     fn default() -> Self {
-        const fn seconds(seconds: u64) -> Span {
-            Span::from_millis(seconds * 1_000)
+        const fn seconds(seconds: u64) -> HumanDuration {
+            HumanDuration::from_millis(seconds * 1_000)
         }
         Self {
             max_deliver: NonZeroU32::MIN.saturating_add(4),
@@ -53,7 +53,7 @@ impl Default for DurableConfig {
             ack_wait: seconds(5),
             result_retention: seconds(3_600),
             dead_letter_retention: seconds(7 * 24 * 3_600),
-            max_size: Size::mebibytes(256),
+            max_size: ByteSize::mebibytes(256),
             replicas: None,
         }
     }
@@ -75,7 +75,7 @@ impl DurableConfig {
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         problems.extend(too_many_replicas("durable.replicas", self.replicas));
-        if self.ack_wait < Span::from_millis(1_000) {
+        if self.ack_wait < HumanDuration::from_millis(1_000) {
             problems.push(format!(
                 "durable.ack_wait: {} is shorter than an ingress needs to report progress; write `1s` or more",
                 self.ack_wait

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::App;
 use super::data::DataSets;
 use super::error::{ConfigError, line_of, malformed, read};
-use super::variant::{Task, Variant};
+use super::variant::{Task, VariantConfig};
 
 /// A family in a file of its own: the tables of app.toml that do not depend on the deployment.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -20,7 +20,7 @@ pub struct FamilyFile {
     #[serde(default)]
     pub task: Task,
     /// The variants, smallest to largest.
-    pub variants: Vec<Variant>,
+    pub variants: Vec<VariantConfig>,
     /// Labelled samples to profile and to evaluate on.
     #[serde(default)]
     pub data: DataSets,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Size, Token};
+use super::scalar::{ByteSize, SubjectToken};
 
 /// The HTTP gateway: limits, streaming, and the keys of tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -19,9 +19,9 @@ pub struct GatewayConfig {
     /// Maximum requests in progress, streams and each text or choice of a request included; more are refused.
     pub max_in_flight: NonZeroU32,
     /// Maximum size of a request's body, after decompression.
-    pub max_body: Size,
+    pub max_body: ByteSize,
     /// Maximum size of the bodies of all requests in progress, as they arrive; more are refused.
-    pub max_in_flight_bytes: Size,
+    pub max_in_flight_bytes: ByteSize,
     /// Certificate and key of the listener [default: connections are not encrypted].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
@@ -30,7 +30,7 @@ pub struct GatewayConfig {
     pub cors: Vec<String>,
     /// Keys that requests must carry as `Authorization: Bearer KEY`, by tenant [default: none is needed].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub keys: BTreeMap<Token, TenantConfig>,
+    pub keys: BTreeMap<SubjectToken, TenantConfig>,
 }
 
 impl Default for GatewayConfig {
@@ -38,8 +38,8 @@ impl Default for GatewayConfig {
         Self {
             streaming: Streaming::default(),
             max_in_flight: NonZeroU32::MIN.saturating_add(4_095),
-            max_body: Size::mebibytes(64),
-            max_in_flight_bytes: Size::mebibytes(1024),
+            max_body: ByteSize::mebibytes(64),
+            max_in_flight_bytes: ByteSize::mebibytes(1024),
             tls: None,
             cors: Vec::new(),
             keys: BTreeMap::new(),

@@ -9,7 +9,7 @@ use kaskade_models::language::response_format;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Finite, Positive, Size};
+use super::scalar::{ByteSize, Finite, Positive};
 
 /// Sampling defaults and memory of language models. A request may state its own sampling.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -59,14 +59,14 @@ pub struct GenerationConfig {
     /// Maximum running requests of a replica (a beam search counts once per beam); others wait.
     pub max_num_seqs: NonZeroU32,
     /// Memory of a replica's KV cache: a bound. Requests that it cannot hold are refused.
-    pub cache: Size,
+    pub cache: ByteSize,
     /// Maximum tokens of a request, prompt and answer [default: the model's context, or what `cache` holds if that is less].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_model_len: Option<NonZeroU32>,
     /// Memory budget of a replica on its device [default: the whole model is resident]. Layers that do not fit are streamed
     /// from host memory, and the cache is there, as KV or ACT blocks, whichever is measured to be faster.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_memory: Option<Size>,
+    pub device_memory: Option<ByteSize>,
 }
 
 impl Default for GenerationConfig {
@@ -84,7 +84,7 @@ impl Default for GenerationConfig {
             stop: Vec::new(),
             response_format: None,
             max_num_seqs: NonZeroU32::MIN.saturating_add(31),
-            cache: Size::mebibytes(256),
+            cache: ByteSize::mebibytes(256),
             max_model_len: None,
             device_memory: None,
         }
@@ -112,7 +112,7 @@ impl From<&GenerationConfig> for Generation {
             max_num_seqs: size(config.max_num_seqs.get()),
             cache_bytes: config.cache.bytes(),
             max_model_len: config.max_model_len.map(|tokens| size(tokens.get())),
-            device_bytes: config.device_memory.map(Size::bytes),
+            device_bytes: config.device_memory.map(ByteSize::bytes),
         }
     }
 }

@@ -6,42 +6,42 @@ use kaskade_policy::plan::Batching;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Size, Span};
+use super::scalar::{ByteSize, HumanDuration};
 
 /// Admission of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Ingress {
+pub struct IngressConfig {
     /// Maximum requests in flight in one process; more are refused.
     pub max_in_flight: NonZeroU32,
     /// Maximum bytes of the inputs of requests in flight in one process; more are refused.
-    pub max_in_flight_bytes: Size,
+    pub max_in_flight_bytes: ByteSize,
     /// Maximum requests in the queue of one replica; more are refused.
     pub queue_capacity: NonZeroU32,
     /// Budget of a request that states none.
-    pub default_budget: Span,
+    pub default_budget: HumanDuration,
     /// Maximum budget; a longer one is shortened to it.
-    pub max_budget: Span,
+    pub max_budget: HumanDuration,
     /// Replies that an ingress remembers, by the ids of their requests, for labels that arrive later (`kaskade feedback`).
     pub recent_replies: u32,
     /// Time to finish requests in flight on shutdown.
-    pub drain_timeout: Span,
+    pub drain_timeout: HumanDuration,
 }
 
-impl Default for Ingress {
+impl Default for IngressConfig {
     fn default() -> Self {
         const fn count(n: u32) -> NonZeroU32 {
             NonZeroU32::MIN.saturating_add(n - 1)
         }
         Self {
             max_in_flight: count(4_096),
-            max_in_flight_bytes: Size::mebibytes(1_024),
+            max_in_flight_bytes: ByteSize::mebibytes(1_024),
             queue_capacity: count(1_024),
-            default_budget: Span::from_millis(2_000),
-            max_budget: Span::from_millis(120_000),
+            default_budget: HumanDuration::from_millis(2_000),
+            max_budget: HumanDuration::from_millis(120_000),
             recent_replies: 10_000,
-            drain_timeout: Span::from_millis(10_000),
+            drain_timeout: HumanDuration::from_millis(10_000),
         }
     }
 }
@@ -56,7 +56,7 @@ pub struct BatchingConfig {
     /// Maximum batch size.
     pub max_batch: NonZeroU32,
     /// An idle replica starts a batch when the oldest request has waited this long.
-    pub max_wait: Span,
+    pub max_wait: HumanDuration,
 }
 
 impl Default for BatchingConfig {
@@ -64,7 +64,7 @@ impl Default for BatchingConfig {
         Self {
             min_queue: NonZeroU32::MIN,
             max_batch: NonZeroU32::MIN.saturating_add(31),
-            max_wait: Span::from_millis(2),
+            max_wait: HumanDuration::from_millis(2),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::App;
-use super::connection::Nats;
+use super::connection::NatsConfig;
 use super::error::{ConfigError, read};
 use super::family_file::FamilyFile;
 use super::variant::PlanSource;
@@ -85,7 +85,7 @@ impl App {
                 .as_mut()
                 .and_then(|pipeline| pipeline.profile.as_mut()),
         );
-        let Nats {
+        let NatsConfig {
             credentials,
             nkey,
             ca,

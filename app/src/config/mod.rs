@@ -49,11 +49,11 @@ mod worker;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-pub use connection::{Http, Nats};
+pub use connection::{HttpConfig, NatsConfig};
 pub use error::ConfigError;
-pub use ingress::{BatchingConfig, Ingress};
-pub use variant::{AggregationConfig, PlanSource, Task, Variant};
-pub use worker::Worker;
+pub use ingress::{BatchingConfig, IngressConfig};
+pub use variant::{AggregationConfig, PlanSource, Task, VariantConfig};
+pub use worker::WorkerConfig;
 
 use data::DataSets;
 use durable::DurableConfig;
@@ -65,8 +65,8 @@ use kaskade_policy::confidence::Estimator;
 use objective::LatencyObjective;
 use pipeline::PipelineConfig;
 use planner::GearPlannerConfig;
-use power::Power;
-use scalar::{Span, Token};
+use power::PowerConfig;
+use scalar::{HumanDuration, SubjectToken};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -76,7 +76,7 @@ use serde::{Deserialize, Serialize};
 #[non_exhaustive]
 pub struct App {
     /// Name of the app, the second token of all its subjects.
-    pub name: Token,
+    pub name: SubjectToken,
     /// A TOML file with `task`, `variants` and `data`, relative to this file, in place of those fields here: several apps
     /// can share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -103,7 +103,7 @@ pub struct App {
     pub shards: Option<NonZeroU32>,
     /// The variants, smallest to largest. Required unless `family` names a file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub variants: Vec<Variant>,
+    pub variants: Vec<VariantConfig>,
     /// How the scores of a model become a confidence [default: the estimator of the task].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<Estimator>,
@@ -130,33 +130,33 @@ pub struct App {
     pub generation: GenerationConfig,
     /// Admission of requests.
     #[serde(default)]
-    pub ingress: Ingress,
+    pub ingress: IngressConfig,
     /// Retention and retries of durable requests [default: durable requests are refused].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub durable: Option<DurableConfig>,
     /// The workers, with their devices.
     #[serde(default = "worker::default_workers")]
     #[schemars(length(min = 1))]
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerConfig>,
     /// Sources of energy readings.
     #[serde(default)]
-    pub power: Power,
+    pub power: PowerConfig,
     /// Connection to the broker.
     #[serde(default)]
-    pub nats: Nats,
+    pub nats: NatsConfig,
     /// The HTTP gateway, if the process has a listener.
     #[serde(default, skip_serializing_if = "is_default")]
     pub gateway: gateway::GatewayConfig,
     /// Listener for HTTP: probes and metrics, and the gateway in a process that has it [default: no listener].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub http: Option<Http>,
+    pub http: Option<HttpConfig>,
     /// Export of traces.
     #[serde(default, skip_serializing_if = "is_default")]
     pub telemetry: telemetry::TelemetryConfig,
 }
 
 fn default_slo() -> LatencyObjective {
-    LatencyObjective::P95(Span::from_millis(250))
+    LatencyObjective::P95(HumanDuration::from_millis(250))
 }
 
 const fn whole() -> CoreShare {
@@ -197,17 +197,17 @@ impl App {
     }
 
     /// Returns the device that a variant is profiled on.
-    pub fn device_of(&self, variant: &Variant) -> DeviceChoice {
+    pub fn device_of(&self, variant: &VariantConfig) -> DeviceChoice {
         variant.device.unwrap_or(self.device)
     }
 
     /// Returns the device of a worker.
-    pub fn device_of_worker(&self, worker: &Worker) -> DeviceChoice {
+    pub fn device_of_worker(&self, worker: &WorkerConfig) -> DeviceChoice {
         worker.device.unwrap_or(self.device)
     }
 
     /// Returns the device of a variant's replicas on a worker: the worker's, or else the variant's, or else the app's.
-    pub(crate) fn device_on(&self, worker: &Worker, variant: &Variant) -> DeviceChoice {
+    pub(crate) fn device_on(&self, worker: &WorkerConfig, variant: &VariantConfig) -> DeviceChoice {
         worker.device.unwrap_or_else(|| self.device_of(variant))
     }
 

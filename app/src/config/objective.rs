@@ -7,20 +7,20 @@ use schemars::JsonSchema;
 use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::scalar::Span;
+use super::scalar::HumanDuration;
 
 /// Latency objective: the limit for one quantile, as in `{ p95 = "100ms" }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LatencyObjective {
     /// Limit for the median.
-    P50(Span),
+    P50(HumanDuration),
     /// Limit for the 90th percentile.
-    P90(Span),
+    P90(HumanDuration),
     /// Limit for the 95th percentile.
-    P95(Span),
+    P95(HumanDuration),
     /// Limit for the 99th percentile.
-    P99(Span),
+    P99(HumanDuration),
 }
 
 #[derive(Deserialize)]
@@ -44,7 +44,7 @@ impl LatencyObjective {
     }
 
     /// Returns the limit of the quantile.
-    pub const fn limit(self) -> Span {
+    pub const fn limit(self) -> HumanDuration {
         match self {
             Self::P50(limit) | Self::P90(limit) | Self::P95(limit) | Self::P99(limit) => limit,
         }
@@ -61,7 +61,7 @@ impl LatencyObjective {
     }
 
     /// Returns a limit for the 95th percentile that implies this objective, or `None` for a higher quantile.
-    pub(crate) const fn implied_by_p95(self) -> Option<Span> {
+    pub(crate) const fn implied_by_p95(self) -> Option<HumanDuration> {
         match self {
             Self::P50(limit) | Self::P90(limit) | Self::P95(limit) => Some(limit),
             Self::P99(_) => None,
@@ -86,7 +86,7 @@ impl<'de> Visitor<'de> for Table {
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<LatencyObjective, E> {
         // The former format was a duration without a quantile.
-        let limit = text.parse::<Span>().map_or("100ms", |_| text);
+        let limit = text.parse::<HumanDuration>().map_or("100ms", |_| text);
         Err(E::custom(format_args!(
             "`{text}` names no quantile; write `slo = {{ p95 = \"{limit}\" }}`, or p50, p90 or p99"
         )))

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::App;
-use super::scalar::{Positive, Span, Token};
+use super::scalar::{HumanDuration, Positive, SubjectToken};
 
 /// A pipeline: a tree of tasks, each served by one or more variants of the family (Loki).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -28,7 +28,7 @@ pub struct PipelineConfig {
     pub batches: Vec<NonZeroU32>,
     /// Time of a message between two workers.
     #[serde(default = "hop_latency")]
-    pub hop_latency: Span,
+    pub hop_latency: HumanDuration,
     /// The tasks. The root is the one that is no task's child.
     #[schemars(length(min = 1))]
     pub tasks: Vec<TaskConfig>,
@@ -43,13 +43,13 @@ pub struct PipelineConfig {
 #[non_exhaustive]
 pub struct TaskConfig {
     /// Name, unique in the pipeline; outputs of the parent task are addressed to it.
-    pub name: Token,
+    pub name: SubjectToken,
     /// The tasks that receive its results; none for a sink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub children: Vec<Token>,
+    pub children: Vec<SubjectToken>,
     /// Variants of the app that can serve it.
     #[schemars(length(min = 1))]
-    pub variants: Vec<Token>,
+    pub variants: Vec<SubjectToken>,
 }
 
 /// Allocator that runs beside the ingress.
@@ -69,7 +69,7 @@ pub struct PipelinePlannerConfig {
     /// paper's rule.
     pub headroom: Positive,
     /// Time limit for one plan; a planner that takes longer is abandoned.
-    pub timeout: Span,
+    pub timeout: HumanDuration,
 }
 
 impl Default for PipelinePlannerConfig {
@@ -79,8 +79,8 @@ impl Default for PipelinePlannerConfig {
             demand: DemandOptions::default(),
             standby: StandbyOptions::default(),
             run_times: RunTimeOptions::default(),
-            headroom: Positive::ROOMY,
-            timeout: Span::from_millis(5_000),
+            headroom: Positive::DEFAULT_HEADROOM,
+            timeout: HumanDuration::from_millis(5_000),
         }
     }
 }
@@ -134,14 +134,14 @@ fn batches() -> Vec<NonZeroU32> {
         .to_vec()
 }
 
-fn hop_latency() -> Span {
-    Span::from_micros(500)
+fn hop_latency() -> HumanDuration {
+    HumanDuration::from_micros(500)
 }
 
 impl PipelineConfig {
     /// Returns the root task, if there is one.
     pub fn root(&self) -> Option<&TaskConfig> {
-        let is_child = |name: &Token| self.tasks.iter().any(|task| task.children.contains(name));
+        let is_child = |name: &SubjectToken| self.tasks.iter().any(|task| task.children.contains(name));
         self.tasks.iter().find(|task| !is_child(&task.name))
     }
 
@@ -150,7 +150,7 @@ impl PipelineConfig {
     pub fn unmeasured(&self, app: &App) -> Pipeline {
         let task = |task: &TaskConfig| Task {
             name: task.name.to_string(),
-            children: task.children.iter().map(Token::to_string).collect(),
+            children: task.children.iter().map(SubjectToken::to_string).collect(),
             variants: task
                 .variants
                 .iter()
@@ -167,9 +167,9 @@ impl PipelineConfig {
         }
     }
 
-    fn unmeasured_variant(&self, task: &TaskConfig, name: &Token) -> TaskVariant {
+    fn unmeasured_variant(&self, task: &TaskConfig, name: &SubjectToken) -> TaskVariant {
         let children = task.children.len().max(1) as f64;
-        let ratio = |child: &Token| (child.to_string(), children.recip());
+        let ratio = |child: &SubjectToken| (child.to_string(), children.recip());
         let latency = |batch: &NonZeroU32| BatchLatency {
             batch: batch.get(),
             us: 1.0,

@@ -7,7 +7,7 @@ use kaskade_planners::demand::RunTimeOptions;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Size, Span};
+use super::scalar::{ByteSize, HumanDuration};
 
 /// Gear planner that runs beside the ingress and answers `kaskade.<app>.replan`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,16 +18,16 @@ pub struct GearPlannerConfig {
     pub profile: PathBuf,
     /// Memory of the device of workers that state none.
     #[serde(default = "sixteen_gigabytes")]
-    pub memory: Size,
+    pub memory: ByteSize,
     /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hop_latency: Option<Span>,
+    pub hop_latency: Option<HumanDuration>,
     /// Number of load ranges, of equal width; each gets a gear.
     #[serde(default = "sixteen")]
     pub ranges: NonZeroU32,
     /// Time limit for one plan; a planner that takes longer is abandoned.
     #[serde(default = "timeout")]
-    pub timeout: Span,
+    pub timeout: HumanDuration,
     /// Whether to plan when the load drifts.
     #[serde(default)]
     pub replan_on_drift: bool,
@@ -36,17 +36,17 @@ pub struct GearPlannerConfig {
     pub run_times: RunTimeOptions,
     /// Period of planning [default: never].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interval: Option<Span>,
+    pub interval: Option<HumanDuration>,
 }
 
-fn sixteen_gigabytes() -> Size {
-    Size::gigabytes(16)
+fn sixteen_gigabytes() -> ByteSize {
+    ByteSize::gigabytes(16)
 }
 
 fn sixteen() -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add(15)
 }
 
-fn timeout() -> Span {
-    Span::from_millis(60_000)
+fn timeout() -> HumanDuration {
+    HumanDuration::from_millis(60_000)
 }

@@ -1,6 +1,6 @@
 //! Sources of energy readings.
 
-use kaskade_models::power::{PowerConfig, SourceKind, Wattage};
+use kaskade_models::power::{self, SourceKind, Wattage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use super::scalar::Watts;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Power {
+pub struct PowerConfig {
     /// Allowed sources, best first.
     #[schemars(with = "Vec<String>")]
     pub sources: Vec<SourceKind>,
@@ -33,11 +33,11 @@ pub struct StatedPower {
     pub active_watts: Watts,
 }
 
-impl Default for Power {
+impl Default for PowerConfig {
     fn default() -> Self {
-        let PowerConfig {
+        let power::PowerConfig {
             sources, processor, ..
-        } = PowerConfig::default();
+        } = power::PowerConfig::default();
         let watts = |watts| Watts::try_from(watts).unwrap_or(Watts::TEN);
         Self {
             sources,
@@ -50,8 +50,8 @@ impl Default for Power {
     }
 }
 
-impl From<&Power> for PowerConfig {
-    fn from(config: &Power) -> Self {
+impl From<&PowerConfig> for power::PowerConfig {
+    fn from(config: &PowerConfig) -> Self {
         let wattage = |power: StatedPower| Wattage {
             idle_watts: power.idle_watts.get(),
             active_watts: power.active_watts.get(),

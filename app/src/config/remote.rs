@@ -17,7 +17,7 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::confidence::ConfidenceConfig;
-use super::scalar::Span;
+use super::scalar::HumanDuration;
 use super::variant::Task;
 
 /// Most probable tokens that the OpenAI API gives at every place.
@@ -84,7 +84,7 @@ pub struct RemoteConfig {
     pub concurrency: NonZeroU32,
     /// Longest time of one call; of a stream, the longest pause. A request's budget ends it earlier.
     #[serde(default = "default_timeout")]
-    pub timeout: Span,
+    pub timeout: HumanDuration,
     /// Repetitions of a failed call within the request's budget. The pauses follow the endpoint's `retry-after`.
     #[serde(default = "default_retries")]
     pub retries: u32,
@@ -182,8 +182,8 @@ const fn default_concurrency() -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add(31)
 }
 
-fn default_timeout() -> Span {
-    Span::from_millis(30_000)
+fn default_timeout() -> HumanDuration {
+    HumanDuration::from_millis(30_000)
 }
 
 fn default_retries() -> u32 {

@@ -16,9 +16,9 @@ pub(crate) const MAX_TOKEN: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("pattern" = "^[A-Za-z0-9_-]{1,64}$"))]
-pub struct Token(String);
+pub struct SubjectToken(String);
 
-impl Token {
+impl SubjectToken {
     /// Returns the name of the default worker.
     pub(super) fn local() -> Self {
         Self("local".to_owned())
@@ -30,7 +30,7 @@ impl Token {
     }
 }
 
-impl FromStr for Token {
+impl FromStr for SubjectToken {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -48,7 +48,7 @@ impl FromStr for Token {
     }
 }
 
-impl TryFrom<String> for Token {
+impl TryFrom<String> for SubjectToken {
     type Error = String;
 
     fn try_from(name: String) -> Result<Self, String> {
@@ -56,13 +56,13 @@ impl TryFrom<String> for Token {
     }
 }
 
-impl From<Token> for String {
-    fn from(token: Token) -> Self {
+impl From<SubjectToken> for String {
+    fn from(token: SubjectToken) -> Self {
         token.0
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for SubjectToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -72,36 +72,36 @@ impl fmt::Display for Token {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("examples" = ["250ms", "2s", "1m 30s"]))]
-pub struct Span(Duration);
+pub struct HumanDuration(Duration);
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for HumanDuration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(SpanText)
+        deserializer.deserialize_str(HumanDurationText)
     }
 }
 
-/// Reads a [`Span`], and says of a number that its unit is missing.
-struct SpanText;
+/// Reads a [`HumanDuration`], and says of a number that its unit is missing.
+struct HumanDurationText;
 
-impl Visitor<'_> for SpanText {
-    type Value = Span;
+impl Visitor<'_> for HumanDurationText {
+    type Value = HumanDuration;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a length of time with its unit, such as `\"250ms\"` or `\"2s\"`")
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Span, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<HumanDuration, E> {
         text.parse().map_err(E::custom)
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Span, E> {
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<HumanDuration, E> {
         Err(E::custom(format_args!(
             "`{number}` has no unit; write `\"{number}ms\"` for milliseconds or `\"{number}s\"` for seconds"
         )))
     }
 }
 
-impl Span {
+impl HumanDuration {
     /// The longest, ten years: sums and products of some such times are still times.
     pub(crate) const MAX: Self = Self(Duration::from_hours(10 * 365 * 24));
 
@@ -126,7 +126,7 @@ impl Span {
     }
 }
 
-impl FromStr for Span {
+impl FromStr for HumanDuration {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -147,7 +147,7 @@ impl FromStr for Span {
     }
 }
 
-impl TryFrom<String> for Span {
+impl TryFrom<String> for HumanDuration {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -155,13 +155,13 @@ impl TryFrom<String> for Span {
     }
 }
 
-impl From<Span> for String {
-    fn from(span: Span) -> Self {
+impl From<HumanDuration> for String {
+    fn from(span: HumanDuration) -> Self {
         span.to_string()
     }
 }
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         humantime::format_duration(self.0).fmt(f)
     }
@@ -171,9 +171,9 @@ impl fmt::Display for Span {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("examples" = ["64 KiB", "1 MiB"]))]
-pub struct Size(u64);
+pub struct ByteSize(u64);
 
-impl Size {
+impl ByteSize {
     /// One mebibyte, the default payload limit of a nats-server.
     pub(crate) const MEBIBYTE: Self = Self(1 << 20);
 
@@ -193,7 +193,7 @@ impl Size {
     }
 }
 
-impl FromStr for Size {
+impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -207,7 +207,7 @@ impl FromStr for Size {
     }
 }
 
-impl TryFrom<String> for Size {
+impl TryFrom<String> for ByteSize {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -215,13 +215,13 @@ impl TryFrom<String> for Size {
     }
 }
 
-impl From<Size> for String {
-    fn from(size: Size) -> Self {
+impl From<ByteSize> for String {
+    fn from(size: ByteSize) -> Self {
         size.to_string()
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for ByteSize {
     /// With a unit if that is exact, otherwise in bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = bytesize::ByteSize::b(self.0).display().iec().to_string();
@@ -280,7 +280,7 @@ impl Positive {
     /// 255, the largest byte.
     pub(crate) const BYTE: Self = Self(255.0);
     /// 1.3, the default headroom of the allocator.
-    pub const ROOMY: Self = Self(1.3);
+    pub const DEFAULT_HEADROOM: Self = Self(1.3);
 
     /// The number.
     pub const fn get(self) -> f64 {
@@ -386,35 +386,38 @@ mod tests {
 
     #[test]
     fn spans_read_and_write_as_people_do() {
-        let span: Span = "1s 500ms".parse().unwrap();
+        let span: HumanDuration = "1s 500ms".parse().unwrap();
         assert_eq!(span.duration(), Duration::from_millis(1_500));
         assert_eq!(span.to_string(), "1s 500ms");
         for bad in ["", "250", "0s", "-1s", "1 fortnight", "10ns"] {
-            assert!(bad.parse::<Span>().is_err(), "{bad}");
+            assert!(bad.parse::<HumanDuration>().is_err(), "{bad}");
         }
-        assert_eq!("3650days".parse(), Ok(Span::MAX));
+        assert_eq!("3650days".parse(), Ok(HumanDuration::MAX));
         // Such a time panicked where a clock was added to it.
         for long in ["18446744073709551615s", "3650days 1us"] {
-            let error = long.parse::<Span>().unwrap_err();
+            let error = long.parse::<HumanDuration>().unwrap_err();
             assert!(error.contains("at most `3650days`"), "{error}");
         }
     }
 
     #[test]
     fn sizes_read_and_write_as_people_do() {
-        assert_eq!("1 MiB".parse::<Size>(), Ok(Size::MEBIBYTE));
-        assert_eq!("64KiB".parse::<Size>().unwrap().bytes(), 65_536);
-        assert_eq!(Size::MEBIBYTE.to_string().parse::<Size>(), Ok(Size::MEBIBYTE));
+        assert_eq!("1 MiB".parse::<ByteSize>(), Ok(ByteSize::MEBIBYTE));
+        assert_eq!("64KiB".parse::<ByteSize>().unwrap().bytes(), 65_536);
+        assert_eq!(
+            ByteSize::MEBIBYTE.to_string().parse::<ByteSize>(),
+            Ok(ByteSize::MEBIBYTE)
+        );
         for bad in ["", "0", "-1 MiB", "much"] {
-            assert!(bad.parse::<Size>().is_err(), "{bad}");
+            assert!(bad.parse::<ByteSize>().is_err(), "{bad}");
         }
     }
 
     #[test]
     fn a_token_is_one_part_of_a_subject() {
-        assert!("digits-v1_b".parse::<Token>().is_ok());
+        assert!("digits-v1_b".parse::<SubjectToken>().is_ok());
         for bad in ["", "a.b", "a b", "a*", ">", "é", &"x".repeat(65)] {
-            assert!(bad.parse::<Token>().is_err(), "{bad}");
+            assert!(bad.parse::<SubjectToken>().is_err(), "{bad}");
         }
     }
 

@@ -112,7 +112,7 @@ fn every_field_is_read() {
         "{problems}"
     );
     assert_eq!(app.estimator(), Estimator::Margin);
-    assert_eq!(app.slo, LatencyObjective::P99(Span::from_millis(100)));
+    assert_eq!(app.slo, LatencyObjective::P99(HumanDuration::from_millis(100)));
     let (small, workers) = (&app.variants[0], &app.workers);
     assert_eq!(app.device_of(small), DeviceChoice::Cuda(1));
     assert_eq!(app.device_of_worker(&workers[0]), DeviceChoice::Cuda(0));

@@ -11,8 +11,8 @@ use kaskade_policy::text_metrics::Metric;
 use super::App;
 use super::durable::DurableConfig;
 use super::pipeline::run_time_problems;
-use super::scalar::Token;
-use super::variant::{PlanSource, Task, Variant};
+use super::scalar::SubjectToken;
+use super::variant::{PlanSource, Task, VariantConfig};
 
 /// Most threads that move the messages of a process.
 const MAX_SHARDS: u32 = 64;
@@ -154,7 +154,7 @@ impl App {
 
 impl App {
     /// Checks that a variant has one source, and that it can be used.
-    fn variant_problems(&self, index: usize, variant: &Variant) -> Vec<String> {
+    fn variant_problems(&self, index: usize, variant: &VariantConfig) -> Vec<String> {
         let at = format!("variants[{index}]");
         let mut problems = Vec::new();
         if variant.price.is_some_and(|price| !price.is_sound()) {
@@ -230,7 +230,7 @@ impl App {
 }
 
 /// Checks that a variant's directory is a checkpoint of an architecture that this build supports.
-fn checkpoint_problem(index: usize, variant: &Variant, path: &Path) -> Option<String> {
+fn checkpoint_problem(index: usize, variant: &VariantConfig, path: &Path) -> Option<String> {
     let (name, dir) = (&variant.name, path.display());
     if !kaskade_models::checkpoint::is_checkpoint(path) {
         let why = kaskade_models::checkpoint::why_no_checkpoint(path);
@@ -243,7 +243,10 @@ fn checkpoint_problem(index: usize, variant: &Variant, path: &Path) -> Option<St
 }
 
 /// Returns a problem for every repeated name.
-fn repeated<'a>(list: &'a str, names: impl Iterator<Item = &'a Token>) -> impl Iterator<Item = String> {
+fn repeated<'a>(
+    list: &'a str,
+    names: impl Iterator<Item = &'a SubjectToken>,
+) -> impl Iterator<Item = String> {
     let mut seen = BTreeSet::new();
     names
         .enumerate()

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::remote::RemoteConfig;
-use super::scalar::Token;
+use super::scalar::SubjectToken;
 
 /// Task of the models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -118,9 +118,9 @@ impl From<AggregationConfig> for AggregationStrategy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Variant {
+pub struct VariantConfig {
     /// Name, unique in the family.
-    pub name: Token,
+    pub name: SubjectToken,
     /// Hugging Face directory (`config.json`, `model.safetensors`) of any supported model, or GGUF file of a language model, relative
     /// to this file. Exactly one of `dir`, `file`, `remote` and `attached` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -155,7 +155,7 @@ pub struct Variant {
     pub aggregation_strategy: Option<AggregationConfig>,
 }
 
-impl Variant {
+impl VariantConfig {
     /// Makes the paths relative to a folder.
     pub(super) fn resolve(&mut self, folder: &Path) {
         for path in self.dir.iter_mut().chain(&mut self.file) {
@@ -175,7 +175,7 @@ pub enum PlanSource {
     #[default]
     Largest,
     /// The named variant alone, without a cascade.
-    Single(Token),
+    Single(SubjectToken),
     /// A plan file, relative to this file.
     File(PathBuf),
 }

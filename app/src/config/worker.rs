@@ -6,15 +6,15 @@ use kaskade_models::device::DeviceChoice;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Size, Token};
+use super::scalar::{ByteSize, SubjectToken};
 
 /// A worker: one process that runs replicas on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
-pub struct Worker {
+pub struct WorkerConfig {
     /// Name, unique in the app.
-    pub name: Token,
+    pub name: SubjectToken,
     /// Device of its replicas: `cpu`, `cuda` or `cuda:1` [default: the variant's, or else the app's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -22,7 +22,7 @@ pub struct Worker {
     /// Memory of its device that it may use: planners place no more on it, and a model that needs more is not loaded
     /// [default: the planner's `memory` when planning, unlimited when loading].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<Size>,
+    pub memory: Option<ByteSize>,
     /// Cores that each of its replicas computes with on the CPU, unless its variant has fewer [default: all that the process
     /// may use, by its affinity mask and control group].
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,9 +37,9 @@ const fn one() -> NonZeroU32 {
 }
 
 /// Returns the workers of an app that names none: `local`.
-pub(super) fn default_workers() -> Vec<Worker> {
-    vec![Worker {
-        name: Token::local(),
+pub(super) fn default_workers() -> Vec<WorkerConfig> {
+    vec![WorkerConfig {
+        name: SubjectToken::local(),
         device: None,
         memory: None,
         cores: None,

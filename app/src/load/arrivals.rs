@@ -8,10 +8,10 @@ use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 
-use crate::config::scalar::Span;
+use crate::config::scalar::HumanDuration;
 
 /// Arrivals that would come later than this come at this time.
-const MAX_LENGTH: Duration = Span::MAX.duration();
+const MAX_LENGTH: Duration = HumanDuration::MAX.duration();
 
 /// Arrival process of an open loop: the distribution of the gaps between its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

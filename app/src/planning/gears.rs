@@ -6,7 +6,7 @@ use kaskade_policy::profile::Profile;
 
 use crate::charts::panels::{Panel, Panels, Series, Shape};
 use crate::config::App;
-use crate::config::scalar::Size;
+use crate::config::scalar::ByteSize;
 use crate::planning::PlanningError;
 use crate::planning::worker_device::worker_device;
 use crate::report::profile_warnings;
@@ -33,11 +33,11 @@ pub fn objective(app: &App) -> Result<Slo, PlanningError> {
 /// # Errors
 /// [`PlanningError::SeveralDevices`] if variants run on different devices of a worker.
 pub fn devices(app: &App, memory_bytes: u64) -> Result<Vec<DeviceSpec>, PlanningError> {
-    let device = |worker: &crate::config::Worker| {
+    let device = |worker: &crate::config::WorkerConfig| {
         Ok(DeviceSpec {
             worker: worker.name.to_string(),
             device: worker_device(app, worker)?.to_string(),
-            memory_bytes: worker.memory.map_or(memory_bytes, Size::bytes),
+            memory_bytes: worker.memory.map_or(memory_bytes, ByteSize::bytes),
             speed: 1.0,
         })
     };

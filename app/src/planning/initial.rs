@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use kaskade_policy::plan::{Plan, Replica};
 
 use crate::config::scalar::MAX_TOKEN;
-use crate::config::{App, PlanSource, Worker};
+use crate::config::{App, PlanSource, WorkerConfig};
 pub use crate::planning::check::check;
 use crate::planning::{PlanningError, allocator};
 
@@ -50,7 +50,7 @@ pub fn single(app: &App, variant: &str) -> Plan {
 
 /// Returns the replicas of these variants on every worker of the app, each on the worker's device.
 pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
-    let device = |worker: &Worker, name: &str| {
+    let device = |worker: &WorkerConfig, name: &str| {
         let known = app.variants.iter().find(|variant| variant.name.as_str() == name);
         let choice = known.map_or_else(
             || app.device_of_worker(worker),

@@ -13,7 +13,7 @@ use kaskade_policy::profile::Profile;
 
 use crate::config::App;
 use crate::config::planner::GearPlannerConfig;
-use crate::config::scalar::Span;
+use crate::config::scalar::HumanDuration;
 use crate::planning::batch_counts::RunTotals;
 use crate::planning::{PlanningError, allocator, gears, initial};
 use crate::report::in_one_line;
@@ -102,7 +102,7 @@ fn plan(
         ranges,
         guarantee: promised.or_else(|| app.guarantee?.certify()),
         ..GearOptions::serving(profile, slo, qps_max, gears::devices(app, config.memory.bytes())?)
-            .with_hop(profile, config.hop_latency.map(Span::as_micros))
+            .with_hop(profile, config.hop_latency.map(HumanDuration::as_micros))
     };
     options.prior = measured.unwrap_or(options.prior);
     gears::limit_batches(&mut options, app);

@@ -2,14 +2,14 @@
 
 use kaskade_models::DeviceChoice;
 
-use crate::config::{App, Worker};
+use crate::config::{App, WorkerConfig};
 use crate::planning::PlanningError;
 
 /// Returns the device of every variant on a worker: planners have one device per worker. Remote variants run on none.
 ///
 /// # Errors
 /// [`PlanningError::SeveralDevices`] if two variants run on different devices of the worker.
-pub(super) fn worker_device(app: &App, worker: &Worker) -> Result<DeviceChoice, PlanningError> {
+pub(super) fn worker_device(app: &App, worker: &WorkerConfig) -> Result<DeviceChoice, PlanningError> {
     let mut variants = app.variants.iter().filter(|variant| variant.remote.is_none());
     let Some(first) = variants.next() else {
         return Ok(app.device_of_worker(worker));

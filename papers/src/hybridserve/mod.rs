@@ -27,7 +27,7 @@ mod took;
 
 use std::path::PathBuf;
 
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::report::progress::Progress;
 use kaskade_stated::families::{StatedFamily, gpt, gpt_of_eight, t5, vit};
 
@@ -55,7 +55,7 @@ pub struct Args {
     live: Option<PathBuf>,
     /// How long each live run is recorded.
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "live")]
-    live_length: Span,
+    live_length: HumanDuration,
     /// Where to write the pictures.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
     pub out: PathBuf,

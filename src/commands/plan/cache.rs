@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use kaskade_app::config::scalar::Size;
+use kaskade_app::config::scalar::ByteSize;
 use kaskade_app::load::trace_args::positive;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
@@ -61,16 +61,16 @@ struct ModelArgs {
 struct Stated {
     /// Memory of the device.
     #[arg(long, value_name = "SIZE", default_value = "24GB")]
-    device_memory: Size,
+    device_memory: ByteSize,
     /// Memory of the host for weights and blocks.
     #[arg(long, value_name = "SIZE", default_value = "882GB")]
-    host_memory: Size,
+    host_memory: ByteSize,
     /// Bandwidth of the link per second and direction.
     #[arg(long, value_name = "SIZE", default_value = "25GB")]
-    link_bandwidth: Size,
+    link_bandwidth: ByteSize,
     /// Bandwidth of the device's memory per second.
     #[arg(long, value_name = "SIZE", default_value = "900GB")]
-    memory_bandwidth: Size,
+    memory_bandwidth: ByteSize,
     /// Speed of large matrix products, 10^12 operations per second [default: the paper's device].
     #[arg(long, value_name = "NUMBER", value_parser = positive)]
     tflops: Option<f64>,

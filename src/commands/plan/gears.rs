@@ -7,7 +7,7 @@ use anyhow::ensure;
 use kaskade_app::charts::panels;
 use kaskade_app::config::App;
 use kaskade_app::config::guarantee::Share;
-use kaskade_app::config::scalar::{Size, Span};
+use kaskade_app::config::scalar::{ByteSize, HumanDuration};
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::planning::{gears, initial};
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     profile: PathBuf,
     /// Latency objective: the 95th percentile; accuracy is maximised [default: the app's `slo`].
     #[arg(long, value_name = "TIME", conflicts_with = "slo_accuracy")]
-    slo_p95: Option<Span>,
+    slo_p95: Option<HumanDuration>,
     /// Accuracy objective: mean share of right answers, such as `98%`; latency is minimised.
     #[arg(long, value_name = "SHARE")]
     slo_accuracy: Option<Share>,
@@ -64,13 +64,13 @@ pub(crate) struct Args {
     devices: u32,
     /// Memory of each device.
     #[arg(long, value_name = "SIZE", default_value = "16GB")]
-    memory: Size,
+    memory: ByteSize,
     /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].
     #[arg(long, value_name = "TIME")]
-    hop_latency: Option<Span>,
+    hop_latency: Option<HumanDuration>,
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
     #[arg(long, value_name = "TIME")]
-    turnaround: Option<Span>,
+    turnaround: Option<HumanDuration>,
     /// Plan file to write.
     #[arg(long, value_name = "FILE", default_value = "plan.json")]
     out: PathBuf,
@@ -160,9 +160,11 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
         seed: args.seed,
         guarantee: args.guarantee.certify(app)?,
         ..GearOptions::serving(profile, slo, qps_max, devices)
-            .with_hop(profile, args.hop_latency.map(Span::as_micros))
+            .with_hop(profile, args.hop_latency.map(HumanDuration::as_micros))
     };
-    options.turnaround_us = args.turnaround.map_or(options.turnaround_us, Span::as_micros);
+    options.turnaround_us = args
+        .turnaround
+        .map_or(options.turnaround_us, HumanDuration::as_micros);
     options.max_utilisation = args.max_utilisation.unwrap_or(options.max_utilisation);
     if let Some(app) = app {
         gears::limit_batches(&mut options, app);
@@ -170,7 +172,7 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
     Ok(options)
 }
 
-fn latency(limit: Span) -> Slo {
+fn latency(limit: HumanDuration) -> Slo {
     Slo::Latency {
         p95_us: limit.duration().as_micros() as u64,
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use kaskade_app::charts::deployment;
 use kaskade_app::config::App;
-use kaskade_app::config::scalar::Size;
+use kaskade_app::config::scalar::ByteSize;
 use kaskade_app::load::trace_args::positive;
 use kaskade_app::planning::placement::{partitions, picture, text};
 use kaskade_app::planning::{self, read_profile};
@@ -114,7 +114,7 @@ struct Hardware {
     per_host: u32,
     /// Memory of each device.
     #[arg(long, value_name = "SIZE", default_value = "16GB")]
-    memory: Size,
+    memory: ByteSize,
     /// Speed relative to the profiled device: one number for all devices, or one for each.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1", value_parser = positive)]
     speed: Vec<f64>,
@@ -132,10 +132,10 @@ struct Moved {
     channels: Option<PathBuf>,
     /// Bytes that a request carries from model to model.
     #[arg(long, value_name = "SIZE")]
-    request_size: Option<Size>,
+    request_size: Option<ByteSize>,
     /// Bytes of the hidden state between partitions of a variant: `NAME=SIZE` [default: from the app's checkpoints].
-    #[arg(long, value_name = "NAME=SIZE", value_parser = named::<Size>)]
-    hidden_size: Vec<(String, Size)>,
+    #[arg(long, value_name = "NAME=SIZE", value_parser = named::<ByteSize>)]
+    hidden_size: Vec<(String, ByteSize)>,
     /// Layers of a variant, the most partitions it can have: `NAME=N` [default: from the app's checkpoints].
     #[arg(long, value_name = "NAME=N", value_parser = named::<u32>)]
     layers: Vec<(String, u32)>,

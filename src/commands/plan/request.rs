@@ -6,7 +6,7 @@ use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::Bus;
 use kaskade_actors::subjects;
 use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::load::trace_args::positive;
 use kaskade_app::serving;
 
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     rate: Option<f64>,
     /// How long to wait for the planner's report [default: 5s more than `planner.timeout` in the app's file, otherwise 65s].
     #[arg(long, value_name = "TIME")]
-    wait: Option<Span>,
+    wait: Option<HumanDuration>,
     /// Reason, for the planner's log.
     #[arg(long, value_name = "TEXT", default_value = "requested on the command line")]
     reason: String,
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let planner = target.app().and_then(|app| app.planner.as_ref());
     let timeout = planner.map_or(DEFAULT_TIMEOUT, |planner| planner.timeout.duration());
-    let wait = args.wait.map_or(timeout + MARGIN, Span::duration);
+    let wait = args.wait.map_or(timeout + MARGIN, HumanDuration::duration);
     let report = serving::runtime()?.block_on(ask(&target, &request, wait))?;
     let is_planned = matches!(report, PlanReport::Adopted { .. } | PlanReport::Unchanged { .. });
     if args.json {

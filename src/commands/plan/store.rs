@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use kaskade_actors::plan::store::HistoryEntry;
 use kaskade_app::config::App;
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::deploy::{AppliedPlan, DeployError, Deployment, Progress};
 use kaskade_app::planning::initial;
 use kaskade_app::report;
@@ -28,7 +28,7 @@ struct Waiting {
     no_wait: bool,
     /// How long to wait for that.
     #[arg(long, value_name = "TIME", default_value = "2m", conflicts_with = "no_wait")]
-    timeout: Span,
+    timeout: HumanDuration,
     /// Print JSON.
     #[arg(long)]
     json: bool,

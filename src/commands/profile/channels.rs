@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use kaskade_actors::bus::BusConfig;
-use kaskade_app::config::scalar::Size;
+use kaskade_app::config::scalar::ByteSize;
 use kaskade_app::measure::channels;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     network: Option<String>,
     /// Largest message; sizes above the broker's limit are skipped.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
-    max_size: Size,
+    max_size: ByteSize,
     /// Messages of each size, of which the median is reported.
     #[arg(long, value_name = "N", default_value = "200")]
     rounds: NonZeroU32,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use kaskade::models::Partition;
 use kaskade_app::config::App;
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::measure::judge::JudgeProgram;
 use kaskade_app::measure::{Judge, Profiler, text};
 use kaskade_app::report;
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     batches: Vec<u32>,
     /// Measuring time of each batch size in each round.
     #[arg(long, value_name = "TIME", default_value = "150ms")]
-    measure_for: Span,
+    measure_for: HumanDuration,
     /// Rounds over all batch sizes, of which the medians are reported.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     judge: Judge,
     /// Longest time that the program of `--judge` may go without writing a line.
     #[arg(long, value_name = "TIME", default_value = "5m")]
-    judge_timeout: Span,
+    judge_timeout: HumanDuration,
     /// Print no progress.
     #[arg(long)]
     quiet: bool,

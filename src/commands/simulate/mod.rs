@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::load::arrivals::ArrivalProcess;
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
@@ -57,24 +57,24 @@ pub(crate) struct Args {
     rate: Option<f64>,
     /// Length of the constant load, in whole seconds.
     #[arg(long, value_name = "TIME", default_value = "60s")]
-    duration: Span,
+    duration: HumanDuration,
     /// Arrival process of the requests within a second.
     #[arg(long, value_enum, default_value = "poisson")]
     arrivals: ArrivalProcess,
     /// Transfer time from the client to the first queue and back, together [default: twice the profile's time of a message; 400us if it
     /// has none].
     #[arg(long, value_name = "TIME")]
-    entry_latency: Option<Span>,
+    entry_latency: Option<HumanDuration>,
     /// Transfer time from one stage to the next [default: drawn from the quantiles of the profile at the rate of the requests, as the
     /// variation of `--entry-latency` is; 100us if it has none].
     #[arg(long, value_name = "TIME")]
-    hop_latency: Option<Span>,
+    hop_latency: Option<HumanDuration>,
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
     #[arg(long, value_name = "TIME")]
-    turnaround: Option<Span>,
+    turnaround: Option<HumanDuration>,
     /// Deadline of every request [default: none].
     #[arg(long, value_name = "TIME")]
-    budget: Option<Span>,
+    budget: Option<HumanDuration>,
     /// Capacity of each replica's queue, requests.
     #[arg(long, value_name = "N", default_value_t = 1024)]
     queue_capacity: usize,
@@ -83,7 +83,7 @@ pub(crate) struct Args {
     alpha: f64,
     /// Shortest time between a shift up and the next shift down.
     #[arg(long, value_name = "TIME", default_value = "2s")]
-    hold: Span,
+    hold: HumanDuration,
     /// Stay in this gear instead of shifting.
     #[arg(long, value_name = "GEAR")]
     gear: Option<u32>,
@@ -92,7 +92,7 @@ pub(crate) struct Args {
     seed: u64,
     /// Length of the intervals in the SVG file and in `--json`.
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    bucket: Span,
+    bucket: HumanDuration,
     /// SVG file to write: load, gear, latency and accuracy over time.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -234,7 +234,7 @@ fn simulate(
     measured: &Measured,
     trace: &Trace,
 ) -> anyhow::Result<(Report, Vec<Bucket>)> {
-    let micros = |span: Span| span.duration().as_micros() as u64;
+    let micros = |span: HumanDuration| span.duration().as_micros() as u64;
     let shift = ShiftConfig {
         alpha: args.alpha,
         hold_us: micros(args.hold),

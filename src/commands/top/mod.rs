@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use kaskade_actors::{Code, Fault};
-use kaskade_app::config::scalar::Span;
+use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::serving;
 
 use self::feed::{Event, Feed};
@@ -47,7 +47,7 @@ pub(crate) struct Args {
     target: TargetArgs,
     /// Time between two refreshes.
     #[arg(long, value_name = "TIME", default_value = "1s")]
-    interval: Span,
+    interval: HumanDuration,
     /// Number of refreshes [default: unlimited].
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU32>,
