@@ -11,7 +11,7 @@
 //! | plan | [`planning::cascade()`] from a profile, [`Plan::cascade`] by hand |
 //! | serve | [`Service`] for an app's file, [`ModelService`] for models in Rust |
 //! | extend | [`Model`] for batches, [`Stage`] and [`attach_stage`] for asynchronous code |
-//! | ask | [`Client`], [`Fault`] with its [`Code`] |
+//! | send requests | [`Client`], [`Fault`] with its [`Code`] |
 //!
 //! The crates behind it are reachable whole:
 //!
@@ -31,8 +31,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use kaskade::app::load::requests::Set;
-//! use kaskade::{App, Client, Profiler, Service, planning};
+//! use kaskade::{App, Client, Profiler, Service, Tensor, planning};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let file = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/digits/app.toml");
@@ -45,14 +44,11 @@
 //! let planned = planning::cascade(&profile).app(&app).plan()?;
 //! let service = Service::builder(&app).plan(planned.plan).start()?;
 //!
-//! let test_set = app.data.test.as_ref().ok_or("the app has no test set")?;
-//! let Set::Samples(samples) = Set::read(&app, test_set)? else {
-//!     return Err("the test set has no samples".into());
-//! };
 //! let runtime = tokio::runtime::Runtime::new()?;
 //! let reply = runtime.block_on(async {
 //!     let client = Client::connect(service.url(), "digits").await?;
-//!     let request = client.tensors(samples.inputs[0].clone()).budget(Duration::from_secs(10));
+//!     let blank = Tensor::from_f32("image", &[1, 8, 8], &[0.0; 64])?;
+//!     let request = client.tensors(vec![blank]).budget(Duration::from_secs(10));
 //!     Ok::<_, Box<dyn std::error::Error>>(request.send().await?)
 //! })?;
 //! println!("{} answered with confidence {:?}", reply.variant, reply.confidence);
@@ -140,8 +136,8 @@
 //!
 //! let reply = tokio::runtime::Runtime::new()?.block_on(async {
 //!     let url = node.bus().url();
-//!     let place = AttachConfig::new("echo", "shout", "shout-0").max_in_flight(16);
-//!     let attached = attach_stage(BusConfig::new("echo").url(url), place, Shout).await?;
+//!     let config = AttachConfig::new("echo", "shout", "shout-0").max_in_flight(16);
+//!     let attached = attach_stage(BusConfig::new("echo").url(url), config, Shout).await?;
 //!     let client = Client::connect(url, "echo").await?;
 //!     let reply = client.text("hello")?.budget(Duration::from_secs(10)).send().await?;
 //!     attached.detach(Duration::from_secs(1)).await;
@@ -163,15 +159,19 @@ pub use kaskade_simulator as simulator;
 pub use kaskade_app::{config, planning};
 
 pub use kaskade_actors::bus::{BusConfig, BusError};
+pub use kaskade_actors::client::Accepted;
+pub use kaskade_actors::wire::{FeedbackReply, InferReply, RightAnswer};
 pub use kaskade_actors::{
     AttachConfig, AttachedStage, Code, Fault, Node, NodeError, Service as ModelService, Stage, StageInput,
     StageOutput, attach_stage,
 };
 pub use kaskade_app::config::{App, ConfigError};
+pub use kaskade_app::family::Family;
 pub use kaskade_app::measure::{Judge, MeasureError, Profiler};
 pub use kaskade_app::planning::PlanningError;
-pub use kaskade_app::serving::{Client, Service, ServingError};
+pub use kaskade_app::serving::{Client, Role, Service, ServingError};
 pub use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor, TensorError};
+pub use kaskade_planners::cascade::Objective;
 pub use kaskade_policy::invalid::Invalid;
 pub use kaskade_policy::plan::Plan;
 pub use kaskade_policy::profile::Profile;

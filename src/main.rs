@@ -7,7 +7,6 @@
 //! | [`args`] | flags that several commands share |
 //! | [`help`] | the grouped help of the root |
 //! | `reference` | the reference page of the documentation, in tests |
-//! | `money` | amounts of money as text |
 //! | [`output`] | results on standard output, errors on standard error |
 //! | [`failure`] | classification of errors, exit codes |
 //! | [`log`] | the log on standard error |
@@ -22,7 +21,6 @@ mod docs_tests;
 mod failure;
 mod help;
 mod log;
-mod money;
 mod output;
 #[cfg(test)]
 mod reference;

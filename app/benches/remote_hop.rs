@@ -89,7 +89,7 @@ async fn through(client: Client, time: Duration) -> Vec<Duration> {
     while begun.elapsed() < time {
         let inputs = vec![Tensor::from_texts("text", &["is it so?"]).unwrap()];
         let sent = Instant::now();
-        client.ask(inputs).await.unwrap();
+        client.infer(inputs).await.unwrap();
         latencies.push(sent.elapsed());
     }
     latencies
@@ -142,7 +142,10 @@ fn main() -> ExitCode {
         .unwrap();
     let (mut more, mut ratios) = (Vec::new(), Vec::new());
     runtime.block_on(async {
-        let client = Client::open("hop", bus, Duration::from_secs(10)).await.unwrap();
+        let client = Client::connect_with(bus, "hop")
+            .await
+            .unwrap()
+            .budget(Duration::from_secs(10));
         // Warms both up.
         run(clients, Duration::from_millis(500), || {
             directly(address, Duration::from_millis(500))

@@ -110,10 +110,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Only the actor needs an actix system; the stage runs on any tokio runtime.
     actix::System::new().block_on(async {
         let bus = BusConfig::new("parity").url(url);
-        let place = AttachConfig::new("parity", "round", "rounder-0");
-        let stage = attach_stage(bus.clone(), place, Rounder).await?;
-        let place = AttachConfig::new("parity", "tie", "halves-0");
-        let actor = attach(bus, &place, HalvesToEven.start().recipient()).await?;
+        let config = AttachConfig::new("parity", "round", "rounder-0");
+        let stage = attach_stage(bus.clone(), config, Rounder).await?;
+        let config = AttachConfig::new("parity", "tie", "halves-0");
+        let actor = attach(bus, &config, HalvesToEven.start().recipient()).await?;
 
         let client = Client::connect(url, "parity").await?;
         for number in [4.0_f32, 7.0, 7.4, 2.5] {

@@ -64,6 +64,6 @@ async fn ask(url: &str, questions: impl Iterator<Item = (Inputs, Label)>) -> Res
         right += usize::from(answer == label);
     }
     println!("{right} of {ASKED} right");
-    client.leave().await;
+    client.close().await;
     Ok(())
 }

@@ -38,7 +38,7 @@ fn families() {
             let start = Instant::now();
             let cascade = CascadeOptions {
                 objective: objective.clone(),
-                guard: NonInferiorityTest::None,
+                safety_margin: NonInferiorityTest::None,
                 ..CascadeOptions::default()
             };
             let Ok(planned) = plan_cascade(&profile, &cascade) else {

@@ -229,11 +229,11 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .transpose()?;
     let begun = meter.as_mut().map(Meter::begin);
     let runtime = serving::runtime()?;
-    let client = runtime.block_on(Client::open(target.name(), bus, budget))?;
-    let mut client = client.retry(!args.no_retry);
-    if args.durable {
-        client = client.durably();
-    }
+    let client = runtime
+        .block_on(Client::connect_with(bus, target.name()))?
+        .budget(budget)
+        .retry(!args.no_retry)
+        .durable(args.durable);
     let grading = target.app().map(|app| Grading::of(&app.data));
     let questions = Arc::new(Questions::new(client, samples).graded(grading.unwrap_or_default()));
     let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;

@@ -59,13 +59,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }],
         _ => read(std::io::stdin().lock())?,
     };
-    let patience = args.wait.duration();
+    let timeout = args.wait.duration();
     let tally = serving::runtime()?.block_on(async {
-        let client = Client::open(target.name(), target.client("feedback"), patience).await?;
+        let client = Client::connect_with(target.client("feedback"), target.name()).await?;
         let told = futures::stream::iter(labels)
             .map(|Feedback { id, label }| {
                 let client = client.clone();
-                async move { client.feedback(&id, label, patience).await }
+                async move { client.feedback(&id, label, timeout).await }
             })
             .buffer_unordered(AT_ONCE);
         let mut told = std::pin::pin!(told);
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         while let Some(reply) = told.next().await {
             tally.add(reply?.as_ref());
         }
-        client.leave().await;
+        client.close().await;
         anyhow::Ok(tally)
     })?;
     if args.json {

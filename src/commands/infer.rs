@@ -26,7 +26,6 @@ use serde_json::json;
 
 use crate::app_address::TargetArgs;
 use crate::args::Broker;
-use crate::money;
 use crate::output;
 
 /// Sends one request to an app and prints the answer, with the stages that it passed. With `--app` and without `--nats`, starts
@@ -120,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let budget = target.budget(args.budget);
     let reply = serving::runtime()?.block_on(async {
-        let client = Client::open(target.name(), bus, budget).await?;
+        let client = Client::connect_with(bus, target.name()).await?.budget(budget);
         if args.stream {
             let mut shown = false;
             let part = |part: InferReply| {
@@ -132,7 +131,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             }
             return anyhow::Ok((reply?, shown));
         }
-        anyhow::Ok((client.ask(inputs).await?, false))
+        anyhow::Ok((client.infer(inputs).await?, false))
     });
     if let Some(service) = service {
         service.stop();
@@ -337,7 +336,7 @@ fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool) -> String 
         let [stage, waited, ran, batch] = heads;
         let costs = reply.hops.iter().map(|hop| {
             let (amount, source) = hop.cost.map(|cost| (cost.amount, cost.source)).unzip();
-            money::with_source(amount, source)
+            units::money_with_source(amount, source)
         });
         table(
             [stage, waited, ran, batch, ("money", Align::Right)],

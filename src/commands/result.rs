@@ -31,11 +31,11 @@ pub(crate) struct Args {
 /// Fetches and prints.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
-    let patience = args.wait.map_or(Duration::ZERO, HumanDuration::duration);
+    let timeout = args.wait.map_or(Duration::ZERO, HumanDuration::duration);
     let reply = serving::runtime()?.block_on(async {
-        let client = Client::open(target.name(), target.client("result"), Duration::ZERO).await?;
-        let reply = client.wait_for(&args.id, patience).await;
-        client.leave().await;
+        let client = Client::connect_with(target.client("result"), target.name()).await?;
+        let reply = client.wait(&args.id, timeout).await;
+        client.close().await;
         anyhow::Ok(reply?)
     })?;
     infer::report_on(&reply, None, args.json)

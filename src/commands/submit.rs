@@ -40,13 +40,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (inputs, label) = args.request.read(target.app())?;
     let budget = target.budget(args.budget);
     let (accepted, reply) = serving::runtime()?.block_on(async {
-        let client = Client::open(target.name(), target.client("submit"), budget).await?;
+        let client = Client::connect_with(target.client("submit"), target.name())
+            .await?
+            .budget(budget);
         let accepted = client.submit(inputs, args.id.as_deref()).await?;
         let reply = match args.wait {
-            Some(patience) => Some(client.wait_for(&accepted.id, patience.duration()).await?),
+            Some(timeout) => Some(client.wait(&accepted.id, timeout.duration()).await?),
             None => None,
         };
-        client.leave().await;
+        client.close().await;
         anyhow::Ok((accepted, reply))
     })?;
     match reply {

@@ -272,7 +272,7 @@ impl Target for Questions {
         let place = (number % inputs.len().max(1) as u64) as usize;
         match self
             .client
-            .ask(inputs.get(place).cloned().unwrap_or_default())
+            .infer(inputs.get(place).cloned().unwrap_or_default())
             .await
         {
             Ok(reply) => {

@@ -88,7 +88,7 @@ pub(super) fn overhead(
             gaps_us.extend(gaps(&seen));
             hops.push((qps, messages_s(&seen)));
         }
-        client.leave().await;
+        client.close().await;
         Ok::<_, MeasureError>(Overhead {
             turnaround_s: median_gap_s(gaps_us),
             hops,
@@ -210,7 +210,7 @@ impl Target for RecordingTarget {
     async fn ask_due(&self, number: u64, due: tokio::time::Instant) -> Outcome {
         let place = (number % self.inputs.len().max(1) as u64) as usize;
         let inputs = self.inputs.get(place).cloned().unwrap_or_default();
-        match self.client.ask(inputs).await {
+        match self.client.infer(inputs).await {
             Ok(reply) => {
                 let took_us = u32::try_from(due.elapsed().as_micros()).unwrap_or(u32::MAX);
                 let inside: u32 = reply.hops.iter().map(|hop| hop.wait_us + hop.run_us).sum();

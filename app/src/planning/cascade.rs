@@ -70,8 +70,8 @@ impl<'a> CascadePlanner<'a> {
     }
 
     /// Sets how sure the named points must be.
-    pub fn guard(mut self, guard: NonInferiorityTest) -> Self {
-        self.options.guard = guard;
+    pub fn safety_margin(mut self, margin: NonInferiorityTest) -> Self {
+        self.options.safety_margin = margin;
         self
     }
 

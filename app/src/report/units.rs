@@ -3,7 +3,7 @@
 use std::fmt;
 
 use kaskade_policy::profile::Profile;
-use kaskade_policy::remote::price::CostSource;
+use kaskade_policy::remote::price::{CostSource, written};
 
 /// A share as a percentage: `98.61 %`.
 pub fn percent(share: f64) -> String {
@@ -13,6 +13,17 @@ pub fn percent(share: f64) -> String {
 /// Joules with a prefix, or `unknown`: an unknown value is never written as zero.
 pub fn joules(energy: Option<f64>) -> String {
     energy.map_or_else(|| "unknown".to_owned(), |energy| prefixed(energy, "J"))
+}
+
+/// Money in the currency of the app's prices, with three digits, or `unknown`.
+pub fn money(amount: Option<f64>) -> String {
+    amount.map_or_else(|| "unknown".to_owned(), written)
+}
+
+/// Money with the source of the amount.
+pub fn money_with_source(amount: Option<f64>, source: Option<CostSource>) -> String {
+    let source = source.map_or_else(String::new, |source| format!(" ({})", source.name()));
+    money(amount) + &source
 }
 
 /// Bytes with a binary prefix: `1.5 MiB`.
@@ -135,6 +146,18 @@ mod tests {
         }
         assert_eq!(joules(None), "unknown");
         assert_eq!(joules(Some(0.25)), "250 mJ");
+    }
+
+    #[test]
+    fn amounts_keep_three_digits_and_name_their_source() {
+        for (amount, text) in [(0.0, "0"), (0.0018, "0.00180"), (1.5, "1.50"), (1234.0, "1234")] {
+            assert_eq!(money(Some(amount)), text);
+        }
+        assert_eq!(
+            money_with_source(Some(0.25), Some(CostSource::Priced)),
+            "0.250 (priced)"
+        );
+        assert_eq!(money_with_source(None, None), "unknown");
     }
 
     #[test]

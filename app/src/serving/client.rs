@@ -33,7 +33,7 @@ pub const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Client {
     bus: Bus,
-    asked: actors::Client,
+    inner: actors::Client,
     budget: Duration,
     durable: bool,
 }
@@ -44,28 +44,43 @@ impl Client {
     /// # Errors
     /// [`ServingError::Bus`], or [`ServingError::Subject`] for an invalid name.
     pub async fn connect(url: impl Into<String>, app: &str) -> Result<Self, ServingError> {
-        Self::open(app, BusConfig::new(app).url(url), DEFAULT_BUDGET).await
+        Self::connect_with(BusConfig::new(app).url(url), app).await
     }
 
-    /// Connects. The connection belongs to the runtime that this is awaited on.
+    /// Connects with options of the connection, such as an nkey. The connection belongs to the runtime that this is awaited on.
     ///
     /// # Errors
-    /// What the broker says.
-    pub async fn open(app: &str, bus: BusConfig, budget: Duration) -> Result<Self, ServingError> {
+    /// As [`Client::connect`].
+    pub async fn connect_with(bus: BusConfig, app: &str) -> Result<Self, ServingError> {
         let app = subjects::App::new(app)?;
         let bus = Bus::connect(bus).await?;
         Ok(Self {
-            asked: actors::Client::new(&bus, app),
+            inner: actors::Client::new(&bus, app),
             bus,
-            budget,
+            budget: DEFAULT_BUDGET,
             durable: false,
         })
     }
 
-    /// The same with another time budget for every request.
+    /// Sets the time budget of every request [default: 2 s].
     #[must_use]
     pub fn budget(self, budget: Duration) -> Self {
         Self { budget, ..self }
+    }
+
+    /// Sets whether a request is sent again after a failure ([`actors::Client::retry`]) [default: true].
+    #[must_use]
+    pub fn retry(self, retries: bool) -> Self {
+        Self {
+            inner: self.inner.retry(retries),
+            ..self
+        }
+    }
+
+    /// Sets whether [`Client::infer`] submits durable requests and waits for their results [default: false].
+    #[must_use]
+    pub fn durable(self, durable: bool) -> Self {
+        Self { durable, ..self }
     }
 
     /// Starts a request with a text.
@@ -82,73 +97,60 @@ impl Client {
             client: self,
             inputs,
             budget: self.budget,
-        }
-    }
-
-    /// The same, but whether a request is sent again after a failure ([`actors::Client::retry`]); the default is to do so.
-    #[must_use]
-    pub fn retry(self, retries: bool) -> Self {
-        Self {
-            asked: self.asked.retry(retries),
-            ..self
-        }
-    }
-
-    /// The same, with every request submitted to be kept until it is answered.
-    #[must_use]
-    pub fn durably(self) -> Self {
-        Self {
-            durable: true,
-            ..self
+            id: None,
         }
     }
 
     /// Closes the connection. Requests without a reply fail.
-    pub async fn leave(&self) {
+    pub async fn close(&self) {
         self.bus.close().await;
     }
 
-    /// Sends the request, and waits for the one terminal reply.
+    /// Sends a request, and waits for its terminal reply.
     ///
     /// # Errors
     /// The app's fault; [`kaskade_actors::Code::NoReply`] if no reply came within the budget.
-    pub async fn ask(&self, inputs: Inputs) -> Result<InferReply, Fault> {
-        if !self.durable {
-            return self.asked.infer(inputs, self.budget).await;
-        }
-        let (request, headers) = self.submission(inputs, None);
-        self.asked.submit_and_wait(&request, headers, self.budget).await
+    pub async fn infer(&self, inputs: Inputs) -> Result<InferReply, Fault> {
+        self.tensors(inputs).send().await
     }
 
-    /// Submits a durable request, which gets one result even if processes are lost meanwhile.
+    /// Submits a durable request, which gets one result even if processes are lost meanwhile. Without an id, it gets one.
     ///
     /// # Errors
     /// The fault of the app or of the stream.
     pub async fn submit(&self, inputs: Inputs, id: Option<&str>) -> Result<Accepted, Fault> {
-        let (request, headers) = self.submission(inputs, id);
-        self.asked.submit(&request, headers).await
+        let request = self.tensors(inputs);
+        match id {
+            Some(id) => request.id(id).submit().await,
+            None => request.submit().await,
+        }
     }
 
-    fn submission(&self, inputs: Inputs, id: Option<&str>) -> (InferRequest, HeaderMap) {
-        let request = InferRequest {
-            inputs,
-            id: id.map(ToOwned::to_owned),
-            ..InferRequest::default()
-        };
-        let mut headers = HeaderMap::new();
-        headers::put_budget(&mut headers, self.budget);
-        (request, headers)
+    /// Returns the result of a durable request; `None` if it has none yet, or if its result has expired.
+    ///
+    /// # Errors
+    /// The request's fault, or the reason why the result cannot be read.
+    pub async fn result(&self, id: &str) -> Result<Option<InferReply>, Fault> {
+        self.inner.result(id).await?.transpose()
     }
 
-    /// Returns the result of a durable request; waits for it at most `patience`.
+    /// Waits at most `timeout` for the result of a durable request, and returns it.
     ///
     /// # Errors
     /// The request's fault; [`kaskade_actors::Code::NoReply`] if it has no result yet.
-    pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
-        self.asked.wait_for(id, patience).await
+    pub async fn wait(&self, id: &str, timeout: Duration) -> Result<InferReply, Fault> {
+        self.inner.wait_for(id, timeout).await
     }
 
-    /// Tells the right answer to a request that was answered before, by its id ([`actors::Client::feedback`]).
+    /// Cancels the requests of that id, which [`Request::id`] sets. They fail with [`kaskade_actors::Code::Cancelled`].
+    ///
+    /// # Errors
+    /// [`kaskade_actors::Code::Malformed`] for an invalid id; [`kaskade_actors::Code::Unavailable`] if the connection is closed.
+    pub async fn cancel(&self, id: &str) -> Result<(), Fault> {
+        self.inner.cancel(id).await
+    }
+
+    /// Sends the right answer to a request that was answered before, by its id ([`actors::Client::feedback`]).
     ///
     /// # Errors
     /// The app's fault.
@@ -156,21 +158,21 @@ impl Client {
         &self,
         id: &str,
         label: RightAnswer,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<FeedbackReply>, Fault> {
-        self.asked.feedback(id, label, patience).await
+        self.inner.feedback(id, label, timeout).await
     }
 
-    /// Sends a request to a language model; `part` is called with each new piece of the answer.
+    /// Sends a request to a language model, and calls `part` with each new piece of the answer.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// As [`Client::infer`].
     pub async fn stream(&self, inputs: Inputs, part: impl FnMut(InferReply)) -> Result<InferReply, Fault> {
         let request = InferRequest {
             inputs,
             ..InferRequest::default()
         };
-        self.asked
+        self.inner
             .stream(request, HeaderMap::new(), self.budget, part)
             .await
     }
@@ -183,6 +185,7 @@ pub struct Request<'a> {
     client: &'a Client,
     inputs: Inputs,
     budget: Duration,
+    id: Option<String>,
 }
 
 impl Request<'_> {
@@ -210,23 +213,46 @@ impl Request<'_> {
         Self { budget, ..self }
     }
 
-    /// Sends the request and waits for its one terminal reply.
+    /// Sets the request's id, for [`Client::cancel`], [`Client::feedback`] and [`Client::wait`]. Each request needs another.
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
+        }
+    }
+
+    /// Sends the request and waits for its terminal reply.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// As [`Client::infer`].
     pub async fn send(self) -> Result<InferReply, Fault> {
-        self.client.clone().budget(self.budget).ask(self.inputs).await
+        let (client, budget) = (self.client, self.budget);
+        let (request, headers) = self.encoded();
+        if client.durable {
+            client.inner.submit_and_wait(&request, headers, budget).await
+        } else {
+            client.inner.ask(&request, headers, budget).await
+        }
     }
 
     /// Submits a durable request, which gets one result even if processes are lost meanwhile.
     ///
     /// # Errors
     /// As [`Client::submit`].
-    pub async fn submit(self, id: Option<&str>) -> Result<Accepted, Fault> {
-        self.client
-            .clone()
-            .budget(self.budget)
-            .submit(self.inputs, id)
-            .await
+    pub async fn submit(self) -> Result<Accepted, Fault> {
+        let client = self.client;
+        let (request, headers) = self.encoded();
+        client.inner.submit(&request, headers).await
+    }
+
+    fn encoded(self) -> (InferRequest, HeaderMap) {
+        let request = InferRequest {
+            inputs: self.inputs,
+            id: self.id,
+            ..InferRequest::default()
+        };
+        let mut headers = HeaderMap::new();
+        headers::put_budget(&mut headers, self.budget);
+        (request, headers)
     }
 }

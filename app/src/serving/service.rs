@@ -213,7 +213,8 @@ impl Service {
     /// What the broker says.
     pub async fn client(&self) -> Result<Client, ServingError> {
         let budget = self.app.ingress.default_budget.duration();
-        Client::open(self.app.name.as_str(), self.bus.clone(), budget).await
+        let client = Client::connect_with(self.bus.clone(), self.app.name.as_str()).await?;
+        Ok(client.budget(budget))
     }
 
     /// Waits until a core task of the service fails while it runs. The service then ends by itself; the process should end

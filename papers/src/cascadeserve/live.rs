@@ -150,10 +150,12 @@ impl Bench {
         let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
         let runtime = serving::runtime()?;
         let budget = Duration::from_secs(30);
-        let client = runtime.block_on(Client::open(self.app.name.as_str(), self.bus(), budget))?;
+        let client = runtime
+            .block_on(Client::connect_with(self.bus(), self.app.name.as_str()))?
+            .budget(budget);
         let target = Arc::new(target(client.clone(), self.inputs.clone()));
         let length = runtime.block_on(ask(Arc::clone(&target), Arc::clone(&record)));
-        runtime.block_on(client.leave());
+        runtime.block_on(client.close());
         service.stop();
         let figures = record
             .lock()

@@ -145,7 +145,7 @@ impl Field {
         CascadeOptions {
             objective,
             seed: self.seed,
-            guard: NonInferiorityTest::None,
+            safety_margin: NonInferiorityTest::None,
             ..CascadeOptions::default()
         }
     }

@@ -147,7 +147,9 @@ impl Bench {
     }
 
     async fn ask(&self, bus: BusConfig, qps: f64) -> anyhow::Result<Served> {
-        let client = Client::open(self.app.name.as_str(), bus, BUDGET).await?;
+        let client = Client::connect_with(bus, self.app.name.as_str())
+            .await?
+            .budget(BUDGET);
         let target = Arc::new(Questions::new(client.clone(), Set::Samples(self.samples.clone())));
         let record = Arc::new(Mutex::new(Record::new(self.app.slo.duration())?));
         let arrivals = Arrivals::generated(ArrivalProcess::Poisson, qps, WARM_UP + self.length, self.seed);
@@ -168,7 +170,7 @@ impl Bench {
             }
         };
         let joules = meter.end(begun).joules;
-        client.leave().await;
+        client.close().await;
         let figures = record
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -198,7 +200,7 @@ impl Bench {
     fn skips(&self) -> anyhow::Result<Claim> {
         let planner = planning::cascade(&self.profile)
             .app(&self.app)
-            .guard(NonInferiorityTest::None)
+            .safety_margin(NonInferiorityTest::None)
             .seed(self.seed);
         let thresholds = cautious(&self.profile);
         let given = |skips: bool| {

@@ -58,7 +58,7 @@ pub struct CascadeOptions {
     /// Seed of the search.
     pub seed: u64,
     /// How sure the named points must be.
-    pub guard: NonInferiorityTest,
+    pub safety_margin: NonInferiorityTest,
     /// How hard to search.
     pub exact_steps: u64,
     /// Whether to try skip connections.
@@ -87,7 +87,7 @@ impl Default for CascadeOptions {
             minimise: Minimise::Energy,
             batch: Batching::default().max_batch,
             seed: 0,
-            guard: NonInferiorityTest::default(),
+            safety_margin: NonInferiorityTest::default(),
             exact_steps: Search::default().exact_steps,
             skips: true,
             learn_scores: true,
@@ -211,7 +211,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
         seed: options.seed,
         exact_steps: options.exact_steps,
     };
-    let goals = Goals::new(&family, options.guard);
+    let goals = Goals::new(&family, options.safety_margin);
     let found = frontier(&family, &search);
     let ap = goals.preserving(&family, &found).ok_or(PlanError::NoPoint)?;
     let eo = goals.optimising(&family, &found).ok_or(PlanError::NoPoint)?;
@@ -220,7 +220,7 @@ pub fn plan_cascade(profile: &Profile, options: &CascadeOptions) -> Result<Casca
             let choose = |family: &Family, found: &Frontier| goals.preserving(family, found);
             let pruned = prune(&family, &found, |family| frontier(family, &search), choose);
             with_skips(pruned.ok_or(PlanError::NoPoint)?, options, |outcome, _| {
-                options.guard.passes(outcome, &goals.best)
+                options.safety_margin.passes(outcome, &goals.best)
             })
         }
         Objective::Eo => {
@@ -305,7 +305,7 @@ fn named_exits(family: &Family, options: &CascadeOptions) -> Option<Exits> {
         // Chosen several times over, and nothing is proven: a tenth of the effort.
         exact_steps: options.exact_steps / 10,
     };
-    let goals = Goals::new(family, options.guard);
+    let goals = Goals::new(family, options.safety_margin);
     let found = frontier(family, &search);
     let point = match options.objective {
         Objective::Eo => goals.optimising(family, &found),
@@ -350,25 +350,25 @@ fn check_thresholds(thresholds: &[f64], expected: usize) -> Result<(), PlanError
 struct Goals {
     best: Baseline,
     second_best: Baseline,
-    guard: NonInferiorityTest,
+    safety_margin: NonInferiorityTest,
 }
 
 impl Goals {
-    fn new(family: &Family, guard: NonInferiorityTest) -> Self {
+    fn new(family: &Family, safety_margin: NonInferiorityTest) -> Self {
         Self {
             best: Baseline::new(family, family.best()),
             second_best: Baseline::new(family, family.second_best()),
-            guard,
+            safety_margin,
         }
     }
 
     fn preserving(&self, family: &Family, found: &Frontier) -> Option<Point> {
-        accuracy_preserving(family, found, &self.best, self.guard)
+        accuracy_preserving(family, found, &self.best, self.safety_margin)
     }
 
     fn optimising(&self, family: &Family, found: &Frontier) -> Option<Point> {
         let ap = self.preserving(family, found)?;
-        Some(energy_optimising(family, found, &self.second_best, &ap, self.guard).unwrap_or(ap))
+        Some(energy_optimising(family, found, &self.second_best, &ap, self.safety_margin).unwrap_or(ap))
     }
 }
 

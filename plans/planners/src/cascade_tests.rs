@@ -64,7 +64,7 @@ fn small() -> Profile {
 fn options(objective: Objective) -> CascadeOptions {
     CascadeOptions {
         objective,
-        guard: NonInferiorityTest::None,
+        safety_margin: NonInferiorityTest::None,
         workers: vec!["w1".into(), "w2".into()],
         replicas_of: [("v0".to_owned(), 2)].into(),
         ..CascadeOptions::default()

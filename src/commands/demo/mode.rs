@@ -103,7 +103,7 @@ async fn ask(
     mut meter: Meter,
     quiet: bool,
 ) -> anyhow::Result<Mode> {
-    let client = Client::open(app.name.as_str(), bus, BUDGET).await?;
+    let client = Client::connect_with(bus, app.name.as_str()).await?.budget(BUDGET);
     let run = |requests: u64| {
         let asked = Questions::new(client.clone(), Set::Samples(test.clone()));
         let asked = Arc::new(asked.graded(Grading::of(&app.data)));

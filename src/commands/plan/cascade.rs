@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         search = search.batch(batch);
     }
     if args.no_safety_margin {
-        search = search.guard(NonInferiorityTest::None);
+        search = search.safety_margin(NonInferiorityTest::None);
     }
     let label = format!("planning a cascade from {} samples", profile.samples);
     let planned = while_saying(&label, args.json, || search.plan())?;

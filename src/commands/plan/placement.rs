@@ -277,7 +277,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
         planner = planner.app(app);
     }
     if args.cascade.no_safety_margin {
-        planner = planner.guard(NonInferiorityTest::None);
+        planner = planner.safety_margin(NonInferiorityTest::None);
     }
     Ok(planner.plan()?.plan)
 }

@@ -5,8 +5,6 @@ use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::overview::{AppSnapshot, ModelRow, NodeRow};
 
-use crate::money;
-
 pub(super) fn as_text(look: &AppSnapshot) -> String {
     let gear = look
         .gear
@@ -32,7 +30,7 @@ pub(super) fn as_text(look: &AppSnapshot) -> String {
         look.app,
         look.epoch,
         units::joules(look.joules_per_request),
-        money::with_source(look.money_per_request, look.money_source),
+        units::money_with_source(look.money_per_request, look.money_source),
         watts(look.watts),
         look.certificates.as_ref().map_or_else(String::new, certificates),
         models(&look.models),
@@ -90,7 +88,7 @@ pub(super) fn models(rows: &[ModelRow]) -> String {
     ];
     let rows = rows.iter().map(|row| {
         let money = if row.requests_per_s > 0.0 {
-            money::with_source(row.money_per_request(), row.money_source)
+            units::money_with_source(row.money_per_request(), row.money_source)
         } else {
             "-".to_owned()
         };

@@ -36,7 +36,9 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
         .bus(bus.clone())
         .start()?;
     let runtime = serving::runtime()?;
-    let client = runtime.block_on(Client::open(app.name.as_str(), bus, app.slo.duration()))?;
+    let client = runtime
+        .block_on(Client::connect_with(bus, app.name.as_str()))?
+        .budget(app.slo.duration());
     let watch = Arc::new(Watch {
         client: client.clone(),
         scenes: live.scenes.clone(),
@@ -71,7 +73,7 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
         record,
     ));
     counting.abort();
-    runtime.block_on(client.leave());
+    runtime.block_on(client.close());
     service.stop();
     let parts = watch.parts.lock().unwrap_or_else(PoisonError::into_inner).clone();
     Ok(Run::of(parts))
@@ -112,7 +114,7 @@ impl Target for Watch {
         let scene = (number % self.scenes.len().max(1) as u64) as usize;
         let inputs = self.scenes.inputs.get(scene).cloned().unwrap_or_default();
         let came = self.begun.elapsed();
-        let reply = self.client.ask(inputs).await;
+        let reply = self.client.infer(inputs).await;
         let late = self.begun.elapsed().saturating_sub(came) > self.slo;
         match reply {
             Ok(reply) => {

@@ -12,7 +12,6 @@ use ratatui::widgets::{Paragraph, Row, Sparkline, Table};
 
 use super::super::view::View;
 use super::{block, certificates};
-use crate::money;
 
 /// Most lines of the wiring that are shown.
 const WIRING: usize = 9;
@@ -60,7 +59,7 @@ fn rates(view: &View) -> Vec<Line<'static>> {
     let energy = format!(
         "{} and money {}{source} per request, idle included · {}",
         units::joules(look.joules_per_request),
-        money::amount(look.money_per_request),
+        units::money(look.money_per_request),
         look.watts
             .map_or_else(|| "power unknown".to_owned(), |power| units::prefixed(power, "W")),
     );
@@ -240,7 +239,7 @@ fn draw_variants(frame: &mut Frame<'_>, area: Rect, view: &View) {
         let (energy, spent) = if row.requests_per_s > 0.0 {
             (
                 units::joules(row.joules_per_request()),
-                money::amount(row.money_per_request()),
+                units::money(row.money_per_request()),
             )
         } else {
             ("-".to_owned(), "-".to_owned())
