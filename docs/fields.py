@@ -13,7 +13,7 @@ PAGES = ("reference/app-toml.md", "reference/plan.md", "reference/profile.md")
 MARKED = re.compile(r"(<!-- fields of ([\w.]+)(?:: (\w+))? -->\n).*?(<!-- end of fields -->)", re.DOTALL)
 
 # Definitions that are one value with a form of its own.
-SCALARS = {"HumanDuration": "duration", "ByteSize": "size", "SubjectToken": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number", "Share": "share"}
+SCALARS = {"HumanDuration": "duration", "ByteSize": "size", "SubjectToken": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number", "Share": "share", "AuditShare": "share"}
 
 
 def pointed(schema, node):
@@ -54,12 +54,23 @@ def type_of(schema, node):
         return f"`{name}`"
     if kind == "object":
         values = target.get("additionalProperties")
+        by_name = node.get("patternProperties", {})
+        values = next(iter(by_name.values()), values)
         return f"map to {type_of(schema, values if isinstance(values, dict) else {})}"
     return kind
 
 
+def toml(value):
+    """A value as app.toml has it."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {toml(one)}" for name, one in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
 def written(value):
-    return f"`{json.dumps(value, ensure_ascii=False)}`"
+    return f"`{toml(value)}`"
 
 
 def row(schema, name, node, required):
@@ -74,10 +85,10 @@ def row(schema, name, node, required):
         default = "required"
     elif "properties" in target:
         default = stated[1] if stated else "its defaults" if target is not node and "anyOf" not in node else "none"
-    elif "default" in node:
-        default = written(node["default"])
     elif stated:
         default = stated[1]
+    elif "default" in node:
+        default = written(node["default"])
     else:
         default = "empty" if target.get("type") in ("array", "object") else "none"
     return f"| `{name}` | {type_of(schema, node)} | {default} | {text} |".replace("|  |", "| |")

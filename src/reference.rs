@@ -83,7 +83,16 @@ fn signature(arg: &Arg) -> String {
 /// Returns the description of an option, its values, default and environment variable.
 fn effect(arg: &Arg) -> String {
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string);
-    let mut text = sentence(&help.unwrap_or_default());
+    let help = one_line(&help.unwrap_or_default());
+    // The default that a doc comment states comes last, as the parser's does.
+    let (help, stated) = match help
+        .strip_suffix(']')
+        .and_then(|help| help.rsplit_once(" [default: "))
+    {
+        Some((help, default)) => (help.to_owned(), Some(default.to_owned())),
+        None => (help, None),
+    };
+    let mut text = sentence(&help);
     let takes_value = !matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
     let values: Vec<String> = if takes_value {
         let shown = arg
@@ -114,6 +123,9 @@ fn effect(arg: &Arg) -> String {
         .collect();
     if takes_value && !defaults.is_empty() {
         let _ = write!(text, " Default: `{}`.", defaults.join(","));
+    }
+    if let Some(default) = stated {
+        let _ = write!(text, " Default: {default}.");
     }
     if let Some(variable) = arg.get_env() {
         let _ = write!(text, " Environment: `{}`.", variable.to_string_lossy());

@@ -35,7 +35,9 @@ pub enum DeployError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The plan is another app's.
-    #[error("the plan is for app `{plan}`, not for `{app}`")]
+    #[error(
+        "the plan is for app `{plan}`, not for `{app}`; give that app, or make a plan for this one with `kaskade plan`"
+    )]
     OtherApp {
         /// The app of the plan.
         plan: String,
@@ -60,7 +62,7 @@ pub enum DeployError {
         newest: Option<u64>,
     },
     /// The epoch is not in the history.
-    #[error("epoch {epoch} is not in the plan store; it holds {held:?}")]
+    #[error("epoch {epoch} is not in the plan store; it holds {held:?} (`kaskade plan history` lists them)")]
     NoSuchEpoch {
         /// The epoch that was asked for.
         epoch: u64,
@@ -68,7 +70,9 @@ pub enum DeployError {
         held: Vec<u64>,
     },
     /// There is no other plan to roll back to.
-    #[error("the plan store holds no plan other than the newest one")]
+    #[error(
+        "the plan store holds no plan other than the newest one; `kaskade plan apply FILE` writes another"
+    )]
     NothingEarlier,
     /// No ingress of the app reports.
     #[error(

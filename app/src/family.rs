@@ -39,7 +39,7 @@ pub enum FamilyError {
         variant: String,
     },
     /// The family is empty.
-    #[error("the app has no variants")]
+    #[error("the app has no variants; add `[[variants]]` to its file")]
     Empty,
     /// The device cannot be opened.
     #[error(transparent)]

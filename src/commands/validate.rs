@@ -77,7 +77,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .filter(|finding| !finding.problems.is_empty())
         .count();
     if bad > 0 {
-        bail!("{bad} of {} files cannot be used", findings.len());
+        bail!(
+            "{bad} of {} files cannot be used; the problems are above",
+            findings.len()
+        );
     }
     Ok(())
 }

@@ -180,7 +180,7 @@ fn a_recording_that_is_killed_goes_on_and_asks_nothing_twice() {
                 "profile",
                 "--app",
                 "app.toml",
-                "--record",
+                "--answers",
                 "answers",
                 "--spend-limit",
                 "1",

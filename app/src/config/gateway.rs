@@ -28,7 +28,7 @@ pub struct GatewayConfig {
     /// Origins whose pages may ask: `https://app.example`, or `*` for all [default: none].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cors: Vec<String>,
-    /// Keys that requests must carry as `Authorization: Bearer KEY`, by tenant [default: none is needed].
+    /// Keys that requests must carry as `Authorization: Bearer KEY`, by tenant [default: no key is needed].
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub keys: BTreeMap<SubjectToken, TenantConfig>,
 }

@@ -25,10 +25,10 @@ pub enum TraceFileError {
     #[error("cannot be read")]
     Unreadable(#[source] io::Error),
     /// A file is compressed and cannot be unpacked.
-    #[error("cannot be unpacked")]
+    #[error("is not valid gzip; unpack it, or save it again")]
     Packed(#[source] io::Error),
     /// A file is no text.
-    #[error("is not text")]
+    #[error("is not UTF-8 text; a trace is text or CSV (docs/how-to/simulate.md)")]
     NoText(#[from] FromUtf8Error),
     /// A file has one integer per line, which may be counts or times.
     #[error(

@@ -60,7 +60,7 @@ pub enum PlanningError {
     #[error("no pipeline is given: give `--pipeline FILE`, or `--app FILE` of an app with `[pipeline]`")]
     NoPipeline,
     /// The app has no variants.
-    #[error("the app has no variants")]
+    #[error("the app has no variants; add `[[variants]]` to its file")]
     NoVariants,
     /// The plan is another app's.
     #[error("the plan is for app `{plan}`, not for `{app}`; make one with `kaskade plan`")]
@@ -154,10 +154,12 @@ pub enum PlanningError {
         app: String,
     },
     /// There is no load to plan for.
-    #[error("nothing runs and nothing is to be planned yet")]
+    #[error(
+        "there is no load to plan for: no request has come, and none is stated; send requests, or `kaskade plan request APP --rate N`"
+    )]
     NothingToPlan,
     /// The highest load is unknown.
-    #[error("the request names no `peak_qps` and the running plan no highest load")]
+    #[error("the highest load is unknown: the running plan has none; give `--rate`")]
     NoPeak,
     /// No cascade can be planned.
     #[error(transparent)]

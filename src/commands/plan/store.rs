@@ -90,8 +90,8 @@ pub(crate) struct History {
 pub(crate) struct Rollback {
     #[command(flatten)]
     target: TargetArgs,
-    /// Epoch of the plan to return to; it takes the app's name instead of `--app` [default: the newest plan that differs from the
-    /// one in force].
+    /// Epoch of the plan to return to; give the app by its name then, not by `--app` [default: the newest plan that differs from
+    /// the one in force].
     #[arg(value_name = "EPOCH", conflicts_with = "app_file")]
     epoch: Option<u64>,
     #[command(flatten)]

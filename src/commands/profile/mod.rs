@@ -46,7 +46,7 @@ pub(crate) struct Args {
     rounds: u32,
     /// Directory for the answers of remote variants: each sample is asked once, also if profiling is repeated.
     #[arg(long, value_name = "DIR", default_value = "answers")]
-    record: PathBuf,
+    answers: PathBuf,
     /// Money that may be spent on answers of each remote variant, by its price in the app's file [default: no limit].
     #[arg(long, value_name = "AMOUNT")]
     spend_limit: Option<f64>,
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .batches(args.batches.iter().copied())
         .rounds(args.rounds)
         .measure_for(args.measure_for.duration())
-        .record(&args.record, args.spend_limit)
+        .record(&args.answers, args.spend_limit)
         .judge(match args.judge.clone() {
             Judge::Program(program) => Judge::Program(program.silent_for(args.judge_timeout.duration())),
             other => other,
