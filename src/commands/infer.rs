@@ -1,5 +1,7 @@
 //! `kaskade infer`: sends one request to an app.
 
+mod text;
+
 use std::io::{Read as _, Write as _};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -8,22 +10,20 @@ use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use kaskade::models::entities;
 use kaskade::models::images::image_file;
-use kaskade::models::{Datatype, Inputs, PROMPT_NAME, Tensor};
+use kaskade::models::{Inputs, PROMPT_NAME, Tensor};
 use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::HumanDuration;
-use kaskade_app::data::reply::label_of;
 use kaskade_app::data::text_metric::Grading;
 use kaskade_app::data::{Label, Samples};
 use kaskade_app::family::Family;
 use kaskade_app::planning::initial;
 use kaskade_app::ranker::{PASSAGES, QUERY};
-use kaskade_app::report::table::{Align, table};
-use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use serde_json::json;
 
+use self::text::as_text;
 use crate::app_address::TargetArgs;
 use crate::args::Broker;
 use crate::output;
@@ -260,145 +260,6 @@ fn as_json(reply: &InferReply, label: Option<&Expected>) -> anyhow::Result<serde
         object.insert("label".to_owned(), json!(label.label));
     }
     Ok(value)
-}
-
-/// Formats a reply for people; without its text if that is `shown` already.
-fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool) -> String {
-    let mut lines = Vec::new();
-    let found = entities::of_outputs(&reply.outputs).ok().flatten();
-    if let Some(found) = &found {
-        lines.push(listed(found));
-    }
-    if let Ok(answer) = label_of(&reply.outputs) {
-        let verdict = match label {
-            Some(expected) if expected.grading.accepts(&expected.label, &answer) => {
-                ", which is right".to_owned()
-            }
-            Some(expected) => format!(", but it is {}", expected.label),
-            None => String::new(),
-        };
-        let what = match answer {
-            Label::Class(_) => "class ",
-            Label::Classes(_) => "classes ",
-            _ => "",
-        };
-        // Entities are listed already.
-        let is_shown = shown && matches!(answer, Label::Text(_));
-        lines.push(match (found.is_some() || is_shown, label) {
-            (true, None) => String::new(),
-            (true, Some(_)) if is_shown => format!("the answer above{verdict}"),
-            (true, Some(_)) => format!("{answer}{verdict}"),
-            _ => format!("{what}{answer}{verdict}"),
-        });
-        lines.retain(|line| !line.is_empty());
-    }
-    for output in reply
-        .outputs
-        .iter()
-        .filter(|output| !shown || output.name != "text")
-    {
-        lines.push(format!(
-            "{} {} {:?}: {}",
-            output.name,
-            output.datatype.name(),
-            output.shape,
-            preview(output)
-        ));
-    }
-    let confidence = reply.confidence.map_or_else(
-        || "none stated".to_owned(),
-        |confidence| format!("{confidence:.4}"),
-    );
-    let degraded = if reply.degraded {
-        ", degraded: a larger model was meant to answer"
-    } else {
-        ""
-    };
-    lines.push(format!(
-        "answered by {} in stage {}, confidence {confidence}{degraded}",
-        reply.variant, reply.stage
-    ));
-    let micros = |micros: u32| units::seconds(f64::from(micros) / 1e6);
-    let heads = [
-        ("stage", Align::Left),
-        ("waited", Align::Right),
-        ("ran", Align::Right),
-        ("batch", Align::Right),
-    ];
-    let times = reply.hops.iter().map(|hop| {
-        let (waited, ran) = (micros(hop.wait_us), micros(hop.run_us));
-        [hop.stage.clone(), waited, ran, hop.batch.to_string()]
-    });
-    // Without prices, nothing is known of money.
-    lines.push(if reply.hops.iter().all(|hop| hop.cost.is_none()) {
-        table(heads, times)
-    } else {
-        let [stage, waited, ran, batch] = heads;
-        let costs = reply.hops.iter().map(|hop| {
-            let (amount, source) = hop.cost.map(|cost| (cost.amount, cost.source)).unzip();
-            units::money_with_source(amount, source)
-        });
-        table(
-            [stage, waited, ran, batch, ("money", Align::Right)],
-            times
-                .zip(costs)
-                .map(|([stage, waited, ran, batch], cost)| [stage, waited, ran, batch, cost]),
-        )
-    });
-    lines.join("\n")
-}
-
-/// Formats the entities of a text as a table.
-fn listed(entities: &[entities::Entity]) -> String {
-    if entities.is_empty() {
-        return "no entities".to_owned();
-    }
-    let heads = [
-        ("entity", Align::Left),
-        ("score", Align::Right),
-        ("characters", Align::Right),
-        ("word", Align::Left),
-    ];
-    let rows = entities.iter().map(|entity| {
-        let characters = format!("{}-{}", entity.start, entity.end);
-        [
-            entity.label.clone(),
-            format!("{:.4}", entity.score),
-            characters,
-            entity.word.clone(),
-        ]
-    });
-    table(heads, rows)
-}
-
-/// The first few elements.
-fn preview(tensor: &Tensor) -> String {
-    const SHOWN: usize = 12;
-    if let Ok(texts) = tensor.to_texts() {
-        return texts.join(" | ");
-    }
-    let list = |count: usize, shown: Vec<String>| {
-        let more = if count > SHOWN { ", ..." } else { "" };
-        format!("[{}{more}]", shown.join(", "))
-    };
-    if let Ok(values) = tensor.to_f32() {
-        let shown = values.iter().take(SHOWN).map(|value| format!("{value:.3}"));
-        return list(values.len(), shown.collect());
-    }
-    if let Ok(values) = tensor.to_i64() {
-        let shown = values.iter().take(SHOWN).map(ToString::to_string);
-        return list(values.len(), shown.collect());
-    }
-    if tensor.datatype == Datatype::F64 {
-        let values = tensor
-            .data
-            .chunks_exact(8)
-            .filter_map(|bytes| bytes.try_into().ok());
-        let values: Vec<f64> = values.map(f64::from_le_bytes).collect();
-        let shown = values.iter().take(SHOWN).map(ToString::to_string);
-        return list(values.len(), shown.collect());
-    }
-    format!("{} bytes", tensor.data.len())
 }
 
 #[cfg(test)]

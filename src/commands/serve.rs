@@ -17,6 +17,7 @@ use kaskade_app::serving::service::worker_of;
 use kaskade_app::serving::{DEFAULT_ADDRESS, Role, Service, gateway, telemetry};
 use kaskade_gateway::Gateway;
 use kaskade_policy::plan::Plan;
+use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Broker;
 use crate::failure::Usage;
@@ -99,15 +100,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     // Dropped at the end of this function: what waits is sent then.
     let _exporter = telemetry::start(&app)?;
     // Signals are awaited on a separate runtime, so that they never wait for an actor.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = Builder::new_current_thread().enable_all().build()?;
     let grace = app.ingress.drain_timeout.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     if args.role == Role::Gateway {
         return gateway_alone(&app, front, bus, &runtime, &mut stop);
     }
-    let mut service = Service::builder(&app).role(args.role).bus(bus.clone());
+    let service = start(&app, args, plan, bus.clone())?;
+    match &front {
+        Some(Front::Probes(probes)) => probes.watch(service.node().health().clone()),
+        Some(Front::Gateway(gateway)) => {
+            gateway.watch(service.node().health().clone());
+            let options = gateway::options(&app).with_local_ingress(service.node().local_intake());
+            gateway.serve(options, bus)?;
+        }
+        None => {}
+    }
+    announce(&app, args.role, &worker, &service);
+    until_stopped(runtime, &mut stop, service, front)
+}
+
+/// Starts what the role has; without a plan, it waits for a stored one.
+fn start(app: &App, args: &Args, plan: Option<Plan>, bus: BusConfig) -> anyhow::Result<Service> {
+    let mut service = Service::builder(app).role(args.role).bus(bus);
     if let Some(worker) = &args.worker {
         service = service.worker(worker);
     }
@@ -118,33 +133,36 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(plan) => service.plan(plan),
         None => service.stored_plan(),
     };
-    let service = service.start()?;
-    match &front {
-        Some(Front::Probes(probes)) => probes.watch(service.node().health().clone()),
-        Some(Front::Gateway(gateway)) => {
-            gateway.watch(service.node().health().clone());
-            let options = gateway::options(&app).with_local_ingress(service.node().local_intake());
-            gateway.serve(options, bus)?;
-        }
-        None => {}
-    }
+    Ok(service.start()?)
+}
+
+/// Says what is served and where, and how to send a request.
+fn announce(app: &App, role: Role, worker: &str, service: &Service) {
     say(&format!(
         "serving `{}` on {}, {}",
         app.name,
         service.url(),
-        running(&service)
+        running(service)
     ));
     let newest = service.node().plans().newest();
-    let works = matches!(args.role, Role::All | Role::Worker);
     if let Some(warning) = newest
-        .filter(|_| works)
-        .and_then(|version| idle(&version.plan, &worker))
+        .filter(|_| role.works())
+        .and_then(|version| idle(&version.plan, worker))
     {
         say(&warning);
     }
-    if matches!(args.role, Role::All | Role::Ingress) {
-        say(&how_to_ask(&app, service.url()));
+    if matches!(role, Role::All | Role::Ingress) {
+        say(&how_to_ask(app, service.url()));
     }
+}
+
+/// Serves until a signal or a failure, then drains; a second signal ends that.
+fn until_stopped(
+    runtime: Runtime,
+    stop: &mut Shutdown,
+    service: Service,
+    front: Option<Front>,
+) -> anyhow::Result<()> {
     let failed = runtime.block_on(async {
         tokio::select! {
             _ = stop.wait() => None,
@@ -284,7 +302,7 @@ fn gateway_alone(
     app: &App,
     front: Option<Front>,
     bus: BusConfig,
-    runtime: &tokio::runtime::Runtime,
+    runtime: &Runtime,
     stop: &mut Shutdown,
 ) -> anyhow::Result<()> {
     let Some(Front::Gateway(gateway)) = front else {

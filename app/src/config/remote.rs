@@ -199,6 +199,9 @@ impl KeySource {
     }
 }
 
+/// A field, and what is wrong with it.
+type Problem = (&'static str, String);
+
 impl RemoteConfig {
     /// Makes the paths relative to a folder.
     pub(super) fn resolve(&mut self, folder: &Path) {
@@ -297,8 +300,21 @@ impl RemoteConfig {
 
     /// Returns the settings that contradict each other or the app's task, after the path `at`.
     pub(super) fn problems(&self, at: &str, task: Task) -> Vec<String> {
+        let asks = self.kind == RemoteKind::OpenAi && self.api != OpenAiApi::Embeddings;
+        let problems = self
+            .address_problems()
+            .into_iter()
+            .chain(self.class_problems(task, asks && task == Task::Classification))
+            .chain(self.request_problems(asks));
+        problems
+            .map(|(field, text)| format!("{at}.{field}: {text}"))
+            .collect()
+    }
+
+    /// Returns what is wrong with the address and the protocol.
+    fn address_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut problem = |field: &str, text: String| problems.push(format!("{at}.{field}: {text}"));
+        let mut problem = |field, text: String| problems.push((field, text));
         let scheme = self.base_url.split_once("://").map(|(scheme, _)| scheme);
         match scheme {
             Some("http" | "https") => {}
@@ -320,29 +336,44 @@ impl RemoteConfig {
         if self.ca.is_some() && matches!(scheme, Some("http" | "grpc")) {
             problem("ca", "is for https and grpcs addresses".to_owned());
         }
-        if self.top_logprobs > MAX_LOGPROBS {
-            problem("top_logprobs", format!("is more than {MAX_LOGPROBS}"));
+        if self.kind == RemoteKind::OpenAi && self.version.is_some() {
+            problem("version", "is for `oip` only".to_owned());
         }
-        let asks = self.kind == RemoteKind::OpenAi && self.api != OpenAiApi::Embeddings;
-        let classifies = asks && task == Task::Classification;
+        problems
+    }
+
+    /// Returns what is wrong with the classes and other settings of a task; `classifies` if a language model classifies.
+    fn class_problems(&self, task: Task, classifies: bool) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let mut problem = |field, text: &str| problems.push((field, text.to_owned()));
         if classifies && self.labels.len() < 2 {
-            problem("labels", "name at least two classes, in their order".to_owned());
+            problem("labels", "name at least two classes, in their order");
         }
         if !classifies && !self.labels.is_empty() {
-            problem(
-                "labels",
-                "are for classification by chat completions only".to_owned(),
-            );
+            problem("labels", "are for classification by chat completions only");
+        }
+        if self.labels.iter().any(|label| label.trim().is_empty()) {
+            problem("labels", "one is empty");
         }
         if self.kind == RemoteKind::OpenAi && task == Task::TokenClassification {
+            problem("kind", "an OpenAI endpoint labels no tokens; use `oip`");
+        }
+        if !classifies && self.max_tokens != default_max_tokens() {
             problem(
-                "kind",
-                "an OpenAI endpoint labels no tokens; use `oip`".to_owned(),
+                "max_tokens",
+                "is for classification by `openai`; `[generation]` has the limit of texts",
             );
         }
-        let empty = self.labels.iter().any(|label| label.trim().is_empty());
-        if empty {
-            problem("labels", "one is empty".to_owned());
+        problems
+    }
+
+    /// Returns what is wrong with the settings of requests to a language model; `asks` if there are such requests.
+    fn request_problems(&self, asks: bool) -> Vec<Problem> {
+        const ASKS_ONLY: &str = "is for `openai` with `chat` or `completions` only";
+        let mut problems = Vec::new();
+        let mut problem = |field, text: String| problems.push((field, text));
+        if self.top_logprobs > MAX_LOGPROBS {
+            problem("top_logprobs", format!("is more than {MAX_LOGPROBS}"));
         }
         if asks && !self.prompt.contains(kaskade_remote::endpoint::TEXT) {
             problem(
@@ -350,43 +381,25 @@ impl RemoteConfig {
                 "has no `{text}`, so that no request's text would be sent".to_owned(),
             );
         }
-        if !classifies && self.max_tokens != default_max_tokens() {
-            let text = "is for classification by `openai`; `[generation]` has the limit of texts";
-            problem("max_tokens", text.to_owned());
-        }
         if !asks && (!self.omit.is_empty() || !self.extra_body.is_empty()) {
             let field = if self.omit.is_empty() {
                 "extra_body"
             } else {
                 "omit"
             };
-            problem(
-                field,
-                "is for `openai` with `chat` or `completions` only".to_owned(),
-            );
+            problem(field, ASKS_ONLY.to_owned());
         }
         if let Some(name) = self.omit.iter().find(|name| !OMITTABLE.contains(&name.as_str())) {
             problem("omit", format!("`{name}` is none of {}", OMITTABLE.join(", ")));
         }
-        if let Some(name) = self
-            .extra_body
-            .keys()
-            .find(|name| RESERVED.contains(&name.as_str()))
-        {
+        let mut extra = self.extra_body.keys();
+        if let Some(name) = extra.find(|name| RESERVED.contains(&name.as_str())) {
             problem("extra_body", format!("`{name}` is set by other settings"));
         }
         if !asks && !self.confidence.is_default() {
-            problem(
-                "confidence",
-                "is for `openai` with `chat` or `completions` only".to_owned(),
-            );
+            problem("confidence", ASKS_ONLY.to_owned());
         }
-        for (field, text) in self.confidence.problems() {
-            problem(field, text);
-        }
-        if self.kind == RemoteKind::OpenAi && self.version.is_some() {
-            problem("version", "is for `oip` only".to_owned());
-        }
+        problems.extend(self.confidence.problems());
         problems
     }
 }

@@ -67,6 +67,29 @@ impl App {
 
     /// Returns all contradictions between values, and the unusable files that Kaskade does not write itself.
     fn contradictions(&self) -> Vec<String> {
+        let mut problems = self.list_problems();
+        for (index, variant) in self.variants.iter().enumerate() {
+            problems.extend(self.variant_problems(index, variant));
+        }
+        problems.extend(self.data.problems());
+        problems.extend(self.task_problems());
+        problems.extend(self.plan_problems());
+        problems.extend(self.telemetry.problems());
+        problems.extend(self.gateway.problems());
+        problems.extend(self.generation.problems());
+        problems.extend(self.durable.iter().flat_map(DurableConfig::problems));
+        problems.extend(self.nats.problems());
+        if self.batching.min_queue > self.batching.max_batch {
+            problems.push(format!(
+                "batching.min_queue: {} is more than max_batch, {}; such a batch never fills",
+                self.batching.min_queue, self.batching.max_batch
+            ));
+        }
+        problems
+    }
+
+    /// Returns what is wrong with the lists of variants and workers, and with the number of shards.
+    fn list_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.variants.is_empty() {
             problems
@@ -85,16 +108,16 @@ impl App {
                 ));
             }
         }
-        let names = self.variants.iter().map(|variant| &variant.name);
-        problems.extend(repeated("variants", names));
-        problems.extend(repeated(
-            "workers",
-            self.workers.iter().map(|worker| &worker.name),
-        ));
-        for (index, variant) in self.variants.iter().enumerate() {
-            problems.extend(self.variant_problems(index, variant));
-        }
-        problems.extend(self.data.problems());
+        let variants = self.variants.iter().map(|variant| &variant.name);
+        problems.extend(repeated("variants", variants));
+        let workers = self.workers.iter().map(|worker| &worker.name);
+        problems.extend(repeated("workers", workers));
+        problems
+    }
+
+    /// Returns the settings that the task does not allow.
+    fn task_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
         let of_entities = self.data.metric == Metric::EntityF1;
         let exact = self.data.metric == Metric::Exact;
         if !exact && of_entities != (self.task == Task::TokenClassification) {
@@ -103,10 +126,6 @@ impl App {
                     .to_owned(),
             );
         }
-        problems.extend(self.telemetry.problems());
-        problems.extend(self.gateway.problems());
-        problems.extend(self.generation.problems());
-        problems.extend(self.durable.iter().flat_map(DurableConfig::problems));
         if self.task == Task::TokenClassification && self.estimator() != Estimator::Given {
             problems.push(
                 "confidence: a token classifier gives its own, that of its least certain token; leave it out"
@@ -127,6 +146,12 @@ impl App {
                     .to_owned(),
             );
         }
+        problems
+    }
+
+    /// Returns what is wrong with the plan, the planners and the guarantee.
+    fn plan_problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
         if let PlanSource::Single(name) = &self.plan
             && !self.variants.iter().any(|variant| variant.name == *name)
         {
@@ -140,13 +165,6 @@ impl App {
         }
         if let Some(guarantee) = &self.guarantee {
             problems.extend(guarantee.problems(self.pipeline.is_some()));
-        }
-        problems.extend(self.nats.problems());
-        if self.batching.min_queue > self.batching.max_batch {
-            problems.push(format!(
-                "batching.min_queue: {} is more than max_batch, {}; such a batch never fills",
-                self.batching.min_queue, self.batching.max_batch
-            ));
         }
         problems
     }
