@@ -4,6 +4,7 @@
     pip install torch --index-url https://download.pytorch.org/whl/cpu   # or: pip install torch
     pip install transformers onnx onnxruntime ctranslate2
     python3 scripts/bench-models.py [--rounds 5] [--threads 2] [--only encoders,vit,resnet,convnext,swin,decode,prefill,types,loading]
+    python3 scripts/bench-models.py --only selftest [--device cuda] [--dtype bf16]
 
 All checkpoints are random, of stated sizes, and made in a temporary folder by transformers:
 
@@ -15,6 +16,8 @@ All checkpoints are random, of stated sizes, and made in a temporary folder by t
     prefill    a prompt of 1,000 tokens by the same model: beside torch
     types      the same model in bf16, f16, q8_0 and q4_0 beside f32 at batch size 1 and 8 and for the prompt, and each beside a
                plain read of memory
+    selftest   the networks of `kaskade selftest`, on the CPU or a GPU, batch sizes 1, 8 and 32: beside the same networks of
+               transformers on torch, from host memory to host memory; not among those that run by default
     loading    the same model in f32 from a file in the cache: beside reading the file; needs numpy and safetensors only
 
 Every round measures each program once, in turn after a pause, so that other load affects all. A ratio above 1 means that Kaskade is
@@ -323,14 +326,84 @@ def loading(folder, rounds, threads):
         ours.close()
 
 
+def selftest(rounds, threads, device, dtype):
+    import torch
+    import transformers as t
+
+    messages = subprocess.run(
+        ["cargo", "build", "--release", "--bin", "kaskade", "--message-format", "json", *(["--features", "cuda"] if device != "cpu" else [])],
+        check=True, stdout=subprocess.PIPE, text=True,
+    ).stdout.splitlines()
+    program = [path for path in (json.loads(line).get("executable") for line in messages) if path][-1]
+    torch_type = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+    # The self-test's kernels may use TF32 on a GPU, so torch may, too.
+    torch.set_float32_matmul_precision("highest" if device == "cpu" else "high")
+
+    def ours(network, batch):
+        command = [program, "selftest", "--device", device, "--part", "throughput", "--network", network, "--batch", str(batch), "--dtype", dtype]
+        environment = {**os.environ, "RAYON_NUM_THREADS": str(threads)}
+        report = subprocess.run([*command, "--json", "--quiet"], check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+        return json.loads(report)["throughput"]["done"]["points"]
+
+    @functools.cache
+    def theirs(family, width, blocks, heads, inner, extent):
+        sizes = dict(hidden_size=width, num_hidden_layers=blocks, num_attention_heads=heads, intermediate_size=inner)
+        if family == "bert":
+            return t.BertForSequenceClassification(t.BertConfig(num_labels=2, **sizes)).eval().to(device, torch_type)
+        config = t.ViTConfig(image_size=extent, patch_size=16, num_labels=1000, **sizes)
+        return t.ViTForImageClassification(config).eval().to(device, torch_type)
+
+    def by_torch(point, seconds=1.0):
+        network, extent, batch = point["network"], point["extent"], point["batch"]
+        model = theirs(*(network[size] for size in ("family", "width", "blocks", "heads", "inner")), extent)
+        if network["family"] == "bert":
+            inputs = torch.randint(0, 30_522, (batch, extent))
+        else:
+            inputs = torch.rand(batch, 3, extent, extent, dtype=torch_type)
+
+        def run():
+            began = time.perf_counter()
+            with torch.inference_mode():
+                model(inputs.to(device)).logits.float().cpu()
+            return time.perf_counter() - began
+
+        for _ in range(3):
+            run()
+        times, began = [], time.perf_counter()
+        while not times or time.perf_counter() - began < seconds:
+            times.append(run())
+        return statistics.median(times)
+
+    for network in ("bert-tiny", "bert-small", "bert-base", "vit-tiny", "vit-base"):
+        for batch in (1, 8, 32):
+            figures = {}
+            for _ in range(rounds):
+                for point in ours(network, batch):
+                    if "done" in point["measured"]:
+                        time.sleep(PAUSE)
+                        pair = (point["measured"]["done"]["median_s"], by_torch(point))
+                        figures.setdefault(point["extent"], []).append(pair)
+            for extent, pairs in figures.items():
+                mine, other = (statistics.median(side) for side in zip(*pairs))
+                ratios = sorted(torchs / own for own, torchs in pairs)
+                print(
+                    f"{network} {extent} batch {batch} {dtype}: kaskade {1e3 * mine:.2f} ms, torch {1e3 * other:.2f} ms, "
+                    f"ratio {other / mine:.2f} (rounds {ratios[0]:.2f} to {ratios[-1]:.2f})",
+                    flush=True,
+                )
+
+
 def main():
     kinds = {"encoders": encoders, **{name: functools.partial(images, name=name) for name in IMAGES}, "decode": decode, "prefill": prefill, "types": types, "loading": loading}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", default=",".join(kinds), help="comma-separated; default: all")
+    parser.add_argument("--device", default="cpu", help="of `selftest`: cpu or cuda")
+    parser.add_argument("--dtype", default="f32", help="of `selftest`: f32, bf16 or f16")
     arguments = parser.parse_args()
-    if any(kind in arguments.only for kind in ("encoders", *IMAGES)):
+    kinds["selftest"] = lambda folder, rounds, threads: selftest(rounds, threads, arguments.device, arguments.dtype)
+    if any(kind in arguments.only for kind in ("encoders", "selftest", *IMAGES)):
         import torch
 
         torch.set_num_threads(arguments.threads)

@@ -22,7 +22,7 @@ use crate::output;
 
 /// Tests a device: model families against known answers, throughput, transfers and energy readings.
 ///
-/// Throughput is measured by batch size, beside torch if the given Python has it. The self-test needs no files.
+/// Throughput is measured by batch size. The self-test needs no files.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Device: `cpu`, `cuda` or `cuda:1`.
@@ -40,7 +40,7 @@ pub(crate) struct Args {
     /// Batch size to time; may be repeated [default: those of the suite].
     #[arg(long, value_name = "N")]
     batch: Vec<NonZeroUsize>,
-    /// Type of the weights of timed networks; torch computes in the same type.
+    /// Type of the weights of timed networks.
     #[arg(long, value_name = "TYPE", default_value_t = WeightType::F32)]
     dtype: WeightType,
     /// Checkpoint to compare; may be repeated [default: all].
@@ -52,12 +52,6 @@ pub(crate) struct Args {
     /// Time limit of the suite; the report lists tests that did not run [default: unlimited].
     #[arg(long, value_name = "TIME")]
     limit: Option<HumanDuration>,
-    /// Python interpreter to compare with torch.
-    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
-    python: PathBuf,
-    /// Do not compare with torch.
-    #[arg(long, conflicts_with = "python")]
-    no_torch: bool,
     /// Report file to write, JSON.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -116,7 +110,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         },
         budget: args.measure_for.duration(),
         limit: args.limit.map(HumanDuration::duration),
-        python: (!args.no_torch).then(|| args.python.clone()),
         power: PowerConfig::default(),
         parts: args.part.iter().copied().map(SelftestPart::from).collect(),
         networks: args.network.clone(),
@@ -191,9 +184,6 @@ fn as_text(report: &SelftestReport) -> String {
                 figure(&|measured| units::seconds(measured.median_s)),
                 figure(&|measured| format!("{:.1} /s", measured.items_per_s)),
                 figure(&|measured| units::joules(measured.joules_per_item)),
-                point
-                    .ratio_to_torch
-                    .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}")),
             ]
         });
         let heads = [
@@ -202,7 +192,6 @@ fn as_text(report: &SelftestReport) -> String {
             ("median", Align::Right),
             ("items", Align::Right),
             ("joules/item", Align::Right),
-            ("time / torch's", Align::Right),
         ];
         format!("\n{}", table(heads, rows))
     }));

@@ -305,7 +305,6 @@ fn the_processor_passes_its_quick_self_test() {
         "quick",
         "--measure-for",
         "20ms",
-        "--no-torch",
         "--quiet",
         "--json",
     ];

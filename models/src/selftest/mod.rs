@@ -1,21 +1,20 @@
 //! The self-test: checks a device's results and measures its speed (`kaskade selftest`).
 //!
-//! Everything it needs is in the binary: checkpoints with expected answers, networks with random weights, a Python
-//! program that measures torch. Each section fails alone: a panic or an error in one is reported, and the others still
-//! run.
+//! Everything it needs is in the binary: checkpoints with expected answers, and networks with random weights. Each section fails
+//! alone: a panic or an error in one is reported, and the others still run.
 //!
 //! | section | holds |
 //! |---|---|
 //! | `device` | device, driver, memory |
 //! | `parity` | every architecture against expected answers |
 //! | `language` | the language engine against expected answers, and its speed of decoding |
-//! | `throughput` | BERT and ViT by batch size, compared with torch |
+//! | `throughput` | BERT and ViT by batch size |
 //! | `transfers` | host to device and back, by size |
 //! | `memory` | memory of the device and of this process |
 //! | `energy` | the meter over the whole run |
 //!
-//! Beside the sections: `options` of a run, the report's `section`, the measured networks (`shapes`, with `random` weights), their
-//! measurement in `torch`, and `transfer_times` of burn.
+//! Beside the sections: `options` of a run, the report's `section`, the measured networks (`shapes`, with `random` weights),
+//! and `transfer_times` of burn.
 
 pub mod fixtures;
 mod language;
@@ -26,7 +25,6 @@ mod random;
 mod section;
 mod shapes;
 mod throughput;
-mod torch;
 #[cfg(feature = "burn")]
 mod transfer_times;
 mod transfers;
@@ -48,7 +46,6 @@ pub use crate::device::memory::ProcessMemory;
 pub use parity::{Agreement, ParityReport, ParityRow};
 pub use shapes::{Network, Shape};
 pub use throughput::{Measured, Point, ThroughputReport};
-pub use torch::{TorchFigure, TorchReport};
 pub use transfers::{Direction, Transfer};
 
 /// Version of the report's format.
@@ -242,7 +239,6 @@ mod tests {
         SelftestOptions {
             extent: SelftestExtent::Quick,
             budget: Duration::from_millis(50),
-            python: None,
             ..SelftestOptions::default()
         }
     }

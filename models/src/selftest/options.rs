@@ -1,6 +1,5 @@
 //! Options of the self-test.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::device::DeviceChoice;
@@ -39,8 +38,6 @@ pub struct SelftestOptions {
     /// Time for the suite; what is not reached by then is reported as such, and the suite does not pass if that is a
     /// comparison. `None`: no limit.
     pub limit: Option<Duration>,
-    /// The Python to measure torch with; `None` skips torch.
-    pub python: Option<PathBuf>,
     /// Allowed energy sources.
     pub power: PowerConfig,
     /// The parts to run; empty: all.
@@ -49,7 +46,7 @@ pub struct SelftestOptions {
     pub networks: Vec<String>,
     /// Batch sizes to time; empty: those of the extent.
     pub batches: Vec<usize>,
-    /// Type of the weights of timed networks; torch computes in the same type.
+    /// Type of the weights of timed networks.
     pub dtype: WeightType,
     /// Names of the checkpoints to compare, encoders and decoders; empty: all.
     pub families: Vec<String>,
@@ -127,14 +124,13 @@ pub enum SelftestExtent {
 }
 
 impl Default for SelftestOptions {
-    /// The standard suite on the CPU, one second per shape, compared with the `python3` of the PATH.
+    /// The standard suite on the CPU, one second per shape.
     fn default() -> Self {
         Self {
             device: DeviceChoice::Cpu,
             extent: SelftestExtent::Standard,
             budget: Duration::from_secs(1),
             limit: None,
-            python: Some("python3".into()),
             power: PowerConfig::default(),
             parts: Vec::new(),
             networks: Vec::new(),

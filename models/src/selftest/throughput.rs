@@ -1,4 +1,4 @@
-//! Speed: latency, throughput, memory and energy of BERT and ViT by batch size, compared with torch.
+//! Speed: latency, throughput, memory and energy of BERT and ViT by batch size.
 //!
 //! It times [`Model::run`], from requests in host memory to logits in host memory, as in serving.
 
@@ -9,7 +9,6 @@ use serde::Serialize;
 use super::options::{SelftestExtent, SelftestOptions};
 use super::section::{Section, guarded};
 use super::shapes::{BERT_BASE, BERT_SMALL, BERT_TINY, Shape, VIT_BASE, VIT_TINY};
-use super::torch::{Torch, TorchFigure, TorchPoint, TorchReport};
 use crate::device::memory::{of_process, reset_peak};
 use crate::device::{Device, DeviceChoice};
 use crate::power::PowerMeter;
@@ -28,12 +27,10 @@ const TICK: Duration = Duration::from_millis(100);
 pub struct ThroughputReport {
     /// One per network, input size and batch size.
     pub points: Vec<Point>,
-    /// Version and settings of torch, if it is available.
-    pub torch: Section<TorchReport>,
 }
 
 impl ThroughputReport {
-    /// Whether all runs returned finite logits. Skipped runs and torch do not count.
+    /// Whether all runs returned finite logits. Skipped runs do not count.
     pub fn answered(&self) -> bool {
         self.points.iter().all(|point| match &point.measured {
             Section::Done(measured) => measured.finite,
@@ -53,13 +50,6 @@ pub struct Point {
     pub batch: usize,
     /// Measurement of this program.
     pub measured: Section<Measured>,
-    /// Measurement of torch.
-    pub torch: Option<TorchFigure>,
-    /// Ratio of this program's median to torch's; below 1, this program is faster.
-    pub ratio_to_torch: Option<f64>,
-    /// Why torch has no measurement, if one was requested.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub torch_error: Option<String>,
 }
 
 /// Measurement of a batch size.
@@ -89,13 +79,6 @@ pub(super) fn measure_all(
     mut meter: Option<&mut PowerMeter>,
     progress: &mut dyn FnMut(&str),
 ) -> ThroughputReport {
-    let (report, mut torch) = match &options.python {
-        Some(python) => {
-            progress("starting Python for torch");
-            Torch::start(python, options.device, options.budget)
-        }
-        None => (Section::Skipped("no Python was specified".into()), None),
-    };
     let mut points = Vec::new();
     let plan = plan(options).into_iter();
     for (shape, batches) in plan.filter(|(shape, _)| options.times(shape.network.name)) {
@@ -108,7 +91,7 @@ pub(super) fn measure_all(
             dtype: options.dtype,
             left: options.left(began),
         };
-        let rows = guarded(|| bench.by_batch(&batches, meter.as_deref_mut(), torch.as_mut(), progress));
+        let rows = guarded(|| bench.by_batch(&batches, meter.as_deref_mut(), progress));
         match rows {
             Section::Done(rows) => points.extend(rows),
             Section::Failed(reason) | Section::Skipped(reason) => {
@@ -121,10 +104,7 @@ pub(super) fn measure_all(
         }
         device.release_memory();
     }
-    ThroughputReport {
-        points,
-        torch: report,
-    }
+    ThroughputReport { points }
 }
 
 fn plan(options: &SelftestOptions) -> Vec<(Shape, Vec<usize>)> {
@@ -172,7 +152,6 @@ impl Bench<'_> {
         &self,
         batches: &[usize],
         mut meter: Option<&mut PowerMeter>,
-        mut torch: Option<&mut Torch>,
         progress: &mut dyn FnMut(&str),
     ) -> Result<Vec<Point>, String> {
         let (shape, started) = (self.shape, Instant::now());
@@ -202,17 +181,10 @@ impl Bench<'_> {
                 let requests = shape.requests(batch).map_err(|error| error.to_string())?;
                 self.measure(model.as_mut(), &requests, meter.as_deref_mut())
             });
-            let mut row = point(shape, batch, measured);
-            if let Section::Done(measured) = row.measured {
+            if let Section::Done(measured) = &measured {
                 per_item = Some(measured.median_s / batch as f64);
-                if let Some(torch) = torch.as_deref_mut() {
-                    row.compare(
-                        measured,
-                        torch.measure(&TorchPoint::new(shape, batch, self.dtype)),
-                    );
-                }
             }
-            points.push(row);
+            points.push(point(shape, batch, measured));
         }
         Ok(points)
     }
@@ -288,9 +260,6 @@ fn point(shape: Shape, batch: usize, measured: Section<Measured>) -> Point {
         shape,
         batch,
         measured,
-        torch: None,
-        ratio_to_torch: None,
-        torch_error: None,
     }
 }
 
@@ -300,18 +269,6 @@ fn out_of_time_at(shape: Shape, batch: usize) -> Point {
         batch,
         Section::Skipped("the suite's time limit was reached".into()),
     )
-}
-
-impl Point {
-    fn compare(&mut self, measured: Measured, torch: Result<TorchFigure, String>) {
-        match torch {
-            Ok(figure) => {
-                self.torch = Some(figure);
-                self.ratio_to_torch = (figure.median_s > 0.0).then(|| measured.median_s / figure.median_s);
-            }
-            Err(reason) => self.torch_error = Some(reason),
-        }
-    }
 }
 
 /// Whether all logits are finite.
@@ -374,7 +331,7 @@ mod tests {
             budget: Duration::from_nanos(1),
             left: None,
         };
-        let points = bench.by_batch(&[1, 2], None, None, &mut |_| ()).unwrap();
+        let points = bench.by_batch(&[1, 2], None, &mut |_| ()).unwrap();
         let first = points[0].measured.done().unwrap();
         assert_eq!((first.runs, first.joules_per_item), (1, None));
         let Section::Skipped(reason) = &points[1].measured else {
@@ -388,7 +345,6 @@ mod tests {
         let options = SelftestOptions {
             extent: SelftestExtent::Full,
             limit: Some(Duration::ZERO),
-            python: None,
             ..SelftestOptions::default()
         };
         let report = measure_all(&options, &Device::Cpu, Instant::now(), None, &mut |_| ());
@@ -397,32 +353,6 @@ mod tests {
         for point in report.points {
             assert!(matches!(point.measured, Section::Skipped(reason) if reason.contains("time limit")));
         }
-    }
-
-    #[test]
-    fn the_ratio_is_below_one_if_this_program_is_faster() {
-        let measured = Measured {
-            runs: 1,
-            window_s: 1.0,
-            median_s: 0.5,
-            items_per_s: 2.0,
-            joules_per_item: None,
-            peak_memory_bytes: None,
-            finite: true,
-        };
-        let figure = TorchFigure {
-            median_s: 2.0,
-            threads: 1,
-        };
-        let mut row = point(BERT_TINY.at(16), 1, Section::Done(measured));
-        row.compare(measured, Ok(figure));
-        assert_eq!(row.ratio_to_torch, Some(0.25));
-        let mut row = point(BERT_TINY.at(16), 1, Section::Done(measured));
-        row.compare(measured, Err("out of memory".into()));
-        assert_eq!(
-            (row.ratio_to_torch, row.torch_error.as_deref()),
-            (None, Some("out of memory"))
-        );
     }
 
     #[test]
