@@ -159,8 +159,7 @@ pub struct Snapshot {
     pub variants: BTreeMap<String, VariantCount>,
     /// [`FAN_OUT_REQUESTS`] and [`FAN_OUT_CHILD_REQUESTS`], by variant.
     pub fan_outs: BTreeMap<String, FanOuts>,
-    /// [`ENERGY_JOULES`], [`ENERGY_PER_REQUEST_JOULES`] and, by variant, [`VARIANT_ENERGY_JOULES`], as last metered; `None` without a
-    /// meter.
+    /// [`ENERGY_JOULES`] and, by variant, [`VARIANT_ENERGY_JOULES`], as last metered; `None` without a meter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy: Option<EnergyReport>,
 }

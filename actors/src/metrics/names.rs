@@ -58,8 +58,6 @@ pub const VARIANT_BATCH_SIZE: &str = "kaskade_variant_batch_size";
 
 /// Energy of a process since its start, idle included, joules; from [`crate::wire::EnergyReport`].
 pub const ENERGY_JOULES: &str = "kaskade_energy_joules_total";
-/// Energy per request that the process's replicas ran or its ingress answered, joules.
-pub const ENERGY_PER_REQUEST_JOULES: &str = "kaskade_energy_per_request_joules";
 /// A variant's share of the process's energy, by busy time.
 pub const VARIANT_ENERGY_JOULES: &str = "kaskade_variant_energy_joules_total";
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{
     ACCEPTED_REQUESTS, ANSWERED_REQUESTS, ARRIVED_REQUESTS, DECODE_ERRORS, DURABLE_DEAD_LETTERS,
-    DURABLE_REDELIVERIES, DURABLE_RESULTS, Distributions, ENERGY_JOULES, ENERGY_PER_REQUEST_JOULES,
-    ERROR_REPLIES, FAN_OUT_CHILD_REQUESTS, FAN_OUT_REQUESTS, FIRST_TOKENS, GEAR_SHIFTS, GENERATED_TOKENS,
+    DURABLE_REDELIVERIES, DURABLE_RESULTS, Distributions, ENERGY_JOULES, ERROR_REPLIES,
+    FAN_OUT_CHILD_REQUESTS, FAN_OUT_REQUESTS, FIRST_TOKENS, GEAR_SHIFTS, GENERATED_TOKENS,
     IN_FLIGHT_REQUESTS, INVALID_TOKEN_RESULTS, LATE_RESULTS, Metrics, PLAN_EPOCH, PLAN_STALE,
     QUEUE_FULL_REJECTIONS, QUEUED_REQUESTS, READY, REQUEST_SECONDS, RETRIED_ATTEMPTS, SATURATED, Snapshot,
     TIME_PER_OUTPUT_TOKEN_SECONDS, TIME_TO_FIRST_TOKEN_SECONDS, VARIANT_BATCH_SIZE, VARIANT_BATCHES,
@@ -420,14 +420,6 @@ fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
     );
     if let Some(joules) = report.and_then(|report| report.joules) {
         page.sample(ENERGY_JOULES, &[("source", source)], &joules);
-    }
-    page.metric(
-        ENERGY_PER_REQUEST_JOULES,
-        Kind::Gauge,
-        "Energy per request that the process ran or answered.",
-    );
-    if let Some(joules) = report.and_then(|report| report.joules_per_request) {
-        page.sample(ENERGY_PER_REQUEST_JOULES, &[("source", source)], &joules);
     }
     page.metric(
         VARIANT_ENERGY_JOULES,
