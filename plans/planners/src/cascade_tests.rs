@@ -4,57 +4,37 @@ use super::*;
 use crate::thresholds::synthetic;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::Exit;
-use kaskade_policy::profile::{BatchCost, BeforeAfter, Money, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Money, Validation, VariantProfile};
 use kaskade_policy::remote::price::CostSource;
 
 fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profile {
     let family = synthetic::family(skills, energies, 3.0, samples, seed);
     let variant = |column: &crate::thresholds::Column| VariantProfile {
-        name: column.name.clone(),
         parameters: (column.energy_j * 1e6) as u64,
-        money: None,
-        costs: [1, 32]
-            .map(|batch| BatchCost {
-                batch,
-                latency_s: column.energy_j * 1e-3 * f64::from(batch),
-                spread: None,
-                energy_j: Some(column.energy_j * f64::from(batch)),
-                memory_bytes: None,
-                utilisation: None,
-            })
-            .to_vec(),
-        calibration: Calibration {
-            estimator: Estimator::MaxSquared,
-            temperature: 1.5,
-        },
-        ece: BeforeAfter {
-            before: 0.1,
-            after: 0.01,
-        },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: vec![0; samples],
-            confidences: column.confidences.to_vec(),
-            correct: column.correct.to_vec(),
-        },
+        ..VariantProfile::new(
+            &*column.name,
+            Calibration {
+                estimator: Estimator::MaxSquared,
+                temperature: 1.5,
+            },
+            [1, 32]
+                .map(|batch| BatchCost {
+                    energy_j: Some(column.energy_j * f64::from(batch)),
+                    ..BatchCost::new(batch, column.energy_j * 1e-3 * f64::from(batch))
+                })
+                .to_vec(),
+            Validation::new(
+                vec![0; samples],
+                column.confidences.to_vec(),
+                column.correct.to_vec(),
+            ),
+        )
     };
-    Profile {
-        judge: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
-        input_bytes: Vec::new(),
-        texts: None,
-        version: PROFILE_VERSION,
-        app: "made-up".into(),
-        device: "none".into(),
-        energy_source: "made up".into(),
-        estimator: Estimator::MaxSquared,
-        samples,
-        variants: family.columns().iter().map(variant).collect(),
-    }
+    Profile::new(
+        "made-up",
+        Estimator::MaxSquared,
+        family.columns().iter().map(variant).collect(),
+    )
 }
 
 fn small() -> Profile {

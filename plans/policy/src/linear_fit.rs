@@ -155,12 +155,8 @@ mod tests {
 
     fn cost(batch: u32, latency_s: f64, energy_j: Option<f64>) -> BatchCost {
         BatchCost {
-            batch,
-            latency_s,
-            spread: None,
             energy_j,
-            memory_bytes: None,
-            utilisation: None,
+            ..BatchCost::new(batch, latency_s)
         }
     }
 

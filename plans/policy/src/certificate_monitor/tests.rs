@@ -79,10 +79,7 @@ fn expected(stage: &str, samples: u64, deferred: u64) -> ExpectedStage {
 
 /// A plan of one gear, which runs the last cascade of the list.
 pub(crate) fn plan(list: CertifiedList) -> Plan {
-    let calibration = crate::confidence::Calibration {
-        estimator: crate::confidence::Estimator::MaxSquared,
-        temperature: 1.0,
-    };
+    let calibration = crate::confidence::Calibration::uncalibrated(crate::confidence::Estimator::MaxSquared);
     let variant = |name: &str| crate::plan::PlannedVariant {
         name: name.to_owned(),
         calibration: Some(calibration),

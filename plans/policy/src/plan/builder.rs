@@ -300,10 +300,7 @@ impl VariantDraft {
     fn planned(self, stages: &[Stage]) -> PlannedVariant {
         let mut of_variant = stages.iter().filter(|stage| stage.variant == self.name);
         let defers = of_variant.any(|stage| !stage.exit.always_replies());
-        let given = Calibration {
-            estimator: Estimator::Given,
-            temperature: 1.0,
-        };
+        let given = Calibration::uncalibrated(Estimator::Given);
         PlannedVariant {
             calibration: self.calibration.or_else(|| defers.then_some(given)),
             name: self.name,

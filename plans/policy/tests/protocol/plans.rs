@@ -71,10 +71,7 @@ pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
             .iter()
             .map(|name| PlannedVariant {
                 name: (*name).to_owned(),
-                calibration: Some(Calibration {
-                    estimator: Estimator::Given,
-                    temperature: 1.0,
-                }),
+                calibration: Some(Calibration::uncalibrated(Estimator::Given)),
             })
             .collect(),
         placement: placement.clone(),
