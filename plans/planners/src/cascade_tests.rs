@@ -235,37 +235,6 @@ proptest! {
     }
 }
 
-#[test]
-#[ignore = "a measurement"]
-#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-fn planning_speed() {
-    let four = profile(&[1.0, 1.4, 1.8, 2.2], &[1.0, 2.5, 6.0, 15.0], 10_000, 1);
-    let skills = [0.2, 0.5, 0.8, 1.1, 1.4, 1.7, 2.0, 2.3];
-    let energies: Vec<f64> = (0..8).map(|i| 2.0_f64.powi(i)).collect();
-    let eight = profile(&skills, &energies, 10_000, 1);
-    for (name, profile) in [("4", four), ("8", eight)] {
-        for objective in [Objective::Ap, Objective::Eo] {
-            let start = std::time::Instant::now();
-            let planned = plan_cascade(
-                &profile,
-                &CascadeOptions {
-                    objective,
-                    ..CascadeOptions::default()
-                },
-            )
-            .unwrap();
-            println!(
-                "{name} variants x 10,000: {:?} {} exact {} dropped {} {:?}",
-                start.elapsed(),
-                planned.plan.made_by,
-                planned.frontier.exact,
-                planned.dropped.len(),
-                planned.estimates
-            );
-        }
-    }
-}
-
 /// A profile whose right answers are 7, and whose wrong ones are another number for each variant.
 fn with_answers(samples: usize) -> Profile {
     let mut profile = profile(&[1.0, 1.5, 2.0, 2.5], &[1.0, 4.0, 12.0, 40.0], samples, 12);
