@@ -1,7 +1,5 @@
 //! Options of the gear planner.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::model_set::ModelSet;
@@ -15,8 +13,7 @@ pub(crate) const MAX_STAGES: usize = 8;
 
 /// How common each range of load is thought to be (appendix C.2): its share of time. [`Weighing`] says what means of a plan are over. The
 /// planner computes in which gear a load is served: a shifter that counts few requests is often in a higher one than the load's own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Prior {
     /// Range `k`, from 1, in proportion to `k^-s`: low loads are common.
     Zipf {
@@ -74,8 +71,7 @@ impl Prior {
 }
 
 /// What the accuracy and the latency of a plan are means over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Weighing {
     /// Answers: a range weighs its share of time times its load. What a user of the answers observes.
     #[default]
@@ -98,8 +94,7 @@ impl Weighing {
 }
 
 /// How cascades are searched for (§4.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CascadeSearch {
     /// Thresholds that every variant can choose from: quantiles of its confidences.
     pub thresholds: u32,
@@ -123,8 +118,7 @@ impl Default for CascadeSearch {
 }
 
 /// Limits of batches (§4.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchLimits {
     /// Most requests in a batch.
     pub max_batch: u32,
@@ -145,8 +139,7 @@ impl Default for BatchLimits {
 }
 
 /// The part of the planner that is left out, to measure its effect (§6.6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ablation {
     /// None.
     #[default]
@@ -160,8 +153,7 @@ pub enum Ablation {
 }
 
 /// How to plan gears.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GearOptions {
     /// The objective; the other side is optimised.
     pub slo: Slo,
