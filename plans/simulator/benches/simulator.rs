@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
-    Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Sharing, Stage, Target, Wiring,
+    Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Sharing, Stage, Wiring,
 };
 use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 use kaskade_simulator::{SimConfig, Simulator};
@@ -212,13 +212,8 @@ fn plan(regime: &Regime) -> Plan {
         shares: shares(name, regime.devices),
         ..Edge::to(*name)
     };
-    let exit = |next: &(&str, f64, f64)| {
-        let on = Target::Stage(edge(next));
-        let bands = [(0.0, on), (THRESHOLD, Target::Reply)];
-        let bands = bands.into_iter().map(|(from, to)| Band { from, to });
-        Exit::Bands {
-            bands: bands.collect(),
-        }
+    let exit = |next: &(&str, f64, f64)| Exit::Bands {
+        bands: vec![Band::forward(0.0, edge(next)), Band::reply(THRESHOLD)],
     };
     let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| {
         Stage::new(
@@ -229,12 +224,13 @@ fn plan(regime: &Regime) -> Plan {
         )
     };
     let replicas = (0..regime.devices).flat_map(|device| {
-        VARIANTS.iter().map(move |(name, _, _)| Replica {
-            id: id(name, device),
-            variant: (*name).to_owned(),
-            worker: format!("w{}", device / 2),
-            device: format!("cuda:{}", device % 2),
-            partition: None,
+        VARIANTS.iter().map(move |(name, _, _)| {
+            Replica::whole(
+                id(name, device),
+                *name,
+                format!("w{}", device / 2),
+                format!("cuda:{}", device % 2),
+            )
         })
     });
     Plan {

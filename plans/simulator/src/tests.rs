@@ -4,7 +4,7 @@ use super::*;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
     Band, Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
-    Replica, Sharing, Stage, Target, Wiring,
+    Replica, Sharing, Stage, Wiring,
 };
 use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 use kaskade_policy::shifting::ShiftConfig;
@@ -51,16 +51,8 @@ pub(super) fn stage(name: &str, exit: Exit, batching: Batching) -> Stage {
 
 /// Confidences below one half go on.
 pub(super) fn unsure(to: Edge) -> Exit {
-    let on = Band {
-        from: 0.0,
-        to: Target::Stage(to),
-    };
-    let reply = Band {
-        from: 0.5,
-        to: Target::Reply,
-    };
     Exit::Bands {
-        bands: vec![on, reply],
+        bands: vec![Band::forward(0.0, to), Band::reply(0.5)],
     }
 }
 
@@ -84,13 +76,7 @@ pub(super) fn plan(replicas: &[&str], sharing: Sharing, gears: Vec<Gear>) -> Pla
         .iter()
         .map(|text| {
             let (id, device) = text.split_once('@').unwrap();
-            Replica {
-                id: id.into(),
-                variant: id.split_once('-').unwrap().0.into(),
-                worker: "w".into(),
-                device: device.into(),
-                partition: None,
-            }
+            Replica::whole(id, id.split_once('-').unwrap().0, "w", device)
         })
         .collect();
     let mut names: Vec<&str> = placement.iter().map(|replica| replica.variant.as_str()).collect();
