@@ -262,7 +262,7 @@ fn a_certified_plan_lists_its_safer_cascades_and_what_to_expect_of_them() {
     let cheapest = list.cascades.last().unwrap();
     assert_eq!(cheapest.gear.wiring, planned.plan.gears[0].wiring);
     assert_eq!(Some(&cheapest.certificate), planned.plan.certificate.as_ref());
-    assert_eq!(list.homes, [list.cascades.len() as u32 - 1]);
+    assert_eq!(list.cascade_of_gear, [list.cascades.len() as u32 - 1]);
     for cascade in &list.cascades {
         let certificate = &cascade.certificate;
         // Where only one of the two is right, they differ; two wrong answers may differ too.

@@ -1,8 +1,8 @@
 //! The profile: the measurements of every variant. Planners read nothing else about a model.
 
 pub mod hop;
+mod quantiles;
 mod scored;
-mod spread;
 mod validate;
 
 use schemars::JsonSchema;
@@ -13,8 +13,8 @@ use crate::invalid::{self, FileError};
 use crate::remote::price::CostSource;
 use crate::text_metrics::TextComparison;
 pub use hop::{HopAtRate, HopTime};
+pub use quantiles::LatencyQuantiles;
 pub use scored::StageConfidences;
-pub use spread::LatencySpread;
 
 /// Version of the profile format that this build writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
@@ -182,7 +182,7 @@ pub struct BatchCost {
     pub latency_s: f64,
     /// Quantiles of the latency; absent if too few batches were run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<LatencySpread>,
+    pub quantiles: Option<LatencyQuantiles>,
     /// Energy of the batch, joules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,
@@ -200,7 +200,7 @@ impl BatchCost {
         Self {
             batch,
             latency_s,
-            spread: None,
+            quantiles: None,
             energy_j: None,
             memory_bytes: None,
             utilisation: None,

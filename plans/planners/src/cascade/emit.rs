@@ -125,8 +125,8 @@ fn safer_cascades(
             },
         });
     let wired: Vec<Wired> = wired.collect();
-    let home = wired.len().saturating_sub(1) as u32;
-    Some(certified_list(profile, wired, vec![home]))
+    let place = wired.len().saturating_sub(1) as u32;
+    Some(certified_list(profile, wired, vec![place]))
 }
 
 fn exit(bands: &[thresholds::Band], names: &[&str]) -> Exit {

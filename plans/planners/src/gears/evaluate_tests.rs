@@ -51,7 +51,7 @@ fn messages_take_as_long_as_at_the_rate_of_the_load() {
     let row = |qps, factor| kaskade_policy::profile::HopAtRate {
         qps,
         factor,
-        spread: None,
+        quantiles: None,
     };
     let mut options = GearOptions::new(LOOSE, 1.0, DeviceSpec::fleet(1, 1));
     options.hop_us = 1_000;

@@ -6,7 +6,7 @@ use super::model_set::ModelSet;
 use crate::certify::CertifyOptions;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
-use kaskade_policy::profile::{HopAtRate, HopTime, LatencySpread, Profile};
+use kaskade_policy::profile::{HopAtRate, HopTime, LatencyQuantiles, Profile};
 
 /// Longest cascade: the load balancer examines every set of a cascade's models.
 pub(crate) const MAX_STAGES: usize = 8;
@@ -172,7 +172,7 @@ pub struct GearOptions {
     /// Time of a message between two actors, the median, microseconds.
     pub hop_us: u64,
     /// How that time varies; `None`: not at all.
-    pub hop_spread: Option<LatencySpread>,
+    pub hop_quantiles: Option<LatencyQuantiles>,
     /// How it depends on the rate of requests, relative to `hop_us`; empty: not at all.
     pub hop_by_rate: Vec<HopAtRate>,
     /// From the end of a batch to the start of the next if requests wait, microseconds.
@@ -200,7 +200,7 @@ impl GearOptions {
     /// keeps up when every batch takes that long. Without measured quantiles, 15 %.
     pub fn serving(profile: &Profile, slo: Slo, qps_max: f64, devices: Vec<DeviceSpec>) -> Self {
         let costs = profile.variants.iter().flat_map(|variant| &variant.costs);
-        let mut tails: Vec<f64> = costs.filter_map(|cost| Some(cost.spread?.p95)).collect();
+        let mut tails: Vec<f64> = costs.filter_map(|cost| Some(cost.quantiles?.p95)).collect();
         tails.sort_by(f64::total_cmp);
         let tail = tails.get(tails.len() / 2);
         Self {
@@ -220,7 +220,7 @@ impl GearOptions {
             hop_us: given_us
                 .or(measured.map(HopTime::median_us))
                 .unwrap_or(self.hop_us),
-            hop_spread: measured.and_then(|hop| hop.spread),
+            hop_quantiles: measured.and_then(|hop| hop.quantiles),
             hop_by_rate: measured.map_or_else(Vec::new, |hop| hop.by_rate.clone()),
             ..self
         }
@@ -243,7 +243,7 @@ impl GearOptions {
             search: CascadeSearch::default(),
             batching: BatchLimits::default(),
             hop_us: 100,
-            hop_spread: None,
+            hop_quantiles: None,
             hop_by_rate: Vec::new(),
             turnaround_us: 0,
             seed: 0,

@@ -13,7 +13,7 @@ pub(crate) fn list(differs: &[u64]) -> CertifiedList {
         .map(|(place, differs)| cascade(place, *differs));
     CertifiedList {
         texts: None,
-        homes: vec![differs.len() as u32 - 1],
+        cascade_of_gear: vec![differs.len() as u32 - 1],
         cascades: cascades.collect(),
     }
 }

@@ -59,32 +59,35 @@ fn after(change: impl FnOnce(&mut Profile)) -> String {
 
 #[test]
 fn the_time_of_a_hop_is_checked() {
-    let spread = crate::profile::LatencySpread {
+    let quantiles = crate::profile::LatencyQuantiles {
         p10: 0.5,
         p90: 2.0,
         p95: 3.0,
         p99: 4.0,
     };
-    let hop = |median_s, spread| {
+    let hop = |median_s, quantiles| {
         Some(crate::profile::HopTime {
             median_s,
-            spread: Some(spread),
+            quantiles: Some(quantiles),
             by_rate: Vec::new(),
         })
     };
     let mut profile = sound();
-    profile.hop = hop(1e-4, spread);
+    profile.hop = hop(1e-4, quantiles);
     assert_eq!(Profile::from_json(&profile.to_json().unwrap()).unwrap(), profile);
-    assert!(after(|profile| profile.hop = hop(0.0, spread)).contains("hop.median_s"));
-    let falling = crate::profile::LatencySpread { p95: 1.5, ..spread };
-    assert!(after(|profile| profile.hop = hop(1e-4, falling)).contains("hop.spread"));
+    assert!(after(|profile| profile.hop = hop(0.0, quantiles)).contains("hop.median_s"));
+    let falling = crate::profile::LatencyQuantiles {
+        p95: 1.5,
+        ..quantiles
+    };
+    assert!(after(|profile| profile.hop = hop(1e-4, falling)).contains("hop.quantiles"));
     let row = |qps, factor| crate::profile::HopAtRate {
         qps,
         factor,
-        spread: None,
+        quantiles: None,
     };
     let by_rate = |rows: &[crate::profile::HopAtRate]| {
-        let mut hop = hop(1e-4, spread).unwrap();
+        let mut hop = hop(1e-4, quantiles).unwrap();
         hop.by_rate = rows.to_vec();
         Some(hop)
     };
