@@ -1,9 +1,9 @@
 use super::*;
 use crate::certify::AccuracyTarget;
 use crate::device::DeviceSpec;
-use crate::gears::fluid::Fluid;
 use crate::gears::options::GearOptions;
 use crate::gears::planner::plan_gears_with;
+use crate::reference::Fluid;
 use crate::thresholds::{evaluate, threshold_exits};
 use kaskade_policy::plan::{Exit, Guarantee, Plan, Slo, Target};
 use kaskade_stated::workloads::{StatedWorkload, bert};
