@@ -3,9 +3,8 @@
 
 use std::time::Instant;
 
-use kaskade_planners::gears::exhaustive::{CascadeOutcomes, constrained};
-use kaskade_planners::gears::random::random;
 use kaskade_planners::gears::{DeviceSpec, GearOptions, Simulated, plan_gears};
+use kaskade_planners::reference::{CascadeOutcomes, constrained};
 use kaskade_policy::plan::Slo;
 use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
@@ -145,7 +144,7 @@ fn quality() {
             };
             let assignments = (2 * planned.effort.simulations).div_ceil(u64::from(RANGES));
             let sampled: Vec<f64> = (0..20)
-                .map(|seed| random(&landscape, assignments, seed))
+                .map(|seed| landscape.random(assignments, seed))
                 .map(|found| {
                     found.map_or(f64::NAN, |found| match slo {
                         Slo::Latency { .. } => found.accuracy,

@@ -26,6 +26,7 @@ use std::time::Instant;
 use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling};
 use kaskade_planners::balance::Balancer;
 use kaskade_planners::lp::Solver;
+use kaskade_planners::reference::{exact_accuracy, flow_accuracy};
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task, TaskVariant};
 use kaskade_stated::artefact::ArtefactFiles;
 use kaskade_stated::pipelines::stated;
@@ -173,9 +174,9 @@ fn optima(pipeline: &Pipeline, solver: Solver) {
         };
         println!(
             "D={demand:<6} {}, {}, {}, planner {}",
-            timed("F1", &|| allocator.exact_accuracy(demand, 20)),
-            timed("F2", &|| allocator.flow_accuracy(demand, 20, false)),
-            timed("F2 single batch", &|| allocator.flow_accuracy(demand, 20, true)),
+            timed("F1", &|| exact_accuracy(&allocator, demand, 20)),
+            timed("F2", &|| flow_accuracy(&allocator, demand, 20, false)),
+            timed("F2 single batch", &|| flow_accuracy(&allocator, demand, 20, true)),
             timed("", &|| allocator
                 .allocate(demand, 20)
                 .map(|allocation| allocation.accuracy)),

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 use kaskade_papers::hybridserve::synthetic::{SyntheticFamily, busy_load, options};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::lp::Solver;
-use kaskade_planners::placement::{
-    Fleet, Goal, Placement, PlacementOptions, Proof, exact_reference, plan_placement,
-};
+use kaskade_planners::placement::{Fleet, Goal, Placement, PlacementOptions, Proof, plan_placement};
+use kaskade_planners::reference::solve_exactly;
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::profile::Profile;
 use kaskade_stated::families::{gpt, gpt_of_eight, t5, vit};
@@ -147,8 +146,7 @@ fn small() {
 /// What the embedded solver makes of the combination that was placed, with no placement to begin from.
 fn alone(profile: &Profile, placed: &Placement, options: &PlacementOptions) -> String {
     let start = Instant::now();
-    let judged =
-        exact_reference::solve_exactly(profile, placed, options, Solver::Embedded, None, Some(NODES));
+    let judged = solve_exactly(profile, placed, options, Solver::Embedded, None, Some(NODES));
     let seconds = start.elapsed().as_secs_f64();
     match judged {
         Ok(judged) => match judged.overhead_s {
@@ -194,8 +192,7 @@ fn highs(seconds: u64) {
             let ours_s = start.elapsed().as_secs_f64();
             let limit = Some(Duration::from_secs(seconds));
             let start = Instant::now();
-            let judged =
-                exact_reference::solve_exactly(&profile, &placed, &options, Solver::Highs, limit, None);
+            let judged = solve_exactly(&profile, &placed, &options, Solver::Highs, limit, None);
             let theirs_s = start.elapsed().as_secs_f64();
             print!(
                 "{models:>2} models, {devices} devices, {on_each_host} to a host, {:.0} % busy: ours {:.4} ms per request, {} ({ours_s:.2} s)",

@@ -6,8 +6,7 @@
 //! | [`peers`] | the systems that the papers measure against |
 //! | [`pipeline`] | writes a pipeline of the Loki paper as a file |
 //! | [`args`] | flags that several systems share |
-//! | `charts` | groups of bars, and grids |
-//! | `over_time` | figures of a simulated run over time |
+//! | `charts` | groups of bars, grids, and figures of a simulated run over time |
 //! | `parallel` | independent pieces of work on all cores |
 //! | [`reproduction`] | the result of a reproduction: claims, assumptions, files |
 
@@ -17,7 +16,6 @@ mod charts;
 pub mod hybridcache;
 pub mod hybridserve;
 pub mod loki;
-mod over_time;
 mod parallel;
 pub mod peers;
 pub mod pipeline;

@@ -185,7 +185,7 @@ fn certified() -> Plan {
     });
     plan.certified = Some(CertifiedList {
         texts: None,
-        homes: vec![1],
+        cascade_of_gear: vec![1],
         cascades: cascades.into(),
     });
     plan

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use futures::StreamExt;
-use kaskade_policy::epochs::{self, Step, StoreContent};
+use kaskade_policy::epochs::{self, StoreAction, StoreContent};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -162,8 +162,8 @@ impl Follower {
                 == running.as_ref().map(|version| &version.plan),
         };
         match (epochs::step(found), stored, running) {
-            (Step::Adopt, Some(stored), _) => Ok(self.adopt(stored)),
-            (Step::Restore { epoch }, _, Some(running)) => {
+            (StoreAction::Adopt, Some(stored), _) => Ok(self.adopt(stored)),
+            (StoreAction::Restore { epoch }, _, Some(running)) => {
                 tracing::warn!(
                     stored = found.stored,
                     epoch,

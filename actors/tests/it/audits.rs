@@ -97,7 +97,7 @@ fn certified(app: &str) -> Plan {
     let cheap = gear("cheap", &plan, &["small", "large"]);
     let list = CertifiedList {
         texts: None,
-        homes: vec![1],
+        cascade_of_gear: vec![1],
         cascades: vec![
             CertifiedCascade {
                 gear: gear("alone", &plan, &["large"]),

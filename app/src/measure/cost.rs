@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use kaskade_models::{Inputs, Model};
-use kaskade_policy::profile::{BatchCost, LatencySpread};
+use kaskade_policy::profile::{BatchCost, LatencyQuantiles};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -108,7 +108,7 @@ pub fn measure(
         Ok(BatchCost {
             batch: *batch,
             latency_s,
-            spread: LatencySpread::of(&seen.latencies),
+            quantiles: LatencyQuantiles::of(&seen.latencies),
             energy_j: energies.and_then(|energies| median(energies)),
             memory_bytes: None,
             utilisation: median(&mut seen.utilisations),

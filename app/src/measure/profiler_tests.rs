@@ -65,7 +65,7 @@ fn question_answering_is_profiled_without_labels() {
     assert_eq!(profile.input_bytes.len(), 3);
     let hop = profile.hop.unwrap();
     assert!(
-        hop.median_s > 0.0 && hop.median_s < 1.0 && hop.spread.unwrap().is_sound(),
+        hop.median_s > 0.0 && hop.median_s < 1.0 && hop.quantiles.unwrap().is_sound(),
         "{hop:?}"
     );
 }
@@ -138,7 +138,7 @@ fn the_overhead_of_serving_is_measured() {
     // At 30/s the time is too short for 20 messages, and at higher rates it is not.
     let rows = profile.hop.as_ref().unwrap().by_rate.as_slice();
     assert!(
-        !rows.is_empty() && rows.iter().all(|row| row.spread.is_some()),
+        !rows.is_empty() && rows.iter().all(|row| row.quantiles.is_some()),
         "{rows:?}"
     );
     profile.validate().unwrap();

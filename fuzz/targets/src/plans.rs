@@ -2,12 +2,12 @@
 
 use std::fmt::Debug;
 
-use kaskade_policy::confidence::Estimator;
+use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::fan_in::Branch;
 use kaskade_policy::invalid::FileError;
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::{Plan, PlannedVariant};
-use kaskade_policy::profile::{BatchCost, BeforeAfter, Profile, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 use kaskade_simulator::trace::{ArrivalProcess, MAX_SECONDS, Trace};
 use kaskade_simulator::{SimConfig, Simulator};
 
@@ -169,54 +169,26 @@ fn simulated(plan: &Plan) {
 /// A profile that any plan can be simulated with.
 fn profile_of(plan: &Plan) -> Profile {
     let estimator = plan.variants.iter().find_map(|variant| variant.calibration);
-    Profile {
-        judge: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
-        input_bytes: Vec::new(),
-        texts: None,
-        version: kaskade_policy::profile::PROFILE_VERSION,
-        app: plan.app.clone(),
-        device: "cpu".into(),
-        energy_source: "none".into(),
-        estimator: estimator.map_or(Estimator::MaxSquared, |calibration| calibration.estimator),
-        samples: 4,
-        variants: plan.variants.iter().map(profiled).collect(),
-    }
+    let estimator = estimator.map_or(Estimator::MaxSquared, |calibration| calibration.estimator);
+    Profile::new(&plan.app, estimator, plan.variants.iter().map(profiled).collect())
 }
 
 fn profiled(variant: &PlannedVariant) -> VariantProfile {
     let cost = |batch, latency_s| BatchCost {
-        batch,
-        latency_s,
-        energy_j: None,
-        memory_bytes: None,
         utilisation: Some(0.5),
-        spread: None,
+        ..BatchCost::new(batch, latency_s)
     };
-    VariantProfile {
-        name: variant.name.clone(),
-        parameters: 1,
-        money: None,
-        costs: vec![cost(1, 0.002), cost(32, 0.02)],
-        calibration: variant
-            .calibration
-            .unwrap_or(kaskade_policy::confidence::Calibration {
-                estimator: Estimator::MaxSquared,
-                temperature: 1.0,
-            }),
-        ece: BeforeAfter {
-            before: 0.1,
-            after: 0.05,
-        },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: vec![0, 1, 0, 1],
-            confidences: vec![0.0, 0.3, 0.7, 1.0],
-            correct: vec![false, true, false, true],
-        },
-    }
+    let costs = vec![cost(1, 0.002), cost(32, 0.02)];
+    let uncalibrated = Calibration::uncalibrated(Estimator::MaxSquared);
+    let validation = Validation::new(
+        vec![0, 1, 0, 1],
+        vec![0.0, 0.3, 0.7, 1.0],
+        vec![false, true, false, true],
+    );
+    VariantProfile::new(
+        &variant.name,
+        variant.calibration.unwrap_or(uncalibrated),
+        costs,
+        validation,
+    )
 }

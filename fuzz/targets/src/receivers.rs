@@ -282,7 +282,7 @@ fn certified() -> &'static CertifiedList {
         let alone = cascade("large", vec![large.clone()], vec![expected("large", 1000, 0)], 0);
         let cheaper = vec![expected("small", 1000, 300), expected("large", 300, 0)];
         let cheaper = cascade("small", vec![small, large], cheaper, 20);
-        serde_json::from_value(json!({"homes": [1], "cascades": [alone, cheaper]}))
+        serde_json::from_value(json!({"cascade_of_gear": [1], "cascades": [alone, cheaper]}))
             .expect("the list is sound")
     });
     &LIST

@@ -202,7 +202,7 @@ impl Bench {
             seed: self.seed,
             entry_hop_us: 2 * hop.median_us(),
             hop_us: served.between_us,
-            hop_spread: hop.spread,
+            hop_quantiles: hop.quantiles,
             hop_by_rate: hop.by_rate.clone(),
             turnaround_us: profile.turnaround_us(),
             shift: Some(ShiftConfig::default()),

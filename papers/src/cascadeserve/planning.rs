@@ -7,9 +7,8 @@ use std::time::Instant;
 use crate::charts::bars::{self, Bars};
 use crate::peers::gears::Peer;
 use kaskade_app::report::{self, units};
-use kaskade_planners::gears::exhaustive::{CascadeOutcomes, constrained};
-use kaskade_planners::gears::random::random;
 use kaskade_planners::gears::{GearOptions, Prior, Simulated, plan_gears};
+use kaskade_planners::reference::{CascadeOutcomes, constrained};
 use kaskade_policy::plan::Slo;
 
 use super::field::{Contestant, Field};
@@ -51,7 +50,7 @@ pub(super) fn quality(field: &Field, devices: usize) -> anyhow::Result<Claim> {
         let gap = (best.accuracy - planned.accuracy) / best.accuracy;
         worst = worst.max(gap);
         let budget = 2 * planned.effort.simulations / u64::from(CONSTRAINED_RANGES);
-        let drawn = random(&landscape, budget.max(1), field.seed);
+        let drawn = landscape.random(budget.max(1), field.seed);
         if drawn.is_none_or(|drawn| planned.accuracy >= drawn.accuracy) {
             ahead += 1;
         } else {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::over_time::over_time;
+use crate::charts::over_time;
 use crate::peers::cocktail::{Autoscale, ensembles, plan_cocktail};
 use crate::peers::gears::Peer;
 use kaskade_app::charts::panels::{self, Panel, Panels};

@@ -8,6 +8,25 @@
 pub(crate) mod bars;
 pub(crate) mod grid;
 
+use kaskade_app::charts::panels::{Series, Shape};
+use kaskade_simulator::Bucket;
+
+/// Returns the line of a figure over the time in seconds.
+pub(crate) fn over_time(
+    name: impl Into<String>,
+    course: &[Bucket],
+    figure: impl Fn(&Bucket) -> f64,
+) -> Series {
+    Series {
+        name: name.into(),
+        points: course
+            .iter()
+            .map(|bucket| (bucket.from_us as f64 / 1e6, figure(bucket)))
+            .collect(),
+        shape: Shape::Line,
+    }
+}
+
 /// Returns whether every colour of a picture has its dark counterpart.
 #[cfg(test)]
 fn colours_are_known(svg: &str) -> bool {

@@ -342,10 +342,7 @@ fn jumping(chain: &Plan, profile: &Profile) -> anyhow::Result<Plan> {
         below.sort_by(f64::total_cmp);
         let half = below.get(below.len() / 2).copied().unwrap_or_default();
         if half > 0.0 && passed.to != Target::Stage(Edge::to(last.as_str())) {
-            let jump = Band {
-                from: 0.0,
-                to: Target::Stage(Edge::to(last.as_str())),
-            };
+            let jump = Band::forward(0.0, Edge::to(last.as_str()));
             let pass = Band {
                 from: half,
                 to: passed.to.clone(),

@@ -5,9 +5,8 @@ use std::time::Duration;
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::units;
 use kaskade_planners::lp::Solver;
-use kaskade_planners::placement::{
-    Goal, Placement, PlacementError, PlacementOptions, Proof, exact_reference, plan_placement,
-};
+use kaskade_planners::placement::{Goal, Placement, PlacementError, PlacementOptions, Proof, plan_placement};
+use kaskade_planners::reference::solve_exactly;
 use kaskade_policy::plan::Plan;
 
 use super::field::{Field, Mode};
@@ -210,7 +209,7 @@ impl Small {
         };
         self.tried += 1;
         self.optimal += u32::from(placed.proof == Proof::Optimal);
-        let judged = exact_reference::solve_exactly(
+        let judged = solve_exactly(
             &field.profile,
             &placed,
             &options,
@@ -302,8 +301,7 @@ fn beside_highs(
     placed: &Placement,
     options: &PlacementOptions,
 ) -> anyhow::Result<Option<f64>> {
-    let judged =
-        exact_reference::solve_exactly(&made.profile, placed, options, Solver::Highs, Some(JUDGE), None)?;
+    let judged = solve_exactly(&made.profile, placed, options, Solver::Highs, Some(JUDGE), None)?;
     let theirs = judged.overhead_s.ok();
     Ok(theirs.map(|theirs| placed.overhead_s / theirs.max(f64::MIN_POSITIVE)))
 }

@@ -7,7 +7,7 @@ use kaskade_app::charts::panels::{self, Panel, Panels, Series, Shape};
 use kaskade_app::report::progress::timed;
 use kaskade_app::report::{self, units};
 use kaskade_policy::confidence::{Calibration, Estimator, Scores};
-use kaskade_policy::plan::{Band, Edge, Exit, Target};
+use kaskade_policy::plan::{Band, Edge, Exit};
 use kaskade_policy::routing;
 
 use crate::reproduction::{Claim, Reproduction};
@@ -78,12 +78,12 @@ pub(super) fn compare(out: &Path, found: &mut Reproduction) -> anyhow::Result<()
 
 /// Bands that lead to as many models, or reply.
 fn exit(models: usize) -> Exit {
-    let band = |place: usize| Band {
-        from: place as f64 / models as f64,
-        to: match place + 1 {
-            last if last == models => Target::Reply,
-            _ => Target::Stage(Edge::to(format!("m{}", models - place))),
-        },
+    let band = |place: usize| {
+        let from = place as f64 / models as f64;
+        match place + 1 {
+            last if last == models => Band::reply(from),
+            _ => Band::forward(from, Edge::to(format!("m{}", models - place))),
+        }
     };
     Exit::Bands {
         bands: (0..models).map(band).collect(),

@@ -7,6 +7,7 @@ use kaskade_app::report::units;
 use kaskade_planners::allocate::{AllocateOptions, Allocator, Scaling};
 use kaskade_planners::balance::Balancer;
 use kaskade_planners::lp::Solver;
+use kaskade_planners::reference::{exact_accuracy, flow_accuracy};
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_stated::thinned::thinned;
 
@@ -69,9 +70,9 @@ fn optimality(pipeline: &Pipeline, args: &Args) -> anyhow::Result<(Claim, String
     let (mut apart, mut several, mut behind, mut beyond) = (0.0_f64, 0.0_f64, 0.0_f64, 0);
     for step in 1..=SOLVED {
         let demand = from + (to - from) * f64::from(step) / f64::from(SOLVED + 1);
-        let paper = exact.exact_accuracy(demand, args.workers)?;
-        let single = exact.flow_accuracy(demand, args.workers, true)?;
-        let mixed = exact.flow_accuracy(demand, args.workers, false)?;
+        let paper = exact_accuracy(&exact, demand, args.workers)?;
+        let single = flow_accuracy(&exact, demand, args.workers, true)?;
+        let mixed = flow_accuracy(&exact, demand, args.workers, false)?;
         let ours = quick.allocate(demand, args.workers)?;
         apart = apart.max((paper - single).abs());
         several = several.max(mixed - single);

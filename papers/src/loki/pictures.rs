@@ -9,7 +9,7 @@ use kaskade_simulator::Bucket;
 use super::day::{Day, missed};
 use super::field::Run;
 use crate::charts::bars::{self, Bars};
-use crate::over_time::over_time;
+use crate::charts::over_time;
 
 impl Day<'_> {
     /// The course and the violations as pictures; gives their files.

@@ -166,13 +166,12 @@ pub fn plan_cocktail(
     for model in members(ensemble) {
         let name = models.name(model);
         for index in 0..schedule.add(name, models.working_s(model)) {
-            plan.placement.push(Replica {
-                id: format!("{name}-{index}"),
-                variant: name.to_owned(),
-                worker: format!("w{}", plan.placement.len()),
-                device: "cuda:0".to_owned(),
-                partition: None,
-            });
+            plan.placement.push(Replica::whole(
+                format!("{name}-{index}"),
+                name,
+                format!("w{}", plan.placement.len()),
+                "cuda:0",
+            ));
         }
     }
     plan.validate()?;
@@ -204,13 +203,12 @@ pub fn plan_period(
         let name = models.name(model);
         let wanted = replicas(options.qps_max, models.working_s(model), autoscale);
         for (index, spec) in (0..wanted.min(options.devices.len())).zip(&mut devices) {
-            plan.placement.push(Replica {
-                id: format!("{name}-{index}"),
-                variant: name.to_owned(),
-                worker: spec.worker.clone(),
-                device: spec.device.clone(),
-                partition: None,
-            });
+            plan.placement.push(Replica::whole(
+                format!("{name}-{index}"),
+                name,
+                &spec.worker,
+                &spec.device,
+            ));
         }
     }
     plan.validate()?;

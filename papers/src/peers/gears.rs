@@ -8,9 +8,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use kaskade_planners::gears::{
-    Ablation, BatchingChoice, Cascade, Context, Decision, Evaluate, GearError, GearOptions, GearOutcome,
-    GearPlan, Group, ModelSet, Models, join, plan_gears_by, plan_gears_with,
+    Ablation, BatchingChoice, Cascade, Evaluate, GearError, GearOptions, GearOutcome, GearPlan, Group,
+    ModelSet, Models, join, plan_gears_with,
 };
+use kaskade_planners::reference::{Context, Decision, plan_gears_by};
 use kaskade_policy::plan::{LoadRange, Slo};
 use kaskade_policy::profile::Profile;
 

@@ -1,6 +1,6 @@
 use super::*;
 use kaskade_planners::gears::DeviceSpec;
-use kaskade_planners::gears::Fluid;
+use kaskade_planners::reference::Fluid;
 use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 fn small(workload: StatedWorkload) -> Profile {

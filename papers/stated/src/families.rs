@@ -16,7 +16,7 @@ use serde::Serialize;
 pub use crate::Assumption;
 use crate::difficulty::Difficulty;
 use kaskade_policy::confidence::{Calibration, Estimator};
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 
 /// A device whose figures are stated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -317,41 +317,25 @@ impl StatedFamily {
         };
         let answers = difficulty.answers(self.models.iter().map(|model| model.accuracy));
         let profiled = |(model, validation): (&StatedModel, Validation)| VariantProfile {
-            name: model.name.clone(),
             parameters: model.parameters,
-            money: None,
-            costs: self
-                .batches
-                .iter()
-                .map(|batch| self.cost(model, *batch))
-                .collect(),
-            calibration: Calibration {
-                estimator: Estimator::MaxSquared,
-                temperature: 1.0,
-            },
-            ece: BeforeAfter {
-                before: 0.0,
-                after: 0.0,
-            },
-            validation,
+            ..VariantProfile::new(
+                &model.name,
+                Calibration::uncalibrated(Estimator::MaxSquared),
+                self.batches
+                    .iter()
+                    .map(|batch| self.cost(model, *batch))
+                    .collect(),
+                validation,
+            )
         };
+        let variants = self.models.iter().zip(answers).map(profiled).collect();
         Profile {
-            judge: None,
-            hop: None,
-            repeats: None,
-            turnaround_s: None,
-            input_bytes: Vec::new(),
-            texts: None,
-            version: PROFILE_VERSION,
-            app: self.name.clone(),
             device: self.device.name.clone(),
             energy_source: format!(
                 "stated: {} W idle + {} W while kernels run",
                 self.device.idle_watts, self.device.active_watts
             ),
-            estimator: Estimator::MaxSquared,
-            samples: self.samples,
-            variants: self.models.iter().zip(answers).map(profiled).collect(),
+            ..Profile::new(&self.name, Estimator::MaxSquared, variants)
         }
     }
 
@@ -360,12 +344,10 @@ impl StatedFamily {
         let kernel = read + f64::from(batch) * compute;
         let latency_s = gap + kernel;
         BatchCost {
-            batch,
-            latency_s,
-            spread: None,
             energy_j: Some(latency_s * self.device.idle_watts + kernel * self.device.active_watts),
             memory_bytes: Some(self.memory(model, batch) as u64),
             utilisation: Some(kernel / latency_s),
+            ..BatchCost::new(batch, latency_s)
         }
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::difficulty::Difficulty;
 use kaskade_policy::confidence::{Calibration, Estimator};
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 
 /// A workload whose figures are stated, not measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -191,45 +191,29 @@ impl StatedWorkload {
         };
         let answers = difficulty.answers(self.variants.iter().map(|variant| variant.accuracy));
         let profiled = |(variant, validation): (&StatedVariant, Validation)| VariantProfile {
-            name: variant.name.clone(),
             parameters: variant.parameters,
-            money: None,
-            costs: self.costs(variant),
-            calibration: Calibration {
-                estimator: Estimator::MaxSquared,
-                temperature: 1.0,
-            },
-            ece: BeforeAfter {
-                before: 0.0,
-                after: 0.0,
-            },
-            validation,
+            ..VariantProfile::new(
+                &variant.name,
+                Calibration::uncalibrated(Estimator::MaxSquared),
+                self.costs(variant),
+                validation,
+            )
         };
+        let variants = self.variants.iter().zip(answers).map(profiled).collect();
         Profile {
-            judge: None,
-            hop: None,
-            repeats: None,
-            turnaround_s: None,
-            input_bytes: Vec::new(),
-            texts: None,
-            version: PROFILE_VERSION,
-            app: self.name.clone(),
             device: self.device.clone(),
             energy_source: "not stated".to_owned(),
-            estimator: Estimator::MaxSquared,
-            samples: self.samples,
-            variants: self.variants.iter().zip(answers).map(profiled).collect(),
+            ..Profile::new(&self.name, Estimator::MaxSquared, variants)
         }
     }
 
     fn costs(&self, variant: &StatedVariant) -> Vec<BatchCost> {
         let cost = |batch: &u32| BatchCost {
-            batch: *batch,
-            latency_s: (variant.batch_ms + variant.request_ms * f64::from(*batch)) / 1e3,
-            spread: None,
-            energy_j: None,
             memory_bytes: Some(variant.memory_bytes + variant.request_bytes * u64::from(*batch)),
-            utilisation: None,
+            ..BatchCost::new(
+                *batch,
+                (variant.batch_ms + variant.request_ms * f64::from(*batch)) / 1e3,
+            )
         };
         self.batches.iter().map(cost).collect()
     }

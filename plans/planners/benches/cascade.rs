@@ -15,7 +15,7 @@ use std::time::Instant;
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::{Calibration, Estimator};
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -125,42 +125,15 @@ fn profile(samples: usize, variants: usize) -> Profile {
     }
     let variants = columns.into_iter().enumerate().map(|(place, validation)| {
         let cost = 0.001 * 4_f64.powf(place as f64);
-        VariantProfile {
-            name: format!("v{place}"),
-            parameters: 1_000,
-            costs: vec![BatchCost {
-                batch: 1,
-                latency_s: cost,
-                spread: None,
-                energy_j: Some(10.0 * cost),
-                memory_bytes: None,
-                utilisation: None,
-            }],
-            money: None,
-            calibration: Calibration {
-                estimator: Estimator::MaxSquared,
-                temperature: 1.0,
-            },
-            ece: BeforeAfter {
-                before: 0.1,
-                after: 0.05,
-            },
-            validation,
-        }
+        let batch = BatchCost {
+            energy_j: Some(10.0 * cost),
+            ..BatchCost::new(1, cost)
+        };
+        let calibration = Calibration::uncalibrated(Estimator::MaxSquared);
+        VariantProfile::new(format!("v{place}"), calibration, vec![batch], validation)
     });
     Profile {
-        version: PROFILE_VERSION,
-        app: "made-up".to_owned(),
-        device: "none".to_owned(),
-        energy_source: "stated".to_owned(),
-        estimator: Estimator::MaxSquared,
-        samples,
-        judge: None,
-        texts: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
         input_bytes,
-        variants: variants.collect(),
+        ..Profile::new("made-up", Estimator::MaxSquared, variants.collect())
     }
 }

@@ -4,8 +4,8 @@
 //! cluster is too small for that, *accuracy scaling*: the least loss of accuracy at which it is not (eq. 12). Where it is too small
 //! for any accuracy, as much of the demand as can be served, marked as overloaded.
 //!
-//! The paper hands its program to Gurobi and takes half a second ([`exact_accuracy`](Allocator::exact_accuracy) states that program,
-//! for checking). Here an [`Allocator`] lists the `paths` through the pipeline once per profile. For a demand it then takes a
+//! The paper hands its program to Gurobi and takes half a second ([`exact_accuracy`](crate::reference::exact_accuracy) states
+//! that program, for checking). Here an [`Allocator`] lists the `paths` through the pipeline once per profile. For a demand it then takes a
 //! bound from their `hull`, a few hundred of their `columns`, rounds (`round`) to whole workers, and only if that
 //! leaves a gap above the tolerance asks a solver about those columns (`flow`). So there is always an allocation, with a proven gap.
 
@@ -14,11 +14,10 @@ mod batches;
 mod columns;
 mod emit;
 mod error;
-mod exact_program;
+pub(crate) mod exact_program;
 mod fewest;
 mod flow;
 mod hull;
-mod instances;
 mod options;
 mod paths;
 mod round;
@@ -35,11 +34,10 @@ pub use allocation::{Allocation, PathShare, Scaling};
 pub use emit::{EmitError, PlanFor, Slot};
 pub use error::AllocateError;
 use flow::Flow;
-use instances::instances;
 pub use options::{AllocateOptions, AllocationPolicy};
 use paths::Paths;
 use scale::Scaler;
-use scaled::Scaled;
+use scaled::{Scaled, instances};
 pub use standby::StandbyOptions;
 pub(crate) use standby::allocate_with_standby;
 
@@ -227,44 +225,6 @@ impl Allocator {
             return Err(AllocateError::TooFewWorkers { tasks, workers });
         }
         Ok(())
-    }
-
-    /// The optimum of the paper's own program (F1) for accuracy scaling, in [0, 1], by the solver of the options and without limits: for
-    /// checking. The embedded one takes from milliseconds on small pipelines to hours on published ones, HiGHS seconds there.
-    ///
-    /// # Errors
-    /// [`AllocateError::Lp`] if the workers cannot serve the demand.
-    pub fn exact_accuracy(&self, demand_qps: f64, workers: u32) -> Result<f64, AllocateError> {
-        let paths = self.all_paths()?;
-        let solver = self.options.solver;
-        Ok(exact_program::accuracy(
-            &self.pipeline,
-            &paths,
-            demand_qps,
-            workers,
-            solver,
-        )?)
-    }
-
-    /// The optimum of the configuration-path flow (F2) over all columns, in [0, 1], by the same solver. With `single`, every variant has batches of one
-    /// size, and it equals [`exact_accuracy`](Self::exact_accuracy); without, it may exceed it a little.
-    ///
-    /// # Errors
-    /// [`AllocateError::Lp`] if the workers cannot serve the demand.
-    pub fn flow_accuracy(&self, demand_qps: f64, workers: u32, single: bool) -> Result<f64, AllocateError> {
-        let paths = self.all_paths()?;
-        Ok(scale::optimum(
-            &paths,
-            demand_qps,
-            workers,
-            single,
-            self.options.solver,
-        )?)
-    }
-
-    fn all_paths(&self) -> Result<Paths, AllocateError> {
-        let tree = Tree::of(&self.pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
-        Paths::new(&self.pipeline, &tree, |_, _| true)
     }
 }
 

@@ -91,10 +91,7 @@ pub fn calibrate_on(
     fitted: &[Labelled<'_>],
     samples: &[Labelled<'_>],
 ) -> Result<Calibrated, ConfidenceError> {
-    let before = Calibration {
-        estimator,
-        temperature: 1.0,
-    };
+    let before = Calibration::uncalibrated(estimator);
     // The whole set first, so that an error names a sample by its place in it.
     let correct = each(samples, is_correct)?;
     let error_of = |calibration: Calibration| {

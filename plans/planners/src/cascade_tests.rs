@@ -4,57 +4,37 @@ use super::*;
 use crate::thresholds::synthetic;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::Exit;
-use kaskade_policy::profile::{BatchCost, BeforeAfter, Money, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Money, Validation, VariantProfile};
 use kaskade_policy::remote::price::CostSource;
 
 fn profile(skills: &[f64], energies: &[f64], samples: usize, seed: u64) -> Profile {
     let family = synthetic::family(skills, energies, 3.0, samples, seed);
     let variant = |column: &crate::thresholds::Column| VariantProfile {
-        name: column.name.clone(),
         parameters: (column.energy_j * 1e6) as u64,
-        money: None,
-        costs: [1, 32]
-            .map(|batch| BatchCost {
-                batch,
-                latency_s: column.energy_j * 1e-3 * f64::from(batch),
-                spread: None,
-                energy_j: Some(column.energy_j * f64::from(batch)),
-                memory_bytes: None,
-                utilisation: None,
-            })
-            .to_vec(),
-        calibration: Calibration {
-            estimator: Estimator::MaxSquared,
-            temperature: 1.5,
-        },
-        ece: BeforeAfter {
-            before: 0.1,
-            after: 0.01,
-        },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: vec![0; samples],
-            confidences: column.confidences.to_vec(),
-            correct: column.correct.to_vec(),
-        },
+        ..VariantProfile::new(
+            &*column.name,
+            Calibration {
+                estimator: Estimator::MaxSquared,
+                temperature: 1.5,
+            },
+            [1, 32]
+                .map(|batch| BatchCost {
+                    energy_j: Some(column.energy_j * f64::from(batch)),
+                    ..BatchCost::new(batch, column.energy_j * 1e-3 * f64::from(batch))
+                })
+                .to_vec(),
+            Validation::new(
+                vec![0; samples],
+                column.confidences.to_vec(),
+                column.correct.to_vec(),
+            ),
+        )
     };
-    Profile {
-        judge: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
-        input_bytes: Vec::new(),
-        texts: None,
-        version: PROFILE_VERSION,
-        app: "made-up".into(),
-        device: "none".into(),
-        energy_source: "made up".into(),
-        estimator: Estimator::MaxSquared,
-        samples,
-        variants: family.columns().iter().map(variant).collect(),
-    }
+    Profile::new(
+        "made-up",
+        Estimator::MaxSquared,
+        family.columns().iter().map(variant).collect(),
+    )
 }
 
 fn small() -> Profile {
@@ -255,37 +235,6 @@ proptest! {
     }
 }
 
-#[test]
-#[ignore = "a measurement"]
-#[expect(clippy::disallowed_methods, reason = "a measurement reads the clock")]
-fn planning_speed() {
-    let four = profile(&[1.0, 1.4, 1.8, 2.2], &[1.0, 2.5, 6.0, 15.0], 10_000, 1);
-    let skills = [0.2, 0.5, 0.8, 1.1, 1.4, 1.7, 2.0, 2.3];
-    let energies: Vec<f64> = (0..8).map(|i| 2.0_f64.powi(i)).collect();
-    let eight = profile(&skills, &energies, 10_000, 1);
-    for (name, profile) in [("4", four), ("8", eight)] {
-        for objective in [Objective::Ap, Objective::Eo] {
-            let start = std::time::Instant::now();
-            let planned = plan_cascade(
-                &profile,
-                &CascadeOptions {
-                    objective,
-                    ..CascadeOptions::default()
-                },
-            )
-            .unwrap();
-            println!(
-                "{name} variants x 10,000: {:?} {} exact {} dropped {} {:?}",
-                start.elapsed(),
-                planned.plan.made_by,
-                planned.frontier.exact,
-                planned.dropped.len(),
-                planned.estimates
-            );
-        }
-    }
-}
-
 /// A profile whose right answers are 7, and whose wrong ones are another number for each variant.
 fn with_answers(samples: usize) -> Profile {
     let mut profile = profile(&[1.0, 1.5, 2.0, 2.5], &[1.0, 4.0, 12.0, 40.0], samples, 12);
@@ -313,7 +262,7 @@ fn a_certified_plan_lists_its_safer_cascades_and_what_to_expect_of_them() {
     let cheapest = list.cascades.last().unwrap();
     assert_eq!(cheapest.gear.wiring, planned.plan.gears[0].wiring);
     assert_eq!(Some(&cheapest.certificate), planned.plan.certificate.as_ref());
-    assert_eq!(list.homes, [list.cascades.len() as u32 - 1]);
+    assert_eq!(list.cascade_of_gear, [list.cascades.len() as u32 - 1]);
     for cascade in &list.cascades {
         let certificate = &cascade.certificate;
         // Where only one of the two is right, they differ; two wrong answers may differ too.

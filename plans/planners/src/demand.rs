@@ -7,15 +7,13 @@ mod run_times;
 use std::collections::VecDeque;
 
 use kaskade_policy::demand::DemandTrend;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 pub use factors::{FactorEstimator, FactorOptions};
 pub use run_times::{RunTimeEstimator, RunTimeOptions};
 
 /// How the demand is estimated, and when planning is triggered.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DemandOptions {
     /// Length of one entry of the history, microseconds.
     pub step_us: u64,

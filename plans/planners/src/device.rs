@@ -1,11 +1,7 @@
 //! Devices that plans may use.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 /// A device that may host replicas.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DeviceSpec {
     /// The worker it belongs to.
     pub worker: String,

@@ -15,11 +15,9 @@
 //! | [`evaluate`](Evaluate) | the planner's interface to the simulator |
 //! | `evaluation_cache` | results of simulated gears |
 //! | `assemble` | builds the plan from decisions |
-//! | [`strategy`](plan_gears_by) | plans by other strategies than Algorithm 1 |
-//! | [`fluid`](Fluid) | flows instead of requests: an approximation of the simulator |
-//! | [`exhaustive`], [`random`](mod@random) | all plans of a small space, and a sample: references for the planner |
 //! | [`violation`](Violation) | violated constraints, errors and remedies |
 //! | [`options`](GearOptions) | options of the planner |
+//! | [`reference`](crate::reference) | references and baselines of the planner |
 
 #[cfg(test)]
 mod ablation_tests;
@@ -28,8 +26,6 @@ mod balance;
 mod batching;
 mod evaluate;
 mod evaluation_cache;
-pub mod exhaustive;
-mod fluid;
 mod guaranteed;
 mod mapping;
 mod model_costs;
@@ -37,10 +33,9 @@ mod model_set;
 mod options;
 mod placement_repair;
 mod planner;
-pub mod random;
+pub(crate) mod reference;
 mod search;
 mod served;
-mod strategy;
 mod violation;
 mod workload;
 
@@ -48,12 +43,10 @@ pub use crate::device::DeviceSpec;
 pub use balance::Group;
 pub use batching::BatchingChoice;
 pub use evaluate::{Evaluate, GearOutcome, Simulated};
-pub use fluid::Fluid;
 pub use model_costs::Models;
 pub use model_set::ModelSet;
 pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, OptionError, Prior, Weighing};
 pub use placement_repair::join;
 pub use planner::{GearPlan, Unaudited, plan_gears, plan_gears_with};
 pub use search::Cascade;
-pub use strategy::{Context, Decision, plan_gears_by};
 pub use violation::{Effort, GearError, Remedy, Step, Submodule, Violation, ViolationKind};

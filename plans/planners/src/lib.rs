@@ -22,6 +22,7 @@
 //! | [`manager`] | runs the allocator and the balancer over time: demand to plan for, time of planning, routing in between |
 //! | [`pareto`] | Pareto fronts and upper hulls of points with a cost and a gain |
 //! | [`lp`] | linear programs and their solvers |
+//! | [`reference`](mod@reference) | exact solutions and baselines that the planners are judged by |
 
 pub mod allocate;
 pub mod balance;
@@ -38,5 +39,6 @@ pub mod lp;
 pub mod manager;
 pub mod pareto;
 pub mod placement;
+pub mod reference;
 pub mod skips;
 pub mod thresholds;

@@ -30,7 +30,7 @@
 //! | `layout`, `greedy`, `anneal` | a mutable placement, the initial one, and simulated annealing |
 //! | `program` | the integer program |
 //! | `solve` | a placement of one combination: exact if it is small |
-//! | [`exact_reference`] | the integer program alone, as a reference for the search |
+//! | `exact_reference` | the integer program alone, as a [reference](crate::reference) for the search |
 //! | `emit` | builds the plan from a placement |
 //! | `outcome` | the outcome of a placement |
 //! | [`options`](PlacementOptions), [`error`](PlacementError) | options and errors |
@@ -42,7 +42,7 @@ mod channel;
 mod curves;
 mod emit;
 mod error;
-pub mod exact_reference;
+pub(crate) mod exact_reference;
 #[cfg(test)]
 mod exhaustive;
 mod flow;

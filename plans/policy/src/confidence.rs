@@ -59,6 +59,14 @@ pub struct Calibration {
 }
 
 impl Calibration {
+    /// The estimator without a fit: temperature 1.
+    pub const fn uncalibrated(estimator: Estimator) -> Self {
+        Self {
+            estimator,
+            temperature: 1.0,
+        }
+    }
+
     /// Checks the ranges of its figures.
     ///
     /// # Errors

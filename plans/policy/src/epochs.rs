@@ -22,7 +22,7 @@ pub struct StoreContent {
 
 /// Action of a process for the content of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum StoreAction {
     /// Nothing: it runs the stored plan, or there is none anywhere.
     Keep,
     /// It adopts the stored plan.
@@ -40,15 +40,15 @@ pub enum Step {
 /// Another plan under the running epoch was written without knowledge of it: the running plan is restored under the next epoch, so
 /// that no two processes run different plans under one epoch. Restoring is a compare-and-set, so of several processes that restore,
 /// one writes at a time, and the newest epoch remains.
-pub fn step(found: StoreContent) -> Step {
+pub fn step(found: StoreContent) -> StoreAction {
     match (found.running, found.stored) {
-        (None, None) => Step::Keep,
-        (None, Some(_)) => Step::Adopt,
-        (Some(running), None) => Step::Restore { epoch: running },
-        (Some(running), Some(stored)) if stored > running => Step::Adopt,
-        (Some(running), Some(stored)) if stored < running => Step::Restore { epoch: running },
-        (Some(_), Some(_)) if found.same_plan => Step::Keep,
-        (Some(running), Some(_)) => Step::Restore {
+        (None, None) => StoreAction::Keep,
+        (None, Some(_)) => StoreAction::Adopt,
+        (Some(running), None) => StoreAction::Restore { epoch: running },
+        (Some(running), Some(stored)) if stored > running => StoreAction::Adopt,
+        (Some(running), Some(stored)) if stored < running => StoreAction::Restore { epoch: running },
+        (Some(_), Some(_)) if found.same_plan => StoreAction::Keep,
+        (Some(running), Some(_)) => StoreAction::Restore {
             epoch: running.saturating_add(1),
         },
     }
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    fn found(running: Option<u64>, stored: Option<u64>, same_plan: bool) -> Step {
+    fn found(running: Option<u64>, stored: Option<u64>, same_plan: bool) -> StoreAction {
         step(StoreContent {
             stored,
             running,
@@ -78,22 +78,22 @@ mod tests {
 
     #[test]
     fn an_emptied_or_recreated_store_gets_the_running_plan_back() {
-        assert_eq!(found(Some(7), None, false), Step::Restore { epoch: 7 });
-        assert_eq!(found(Some(7), Some(1), false), Step::Restore { epoch: 7 });
+        assert_eq!(found(Some(7), None, false), StoreAction::Restore { epoch: 7 });
+        assert_eq!(found(Some(7), Some(1), false), StoreAction::Restore { epoch: 7 });
         assert_eq!(
             found(Some(7), Some(1), true),
-            Step::Restore { epoch: 7 },
+            StoreAction::Restore { epoch: 7 },
             "the same plan needs its epoch back too"
         );
     }
 
     #[test]
     fn newer_plans_are_adopted_and_the_running_one_is_kept() {
-        assert_eq!(found(None, None, false), Step::Keep);
-        assert_eq!(found(None, Some(3), false), Step::Adopt);
-        assert_eq!(found(Some(2), Some(3), false), Step::Adopt);
-        assert_eq!(found(Some(3), Some(3), true), Step::Keep);
-        assert_eq!(found(Some(3), Some(3), false), Step::Restore { epoch: 4 });
+        assert_eq!(found(None, None, false), StoreAction::Keep);
+        assert_eq!(found(None, Some(3), false), StoreAction::Adopt);
+        assert_eq!(found(Some(2), Some(3), false), StoreAction::Adopt);
+        assert_eq!(found(Some(3), Some(3), true), StoreAction::Keep);
+        assert_eq!(found(Some(3), Some(3), false), StoreAction::Restore { epoch: 4 });
     }
 
     proptest! {
@@ -117,11 +117,11 @@ mod tests {
                     same_plan: store.is_some_and(|(_, stored)| stored == plan),
                 };
                 match (step(found), store) {
-                    (Step::Restore { epoch }, _) => {
+                    (StoreAction::Restore { epoch }, _) => {
                         store = Some((epoch, plan));
                         processes[at] = (epoch, plan);
                     }
-                    (Step::Adopt, Some(stored)) => processes[at] = stored,
+                    (StoreAction::Adopt, Some(stored)) => processes[at] = stored,
                     _ => {}
                 }
             }

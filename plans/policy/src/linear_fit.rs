@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::batching::RunTime;
-use crate::profile::{BatchCost, LatencySpread};
+use crate::profile::{BatchCost, LatencyQuantiles};
 
 /// A least-squares line.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -142,9 +142,9 @@ pub fn per_request(costs: &[BatchCost], batch: u32, of: impl Fn(&BatchCost) -> O
 
 /// Returns how the latency of a batch varies: as that of the largest measured batch up to it, or else of the smallest; `None` if that is not
 /// known.
-pub fn batch_spread(costs: &[BatchCost], batch: u32) -> Option<LatencySpread> {
+pub fn batch_quantiles(costs: &[BatchCost], batch: u32) -> Option<LatencyQuantiles> {
     let within = costs.iter().rev().find(|cost| cost.batch <= batch);
-    within.or(costs.first())?.spread
+    within.or(costs.first())?.quantiles
 }
 
 #[cfg(test)]
@@ -155,12 +155,8 @@ mod tests {
 
     fn cost(batch: u32, latency_s: f64, energy_j: Option<f64>) -> BatchCost {
         BatchCost {
-            batch,
-            latency_s,
-            spread: None,
             energy_j,
-            memory_bytes: None,
-            utilisation: None,
+            ..BatchCost::new(batch, latency_s)
         }
     }
 

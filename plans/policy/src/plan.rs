@@ -112,6 +112,24 @@ pub struct Replica {
     pub partition: Option<Partition>,
 }
 
+impl Replica {
+    /// A replica of a whole model.
+    pub fn whole(
+        id: impl Into<String>,
+        variant: impl Into<String>,
+        worker: impl Into<String>,
+        device: impl Into<String>,
+    ) -> Self {
+        Self {
+            id: id.into(),
+            variant: variant.into(),
+            worker: worker.into(),
+            device: device.into(),
+            partition: None,
+        }
+    }
+}
+
 /// Way in which the replicas of one device share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

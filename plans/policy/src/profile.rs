@@ -1,8 +1,8 @@
 //! The profile: the measurements of every variant. Planners read nothing else about a model.
 
 pub mod hop;
+mod quantiles;
 mod scored;
-mod spread;
 mod validate;
 
 use schemars::JsonSchema;
@@ -13,11 +13,14 @@ use crate::invalid::{self, FileError};
 use crate::remote::price::CostSource;
 use crate::text_metrics::TextComparison;
 pub use hop::{HopAtRate, HopTime};
+pub use quantiles::LatencyQuantiles;
 pub use scored::StageConfidences;
-pub use spread::LatencySpread;
 
 /// Version of the profile format that this build writes and reads.
 pub const PROFILE_VERSION: u32 = 1;
+
+/// Device and source of the joules of a profile that was not measured.
+const NOT_MEASURED: &str = "not measured";
 
 /// Measurements of a family on one device, over one validation set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -58,6 +61,26 @@ pub struct Profile {
 }
 
 impl Profile {
+    /// A profile of these variants whose other figures were not measured; its samples are those of the first variant.
+    pub fn new(app: impl Into<String>, estimator: Estimator, variants: Vec<VariantProfile>) -> Self {
+        let samples = variants.first().map_or(0, |first| first.validation.correct.len());
+        Self {
+            version: PROFILE_VERSION,
+            app: app.into(),
+            device: NOT_MEASURED.to_owned(),
+            energy_source: NOT_MEASURED.to_owned(),
+            estimator,
+            samples,
+            judge: None,
+            texts: None,
+            hop: None,
+            turnaround_s: None,
+            input_bytes: Vec::new(),
+            repeats: None,
+            variants,
+        }
+    }
+
     /// Reads a profile and checks it.
     ///
     /// # Errors
@@ -109,6 +132,26 @@ pub struct VariantProfile {
     pub validation: Validation,
 }
 
+impl VariantProfile {
+    /// A variant of one weight, without a cost in money and without calibration errors.
+    pub fn new(
+        name: impl Into<String>,
+        calibration: Calibration,
+        costs: Vec<BatchCost>,
+        validation: Validation,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            parameters: 1,
+            costs,
+            money: None,
+            calibration,
+            ece: BeforeAfter::default(),
+            validation,
+        }
+    }
+}
+
 /// Cost of a request in money, in one currency for the whole family.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -120,7 +163,7 @@ pub struct Money {
 }
 
 /// A figure before and after a step.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BeforeAfter {
     /// Before.
@@ -139,7 +182,7 @@ pub struct BatchCost {
     pub latency_s: f64,
     /// Quantiles of the latency; absent if too few batches were run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<LatencySpread>,
+    pub quantiles: Option<LatencyQuantiles>,
     /// Energy of the batch, joules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,
@@ -149,6 +192,20 @@ pub struct BatchCost {
     /// Share of the device kept busy while it runs, in [0, 1] (`u_i(b)`, HybridServe §V).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub utilisation: Option<f64>,
+}
+
+impl BatchCost {
+    /// A batch of which only the latency is known.
+    pub const fn new(batch: u32, latency_s: f64) -> Self {
+        Self {
+            batch,
+            latency_s,
+            quantiles: None,
+            energy_j: None,
+            memory_bytes: None,
+            utilisation: None,
+        }
+    }
 }
 
 /// Answers on the validation set, as columns of equal length.
@@ -170,4 +227,18 @@ pub struct Validation {
     /// Whether its answer counts as the largest variant's by the profile's `texts`; absent without that.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub agrees: Vec<bool>,
+}
+
+impl Validation {
+    /// Answers without the optional columns.
+    pub const fn new(predictions: Vec<u32>, confidences: Vec<f64>, correct: Vec<bool>) -> Self {
+        Self {
+            predictions,
+            confidences,
+            correct,
+            margins: Vec::new(),
+            entropies: Vec::new(),
+            agrees: Vec::new(),
+        }
+    }
 }

@@ -16,9 +16,9 @@ use std::time::Instant;
 
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
-    Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Sharing, Stage, Target, Wiring,
+    Band, Batching, Edge, Exit, Plan, PlannedVariant, Replica, Sharing, Stage, Wiring,
 };
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 use kaskade_simulator::{SimConfig, Simulator};
 
 const SAMPLES: usize = 10_000;
@@ -212,13 +212,8 @@ fn plan(regime: &Regime) -> Plan {
         shares: shares(name, regime.devices),
         ..Edge::to(*name)
     };
-    let exit = |next: &(&str, f64, f64)| {
-        let on = Target::Stage(edge(next));
-        let bands = [(0.0, on), (THRESHOLD, Target::Reply)];
-        let bands = bands.into_iter().map(|(from, to)| Band { from, to });
-        Exit::Bands {
-            bands: bands.collect(),
-        }
+    let exit = |next: &(&str, f64, f64)| Exit::Bands {
+        bands: vec![Band::forward(0.0, edge(next)), Band::reply(THRESHOLD)],
     };
     let stage = |(place, (name, _, _)): (usize, &(&str, f64, f64))| {
         Stage::new(
@@ -229,12 +224,13 @@ fn plan(regime: &Regime) -> Plan {
         )
     };
     let replicas = (0..regime.devices).flat_map(|device| {
-        VARIANTS.iter().map(move |(name, _, _)| Replica {
-            id: id(name, device),
-            variant: (*name).to_owned(),
-            worker: format!("w{}", device / 2),
-            device: format!("cuda:{}", device % 2),
-            partition: None,
+        VARIANTS.iter().map(move |(name, _, _)| {
+            Replica::whole(
+                id(name, device),
+                *name,
+                format!("w{}", device / 2),
+                format!("cuda:{}", device % 2),
+            )
         })
     });
     Plan {
@@ -261,10 +257,7 @@ fn planned((name, _, _): &(&str, f64, f64)) -> PlannedVariant {
 }
 
 fn calibration() -> Calibration {
-    Calibration {
-        estimator: Estimator::MaxSquared,
-        temperature: 1.0,
-    }
+    Calibration::uncalibrated(Estimator::MaxSquared)
 }
 
 fn id(variant: &str, device: usize) -> String {
@@ -278,53 +271,23 @@ fn shares(variant: &str, devices: usize) -> BTreeMap<String, f64> {
 }
 
 fn profile() -> Profile {
-    let cost = |fixed: f64, each: f64, batch: u32| BatchCost {
-        batch,
-        latency_s: fixed + each * f64::from(batch),
-        spread: None,
-        energy_j: None,
-        memory_bytes: None,
-        utilisation: None,
+    let cost = |fixed: f64, each: f64, batch: u32| BatchCost::new(batch, fixed + each * f64::from(batch));
+    let variant = |(place, (name, fixed, each)): (u64, &(&str, f64, f64))| {
+        let costs = [1, 8, 64].map(|batch| cost(*fixed, *each, batch)).to_vec();
+        let samples = 0..SAMPLES as u64;
+        let confidences = samples
+            .clone()
+            .map(|sample| noise(sample + 1_000_000 * place))
+            .collect();
+        let correct = samples
+            .map(|sample| noise(sample + 7_000_000 * (place + 1)) < 0.9)
+            .collect();
+        let validation = Validation::new(vec![0; SAMPLES], confidences, correct);
+        VariantProfile::new(*name, calibration(), costs, validation)
     };
-    let variant = |(place, (name, fixed, each)): (u64, &(&str, f64, f64))| VariantProfile {
-        name: (*name).to_owned(),
-        parameters: 1,
-        money: None,
-        costs: [1, 8, 64]
-            .iter()
-            .map(|batch| cost(*fixed, *each, *batch))
-            .collect(),
-        calibration: calibration(),
-        ece: BeforeAfter {
-            before: 0.0,
-            after: 0.0,
-        },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: vec![0; SAMPLES],
-            confidences: (0..SAMPLES as u64)
-                .map(|sample| noise(sample + 1_000_000 * place))
-                .collect(),
-            correct: (0..SAMPLES as u64)
-                .map(|sample| noise(sample + 7_000_000 * (place + 1)) < 0.9)
-                .collect(),
-        },
-    };
-    Profile {
-        judge: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
-        input_bytes: Vec::new(),
-        texts: None,
-        version: PROFILE_VERSION,
-        app: "bench".into(),
-        device: "made up".into(),
-        energy_source: "none".into(),
-        estimator: Estimator::MaxSquared,
-        samples: SAMPLES,
-        variants: (0..).zip(&VARIANTS).map(variant).collect(),
-    }
+    Profile::new(
+        "bench",
+        Estimator::MaxSquared,
+        (0..).zip(&VARIANTS).map(variant).collect(),
+    )
 }

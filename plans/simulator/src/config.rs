@@ -12,7 +12,7 @@ use kaskade_policy::invalid::Invalid;
 use kaskade_policy::ledger::LedgerConfig;
 use kaskade_policy::liveness::{HEARTBEAT_PERIOD_US, MISSED_HEARTBEATS};
 use kaskade_policy::plan::Sharing;
-use kaskade_policy::profile::{HopAtRate, LatencySpread, hop};
+use kaskade_policy::profile::{HopAtRate, LatencyQuantiles, hop};
 use kaskade_policy::routing::RoutingError;
 use kaskade_policy::shifting::ShiftConfig;
 
@@ -26,7 +26,7 @@ pub struct SimConfig {
     /// From one stage to the next, the median.
     pub hop_us: u64,
     /// How the times of hops vary around their medians; `None`: not at all.
-    pub hop_spread: Option<LatencySpread>,
+    pub hop_quantiles: Option<LatencyQuantiles>,
     /// How the times of hops depend on the rate at which requests are sent, which is measured over the last 32 of them or the last second:
     /// medians are multiplied by [`HopAtRate::factor`], and vary by the row's quantiles, if it has any. Empty: not at all.
     pub hop_by_rate: Vec<HopAtRate>,
@@ -107,7 +107,7 @@ impl Default for SimConfig {
             seed: 0,
             entry_hop_us: 0,
             hop_us: 0,
-            hop_spread: None,
+            hop_quantiles: None,
             hop_by_rate: Vec::new(),
             turnaround_us: 0,
             shift: None,
@@ -176,8 +176,13 @@ impl SimConfig {
                 "at least 1",
             )?;
         }
-        if let Some(spread) = self.hop_spread {
-            within("hop_spread", spread.p99, spread.is_sound(), "ascending around 1")?;
+        if let Some(quantiles) = self.hop_quantiles {
+            within(
+                "hop_quantiles",
+                quantiles.p99,
+                quantiles.is_sound(),
+                "ascending around 1",
+            )?;
         }
         let rows = self.hop_by_rate.len() as f64;
         let sound = hop::are_sound(&self.hop_by_rate);

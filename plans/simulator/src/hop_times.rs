@@ -3,7 +3,7 @@
 use rand::Rng;
 
 use super::config::SimConfig;
-use kaskade_policy::profile::{HopAtRate, LatencySpread, hop};
+use kaskade_policy::profile::{HopAtRate, LatencyQuantiles, hop};
 
 /// Requests over which the rate is measured at most.
 const MAX_REQUESTS: u32 = 32;
@@ -16,7 +16,7 @@ const MAX_WINDOW_US: u64 = 1_000_000;
 pub(super) struct HopTimes<'a> {
     config: &'a SimConfig,
     factor: f64,
-    spread: Option<LatencySpread>,
+    quantiles: Option<LatencyQuantiles>,
     /// When the rate was measured last, and requests since.
     since: u64,
     sent: u32,
@@ -28,7 +28,7 @@ impl<'a> HopTimes<'a> {
         let mut times = Self {
             config,
             factor: 1.0,
-            spread: config.hop_spread,
+            quantiles: config.hop_quantiles,
             since: 0,
             sent: 0,
         };
@@ -37,9 +37,12 @@ impl<'a> HopTimes<'a> {
     }
 
     fn set(&mut self, qps: f64) {
-        if let Some(HopAtRate { factor, spread, .. }) = hop::at_rate(&self.config.hop_by_rate, qps) {
+        if let Some(HopAtRate {
+            factor, quantiles, ..
+        }) = hop::at_rate(&self.config.hop_by_rate, qps)
+        {
             self.factor = factor;
-            self.spread = spread.or(self.config.hop_spread);
+            self.quantiles = quantiles.or(self.config.hop_quantiles);
         }
     }
 
@@ -63,7 +66,7 @@ impl<'a> HopTimes<'a> {
         if median_us == 0 {
             return 0;
         }
-        let multiple = self.spread.map_or(1.0, |spread| spread.at(rng.random()));
+        let multiple = self.quantiles.map_or(1.0, |quantiles| quantiles.at(rng.random()));
         (median_us as f64 * self.factor * multiple) as u64
     }
 }
@@ -80,7 +83,7 @@ mod tests {
         let row = |qps, factor| HopAtRate {
             qps,
             factor,
-            spread: None,
+            quantiles: None,
         };
         let config = SimConfig {
             hop_by_rate: vec![row(10.0, 2.0), row(1_000.0, 1.0)],
@@ -110,14 +113,14 @@ mod tests {
 
     #[test]
     fn a_rate_without_quantiles_has_those_of_all_rates() {
-        let spread = LatencySpread {
+        let quantiles = LatencyQuantiles {
             p10: 3.0,
             p90: 3.0,
             p95: 3.0,
             p99: 3.0,
         };
         let mut config = SimConfig {
-            hop_spread: Some(spread),
+            hop_quantiles: Some(quantiles),
             ..SimConfig::default()
         };
         let mut rng = ChaCha8Rng::seed_from_u64(0);
@@ -128,7 +131,7 @@ mod tests {
         config.hop_by_rate = vec![HopAtRate {
             qps: 1.0,
             factor: 1.0,
-            spread: None,
+            quantiles: None,
         }];
         assert!((0..50).any(|_| drawn(&config, &mut rng)));
     }

@@ -9,7 +9,7 @@
 //!   that. Replicas that share a device [concurrently](kaskade_policy::plan::Sharing::Concurrent) do not slow each other down, unless
 //!   [`SimConfig::contention`] is set.
 //! - A request joins a queue one hop after it was forwarded, and its replica is chosen at that time. All hops
-//!   take equally long, or a time that is drawn from the measured quantiles ([`SimConfig::hop_spread`]), at the rate of the requests
+//!   take equally long, or a time that is drawn from the measured quantiles ([`SimConfig::hop_quantiles`]), at the rate of the requests
 //!   ([`SimConfig::hop_by_rate`]); one message may overtake another.
 //! - Every worker of a plan is a process with an ingress, as `kaskade serve` starts it, and a request enters at each of them with equal
 //!   chance. An edge without shares leads to a replica of the sender's worker while that has room

@@ -2,7 +2,7 @@
 
 use super::config::SimError;
 use kaskade_policy::linear_fit;
-use kaskade_policy::profile::{BatchCost, LatencySpread, VariantProfile};
+use kaskade_policy::profile::{BatchCost, LatencyQuantiles, VariantProfile};
 
 /// Batch sizes whose times are precomputed; larger ones are rare and computed on demand.
 const PREPARED: u32 = 4096;
@@ -22,7 +22,7 @@ pub(super) struct Cost {
     /// Latency, microseconds, at least 1.
     pub(super) run_us: u64,
     /// How much the latency varies, if it was measured.
-    pub(super) spread: Option<LatencySpread>,
+    pub(super) quantiles: Option<LatencyQuantiles>,
     /// Joules, NaN where unknown.
     pub(super) energy_j: f64,
     /// Share of the device that it keeps busy, in (0, 1]; 1 where unknown.
@@ -73,7 +73,7 @@ impl RunTimes {
             linear_fit::batch_energy_j(&self.costs, batch).map_or(f64::NAN, |joules| joules / parts);
         Some(Cost {
             run_us: ((latency_s * 1e6).round() as u64).max(1),
-            spread: linear_fit::batch_spread(&self.costs, batch),
+            quantiles: linear_fit::batch_quantiles(&self.costs, batch),
             energy_j,
             kernel: linear_fit::batch_utilisation(&self.costs, batch).unwrap_or(1.0),
         })

@@ -4,9 +4,9 @@ use super::*;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{
     Band, Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant,
-    Replica, Sharing, Stage, Target, Wiring,
+    Replica, Sharing, Stage, Wiring,
 };
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 use kaskade_policy::shifting::ShiftConfig;
 
 mod failures;
@@ -26,57 +26,23 @@ pub(super) const BATCHING: Batching = Batching {
 /// A variant whose batches take `fixed + each * size` microseconds and whose samples have these confidences and answers.
 pub(super) fn variant(name: &str, fixed: u64, each: u64, samples: &[(u32, f64, bool)]) -> VariantProfile {
     let cost = |batch: u32| BatchCost {
-        batch,
-        latency_s: (fixed + each * u64::from(batch)) as f64 / 1e6,
-        spread: None,
         energy_j: Some(0.5 * f64::from(batch)),
-        memory_bytes: None,
-        utilisation: None,
+        ..BatchCost::new(batch, (fixed + each * u64::from(batch)) as f64 / 1e6)
     };
-    VariantProfile {
-        name: name.into(),
-        parameters: 1,
-        money: None,
-        costs: vec![cost(1), cost(4)],
-        calibration: calibration(),
-        ece: BeforeAfter {
-            before: 0.0,
-            after: 0.0,
-        },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: samples.iter().map(|sample| sample.0).collect(),
-            confidences: samples.iter().map(|sample| sample.1).collect(),
-            correct: samples.iter().map(|sample| sample.2).collect(),
-        },
-    }
+    let validation = Validation::new(
+        samples.iter().map(|sample| sample.0).collect(),
+        samples.iter().map(|sample| sample.1).collect(),
+        samples.iter().map(|sample| sample.2).collect(),
+    );
+    VariantProfile::new(name, calibration(), vec![cost(1), cost(4)], validation)
 }
 
 fn calibration() -> Calibration {
-    Calibration {
-        estimator: Estimator::MaxSquared,
-        temperature: 1.0,
-    }
+    Calibration::uncalibrated(Estimator::MaxSquared)
 }
 
 pub(super) fn profile(variants: Vec<VariantProfile>) -> Profile {
-    Profile {
-        judge: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
-        input_bytes: Vec::new(),
-        texts: None,
-        version: PROFILE_VERSION,
-        app: "a".into(),
-        device: "made up".into(),
-        energy_source: "made up".into(),
-        estimator: Estimator::MaxSquared,
-        samples: variants[0].validation.correct.len(),
-        variants,
-    }
+    Profile::new("a", Estimator::MaxSquared, variants)
 }
 
 pub(super) fn stage(name: &str, exit: Exit, batching: Batching) -> Stage {
@@ -85,16 +51,8 @@ pub(super) fn stage(name: &str, exit: Exit, batching: Batching) -> Stage {
 
 /// Confidences below one half go on.
 pub(super) fn unsure(to: Edge) -> Exit {
-    let on = Band {
-        from: 0.0,
-        to: Target::Stage(to),
-    };
-    let reply = Band {
-        from: 0.5,
-        to: Target::Reply,
-    };
     Exit::Bands {
-        bands: vec![on, reply],
+        bands: vec![Band::forward(0.0, to), Band::reply(0.5)],
     }
 }
 
@@ -118,13 +76,7 @@ pub(super) fn plan(replicas: &[&str], sharing: Sharing, gears: Vec<Gear>) -> Pla
         .iter()
         .map(|text| {
             let (id, device) = text.split_once('@').unwrap();
-            Replica {
-                id: id.into(),
-                variant: id.split_once('-').unwrap().0.into(),
-                worker: "w".into(),
-                device: device.into(),
-                partition: None,
-            }
+            Replica::whole(id, id.split_once('-').unwrap().0, "w", device)
         })
         .collect();
     let mut names: Vec<&str> = placement.iter().map(|replica| replica.variant.as_str()).collect();

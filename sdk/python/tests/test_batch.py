@@ -249,7 +249,7 @@ class Profiles(unittest.TestCase):
         self.assertIsNone(measured.money, "unknown is not zero")
         written = measured.to_json()
         self.assertEqual(len(written["validation"]["margins"]), 60)
-        self.assertTrue(written["costs"][0]["spread"]["p10"] <= 1 <= written["costs"][0]["spread"]["p90"])
+        self.assertTrue(written["costs"][0]["quantiles"]["p10"] <= 1 <= written["costs"][0]["quantiles"]["p90"])
 
     def test_the_samples_that_prove_a_plan_fit_no_temperature(self) -> None:
         @kaskade.stage("app", "sign", max_batch=64)
@@ -324,9 +324,9 @@ class Profiles(unittest.TestCase):
         self.assertAlmostEqual(one.latency_s, 0.0505, delta=0.01)
         self.assertAlmostEqual(four.latency_s, 4 * 0.0505, delta=0.04)
         self.assertEqual((one.batch, four.batch), (1, 4))
-        assert one.spread is not None
-        self.assertLess(one.spread["p10"], 0.5, "the latency depends on the sample")
-        self.assertGreater(one.spread["p90"], 1.5)
+        assert one.quantiles is not None
+        self.assertLess(one.quantiles["p10"], 0.5, "the latency depends on the sample")
+        self.assertGreater(one.quantiles["p90"], 1.5)
 
     def test_few_runs_of_a_slow_stage_are_of_different_samples(self) -> None:
         clock = Clock()

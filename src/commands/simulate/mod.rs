@@ -259,7 +259,7 @@ fn simulate(
             .map(micros)
             .or(hop.map(HopTime::median_us))
             .unwrap_or(DEFAULT_HOP_US),
-        hop_spread: hop.and_then(|hop| hop.spread),
+        hop_quantiles: hop.and_then(|hop| hop.quantiles),
         hop_by_rate: hop.map_or_else(Vec::new, |hop| hop.by_rate.clone()),
         turnaround_us: args.turnaround.map_or(measured.profile.turnaround_us(), micros),
         shift: args.gear.is_none().then_some(shift),

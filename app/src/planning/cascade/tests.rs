@@ -1,6 +1,6 @@
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::{Calibration, Estimator};
-use kaskade_policy::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Validation, VariantProfile};
+use kaskade_policy::profile::{BatchCost, BeforeAfter, Validation, VariantProfile};
 
 use super::*;
 use crate::measure::text;
@@ -13,57 +13,40 @@ fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> Varia
         if *right { 0.35 + 0.6 * spread } else { 0.5 * spread }
     };
     let cost = |batch: u32| BatchCost {
-        batch,
-        latency_s: 1e-4 * 8_f64.powi(place.cast_signed()) * (0.5 + 0.5 * f64::from(batch)),
-        spread: None,
         energy_j: energy_j.map(|energy| energy * f64::from(batch)),
-        memory_bytes: None,
         utilisation: Some(0.5),
+        ..BatchCost::new(
+            batch,
+            1e-4 * 8_f64.powi(place.cast_signed()) * (0.5 + 0.5 * f64::from(batch)),
+        )
     };
+    let calibration = Calibration {
+        estimator: Estimator::MaxSquared,
+        temperature: 1.25,
+    };
+    let confidences = correct.iter().enumerate().map(confidence).collect();
+    let validation = Validation::new(vec![0; 240], confidences, correct);
     VariantProfile {
-        name: name.to_owned(),
         parameters: 1_000 * 10_u64.pow(place),
-        money: None,
-        costs: vec![cost(1), cost(32)],
-        calibration: Calibration {
-            estimator: Estimator::MaxSquared,
-            temperature: 1.25,
-        },
         ece: BeforeAfter {
             before: 0.08,
             after: 0.02,
         },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: vec![0; 240],
-            confidences: correct.iter().enumerate().map(confidence).collect(),
-            correct,
-        },
+        ..VariantProfile::new(name, calibration, vec![cost(1), cost(32)], validation)
     }
 }
 
 fn profile(energy: bool) -> Profile {
     let joules = |joules: f64| energy.then_some(joules);
+    let variants = vec![
+        variant("small", 0, 6, joules(1e-3)),
+        variant("base", 1, 15, joules(8e-3)),
+        variant("large", 2, 60, joules(64e-3)),
+    ];
     Profile {
-        judge: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
-        input_bytes: Vec::new(),
-        texts: None,
-        version: PROFILE_VERSION,
-        app: "tiny-app".to_owned(),
         device: "cpu (2 cores)".to_owned(),
         energy_source: if energy { "modelled" } else { "unknown" }.to_owned(),
-        estimator: Estimator::MaxSquared,
-        samples: 240,
-        variants: vec![
-            variant("small", 0, 6, joules(1e-3)),
-            variant("base", 1, 15, joules(8e-3)),
-            variant("large", 2, 60, joules(64e-3)),
-        ],
+        ..Profile::new("tiny-app", Estimator::MaxSquared, variants)
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kaskade_actors::wire::Hop;
 use kaskade_app::measure::serving_overhead::RecordingTarget;
 use kaskade_policy::linear_fit;
-use kaskade_policy::profile::{BatchCost, LatencySpread};
+use kaskade_policy::profile::{BatchCost, LatencyQuantiles};
 
 /// Run times of batches, microseconds, by size. Every request of a batch reports it.
 pub(super) type Runs = BTreeMap<u32, Vec<u32>>;
@@ -14,7 +14,7 @@ pub(super) type Runs = BTreeMap<u32, Vec<u32>>;
 /// serving was slower than profiling.
 pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
     const OFTEN: usize = 8;
-    let served: Vec<(u32, f64, Option<LatencySpread>)> = runs
+    let served: Vec<(u32, f64, Option<LatencyQuantiles>)> = runs
         .iter()
         .filter_map(|(batch, times)| {
             let mut times: Vec<f64> = times.iter().map(|us| f64::from(*us) / 1e6).collect();
@@ -22,7 +22,7 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
             // Each request of a batch reports it, so that every size-th is one batch.
             let each: Vec<f64> = times.into_iter().step_by(*batch as usize).collect();
             let middle = *each.get(each.len().checked_sub(1)? / 2)?;
-            (each.len() >= OFTEN).then(|| (*batch, middle, LatencySpread::of(&each)))
+            (each.len() >= OFTEN).then(|| (*batch, middle, LatencyQuantiles::of(&each)))
         })
         .collect();
     let slower: Vec<f64> = served
@@ -36,13 +36,13 @@ pub(super) fn costs(profiled: &[BatchCost], runs: &Runs) -> Vec<BatchCost> {
         (cost.batch, BatchCost { latency_s, ..*cost })
     };
     let mut all: BTreeMap<u32, BatchCost> = profiled.iter().map(raised).collect();
-    for (batch, latency_s, spread) in served {
+    for (batch, latency_s, quantiles) in served {
         let nearest = profiled.iter().min_by_key(|cost| cost.batch.abs_diff(batch));
         if let Some(nearest) = nearest {
             let cost = BatchCost {
                 batch,
                 latency_s,
-                spread: spread.or(nearest.spread),
+                quantiles: quantiles.or(nearest.quantiles),
                 ..*nearest
             };
             all.insert(batch, cost);

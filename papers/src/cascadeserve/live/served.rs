@@ -36,8 +36,12 @@ impl fmt::Display for Served {
                 "{} us for a message between client and service",
                 hop.median_us()
             )?;
-            if let Some(spread) = hop.spread {
-                write!(f, " (95th percentile {:.0} us)", spread.p95 * hop.median_s * 1e6)?;
+            if let Some(quantiles) = hop.quantiles {
+                write!(
+                    f,
+                    " (95th percentile {:.0} us)",
+                    quantiles.p95 * hop.median_s * 1e6
+                )?;
             }
             for row in &hop.by_rate {
                 let median_us = row.factor * hop.median_s * 1e6;

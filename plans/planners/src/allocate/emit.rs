@@ -180,13 +180,12 @@ fn place(instances: &[Instances], plan_for: PlanFor<'_>) -> Result<Vec<Replica>,
     });
     for (variant, at) in new.zip(free) {
         if let (Some(slot), Some(taken)) = (slots.get(at), taken.get_mut(at)) {
-            *taken = Some(Replica {
-                id: new_id(variant, at, &mut ids),
-                variant: variant.to_owned(),
-                worker: slot.worker.clone(),
-                device: slot.device.clone(),
-                partition: None,
-            });
+            *taken = Some(Replica::whole(
+                new_id(variant, at, &mut ids),
+                variant,
+                &slot.worker,
+                &slot.device,
+            ));
         }
     }
     Ok(taken.into_iter().flatten().collect())

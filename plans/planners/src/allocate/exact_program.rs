@@ -1,7 +1,7 @@
-//! The paper's own program (F1), to judge the one that runs by (§4.1, eqs. 1 to 12).
+//! The optima of accuracy scaling: of the paper's own program (F1; §4.1, eqs. 1 to 12), and of the flow over all columns (F2).
 //!
-//! Its variables are instances `x` and batch size `y` per variant, and per path of the augmented graph the share `c` and whether it is
-//! used, `I`. Two products make it nonlinear, and are written out: `x q(y)` (eq. 2) becomes instances per batch size of which one is
+//! The variables of F1 are instances `x` and batch size `y` per variant, and per path of the augmented graph the share `c` and whether
+//! it is used, `I`. Two products make it nonlinear, and are written out: `x q(y)` (eq. 2) becomes instances per batch size of which one is
 //! chosen, and `I l <= L` (eq. 7) a row that holds when `I` is 1, with the least constant that frees it otherwise. `c <= I` ties them;
 //! the published code bounds `I` by a tolerance instead, so that paths which carry little escape the objective.
 //!
@@ -10,17 +10,51 @@
 use std::collections::BTreeMap;
 
 use super::paths::{Config, Paths};
+use super::{AllocateError, Allocator, scale};
 use crate::lp::{Limits, LpError, Program, Relation, Solver, Variable};
 use kaskade_policy::pipeline::{Pipeline, Tree};
 
 /// A variant: its task's place and its own.
 type Place = (usize, usize);
 
+/// The optimum of the paper's own program (F1) for accuracy scaling, in [0, 1], by the solver of the options and without limits. The
+/// embedded one takes from milliseconds on small pipelines to hours on published ones, HiGHS seconds there.
+///
+/// # Errors
+/// [`AllocateError::Lp`] if the workers cannot serve the demand.
+pub fn exact_accuracy(allocator: &Allocator, demand_qps: f64, workers: u32) -> Result<f64, AllocateError> {
+    let pipeline = allocator.pipeline();
+    let paths = all_paths(pipeline)?;
+    let solver = allocator.options().solver;
+    Ok(accuracy(pipeline, &paths, demand_qps, workers, solver)?)
+}
+
+/// The optimum of the configuration-path flow (F2) over all columns, in [0, 1], by the same solver. With `single`, every variant has
+/// batches of one size, and it equals [`exact_accuracy`]; without, it may exceed it a little.
+///
+/// # Errors
+/// [`AllocateError::Lp`] if the workers cannot serve the demand.
+pub fn flow_accuracy(
+    allocator: &Allocator,
+    demand_qps: f64,
+    workers: u32,
+    single: bool,
+) -> Result<f64, AllocateError> {
+    let paths = all_paths(allocator.pipeline())?;
+    let solver = allocator.options().solver;
+    Ok(scale::optimum(&paths, demand_qps, workers, single, solver)?)
+}
+
+fn all_paths(pipeline: &Pipeline) -> Result<Paths, AllocateError> {
+    let tree = Tree::of(pipeline).map_err(|invalid| AllocateError::Pipeline(Box::new(invalid)))?;
+    Paths::new(pipeline, &tree, |_, _| true)
+}
+
 /// The best accuracy that this many workers can give this demand, one batch size per variant.
 ///
 /// # Errors
 /// [`LpError::Infeasible`] if they cannot serve it.
-pub(super) fn accuracy(
+fn accuracy(
     pipeline: &Pipeline,
     paths: &Paths,
     demand: f64,

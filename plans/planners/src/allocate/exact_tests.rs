@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::lp::{LpError, Solver};
+use crate::reference::{exact_accuracy, flow_accuracy};
 use kaskade_stated::pipelines::stated;
 use kaskade_stated::thinned::thinned;
 
@@ -37,9 +38,9 @@ fn agree(exact: &Allocator, quick: &Allocator, demand: f64, workers: u32) {
     if planned.scaling == Scaling::Overload {
         return;
     }
-    let paper = exact.exact_accuracy(demand, workers).unwrap();
-    let single = exact.flow_accuracy(demand, workers, true).unwrap();
-    let several = exact.flow_accuracy(demand, workers, false).unwrap();
+    let paper = exact_accuracy(exact, demand, workers).unwrap();
+    let single = flow_accuracy(exact, demand, workers, true).unwrap();
+    let several = flow_accuracy(exact, demand, workers, false).unwrap();
     assert!((paper - single).abs() < 1e-5, "{demand}: F1 {paper}, F2 {single}");
     assert!(several >= single - 1e-6, "{demand}: {several} < {single}");
     assert!(
@@ -111,7 +112,7 @@ fn the_embedded_solver_solves_the_flow_at_every_demand() {
     let allocator = by(&chain(stated()), Solver::Embedded);
     let mut solved = 0;
     for demand in (250..=2_000).step_by(250).map(f64::from) {
-        let optimum = allocator.flow_accuracy(demand, 20, false);
+        let optimum = flow_accuracy(&allocator, demand, 20, false);
         let planned = allocator.allocate(demand, 20).unwrap();
         if planned.scaling == Scaling::Overload {
             continue;
@@ -127,8 +128,8 @@ fn the_embedded_solver_solves_the_flow_at_every_demand() {
 fn the_flow_has_the_known_optima() {
     let allocator = by(&thinned(&chain(stated()), 3, &[1, 4, 16]), Solver::Embedded);
     for (demand, expected) in [(200.0, 97.0852), (400.0, 87.4332), (800.0, 73.2739)] {
-        let flow = 100.0 * allocator.flow_accuracy(demand, 20, true).unwrap();
-        let program = 100.0 * allocator.exact_accuracy(demand, 20).unwrap();
+        let flow = 100.0 * flow_accuracy(&allocator, demand, 20, true).unwrap();
+        let program = 100.0 * exact_accuracy(&allocator, demand, 20).unwrap();
         assert!((flow - expected).abs() < 1e-3, "{demand}: {flow}");
         assert!((program - expected).abs() < 1e-3, "{demand}: {program}");
     }
@@ -186,7 +187,7 @@ mod published {
     fn the_flow_has_the_optima_of_the_research() {
         let allocator = by(&researched(), Solver::Embedded);
         for (demand, expected) in [(300.0, 97.5203), (1_000.0, 66.1645), (2_000.0, 54.1589)] {
-            let found = 100.0 * allocator.flow_accuracy(demand, 20, false).unwrap();
+            let found = 100.0 * flow_accuracy(&allocator, demand, 20, false).unwrap();
             assert!((found - expected).abs() < 1e-3, "{demand}: {found}");
         }
     }
@@ -203,7 +204,7 @@ mod highs {
     fn the_papers_program_has_the_optima_of_the_research() {
         let allocator = by(&published::researched(), Solver::Highs);
         for (demand, expected) in [(300.0, 97.5047), (1_000.0, 66.1645), (2_000.0, 54.1589)] {
-            let found = 100.0 * allocator.exact_accuracy(demand, 20).unwrap();
+            let found = 100.0 * exact_accuracy(&allocator, demand, 20).unwrap();
             assert!((found - expected).abs() < 1e-3, "{demand}: {found}");
         }
     }

@@ -1,20 +1,15 @@
 //! How to allocate.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use crate::lp::Solver;
 
 /// The allocation policy, for comparison (§6.1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AllocationPolicy {
     /// Hardware scaling, then accuracy scaling over the whole pipeline.
     #[default]
     Loki,
     /// InferLine: it uses the pipeline and scales hardware, but "requires the clients to specify a single model variant to use
     /// for each task". They specify the most accurate. When the cluster is exhausted it serves what it can.
-    #[serde(alias = "inferline")]
     HardwareOnly,
 }
 
@@ -29,8 +24,7 @@ impl AllocationPolicy {
 }
 
 /// How to allocate.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AllocateOptions {
     /// The allocation policy.
     pub policy: AllocationPolicy,

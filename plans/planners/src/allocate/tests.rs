@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::lp::{LpError, Solver};
+use crate::reference::{exact_accuracy, flow_accuracy};
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, ProfiledPath, Task, TaskVariant};
 use kaskade_stated::pipelines::stated;
 
@@ -292,10 +293,10 @@ proptest! {
         let options = AllocateOptions { gap: 0.0, ..AllocateOptions::default() };
         let allocator = Allocator::new(pipeline.clone(), options).unwrap();
         let demand = load * allocator.allocate(1e9, workers).unwrap().served_qps;
-        let (paper, single) = (allocator.exact_accuracy(demand, workers), allocator.flow_accuracy(demand, workers, true));
+        let (paper, single) = (exact_accuracy(&allocator, demand, workers), flow_accuracy(&allocator, demand, workers, true));
         let (paper, single) = (paper.unwrap(), single.unwrap());
         prop_assert!((paper - single).abs() < 1e-5, "F1 {paper}, F2 {single}");
-        let several = allocator.flow_accuracy(demand, workers, false).unwrap();
+        let several = flow_accuracy(&allocator, demand, workers, false).unwrap();
         prop_assert!(several >= single - 1e-6);
         let planned = allocator.allocate(demand, workers).unwrap();
         check(&pipeline, &planned);
@@ -313,7 +314,7 @@ proptest! {
         let demand = load * allocator.allocate(1e9, 6).unwrap().served_qps;
         let planned = allocator.allocate(demand, 6).unwrap();
         check(&pipeline, &planned);
-        let single = allocator.flow_accuracy(demand, 6, true).unwrap();
+        let single = flow_accuracy(&allocator, demand, 6, true).unwrap();
         prop_assert!(planned.accuracy <= single + 1e-5 || planned.scaling == Scaling::Hardware);
         prop_assert!(planned.bound >= single - 1e-5);
     }

@@ -125,8 +125,8 @@ fn safer_cascades(
             },
         });
     let wired: Vec<Wired> = wired.collect();
-    let home = wired.len().saturating_sub(1) as u32;
-    Some(certified_list(profile, wired, vec![home]))
+    let place = wired.len().saturating_sub(1) as u32;
+    Some(certified_list(profile, wired, vec![place]))
 }
 
 fn exit(bands: &[thresholds::Band], names: &[&str]) -> Exit {
@@ -165,13 +165,12 @@ fn placement(names: &[&str], options: &CascadeOptions) -> Vec<Replica> {
             .copied()
             .unwrap_or(options.replicas);
         for index in 0..replicas {
-            placement.push(Replica {
-                id: format!("{name}-{index}"),
-                variant: (*name).to_owned(),
-                worker: workers.next().cloned().unwrap_or_default(),
-                device: options.device.clone(),
-                partition: None,
-            });
+            placement.push(Replica::whole(
+                format!("{name}-{index}"),
+                *name,
+                workers.next().cloned().unwrap_or_default(),
+                &options.device,
+            ));
         }
     }
     placement

@@ -47,7 +47,11 @@ pub(crate) fn steps(count: usize, needed: &[usize]) -> Vec<usize> {
 }
 
 /// Returns the list of cascades from the largest variant alone to the cheapest, and for each gear the place of its cascade.
-pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u32>) -> CertifiedList {
+pub(crate) fn certified_list(
+    profile: &Profile,
+    wired: Vec<Wired>,
+    cascade_of_gear: Vec<u32>,
+) -> CertifiedList {
     let samples = parts(profile.samples).certification;
     let has_answers = has_answers(profile);
     let cascades = wired.into_iter().enumerate().map(|(place, wired)| {
@@ -68,7 +72,7 @@ pub(crate) fn certified_list(profile: &Profile, wired: Vec<Wired>, homes: Vec<u3
     CertifiedList {
         texts: profile.texts,
         cascades: cascades.collect(),
-        homes,
+        cascade_of_gear,
     }
 }
 

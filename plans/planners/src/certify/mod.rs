@@ -25,8 +25,7 @@ use kaskade_policy::plan::{Certificate, Guarantee};
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use thiserror::Error;
 
 use self::binomial::Binomial;
@@ -36,9 +35,8 @@ pub(crate) use self::list::{Wired, certified_list, steps};
 pub use self::sequence::Candidate;
 use crate::thresholds::{CascadeOutcome, Family, Paired, Scoring};
 
-/// What is to be certified.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+/// What is to be certified: a [`Guarantee`](kaskade_policy::plan::Guarantee) before the variant to compare with is known.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AccuracyTarget {
     /// At most this loss of accuracy against the largest variant, as a share in (0, 1).
     MaxLoss {
@@ -53,8 +51,7 @@ pub enum AccuracyTarget {
 }
 
 /// How to certify.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CertifyOptions {
     /// What.
     pub target: AccuracyTarget,

@@ -3,14 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
 use kaskade_policy::pipeline::Pipeline;
 
 /// How observed multiplicative factors replace the profiled ones.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FactorOptions {
     /// Requests of a variant before its observed factors replace the profiled ones.
     pub min_requests: u64,

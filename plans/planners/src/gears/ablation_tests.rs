@@ -3,10 +3,10 @@
 
 use proptest::prelude::*;
 
-use super::fluid::Fluid;
 use super::options::{Ablation, CascadeSearch, GearOptions, Prior};
 use super::planner::{GearPlan, plan_gears, plan_gears_with};
 use crate::device::DeviceSpec;
+use crate::reference::Fluid;
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::shifting::ShiftConfig;

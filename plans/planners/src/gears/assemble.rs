@@ -9,7 +9,7 @@ use super::search::Cascade;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{
     Band, Batching, Dropping, Edge, Exit, Gear, PLAN_VERSION, Plan, PlannedVariant, Replica, Sharing, Slo,
-    Stage, Target, Wiring,
+    Stage, Wiring,
 };
 use kaskade_policy::profile::Profile;
 
@@ -89,13 +89,12 @@ impl Parts<'_> {
 
     fn replica(&self, model: usize, device: usize) -> Option<Replica> {
         let spec = self.devices.get(device)?;
-        Some(Replica {
-            id: self.replica_id(model, device),
-            variant: self.models.name(model).to_owned(),
-            worker: spec.worker.clone(),
-            device: spec.device.clone(),
-            partition: None,
-        })
+        Some(Replica::whole(
+            self.replica_id(model, device),
+            self.models.name(model),
+            &spec.worker,
+            &spec.device,
+        ))
     }
 
     /// A model is at most once on a device, so the two name the replica.
@@ -154,15 +153,7 @@ impl Parts<'_> {
 
 /// Below the threshold the next stage is asked.
 fn exit(threshold: f64, next: &Edge) -> Exit {
-    let on = Band {
-        from: 0.0,
-        to: Target::Stage(next.clone()),
-    };
-    let reply = Band {
-        from: threshold,
-        to: Target::Reply,
-    };
     Exit::Bands {
-        bands: vec![on, reply],
+        bands: vec![Band::forward(0.0, next.clone()), Band::reply(threshold)],
     }
 }

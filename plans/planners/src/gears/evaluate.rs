@@ -102,7 +102,7 @@ impl Simulated {
                 // One message in, one out.
                 entry_hop_us: 2 * options.hop_us,
                 hop_us: options.hop_us,
-                hop_spread: options.hop_spread,
+                hop_quantiles: options.hop_quantiles,
                 hop_by_rate: options.hop_by_rate.clone(),
                 turnaround_us: options.turnaround_us,
                 ..SimConfig::default()

@@ -1,52 +1,30 @@
 use super::*;
 use crate::device::DeviceSpec;
-use kaskade_policy::plan::{
-    Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, PlannedVariant, Replica, Sharing, Stage,
-    Wiring,
-};
+use kaskade_policy::plan::{Batching, Edge, Exit, PlannedVariant, Replica, Sharing, Stage, Wiring};
 use kaskade_stated::workloads::llama;
 
 /// One variant on one device, in batches of one.
 fn alone(variant: &str) -> Plan {
+    let batching = Batching {
+        min_queue: 1,
+        max_batch: 1,
+        max_wait_us: 0,
+    };
     Plan {
-        version: PLAN_VERSION,
-        app: "llama".into(),
-        made_by: "test".into(),
-        variants: vec![PlannedVariant {
-            name: variant.into(),
-            calibration: None,
-        }],
-        placement: vec![Replica {
-            id: "r".into(),
-            variant: variant.into(),
-            worker: "w0".into(),
-            device: "cuda:0".into(),
-            partition: None,
-        }],
         sharing: Sharing::Exclusive,
-        dropping: Dropping::None,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "g".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            "llama",
+            vec![PlannedVariant {
+                name: variant.into(),
+                calibration: None,
+            }],
+            vec![Replica::whole("r", variant, "w0", "cuda:0")],
+            Wiring {
                 entry: Edge::to(variant),
                 ensemble: vec![],
-                stages: vec![Stage::new(
-                    variant,
-                    variant,
-                    Exit::Reply,
-                    Batching {
-                        min_queue: 1,
-                        max_batch: 1,
-                        max_wait_us: 0,
-                    },
-                )],
+                stages: vec![Stage::new(variant, variant, Exit::Reply, batching)],
             },
-        }],
+        )
     }
 }
 
@@ -73,7 +51,7 @@ fn messages_take_as_long_as_at_the_rate_of_the_load() {
     let row = |qps, factor| kaskade_policy::profile::HopAtRate {
         qps,
         factor,
-        spread: None,
+        quantiles: None,
     };
     let mut options = GearOptions::new(LOOSE, 1.0, DeviceSpec::fleet(1, 1));
     options.hop_us = 1_000;

@@ -1,9 +1,9 @@
 use super::*;
 use crate::certify::AccuracyTarget;
 use crate::device::DeviceSpec;
-use crate::gears::fluid::Fluid;
 use crate::gears::options::GearOptions;
 use crate::gears::planner::plan_gears_with;
+use crate::reference::Fluid;
 use crate::thresholds::{evaluate, threshold_exits};
 use kaskade_policy::plan::{Exit, Guarantee, Plan, Slo, Target};
 use kaskade_stated::workloads::{StatedWorkload, bert};
@@ -75,15 +75,15 @@ fn every_gear_is_certified_and_keeps_the_bound() {
     }
     let list = held.plan.certified.as_ref().unwrap();
     assert_eq!(list.cascades[0].gear.wiring.stages.len(), 1);
-    assert_eq!(list.homes.len(), held.plan.gears.len());
-    for (gear, home) in held.plan.gears.iter().zip(&list.homes) {
+    assert_eq!(list.cascade_of_gear.len(), held.plan.gears.len());
+    for (gear, place) in held.plan.gears.iter().zip(&list.cascade_of_gear) {
         let exits = |gear: &kaskade_policy::plan::Gear| {
             let stages = gear.wiring.stages.iter();
             stages
                 .map(|stage| (stage.name.clone(), stage.exit.clone()))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(exits(gear), exits(&list.cascades[*home as usize].gear));
+        assert_eq!(exits(gear), exits(&list.cascades[*place as usize].gear));
     }
     assert!(free.plan.certified.is_none());
     let certificate = held.plan.certificate.as_ref().unwrap();
@@ -125,7 +125,7 @@ fn a_plan_of_many_gears_has_a_certified_list() {
         assert_eq!(found.unaudited, None, "{ranges} ranges, {gears} gears");
         let list = found.plan.certified.as_ref().unwrap();
         assert!(list.cascades.len() > 12, "{}", list.cascades.len());
-        assert_eq!(list.homes.len(), gears);
+        assert_eq!(list.cascade_of_gear.len(), gears);
         assert_eq!(list.cascades[0].gear.wiring.stages.len(), 1);
     }
 }

@@ -1,22 +1,19 @@
 //! Options of the gear planner.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::model_set::ModelSet;
 use crate::certify::CertifyOptions;
 use crate::device::DeviceSpec;
 use kaskade_policy::plan::{Gear, Slo};
-use kaskade_policy::profile::{HopAtRate, HopTime, LatencySpread, Profile};
+use kaskade_policy::profile::{HopAtRate, HopTime, LatencyQuantiles, Profile};
 
 /// Longest cascade: the load balancer examines every set of a cascade's models.
 pub(crate) const MAX_STAGES: usize = 8;
 
 /// How common each range of load is thought to be (appendix C.2): its share of time. [`Weighing`] says what means of a plan are over. The
 /// planner computes in which gear a load is served: a shifter that counts few requests is often in a higher one than the load's own.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Prior {
     /// Range `k`, from 1, in proportion to `k^-s`: low loads are common.
     Zipf {
@@ -74,8 +71,7 @@ impl Prior {
 }
 
 /// What the accuracy and the latency of a plan are means over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Weighing {
     /// Answers: a range weighs its share of time times its load. What a user of the answers observes.
     #[default]
@@ -98,8 +94,7 @@ impl Weighing {
 }
 
 /// How cascades are searched for (§4.2).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CascadeSearch {
     /// Thresholds that every variant can choose from: quantiles of its confidences.
     pub thresholds: u32,
@@ -123,8 +118,7 @@ impl Default for CascadeSearch {
 }
 
 /// Limits of batches (§4.5).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchLimits {
     /// Most requests in a batch.
     pub max_batch: u32,
@@ -145,8 +139,7 @@ impl Default for BatchLimits {
 }
 
 /// The part of the planner that is left out, to measure its effect (§6.6).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ablation {
     /// None.
     #[default]
@@ -160,8 +153,7 @@ pub enum Ablation {
 }
 
 /// How to plan gears.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct GearOptions {
     /// The objective; the other side is optimised.
     pub slo: Slo,
@@ -180,7 +172,7 @@ pub struct GearOptions {
     /// Time of a message between two actors, the median, microseconds.
     pub hop_us: u64,
     /// How that time varies; `None`: not at all.
-    pub hop_spread: Option<LatencySpread>,
+    pub hop_quantiles: Option<LatencyQuantiles>,
     /// How it depends on the rate of requests, relative to `hop_us`; empty: not at all.
     pub hop_by_rate: Vec<HopAtRate>,
     /// From the end of a batch to the start of the next if requests wait, microseconds.
@@ -208,7 +200,7 @@ impl GearOptions {
     /// keeps up when every batch takes that long. Without measured quantiles, 15 %.
     pub fn serving(profile: &Profile, slo: Slo, qps_max: f64, devices: Vec<DeviceSpec>) -> Self {
         let costs = profile.variants.iter().flat_map(|variant| &variant.costs);
-        let mut tails: Vec<f64> = costs.filter_map(|cost| Some(cost.spread?.p95)).collect();
+        let mut tails: Vec<f64> = costs.filter_map(|cost| Some(cost.quantiles?.p95)).collect();
         tails.sort_by(f64::total_cmp);
         let tail = tails.get(tails.len() / 2);
         Self {
@@ -228,7 +220,7 @@ impl GearOptions {
             hop_us: given_us
                 .or(measured.map(HopTime::median_us))
                 .unwrap_or(self.hop_us),
-            hop_spread: measured.and_then(|hop| hop.spread),
+            hop_quantiles: measured.and_then(|hop| hop.quantiles),
             hop_by_rate: measured.map_or_else(Vec::new, |hop| hop.by_rate.clone()),
             ..self
         }
@@ -251,7 +243,7 @@ impl GearOptions {
             search: CascadeSearch::default(),
             batching: BatchLimits::default(),
             hop_us: 100,
-            hop_spread: None,
+            hop_quantiles: None,
             hop_by_rate: Vec::new(),
             turnaround_us: 0,
             seed: 0,

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::DeviceSpec;
-use crate::gears::fluid::Fluid;
 use crate::gears::options::{Ablation, BatchLimits, CascadeSearch, OptionError, Prior};
+use crate::reference::Fluid;
 use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 const MS: u64 = 1_000;

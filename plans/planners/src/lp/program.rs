@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// A linear program: minimise a cost subject to constraints. Variables are not negative; some may only be whole.
@@ -53,8 +51,7 @@ impl Variable {
 }
 
 /// The solver of a program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Solver {
     /// The embedded one, microlp.
     #[default]

@@ -137,7 +137,7 @@ fn certified(profile: &Profile, objective: Objective) -> Plan {
     };
     let largest = cascade(profile, Objective::Largest).plan;
     plan.certified = Some(CertifiedList {
-        homes: vec![1],
+        cascade_of_gear: vec![1],
         texts: None,
         cascades: vec![
             listed("largest", &largest.gears[0]),

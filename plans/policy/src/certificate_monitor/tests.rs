@@ -1,6 +1,6 @@
 use super::*;
 use crate::plan::{
-    Band, Certificate, CertifiedCascade, Edge, Exit, ExpectedStage, Gear, LoadRange, Plan, Target, Wiring,
+    Band, Certificate, CertifiedCascade, Edge, Exit, ExpectedStage, Gear, LoadRange, Plan, Wiring,
 };
 
 const SAMPLES: u64 = 1_000;
@@ -13,7 +13,7 @@ pub(crate) fn list(differs: &[u64]) -> CertifiedList {
         .map(|(place, differs)| cascade(place, *differs));
     CertifiedList {
         texts: None,
-        homes: vec![differs.len() as u32 - 1],
+        cascade_of_gear: vec![differs.len() as u32 - 1],
         cascades: cascades.collect(),
     }
 }
@@ -22,15 +22,7 @@ fn cascade(place: usize, differs: u64) -> CertifiedCascade {
     let mut stages = vec![stage("large", Exit::Reply)];
     let mut expected = vec![expected("large", 300, 0)];
     if place > 0 {
-        let escalate = Band {
-            from: 0.0,
-            to: Target::Stage(Edge::to("large")),
-        };
-        let reply = Band {
-            from: 0.5,
-            to: Target::Reply,
-        };
-        let bands = vec![escalate, reply];
+        let bands = vec![Band::forward(0.0, Edge::to("large")), Band::reply(0.5)];
         stages.insert(0, stage("small", Exit::Bands { bands }));
         expected.insert(0, self::expected("small", SAMPLES, 300));
     }
@@ -79,34 +71,22 @@ fn expected(stage: &str, samples: u64, deferred: u64) -> ExpectedStage {
 
 /// A plan of one gear, which runs the last cascade of the list.
 pub(crate) fn plan(list: CertifiedList) -> Plan {
-    let calibration = crate::confidence::Calibration {
-        estimator: crate::confidence::Estimator::MaxSquared,
-        temperature: 1.0,
-    };
+    let calibration = crate::confidence::Calibration::uncalibrated(crate::confidence::Estimator::MaxSquared);
     let variant = |name: &str| crate::plan::PlannedVariant {
         name: name.to_owned(),
         calibration: Some(calibration),
     };
-    let replica = |name: &str| crate::plan::Replica {
-        id: format!("{name}-0"),
-        variant: name.to_owned(),
-        worker: "local".to_owned(),
-        device: "cpu".to_owned(),
-        partition: None,
-    };
-    let cheapest = list.cascades.last().unwrap();
+    let replica = |name: &str| crate::plan::Replica::whole(format!("{name}-0"), name, "local", "cpu");
+    let cheapest = list.cascades.last().unwrap().clone();
     Plan {
-        version: crate::plan::PLAN_VERSION,
-        app: "a".to_owned(),
-        made_by: "a test".to_owned(),
-        variants: vec![variant("small"), variant("large")],
-        placement: vec![replica("small"), replica("large")],
-        sharing: crate::plan::Sharing::default(),
-        dropping: crate::plan::Dropping::None,
-        slo: None,
-        certificate: Some(cheapest.certificate.clone()),
-        gears: vec![cheapest.gear.clone()],
+        certificate: Some(cheapest.certificate),
         certified: Some(list),
+        ..Plan::one_gear(
+            "a",
+            vec![variant("small"), variant("large")],
+            vec![replica("small"), replica("large")],
+            cheapest.gear.wiring,
+        )
     }
 }
 

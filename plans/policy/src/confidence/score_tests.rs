@@ -2,10 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SQUARED: Calibration = Calibration {
-    estimator: Estimator::MaxSquared,
-    temperature: 1.0,
-};
+const SQUARED: Calibration = Calibration::uncalibrated(Estimator::MaxSquared);
 
 fn by(estimator: Estimator, temperature: f64) -> Calibration {
     Calibration {

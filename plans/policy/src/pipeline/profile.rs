@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{PathAccuracy, Pipeline, TaskVariant};
 use crate::confidence::{Calibration, Estimator};
-use crate::profile::{BatchCost, BeforeAfter, PROFILE_VERSION, Profile, Validation, VariantProfile};
+use crate::profile::{BatchCost, Profile, Validation, VariantProfile};
 
 /// Pipelines do not use confidence.
 const ESTIMATOR: Estimator = Estimator::Given;
@@ -15,19 +15,8 @@ impl Pipeline {
     pub fn profile(&self) -> Profile {
         let variants = self.tasks.iter().flat_map(|task| &task.variants);
         Profile {
-            judge: None,
-            hop: None,
-            repeats: None,
-            turnaround_s: None,
-            input_bytes: Vec::new(),
-            texts: None,
-            version: PROFILE_VERSION,
-            app: self.name.clone(),
             device: "as in the pipeline".to_owned(),
-            energy_source: "not measured".to_owned(),
-            estimator: ESTIMATOR,
-            samples: 1,
-            variants: variants.map(profiled).collect(),
+            ..Profile::new(&self.name, ESTIMATOR, variants.map(profiled).collect())
         }
     }
 
@@ -50,34 +39,14 @@ impl Pipeline {
 }
 
 fn profiled(variant: &TaskVariant) -> VariantProfile {
-    let cost = |sample: &super::BatchLatency| BatchCost {
-        batch: sample.batch,
-        latency_s: sample.us / 1e6,
-        spread: None,
-        energy_j: None,
-        memory_bytes: None,
-        utilisation: None,
-    };
+    let cost = |sample: &super::BatchLatency| BatchCost::new(sample.batch, sample.us / 1e6);
     VariantProfile {
-        name: variant.name.clone(),
         parameters: 0,
-        money: None,
-        costs: variant.latency.iter().map(cost).collect(),
-        calibration: Calibration {
-            estimator: ESTIMATOR,
-            temperature: 1.0,
-        },
-        ece: BeforeAfter {
-            before: 0.0,
-            after: 0.0,
-        },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: vec![0],
-            confidences: vec![1.0],
-            correct: vec![true],
-        },
+        ..VariantProfile::new(
+            &variant.name,
+            Calibration::uncalibrated(ESTIMATOR),
+            variant.latency.iter().map(cost).collect(),
+            Validation::new(vec![0], vec![1.0], vec![true]),
+        )
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-    Sharing, Stage, Target, Wiring,
+    Sharing, Stage, Wiring,
 };
 use crate::confidence::{Calibration, Estimator};
 use crate::invalid::Invalid;
@@ -80,7 +80,7 @@ impl CascadeBuilder {
             app: self.app,
             made_by: self.made_by,
             variants: Vec::new(),
-            passed: Vec::new(),
+            stages: Vec::new(),
         };
         empty.with_stage(name.into(), variant.into())
     }
@@ -106,6 +106,8 @@ pub struct StageBuilder {
 pub struct Deferral {
     stage: StageBuilder,
     threshold: f64,
+    /// A lower threshold, and the stage to escalate to below it.
+    skip: Option<(f64, String)>,
 }
 
 /// The stages before the last, and all variants.
@@ -114,14 +116,7 @@ struct Draft {
     app: String,
     made_by: String,
     variants: Vec<VariantDraft>,
-    passed: Vec<(StageDraft, f64)>,
-}
-
-#[derive(Debug, Clone)]
-struct StageDraft {
-    name: String,
-    variant: String,
-    batching: Batching,
+    stages: Vec<Stage>,
 }
 
 #[derive(Debug, Clone)]
@@ -164,6 +159,7 @@ impl StageBuilder {
         Deferral {
             stage: self,
             threshold,
+            skip: None,
         }
     }
 
@@ -215,27 +211,8 @@ impl StageBuilder {
 
     /// Returns the plan without checking it; [`Plan::validate`] does.
     pub fn build_unchecked(self) -> Plan {
-        let (draft, last) = self.into_parts();
-        let next = draft.passed.iter().skip(1).map(|(stage, _)| stage);
-        let next: Vec<String> = next.chain([&last]).map(|stage| stage.name.clone()).collect();
-        let deferring = draft.passed.into_iter().zip(next);
-        let mut stages: Vec<Stage> = deferring
-            .map(|((stage, threshold), next)| {
-                let escalate = Band {
-                    from: 0.0,
-                    to: Target::Stage(Edge::to(next)),
-                };
-                let reply = Band {
-                    from: threshold,
-                    to: Target::Reply,
-                };
-                stage.with_exit(Exit::Bands {
-                    bands: vec![escalate, reply],
-                })
-            })
-            .collect();
-        let last_stage = last.with_exit(Exit::Reply);
-        stages.push(last_stage);
+        let draft = self.into_draft(Exit::Reply);
+        let stages = draft.stages;
         let placement = draft.variants.iter().flat_map(VariantDraft::placement).collect();
         let wiring = Wiring {
             entry: Edge::to(stages.first().map_or("", |stage| stage.name.as_str())),
@@ -257,40 +234,47 @@ impl StageBuilder {
         self
     }
 
-    fn into_parts(self) -> (Draft, StageDraft) {
+    /// The draft with the last stage, which has this exit.
+    fn into_draft(mut self, exit: Exit) -> Draft {
         let variant = self.draft.variants.get(self.variant);
-        let stage = StageDraft {
-            name: self.name,
-            variant: variant.map_or_else(String::new, |variant| variant.name.clone()),
-            batching: self.batching,
-        };
-        (self.draft, stage)
+        let variant = variant.map_or("", |variant| variant.name.as_str());
+        let stage = Stage::new(self.name, variant, exit, self.batching);
+        self.draft.stages.push(stage);
+        self.draft
     }
 }
 
 impl Deferral {
+    /// Escalates an answer whose confidence is below this lower threshold to a later stage than the next. A second call replaces
+    /// the first.
+    pub fn skip_below(mut self, threshold: f64, stage: impl Into<String>) -> Self {
+        self.skip = Some((threshold, stage.into()));
+        self
+    }
+
     /// Adds the stage that gets the escalated requests, which runs `variant`.
     pub fn then(self, name: impl Into<String>, variant: impl Into<String>) -> StageBuilder {
-        let (mut draft, stage) = self.stage.into_parts();
-        draft.passed.push((stage, self.threshold));
-        draft.with_stage(name.into(), variant.into())
-    }
-}
-
-impl StageDraft {
-    fn with_exit(self, exit: Exit) -> Stage {
-        Stage::new(self.name, self.variant, exit, self.batching)
+        let name = name.into();
+        let next_from = self.skip.as_ref().map_or(0.0, |(threshold, _)| *threshold);
+        let skip = self.skip.map(|(_, stage)| Band::forward(0.0, Edge::to(stage)));
+        let next = Band::forward(next_from, Edge::to(name.as_str()));
+        let bands = skip.into_iter().chain([next, Band::reply(self.threshold)]);
+        let exit = Exit::Bands {
+            bands: bands.collect(),
+        };
+        self.stage.into_draft(exit).with_stage(name, variant.into())
     }
 }
 
 impl VariantDraft {
     fn placement(&self) -> Vec<Replica> {
-        let replica = |index| Replica {
-            id: format!("{}-{index}", self.name),
-            variant: self.name.clone(),
-            worker: self.worker.clone(),
-            device: self.device.clone(),
-            partition: None,
+        let replica = |index| {
+            Replica::whole(
+                format!("{}-{index}", self.name),
+                &self.name,
+                &self.worker,
+                &self.device,
+            )
         };
         let given = self.placement.clone();
         given.unwrap_or_else(|| (0..self.replicas).map(replica).collect())
@@ -300,10 +284,7 @@ impl VariantDraft {
     fn planned(self, stages: &[Stage]) -> PlannedVariant {
         let mut of_variant = stages.iter().filter(|stage| stage.variant == self.name);
         let defers = of_variant.any(|stage| !stage.exit.always_replies());
-        let given = Calibration {
-            estimator: Estimator::Given,
-            temperature: 1.0,
-        };
+        let given = Calibration::uncalibrated(Estimator::Given);
         PlannedVariant {
             calibration: self.calibration.or_else(|| defers.then_some(given)),
             name: self.name,
@@ -333,16 +314,7 @@ mod tests {
         };
         assert_eq!(gear.wiring.entry, Edge::to("guess"));
         let exits: Vec<&Exit> = gear.wiring.stages.iter().map(|stage| &stage.exit).collect();
-        let bands = vec![
-            Band {
-                from: 0.0,
-                to: Target::Stage(Edge::to("round")),
-            },
-            Band {
-                from: 0.5,
-                to: Target::Reply,
-            },
-        ];
+        let bands = vec![Band::forward(0.0, Edge::to("round")), Band::reply(0.5)];
         assert_eq!(exits, [&Exit::Bands { bands }, &Exit::Reply]);
         let replicas: Vec<(&str, &str, &str)> = plan
             .placement
@@ -370,6 +342,24 @@ mod tests {
             .map(|variant| variant.calibration.map(|fitted| fitted.estimator))
             .collect();
         assert_eq!(estimators, [Some(Estimator::Given), None]);
+    }
+
+    #[test]
+    fn the_least_confident_answers_skip_a_stage() {
+        let skipping = |threshold, stage: &str| {
+            let first = Plan::cascade("three").stage("a", "small").below(0.5);
+            let second = first.skip_below(threshold, stage).then("b", "medium");
+            second.below(0.7).then("c", "large").build()
+        };
+        let plan = skipping(0.2, "c").unwrap();
+        let bands = vec![
+            Band::forward(0.0, Edge::to("c")),
+            Band::forward(0.2, Edge::to("b")),
+            Band::reply(0.5),
+        ];
+        assert_eq!(plan.gears[0].wiring.stages[0].exit, Exit::Bands { bands });
+        assert!(skipping(0.6, "c").is_err(), "the bands are not ascending");
+        assert!(skipping(0.2, "d").is_err(), "no such stage");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub const MAX_CERTIFIED: usize = 16;
 #[serde(deny_unknown_fields)]
 pub struct CertifiedList {
     /// For each gear of the plan, the place of its cascade in `cascades`.
-    pub homes: Vec<u32>,
+    pub cascade_of_gear: Vec<u32>,
     /// How texts are compared where `differs` was counted, and are live; absent if they must be the same, or answers are no texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<TextComparison>,
@@ -138,16 +138,16 @@ impl CertifiedList {
         cascades.not_empty(&self.cascades)?;
         let count = self.cascades.len();
         cascades.within(count as f64, count <= MAX_CERTIFIED, "at most 16 cascades")?;
-        let homes = path.field("homes");
-        homes.within(
-            self.homes.len() as f64,
-            self.homes.len() == gears,
+        let cascade_of_gear = path.field("cascade_of_gear");
+        cascade_of_gear.within(
+            self.cascade_of_gear.len() as f64,
+            self.cascade_of_gear.len() == gears,
             "the number of gears",
         )?;
-        for (index, home) in self.homes.iter().enumerate() {
-            homes.index(index).within(
-                f64::from(*home),
-                (*home as usize) < count,
+        for (index, place) in self.cascade_of_gear.iter().enumerate() {
+            cascade_of_gear.index(index).within(
+                f64::from(*place),
+                (*place as usize) < count,
                 "the place of a cascade in the list",
             )?;
         }
@@ -188,7 +188,7 @@ impl Plan {
     pub fn place_of(&self, gear: u32) -> Option<usize> {
         let list = self.certified.as_ref()?;
         let place = match (gear as usize).checked_sub(self.gears.len()) {
-            None => *list.homes.get(gear as usize)? as usize,
+            None => *list.cascade_of_gear.get(gear as usize)? as usize,
             Some(place) => place,
         };
         (place < list.cascades.len()).then_some(place)

@@ -25,12 +25,12 @@ fn an_unsound_list_is_refused_with_its_path() {
         assert_eq!(error.path, path, "{error}");
     };
     refused(
-        &|plan| plan.certified.as_mut().unwrap().homes[0] = 3,
-        "certified.homes[0]",
+        &|plan| plan.certified.as_mut().unwrap().cascade_of_gear[0] = 3,
+        "certified.cascade_of_gear[0]",
     );
     refused(
-        &|plan| plan.certified.as_mut().unwrap().homes.clear(),
-        "certified.homes",
+        &|plan| plan.certified.as_mut().unwrap().cascade_of_gear.clear(),
+        "certified.cascade_of_gear",
     );
     refused(
         &|plan| plan.certified.as_mut().unwrap().cascades[1].differs = Some(1_001),

@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 
 use crate::plan::{
-    Batching, Child, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Profiled,
-    Replica, Sharing, Stage, Wiring,
+    Batching, Child, Dropping, Edge, Exit, Plan, PlannedVariant, Profiled, Replica, Stage, Wiring,
 };
 
 fn stage(task: &str, variant: &str, exit: Exit) -> Stage {
@@ -45,13 +44,7 @@ fn sound() -> Plan {
         }],
     };
     let variants = ["fast", "exact", "small", "large", "other"];
-    let replica = |variant: &&str| Replica {
-        id: format!("{variant}-0"),
-        variant: (*variant).into(),
-        worker: "w".into(),
-        device: "cpu".into(),
-        partition: None,
-    };
+    let replica = |variant: &&str| Replica::whole(format!("{variant}-0"), *variant, "w", "cpu");
     let variant = |name: &&str| PlannedVariant {
         name: (*name).into(),
         calibration: None,
@@ -63,26 +56,17 @@ fn sound() -> Plan {
         stage("classify", "large", Exit::Reply),
     ];
     Plan {
-        version: PLAN_VERSION,
-        app: "digits".into(),
-        made_by: "by hand".into(),
-        variants: variants.iter().map(variant).collect(),
-        placement: variants.iter().map(replica).collect(),
-        sharing: Sharing::default(),
         dropping: Dropping::Rerouting,
-        slo: None,
-        certificate: None,
-        certified: None,
-        gears: vec![Gear {
-            name: "only".into(),
-            load: LoadRange::ALL,
-            expected: None,
-            wiring: Wiring {
+        ..Plan::one_gear(
+            "digits",
+            variants.iter().map(variant).collect(),
+            variants.iter().map(replica).collect(),
+            Wiring {
                 entry: edge("detect-fast", &[("fast-0", 0.25), ("exact-0", 0.75)], &["fast-0"]),
                 ensemble: Vec::new(),
                 stages,
             },
-        }],
+        )
     }
 }
 

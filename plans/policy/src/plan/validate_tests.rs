@@ -17,13 +17,7 @@ fn variant(name: &str) -> PlannedVariant {
 }
 
 fn replica(id: &str, variant: &str) -> Replica {
-    Replica {
-        id: id.into(),
-        variant: variant.into(),
-        worker: "w".into(),
-        device: "cpu".into(),
-        partition: None,
-    }
+    Replica::whole(id, variant, "w", "cpu")
 }
 
 fn stage(variant: &str, exit: Exit) -> Stage {
@@ -31,10 +25,7 @@ fn stage(variant: &str, exit: Exit) -> Stage {
 }
 
 fn band(from: f64, to: Option<&str>) -> Band {
-    Band {
-        from,
-        to: to.map_or(Target::Reply, |stage| Target::Stage(Edge::to(stage))),
-    }
+    to.map_or(Band::reply(from), |stage| Band::forward(from, Edge::to(stage)))
 }
 
 /// Three stages: tiny skips to large below 0.25, forwards to middle below 0.75.

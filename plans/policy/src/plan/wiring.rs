@@ -172,6 +172,24 @@ pub struct Band {
     pub to: Target,
 }
 
+impl Band {
+    /// A band from this confidence on that answers the client.
+    pub const fn reply(from: f64) -> Self {
+        Self {
+            from,
+            to: Target::Reply,
+        }
+    }
+
+    /// A band from this confidence on that escalates along `edge`.
+    pub const fn forward(from: f64, edge: Edge) -> Self {
+        Self {
+            from,
+            to: Target::Stage(edge),
+        }
+    }
+}
+
 /// Target of a band.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::LatencySpread;
+use super::LatencyQuantiles;
 
 /// Time of a message between two actors over a broker on the machine of the profile, of the mean size of the validation samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -15,7 +15,7 @@ pub struct HopTime {
     pub median_s: f64,
     /// Quantiles; absent if too few messages were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<LatencySpread>,
+    pub quantiles: Option<LatencyQuantiles>,
     /// The same while serving, by the rate of requests, ascending: at low rates, processes wake from idle. Empty if it was not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_rate: Vec<HopAtRate>,
@@ -31,7 +31,7 @@ pub struct HopAtRate {
     pub factor: f64,
     /// Quantiles, as multiples of this median; absent: those of [`HopTime`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spread: Option<LatencySpread>,
+    pub quantiles: Option<LatencyQuantiles>,
 }
 
 impl HopTime {
@@ -40,7 +40,7 @@ impl HopTime {
         let median_s = *ascending.get(ascending.len().checked_sub(1)? / 2)?;
         (median_s > 0.0).then(|| Self {
             median_s,
-            spread: LatencySpread::of(ascending),
+            quantiles: LatencyQuantiles::of(ascending),
             by_rate: Vec::new(),
         })
     }
@@ -58,11 +58,11 @@ impl HopTime {
         let rows = rows.into_values().filter_map(|(rates, mut times)| {
             times.sort_by(f64::total_cmp);
             let hop = Self::of(&times)?;
-            hop.spread?;
+            hop.quantiles?;
             Some(HopAtRate {
                 qps: (rates.iter().sum::<f64>() / rates.len() as f64).exp(),
                 factor: hop.median_s / self.median_s,
-                spread: hop.spread,
+                quantiles: hop.quantiles,
             })
         });
         Self {
@@ -86,8 +86,8 @@ pub fn at_rate(rows: &[HopAtRate], qps: f64) -> Option<HopAtRate> {
         (Some(below), Some(above)) => {
             let way = (qps / below.qps).ln() / (above.qps / below.qps).ln();
             let between = |from: f64, to: f64| from + way * (to - from);
-            let spread = match (below.spread, above.spread) {
-                (Some(from), Some(to)) => Some(LatencySpread {
+            let quantiles = match (below.quantiles, above.quantiles) {
+                (Some(from), Some(to)) => Some(LatencyQuantiles {
                     p10: between(from.p10, to.p10),
                     p90: between(from.p90, to.p90),
                     p95: between(from.p95, to.p95),
@@ -98,7 +98,7 @@ pub fn at_rate(rows: &[HopAtRate], qps: f64) -> Option<HopAtRate> {
             Some(HopAtRate {
                 qps,
                 factor: between(below.factor, above.factor),
-                spread,
+                quantiles,
             })
         }
         (below, above) => below.or(above).copied(),
@@ -109,7 +109,9 @@ pub fn at_rate(rows: &[HopAtRate], qps: f64) -> Option<HopAtRate> {
 pub fn are_sound(rows: &[HopAtRate]) -> bool {
     let positive = |value: f64| value > 0.0 && value.is_finite();
     let sound = |row: &HopAtRate| {
-        positive(row.qps) && positive(row.factor) && row.spread.is_none_or(|spread| spread.is_sound())
+        positive(row.qps)
+            && positive(row.factor)
+            && row.quantiles.is_none_or(|quantiles| quantiles.is_sound())
     };
     rows.iter().all(sound) && rows.is_sorted_by(|one, next| one.qps < next.qps)
 }
@@ -121,7 +123,7 @@ mod tests {
     use super::*;
 
     fn row(qps: f64, factor: f64, p99: f64) -> HopAtRate {
-        let spread = LatencySpread {
+        let quantiles = LatencyQuantiles {
             p10: 0.5,
             p90: 1.5,
             p95: 2.0,
@@ -130,7 +132,7 @@ mod tests {
         HopAtRate {
             qps,
             factor,
-            spread: Some(spread),
+            quantiles: Some(quantiles),
         }
     }
 
@@ -140,17 +142,17 @@ mod tests {
         assert_eq!(at_rate(&rows, 0.0), Some(rows[0]));
         assert_eq!(at_rate(&rows, 10.0), Some(rows[0]));
         let middle = at_rate(&rows, 100.0).unwrap();
-        assert!((middle.factor - 1.4).abs() < 1e-12 && (middle.spread.unwrap().p99 - 6.0).abs() < 1e-12);
+        assert!((middle.factor - 1.4).abs() < 1e-12 && (middle.quantiles.unwrap().p99 - 6.0).abs() < 1e-12);
         assert_eq!(at_rate(&rows, 1e6), Some(rows[1]));
         assert_eq!(at_rate(&[], 5.0), None);
         // Quantiles of one row hold beside another without.
         let without = HopAtRate {
-            spread: None,
+            quantiles: None,
             ..rows[1]
         };
         assert_eq!(
-            at_rate(&[rows[0], without], 100.0).unwrap().spread,
-            rows[0].spread
+            at_rate(&[rows[0], without], 100.0).unwrap().quantiles,
+            rows[0].quantiles
         );
     }
 
@@ -187,7 +189,7 @@ mod tests {
             let least = factors().fold(f64::INFINITY, f64::min);
             let most = factors().fold(0.0, f64::max);
             prop_assert!((least - 1e-9..=most + 1e-9).contains(&found.factor));
-            prop_assert!(found.spread.unwrap().is_sound());
+            prop_assert!(found.quantiles.unwrap().is_sound());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{BatchCost, HopTime, LatencySpread, PROFILE_VERSION, Profile, VariantProfile};
+use super::{BatchCost, HopTime, LatencyQuantiles, PROFILE_VERSION, Profile, VariantProfile};
 use crate::invalid::{Invalid, Path, Problem};
 
 impl Profile {
@@ -47,7 +47,7 @@ impl Profile {
 
 fn times(path: &Path<'_>, hop: &HopTime) -> Result<(), Invalid> {
     path.field("median_s").positive(hop.median_s)?;
-    spread(&path.field("spread"), hop.spread)?;
+    quantiles(&path.field("quantiles"), hop.quantiles)?;
     let mut before = 0.0;
     let rows = path.field("by_rate");
     for (index, row) in hop.by_rate.iter().enumerate() {
@@ -56,7 +56,7 @@ fn times(path: &Path<'_>, hop: &HopTime) -> Result<(), Invalid> {
             .within(row.qps, row.qps > before, "above 0 and above the one before it")?;
         before = row.qps;
         path.field("factor").positive(row.factor)?;
-        spread(&path.field("spread"), row.spread)?;
+        quantiles(&path.field("quantiles"), row.quantiles)?;
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ fn costs(path: &Path<'_>, costs: &[BatchCost]) -> Result<(), Invalid> {
         )?;
         before = cost.batch;
         path.field("latency_s").positive(cost.latency_s)?;
-        spread(&path.field("spread"), cost.spread)?;
+        quantiles(&path.field("quantiles"), cost.quantiles)?;
         if let Some(energy) = cost.energy_j {
             path.field("energy_j").not_negative(energy)?;
         }
@@ -145,9 +145,11 @@ fn costs(path: &Path<'_>, costs: &[BatchCost]) -> Result<(), Invalid> {
     Ok(())
 }
 
-fn spread(path: &Path<'_>, spread: Option<LatencySpread>) -> Result<(), Invalid> {
+fn quantiles(path: &Path<'_>, quantiles: Option<LatencyQuantiles>) -> Result<(), Invalid> {
     let needs = "0 <= p10 <= 1 <= p90 <= p95 <= p99, finite";
-    spread.map_or(Ok(()), |spread| path.within(spread.p99, spread.is_sound(), needs))
+    quantiles.map_or(Ok(()), |quantiles| {
+        path.within(quantiles.p99, quantiles.is_sound(), needs)
+    })
 }
 
 #[cfg(test)]

@@ -6,49 +6,30 @@ use crate::profile::{BeforeAfter, Validation};
 
 fn sound() -> Profile {
     let cost = |batch: u32| BatchCost {
-        batch,
-        latency_s: 0.001 * f64::from(batch),
-        spread: None,
         energy_j: Some(0.1),
-        memory_bytes: None,
         utilisation: Some(0.5),
+        ..BatchCost::new(batch, 0.001 * f64::from(batch))
     };
+    let calibration = Calibration {
+        estimator: Estimator::MaxSquared,
+        temperature: 1.25,
+    };
+    let validation = Validation::new(vec![1, 2, 3], vec![0.5, 0.25, 1.0], vec![true, false, true]);
     let variant = |name: &str| VariantProfile {
-        name: name.into(),
-        parameters: 10,
-        money: None,
-        costs: vec![cost(1), cost(8)],
-        calibration: Calibration {
-            estimator: Estimator::MaxSquared,
-            temperature: 1.25,
-        },
         ece: BeforeAfter {
             before: 0.1,
             after: 0.05,
         },
-        validation: Validation {
-            margins: Vec::new(),
-            entropies: Vec::new(),
-            agrees: Vec::new(),
-            predictions: vec![1, 2, 3],
-            confidences: vec![0.5, 0.25, 1.0],
-            correct: vec![true, false, true],
-        },
+        ..VariantProfile::new(name, calibration, vec![cost(1), cost(8)], validation.clone())
     };
     Profile {
-        judge: None,
-        hop: None,
-        repeats: None,
-        turnaround_s: None,
-        input_bytes: Vec::new(),
-        texts: None,
-        version: PROFILE_VERSION,
-        app: "digits".into(),
         device: "cpu".into(),
         energy_source: "modelled".into(),
-        estimator: Estimator::MaxSquared,
-        samples: 3,
-        variants: vec![variant("tiny"), variant("large")],
+        ..Profile::new(
+            "digits",
+            Estimator::MaxSquared,
+            vec![variant("tiny"), variant("large")],
+        )
     }
 }
 
@@ -78,32 +59,35 @@ fn after(change: impl FnOnce(&mut Profile)) -> String {
 
 #[test]
 fn the_time_of_a_hop_is_checked() {
-    let spread = crate::profile::LatencySpread {
+    let quantiles = crate::profile::LatencyQuantiles {
         p10: 0.5,
         p90: 2.0,
         p95: 3.0,
         p99: 4.0,
     };
-    let hop = |median_s, spread| {
+    let hop = |median_s, quantiles| {
         Some(crate::profile::HopTime {
             median_s,
-            spread: Some(spread),
+            quantiles: Some(quantiles),
             by_rate: Vec::new(),
         })
     };
     let mut profile = sound();
-    profile.hop = hop(1e-4, spread);
+    profile.hop = hop(1e-4, quantiles);
     assert_eq!(Profile::from_json(&profile.to_json().unwrap()).unwrap(), profile);
-    assert!(after(|profile| profile.hop = hop(0.0, spread)).contains("hop.median_s"));
-    let falling = crate::profile::LatencySpread { p95: 1.5, ..spread };
-    assert!(after(|profile| profile.hop = hop(1e-4, falling)).contains("hop.spread"));
+    assert!(after(|profile| profile.hop = hop(0.0, quantiles)).contains("hop.median_s"));
+    let falling = crate::profile::LatencyQuantiles {
+        p95: 1.5,
+        ..quantiles
+    };
+    assert!(after(|profile| profile.hop = hop(1e-4, falling)).contains("hop.quantiles"));
     let row = |qps, factor| crate::profile::HopAtRate {
         qps,
         factor,
-        spread: None,
+        quantiles: None,
     };
     let by_rate = |rows: &[crate::profile::HopAtRate]| {
-        let mut hop = hop(1e-4, spread).unwrap();
+        let mut hop = hop(1e-4, quantiles).unwrap();
         hop.by_rate = rows.to_vec();
         Some(hop)
     };
@@ -207,14 +191,11 @@ proptest! {
         let mut profile = sound();
         profile.samples = confidences.len();
         for variant in &mut profile.variants {
-            variant.validation = Validation {
-                margins: Vec::new(),
-                entropies: Vec::new(),
-                agrees: Vec::new(),
-                predictions: vec![0; confidences.len()],
-                confidences: confidences.clone(),
-                correct: vec![true; confidences.len()],
-            };
+            variant.validation = Validation::new(
+                vec![0; confidences.len()],
+                confidences.clone(),
+                vec![true; confidences.len()],
+            );
         }
         let read = Profile::from_json(&profile.to_json().unwrap()).unwrap();
         for (a, b) in read.variants[0].validation.confidences.iter().zip(&confidences) {

@@ -3,15 +3,11 @@ use proptest::prelude::*;
 use super::*;
 
 fn cascade() -> Exit {
-    let band = |from, to: Option<&str>| Band {
-        from,
-        to: to.map_or(Target::Reply, |stage| Target::Stage(Edge::to(stage))),
-    };
     Exit::Bands {
         bands: vec![
-            band(0.0, Some("large")),
-            band(0.3, Some("middle")),
-            band(0.7, None),
+            Band::forward(0.0, Edge::to("large")),
+            Band::forward(0.3, Edge::to("middle")),
+            Band::reply(0.7),
         ],
     }
 }
@@ -28,10 +24,7 @@ fn leads_to(confidence: f64) -> String {
 fn what_is_too_long_for_a_stage_goes_where_its_least_certain_answers_go() {
     let onward = |exit: &Exit| past_a_short_context(exit).map(|edge| edge.stage.clone());
     assert_eq!(onward(&cascade()).as_deref(), Some("large"));
-    let always = Band {
-        from: 0.0,
-        to: Target::Reply,
-    };
+    let always = Band::reply(0.0);
     assert_eq!(onward(&Exit::Bands { bands: vec![always] }), None);
     assert_eq!(onward(&Exit::Reply), None);
     // The next partition is of the same model.
@@ -106,10 +99,7 @@ fn other_exits_ask_for_no_confidence() {
         route(&Exit::FanOut { children }, None),
         Ok(Route::FanOut([_]))
     ));
-    let only = Band {
-        from: 0.0,
-        to: Target::Reply,
-    };
+    let only = Band::reply(0.0);
     assert_eq!(route(&Exit::Bands { bands: vec![only] }, None), Ok(Route::Reply));
 }
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use kaskade_policy::epochs::{self, Step, StoreContent};
+use kaskade_policy::epochs::{self, StoreAction, StoreContent};
 use kaskade_policy::plan::Plan;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -129,8 +129,8 @@ impl World {
             same_plan: stored == Some(running),
         };
         match (epochs::step(found), stored) {
-            (Step::Adopt, Some(epoch)) => self.adopt(of, epoch),
-            (Step::Restore { epoch }, _) if self.sabotage != Some(Sabotage::RestoresNothing) => {
+            (StoreAction::Adopt, Some(epoch)) => self.adopt(of, epoch),
+            (StoreAction::Restore { epoch }, _) if self.sabotage != Some(Sabotage::RestoresNothing) => {
                 self.note(format_args!("p{of} finds {stored:?} and restores epoch {epoch}"));
                 self.store.stored = Some(epoch);
                 for to in 0..self.processes.len() {

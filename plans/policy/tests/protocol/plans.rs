@@ -8,7 +8,7 @@ use kaskade_policy::{
     confidence::{Calibration, Estimator},
     plan::{
         Band, Batching, Dropping, Edge, Exit, Gear, LoadRange, PLAN_VERSION, Plan, PlannedVariant, Replica,
-        Sharing, Stage, Target, Wiring,
+        Sharing, Stage, Wiring,
     },
 };
 use rand::Rng;
@@ -71,10 +71,7 @@ pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
             .iter()
             .map(|name| PlannedVariant {
                 name: (*name).to_owned(),
-                calibration: Some(Calibration {
-                    estimator: Estimator::Given,
-                    temperature: 1.0,
-                }),
+                calibration: Some(Calibration::uncalibrated(Estimator::Given)),
             })
             .collect(),
         placement: placement.clone(),
@@ -136,13 +133,7 @@ fn scattered(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Vec<Replica> {
 }
 
 fn placed(id: String, variant: &str, process: usize) -> Replica {
-    Replica {
-        id,
-        variant: variant.to_owned(),
-        worker: format!("w{process}"),
-        device: "cpu".to_owned(),
-        partition: None,
-    }
+    Replica::whole(id, variant, format!("w{process}"), "cpu")
 }
 
 /// The stage that runs each variant.
@@ -197,15 +188,9 @@ fn exit(layout: &Layout<'_>, later: &[&str], rng: &mut ChaCha8Rng) -> Exit {
         .iter()
         .rev()
         .enumerate()
-        .map(|(index, stage)| Band {
-            from: step * index as f64,
-            to: Target::Stage(edge(layout, stage, rng)),
-        })
+        .map(|(index, stage)| Band::forward(step * index as f64, edge(layout, stage, rng)))
         .collect();
-    bands.push(Band {
-        from: step * later.len() as f64,
-        to: Target::Reply,
-    });
+    bands.push(Band::reply(step * later.len() as f64));
     Exit::Bands { bands }
 }
 

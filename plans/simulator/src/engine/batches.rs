@@ -6,7 +6,7 @@ use crate::fleet::{Health, Running};
 use crate::observer::{Loss, Observer, Run};
 use kaskade_policy::batching::Step;
 use kaskade_policy::plan::{Dropping, Sharing};
-use kaskade_policy::profile::LatencySpread;
+use kaskade_policy::profile::LatencyQuantiles;
 
 impl<O: Observer> Engine<'_, O> {
     /// Polls a replica's batching policy and acts on the result: after every arrival, as the batcher does.
@@ -129,11 +129,11 @@ impl<O: Observer> Engine<'_, O> {
         let device = self.fleet.devices.get_mut(replica.device as usize);
         let follows = device.is_some_and(|device| device.batch_starts(now));
         let turnaround_us = if follows { self.config.turnaround_us } else { 0 };
-        let varied = |spread: LatencySpread| {
-            let multiple = spread.at(rand::Rng::random(&mut self.rng));
+        let varied = |quantiles: LatencyQuantiles| {
+            let multiple = quantiles.at(rand::Rng::random(&mut self.rng));
             ((cost.run_us as f64 * multiple) as u64).max(1)
         };
-        let run_us = cost.spread.map_or(cost.run_us, varied) + turnaround_us;
+        let run_us = cost.quantiles.map_or(cost.run_us, varied) + turnaround_us;
         let until = now.saturating_add(run_us);
         replica.run = Some(Running { from: now, until });
         let on = replica.device;

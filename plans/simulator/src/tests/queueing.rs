@@ -4,7 +4,7 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use kaskade_policy::profile::LatencySpread;
+use kaskade_policy::profile::LatencyQuantiles;
 
 const SERVICE_US: u64 = 1_000;
 
@@ -51,14 +51,14 @@ fn one_server_with_random_arrivals_keeps_its_clients_waiting_as_theory_says() {
 #[test]
 fn run_times_are_drawn_from_the_quantiles_of_the_profile() {
     let (plan, mut profile) = single(Sharing::Exclusive);
-    let spread = LatencySpread {
+    let quantiles = LatencyQuantiles {
         p10: 0.8,
         p90: 1.5,
         p95: 2.0,
         p99: 4.0,
     };
     for cost in &mut profile.variants[0].costs {
-        cost.spread = Some(spread);
+        cost.quantiles = Some(quantiles);
     }
     // Far apart, so that no request waits.
     let arrivals = (0..20_000).map(|request| request * 100 * SERVICE_US);
@@ -72,7 +72,7 @@ fn run_times_are_drawn_from_the_quantiles_of_the_profile() {
 #[test]
 fn hops_are_drawn_from_the_quantiles_of_the_profile() {
     let (plan, profile) = single(Sharing::Exclusive);
-    let spread = LatencySpread {
+    let quantiles = LatencyQuantiles {
         p10: 0.5,
         p90: 2.0,
         p95: 4.0,
@@ -80,7 +80,7 @@ fn hops_are_drawn_from_the_quantiles_of_the_profile() {
     };
     let config = SimConfig {
         entry_hop_us: 2_000,
-        hop_spread: Some(spread),
+        hop_quantiles: Some(quantiles),
         ..SimConfig::default()
     };
     // Far apart, so that no request waits.
@@ -253,7 +253,7 @@ fn the_ingress_gives_a_request_to_the_least_busy_replica_of_its_process() {
 #[test]
 fn a_slow_message_delays_no_other_one() {
     let (plan, profile) = single(Sharing::Exclusive);
-    let spread = LatencySpread {
+    let quantiles = LatencyQuantiles {
         p10: 1.0,
         p90: 1.0,
         p95: 1.0,
@@ -261,7 +261,7 @@ fn a_slow_message_delays_no_other_one() {
     };
     let config = SimConfig {
         entry_hop_us: 2_000,
-        hop_spread: Some(spread),
+        hop_quantiles: Some(quantiles),
         ..SimConfig::default()
     };
     // A hundred come while the slowest is on its way.

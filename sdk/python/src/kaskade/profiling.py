@@ -60,8 +60,8 @@ class Cost:
     p99_s: float
     energy_j: float | None
     utilisation: float | None
-    spread: Mapping[str, float] | None = None
-    """Quantiles as multiples of the median: `p10`, `p90`, `p95`, `p99`; `None` of too few batches."""
+    quantiles: Mapping[str, float] | None = None
+    """As multiples of the median: `p10`, `p90`, `p95`, `p99`; `None` of too few batches."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as a profile holds it."""
@@ -70,8 +70,8 @@ class Cost:
             cost["energy_j"] = self.energy_j
         if self.utilisation is not None:
             cost["utilisation"] = self.utilisation
-        if self.spread is not None:
-            cost["spread"] = dict(self.spread)
+        if self.quantiles is not None:
+            cost["quantiles"] = dict(self.quantiles)
         return cost
 
 
@@ -320,12 +320,12 @@ def _money(answers: list[Answer]) -> Money | None:
     return Money(statistics.fmean(cost.amount for cost in costs), max((c.source for c in costs), key=sources.index))
 
 
-def _spread(ascending: list[float]) -> dict[str, float] | None:
+def _quantiles(ascending: list[float]) -> dict[str, float] | None:
     if len(ascending) < FEWEST_TIMES:
         return None
     median = ascending[math.ceil(0.5 * len(ascending)) - 1]
-    quantiles = {"p10": 0.1, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-    return {name: ascending[math.ceil(share * len(ascending)) - 1] / median for name, share in quantiles.items()}
+    shares = {"p10": 0.1, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+    return {name: ascending[math.ceil(share * len(ascending)) - 1] / median for name, share in shares.items()}
 
 
 def _check_served_alike(stage: Stage, estimator: Estimator, answers: list[Answer]) -> None:
@@ -401,7 +401,7 @@ class _Size:
             p99_s=times[int(0.99 * (len(times) - 1))],
             energy_j=statistics.median(self.energies) if self.energies else None,
             utilisation=statistics.median(self.utilisations),
-            spread=_spread(times),
+            quantiles=_quantiles(times),
         )
 
 

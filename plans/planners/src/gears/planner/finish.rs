@@ -196,13 +196,13 @@ impl<E: Evaluate, P> Planner<'_, E, P> {
                 certificate: certificate.clone(),
             });
         }
-        let homes = needed.iter().filter_map(|place| {
-            let home = kept.iter().position(|kept| kept == place)?;
-            Some(home as u32)
+        let places = needed.iter().filter_map(|place| {
+            let place = kept.iter().position(|kept| kept == place)?;
+            Some(place as u32)
         });
-        let homes = homes.collect();
+        let cascade_of_gear = places.collect();
         let profile = self.evaluations.parts.profile;
-        Ok(Ok(Some(certified_list(profile, wired, homes))))
+        Ok(Ok(Some(certified_list(profile, wired, cascade_of_gear))))
     }
 }
 

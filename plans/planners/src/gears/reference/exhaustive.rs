@@ -1,21 +1,23 @@
-//! Exhaustive search of the constrained space of Figure 10, as a baseline for the planner.
+//! Exhaustive search and random sampling of the constrained space of Figure 10.
 //!
 //! Every model is on every device and the first model never waits, so the only choice is a cascade for every range. At a constant load ranges do not touch each other, so an assignment is as good as its ranges: `N K` gears are
 //! simulated, and all `K^N` assignments compared by them.
 
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 
-use super::assemble::Parts;
-use super::evaluate::Evaluate;
-use super::evaluation_cache::{BalancedCascade, EvaluationCache};
-use super::mapping::Fleet;
-use super::model_costs::Models;
-use super::options::{BatchLimits, CascadeSearch, GearOptions};
-use super::planner::ranges;
-use super::search::{Cascade, Space};
-use super::served;
-use super::violation::GearError;
 use crate::device::DeviceSpec;
+use crate::gears::assemble::Parts;
+use crate::gears::evaluate::Evaluate;
+use crate::gears::evaluation_cache::{BalancedCascade, EvaluationCache};
+use crate::gears::mapping::Fleet;
+use crate::gears::model_costs::Models;
+use crate::gears::options::{BatchLimits, CascadeSearch, GearOptions};
+use crate::gears::planner::ranges;
+use crate::gears::search::{Cascade, Space};
+use crate::gears::served;
+use crate::gears::violation::GearError;
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 
@@ -140,7 +142,7 @@ impl CascadeOutcomes {
     }
 
     /// Whether the first is better by what is not promised.
-    pub(super) fn is_better(&self, one: &Assigned, other: Option<&Assigned>) -> bool {
+    fn is_better(&self, one: &Assigned, other: Option<&Assigned>) -> bool {
         other.is_none_or(|other| match self.slo {
             Slo::Latency { .. } => one.accuracy > other.accuracy,
             Slo::Accuracy { .. } => one.p95_us < other.p95_us,
@@ -175,6 +177,23 @@ impl CascadeOutcomes {
                 *cascade = if at == place { *cascade + 1 } else { 0 };
             }
         }
+    }
+
+    /// The best of so many random assignments. Each costs as many simulated gears as there are ranges, so a budget of `g`
+    /// simulations buys `g / N` of them. `None` if none holds the objective.
+    pub fn random(&self, assignments: u64, seed: u64) -> Option<Assigned> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut best: Option<Assigned> = None;
+        for _ in 0..assignments {
+            let draw = |_: &f64| rng.random_range(0..self.cascades.len().max(1));
+            let cascades: Vec<usize> = self.weights.iter().map(draw).collect();
+            if let Some(found) = self.worth(&cascades)
+                && self.is_better(&found, best.as_ref())
+            {
+                best = Some(found);
+            }
+        }
+        best
     }
 }
 

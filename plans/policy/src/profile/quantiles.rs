@@ -9,7 +9,7 @@ const MIN_RUNS: usize = 20;
 /// Quantiles of the latency of a batch or of a message, as multiples of its median.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct LatencySpread {
+pub struct LatencyQuantiles {
     /// 10th percentile, at most 1.
     pub p10: f64,
     /// 90th percentile, at least 1.
@@ -20,7 +20,7 @@ pub struct LatencySpread {
     pub p99: f64,
 }
 
-impl LatencySpread {
+impl LatencyQuantiles {
     /// Returns the quantiles of measured latencies in ascending order, in any unit; `None` of fewer than 20, or if the median is not above 0.
     pub fn of(ascending: &[f64]) -> Option<Self> {
         if ascending.len() < MIN_RUNS {
@@ -42,7 +42,7 @@ impl LatencySpread {
     /// Returns the multiple of the median at a `draw` from the uniform distribution over [0, 1): linear between the quantiles, and the first
     /// and the last beyond them.
     pub fn at(&self, draw: f64) -> f64 {
-        let quantiles = [
+        let points = [
             (0.1, self.p10),
             (0.5, 1.0),
             (0.9, self.p90),
@@ -50,7 +50,7 @@ impl LatencySpread {
             (0.99, self.p99),
         ];
         let mut before = (0.0, self.p10);
-        for (share, multiple) in quantiles {
+        for (share, multiple) in points {
             if draw < share {
                 let way = (draw - before.0) / (share - before.0);
                 return before.1 + way * (multiple - before.1);
@@ -76,20 +76,22 @@ mod tests {
         let latencies: Vec<f64> = (1..=1_000)
             .map(|run| 2.0 + f64::from(run).powi(2) / 1e6)
             .collect();
-        let spread = LatencySpread::of(&latencies).unwrap();
-        assert!(spread.is_sound());
-        let mut drawn: Vec<f64> = (0..10_000).map(|draw| spread.at(f64::from(draw) / 1e4)).collect();
+        let quantiles = LatencyQuantiles::of(&latencies).unwrap();
+        assert!(quantiles.is_sound());
+        let mut drawn: Vec<f64> = (0..10_000)
+            .map(|draw| quantiles.at(f64::from(draw) / 1e4))
+            .collect();
         drawn.sort_by(f64::total_cmp);
         for (place, expected) in [
-            (1_000, spread.p10),
+            (1_000, quantiles.p10),
             (5_000, 1.0),
-            (9_000, spread.p90),
-            (9_500, spread.p95),
-            (9_900, spread.p99),
+            (9_000, quantiles.p90),
+            (9_500, quantiles.p95),
+            (9_900, quantiles.p99),
         ] {
             assert!((drawn[place] - expected).abs() < 1e-3, "{place}");
         }
-        assert_eq!(LatencySpread::of(&latencies[..19]), None);
-        assert_eq!(LatencySpread::of(&[0.0; 50]), None);
+        assert_eq!(LatencyQuantiles::of(&latencies[..19]), None);
+        assert_eq!(LatencyQuantiles::of(&[0.0; 50]), None);
     }
 }

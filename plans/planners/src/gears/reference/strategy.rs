@@ -4,19 +4,19 @@
 use kaskade_policy::plan::LoadRange;
 use kaskade_policy::profile::Profile;
 
-use super::assemble::Parts;
-use super::balance::Group;
-use super::batching::{BatchingChoice, tune};
-use super::evaluate::{Evaluate, GearOutcome};
-use super::evaluation_cache::BalancedCascade;
-use super::mapping::Fleet;
-use super::model_costs::Models;
-use super::model_set::ModelSet;
-use super::options::GearOptions;
-use super::planner::{Feasible, GearPlan, Planner};
-use super::search::Cascade;
-use super::violation::{GearError, Step};
-use super::workload::Workload;
+use crate::gears::assemble::Parts;
+use crate::gears::balance::Group;
+use crate::gears::batching::{BatchingChoice, tune};
+use crate::gears::evaluate::{Evaluate, GearOutcome};
+use crate::gears::evaluation_cache::BalancedCascade;
+use crate::gears::mapping::Fleet;
+use crate::gears::model_costs::Models;
+use crate::gears::model_set::ModelSet;
+use crate::gears::options::GearOptions;
+use crate::gears::planner::{Feasible, GearPlan, Planner};
+use crate::gears::search::Cascade;
+use crate::gears::violation::{GearError, Step};
+use crate::gears::workload::Workload;
 
 /// The decision of a strategy.
 #[derive(Debug, Clone)]

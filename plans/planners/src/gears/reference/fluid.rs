@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use super::evaluate::{Evaluate, GearOutcome};
+use crate::gears::evaluate::{Evaluate, GearOutcome};
 use kaskade_policy::linear_fit::batch_latency_s;
 use kaskade_policy::plan::{Edge, Plan, Wiring};
 use kaskade_policy::profile::{Profile, VariantProfile};

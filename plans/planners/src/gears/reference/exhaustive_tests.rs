@@ -1,7 +1,6 @@
 use super::*;
-use crate::gears::fluid::Fluid;
 use crate::gears::planner::plan_gears_with;
-use crate::gears::random::random;
+use crate::gears::reference::fluid::Fluid;
 use kaskade_stated::workloads::{StatedWorkload, bert, llama};
 
 const CASCADES: u32 = 8;
@@ -61,7 +60,7 @@ fn the_planner_is_within_a_hundredth_of_the_best_and_ahead_of_chance() {
                 assert!(best.is_none() && found.is_err(), "{slo:?}: {best:?} {found:?}");
                 continue;
             };
-            let sampled = random(&landscape, (2 * found.effort.simulations).div_ceil(4), 7);
+            let sampled = landscape.random((2 * found.effort.simulations).div_ceil(4), 7);
             // How far from the best, as a share of it.
             let (short, short_by_chance) = match slo {
                 Slo::Latency { .. } => (
@@ -98,9 +97,9 @@ fn the_best_of_all_is_found() {
     let landscape = CascadeOutcomes::new(&profile, &options, Fluid::new(&profile)).unwrap();
     let best = landscape.exhaustive().unwrap().unwrap();
     assert_eq!(landscape.worth(&best.cascades).unwrap(), best);
-    let sampled = random(&landscape, 20_000, 1).unwrap();
+    let sampled = landscape.random(20_000, 1).unwrap();
     assert!(sampled.accuracy <= best.accuracy && sampled.accuracy > best.accuracy - 0.02);
-    assert_eq!(random(&landscape, 50, 3), random(&landscape, 50, 3));
+    assert_eq!(landscape.random(50, 3), landscape.random(50, 3));
     assert_eq!(landscape.worth(&[usize::MAX; 4]), None);
 }
 
