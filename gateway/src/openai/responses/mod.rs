@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::chat::content_of;
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
+use super::described_prompt::asked_logprobs;
 use super::sampling::{Common, NO_TOKEN};
 use super::sse::put;
 use crate::api::Api;
@@ -175,6 +176,9 @@ impl RequestBody {
         let reason = "responses have no log-probabilities here; ask for a chat completion";
         if self.top_logprobs.is_some_and(|top| top > 0) {
             return Err(Failure::param("top_logprobs", reason));
+        }
+        if asked_logprobs(&self.common)?.is_some() {
+            return Err(Failure::param("prompt_logprobs", reason));
         }
         let mut included = self.include.iter().flatten();
         if included.any(|included| included == "message.output_text.logprobs") {
@@ -344,6 +348,7 @@ mod tests {
             (json!({"input": "x", "n": 2}), "n"),
             (json!({"input": "x", "truncation": "auto"}), "truncation"),
             (json!({"input": "x", "top_logprobs": 2}), "top_logprobs"),
+            (json!({"input": "x", "prompt_logprobs": 0}), "prompt_logprobs"),
             (
                 json!({"input": "x", "include": ["message.output_text.logprobs"]}),
                 "include",
