@@ -72,6 +72,26 @@ fn plain(text: &str, reason: String) -> String {
     })
 }
 
+/// Settings with their new names. A name counts in tables that have the new one.
+const RENAMED: [(&str, &str); 16] = [
+    ("least_batches", "min_batches"),
+    ("memory", "decay"),
+    ("rise", "surge_factor"),
+    ("give_up", "max_accuracy_loss"),
+    ("give_up", "retry_timeout"),
+    ("on_drift", "replan_on_drift"),
+    ("limit", "timeout"),
+    ("every", "interval"),
+    ("requests", "max_num_seqs"),
+    ("in_flight", "max_in_flight"),
+    ("drain", "drain_timeout"),
+    ("max_bodies", "max_in_flight_bytes"),
+    ("right_from", "min_score"),
+    ("silence", "ack_wait"),
+    ("results", "result_retention"),
+    ("dead", "dead_letter_retention"),
+];
+
 /// Returns the reason for a name that is none of those that are allowed, with the nearest of them. The parser calls a value of an
 /// enumeration a variant, which is a model here.
 fn unknown_name(reason: &str) -> Option<String> {
@@ -81,6 +101,13 @@ fn unknown_name(reason: &str) -> Option<String> {
     })?;
     let mut names = rest.split('`').skip(1).step_by(2);
     let (found, known) = (names.next()?, names.collect::<Vec<_>>());
+    if kind == "field"
+        && let Some((_, new)) = RENAMED
+            .iter()
+            .find(|(old, new)| *old == found && known.contains(new))
+    {
+        return Some(format!("unknown field `{found}`: it is now `{new}`"));
+    }
     let alike = known.iter().map(|name| (strsim::jaro_winkler(found, name), name));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
     let hint = match nearest.filter(|(alike, _)| *alike > 0.8) {
@@ -136,5 +163,34 @@ mod tests {
             "unknown value `x`; known are `all`, `none`"
         );
         assert_eq!(unknown_name("invalid type: `unknown field`"), None);
+    }
+
+    /// It listed all names of the table, and the nearest one was another.
+    #[test]
+    fn a_setting_that_was_renamed_comes_with_its_new_name() {
+        let app = |extra: &str| format!("name = \"a\"\n[[variants]]\nname = \"v\"\ndir = \"v\"\n{extra}");
+        for (table, old, value, new) in [
+            ("durable", "silence", "\"5s\"", "ack_wait"),
+            ("durable", "give_up", "\"5s\"", "retry_timeout"),
+            ("durable", "results", "\"5s\"", "result_retention"),
+            ("durable", "dead", "\"5s\"", "dead_letter_retention"),
+            ("durable", "in_flight", "5", "max_in_flight"),
+            ("ingress", "drain", "\"5s\"", "drain_timeout"),
+            ("gateway", "max_bodies", "\"5MB\"", "max_in_flight_bytes"),
+            ("generation", "requests", "5", "max_num_seqs"),
+            ("planner", "on_drift", "true", "replan_on_drift"),
+            ("planner", "limit", "\"5s\"", "timeout"),
+            ("planner", "every", "\"5s\"", "interval"),
+            ("planner.run_times", "memory", "0.5", "decay"),
+            ("planner.run_times", "least_batches", "5", "min_batches"),
+        ] {
+            let text = app(&format!("[{table}]\n{old} = {value}\n"));
+            let error = toml::from_str::<crate::config::App>(&text).unwrap_err();
+            let (line, reason) = malformed(&text, &error);
+            assert_eq!(
+                (line, reason.as_str()),
+                (6, &*format!("unknown field `{old}`: it is now `{new}`"))
+            );
+        }
     }
 }
