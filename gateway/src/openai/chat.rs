@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
-use super::described_prompt::{DescribedPrompt, asked_logprobs, undescribed};
+use super::described_prompt::{DescribedPrompt, undescribed};
 use super::formats_and_tools::Call;
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
@@ -80,7 +80,7 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
         let message = format!("`top_logprobs` must be at most {MAX_TOP}");
         return Err(Failure::param("top_logprobs", message));
     }
-    let prompt_logprobs = asked_logprobs(&asked.common)?;
+    let prompt_logprobs = asked.common.prompt_logprobs()?;
     let mut requests = Vec::new();
     let mut inputs = vec![Tensor::from_texts("messages", &[&messages])?];
     inputs.extend(asked.common.inputs(logprobs.then_some(top))?);

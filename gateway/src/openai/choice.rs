@@ -8,7 +8,7 @@ use kaskade_models::Tensor;
 use kaskade_models::language::{REASONING, REASONING_TOKENS};
 use serde_json::{Value, json};
 
-use super::described_prompt::DescribedPrompt;
+use super::described_prompt::{DescribedPrompt, finite, names, top};
 use super::formats_and_tools;
 use super::sse::put;
 use crate::call::Call;
@@ -180,23 +180,6 @@ impl Choice {
     }
 }
 
-/// Reads the most probable tokens, `[places, tokens]` each.
-pub(super) fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>> {
-    let values = logprobs.to_f32().unwrap_or_default();
-    let each = tokens.shape.last().copied().unwrap_or(0).max(1);
-    let names = names(tokens);
-    let places = names.chunks(each).zip(values.chunks(each));
-    places
-        .map(|(names, values)| {
-            names
-                .iter()
-                .cloned()
-                .zip(values.iter().copied().map(f64::from))
-                .collect()
-        })
-        .collect()
-}
-
 /// Returns the most probable tokens of `count` places, none where they are not known.
 fn padded(top: &[Vec<(String, f64)>], count: usize) -> impl Iterator<Item = &[(String, f64)]> {
     let places = top.iter().map(Vec::as_slice);
@@ -224,20 +207,6 @@ fn by_name(token: &str, logprob: f64, top: &[(String, f64)]) -> Value {
 /// Returns the bytes of a token's text; `None` if it is a part of a character.
 fn bytes(token: &str) -> Option<&[u8]> {
     (!token.contains(char::REPLACEMENT_CHARACTER)).then_some(token.as_bytes())
-}
-
-/// Returns the names of tokens, which are texts or ids.
-pub(super) fn names(tokens: &Tensor) -> Vec<String> {
-    match (tokens.to_texts(), tokens.to_i64()) {
-        (Ok(texts), _) => texts.into_iter().map(ToOwned::to_owned).collect(),
-        (_, Ok(ids)) => ids.into_iter().map(|id| format!("token_id:{id}")).collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// JSON has no infinities; OpenAI's API has -9999 for a probability of zero.
-pub(super) fn finite(logprob: f64) -> f64 {
-    if logprob.is_finite() { logprob } else { -9999.0 }
 }
 
 /// Sums of an answer's tokens.

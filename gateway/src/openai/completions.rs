@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::choice::{Choice, Usage, fingerprint, unix_seconds};
-use super::described_prompt::{DescribedPrompt, asked_logprobs, undescribed};
+use super::described_prompt::{DescribedPrompt, undescribed};
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
 use crate::api::Api;
@@ -176,7 +176,7 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
     asked.common.check()?;
     asked.check(top)?;
     let logprobs = asked.logprobs.is_some();
-    let prompt_logprobs = asked_logprobs(&asked.common)?;
+    let prompt_logprobs = asked.common.prompt_logprobs()?;
     let prompts = asked.prompt.each("prompt")?;
     // The model describes the tokens of the prompt.
     let echoes_tokens =

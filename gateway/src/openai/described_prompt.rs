@@ -1,10 +1,9 @@
 //! The tokens of a prompt with their probabilities, as a language model describes them, and as vLLM writes them.
 
 use kaskade_actors::wire::InferReply;
+use kaskade_models::Tensor;
 use serde_json::{Map, Value, json};
 
-use super::choice::{finite, names, top};
-use super::sampling::{Common, MAX_TOP};
 use crate::failure::Failure;
 
 /// Tokens of a prompt with their texts and the logarithms of their probabilities.
@@ -64,30 +63,42 @@ impl DescribedPrompt {
     }
 }
 
-/// Returns how many of the most probable tokens to report at every place of the prompt, if the request asks for them.
-///
-/// # Errors
-/// `KSK0001` for a number that is not supported, and for a stream.
-pub(super) fn asked_logprobs(asked: &Common) -> Result<Option<u32>, Failure> {
-    let Some(count) = asked.prompt_logprobs else {
-        return Ok(None);
-    };
-    let count = u32::try_from(count).ok().filter(|count| *count <= MAX_TOP);
-    let reason = match count {
-        None => format!("`prompt_logprobs` must be from 0 to {MAX_TOP}"),
-        Some(_) if asked.stream == Some(true) => {
-            "the tokens of a prompt are not streamed; leave `stream` or `prompt_logprobs` out".to_owned()
-        }
-        count => return Ok(count),
-    };
-    Err(Failure::param("prompt_logprobs", reason))
-}
-
 /// The failure of a request whose `param` asks for the tokens of the prompt, of which the variant that answered gives none.
-pub(super) fn undescribed(param: &str, remedy: &str, reply: &InferReply) -> Failure {
+pub(super) fn undescribed(param: &'static str, remedy: &str, reply: &InferReply) -> Failure {
     let message = format!(
         "`{}`, which answered, does not describe the tokens of prompts; {remedy}",
         reply.variant
     );
     Failure::param(param, message)
+}
+
+/// Reads the most probable tokens, `[places, tokens]` each.
+pub(super) fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>> {
+    let values = logprobs.to_f32().unwrap_or_default();
+    let each = tokens.shape.last().copied().unwrap_or(0).max(1);
+    let names = names(tokens);
+    let places = names.chunks(each).zip(values.chunks(each));
+    places
+        .map(|(names, values)| {
+            names
+                .iter()
+                .cloned()
+                .zip(values.iter().copied().map(f64::from))
+                .collect()
+        })
+        .collect()
+}
+
+/// Returns the names of tokens, which are texts or ids.
+pub(super) fn names(tokens: &Tensor) -> Vec<String> {
+    match (tokens.to_texts(), tokens.to_i64()) {
+        (Ok(texts), _) => texts.into_iter().map(ToOwned::to_owned).collect(),
+        (_, Ok(ids)) => ids.into_iter().map(|id| format!("token_id:{id}")).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// JSON has no infinities; OpenAI's API has -9999 for a probability of zero.
+pub(super) fn finite(logprob: f64) -> f64 {
+    if logprob.is_finite() { logprob } else { -9999.0 }
 }

@@ -55,7 +55,7 @@ pub(super) struct Common {
     reasoning_effort: Option<String>,
     add_special_tokens: Option<bool>,
     /// Number of the most probable tokens to report at every place of the prompt.
-    pub(super) prompt_logprobs: Option<i64>,
+    prompt_logprobs: Option<i64>,
     // Fields of vLLM that are not supported and change the answer.
     documents: Option<Vec<Value>>,
     skip_special_tokens: Option<bool>,
@@ -158,6 +158,25 @@ impl Common {
                 format!("`{param}` is not supported; leave it out"),
             ))
         })
+    }
+
+    /// Returns how many of the most probable tokens to report at every place of the prompt, if the request asks for them.
+    ///
+    /// # Errors
+    /// `KSK0001` for a number that is not supported, and for a stream.
+    pub(super) fn prompt_logprobs(&self) -> Result<Option<u32>, Failure> {
+        let Some(count) = self.prompt_logprobs else {
+            return Ok(None);
+        };
+        let count = u32::try_from(count).ok().filter(|count| *count <= MAX_TOP);
+        let reason = match count {
+            None => format!("`prompt_logprobs` must be from 0 to {MAX_TOP}"),
+            Some(_) if self.stream == Some(true) => {
+                "the tokens of a prompt are not streamed; leave `stream` or `prompt_logprobs` out".to_owned()
+            }
+            count => return Ok(count),
+        };
+        Err(Failure::param("prompt_logprobs", reason))
     }
 
     /// Number of choices.

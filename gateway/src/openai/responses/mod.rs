@@ -17,7 +17,6 @@ use serde_json::{Map, Value, json};
 use super::chat::content_of;
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
-use super::described_prompt::asked_logprobs;
 use super::sampling::{Common, NO_TOKEN};
 use super::sse::put;
 use crate::api::Api;
@@ -177,7 +176,7 @@ impl RequestBody {
         if self.top_logprobs.is_some_and(|top| top > 0) {
             return Err(Failure::param("top_logprobs", reason));
         }
-        if asked_logprobs(&self.common)?.is_some() {
+        if self.common.prompt_logprobs()?.is_some() {
             return Err(Failure::param("prompt_logprobs", reason));
         }
         let mut included = self.include.iter().flatten();
