@@ -25,11 +25,16 @@ mod output;
 #[cfg(test)]
 mod reference;
 
+use std::any::TypeId;
 use std::ffi::OsStr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::builder::Resettable;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use kaskade_app::config::guarantee::Share;
+use kaskade_app::config::scalar::{Size, Span};
 
 use failure::Failure;
 
@@ -135,14 +140,27 @@ pub(crate) fn command() -> clap::Command {
     with_negative_numbers(help::grouped(Cli::command()))
 }
 
-/// Makes options take negative numbers, so that their own message names the range; clap would take the number for an option and propose
-/// `--`.
+/// Makes options take negative numbers and quantities such as `-1s`, so that their own message names the range; clap would take the value
+/// for an option and propose `--`.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
-        let takes_values = arg.get_action().takes_values();
+        let (takes_values, is_quantity) = (arg.get_action().takes_values(), is_quantity(&arg));
         arg.allow_negative_numbers(takes_values)
+            .allow_hyphen_values(is_quantity)
     });
     command.mut_subcommands(with_negative_numbers)
+}
+
+/// Returns whether the value of an option is a number with a unit.
+fn is_quantity(arg: &clap::Arg) -> bool {
+    let parsed = arg.get_value_parser().type_id();
+    let quantities = [
+        TypeId::of::<Span>(),
+        TypeId::of::<Duration>(),
+        TypeId::of::<Size>(),
+        TypeId::of::<Share>(),
+    ];
+    arg.get_long().is_some() && quantities.iter().any(|quantity| parsed == *quantity)
 }
 
 /// Makes flags ignore those environment variables of theirs that `is_empty` names: an empty value is as if unset, as in a deployment
@@ -235,6 +253,15 @@ mod tests {
                 "-0.5 is not above zero",
             ),
             ("kaskade bench a --texts t.txt --concurrency -1", "-1 is not in 1"),
+            (
+                "kaskade infer a --text t --budget -1s",
+                "`-1s` is not a length of time",
+            ),
+            (
+                "kaskade bench a --texts t.txt --warm-up -1s",
+                "`-1s` is not a length of time",
+            ),
+            ("kaskade plan cascade --profile p.json --max-loss -1%", "-1%"),
         ] {
             let error = command().try_get_matches_from(line.split(' ')).unwrap_err();
             let error = error.to_string();

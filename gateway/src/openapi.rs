@@ -303,6 +303,7 @@ fn schemas() -> Value {
             "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 128},
             "stream": {"type": ["boolean", "null"]},
             "max_tokens": {"type": ["integer", "null"], "minimum": 1},
+            "prompt_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
         });
         if let (Some(all), Value::Object(own)) = (properties.as_object_mut(), own) {
             all.extend(own);

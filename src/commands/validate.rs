@@ -208,6 +208,14 @@ fn check_pipeline(file: &Path) -> Vec<String> {
     problem.into_iter().collect()
 }
 
+/// Returns the problem of a file that is broken off or was changed by hand.
+fn not_json(error: &serde_json::Error) -> String {
+    format!(
+        "is not JSON: {error}; correct it there, or write the file again: `kaskade plan` writes plans and `kaskade profile` profiles. An \
+         app's file ends in .toml, or is named with `--app`"
+    )
+}
+
 fn check_json(file: &Path) -> (&'static str, Vec<String>) {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
@@ -217,7 +225,7 @@ fn check_json(file: &Path) -> (&'static str, Vec<String>) {
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     let value: serde_json::Value = match serde_json::from_str(text) {
         Ok(value) => value,
-        Err(error) => return ("file", vec![format!("is not JSON: {error}")]),
+        Err(error) => return ("file", vec![not_json(&error)]),
     };
     // Only a plan has gears, only a profile has samples, and only a pipeline has tasks at its top.
     if value.get("tasks").is_some() {
@@ -233,4 +241,21 @@ fn check_json(file: &Path) -> (&'static str, Vec<String>) {
     }
     let problem = "is neither a plan (`gears`), a profile (`samples`) nor a pipeline (`tasks`); an app's file ends in .toml";
     ("file", vec![problem.to_owned()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broken_file_is_found_with_its_line_and_what_writes_it_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("plan.json");
+        std::fs::write(&file, "{\n\"version\": 1,\n").unwrap();
+        let found = check(&file, false);
+        assert_eq!((found.kind, found.problems.len()), ("file", 1));
+        for said in ["line 3", "`kaskade plan`", "`kaskade profile`"] {
+            assert!(found.problems[0].contains(said), "{found:?}");
+        }
+    }
 }

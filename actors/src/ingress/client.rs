@@ -13,6 +13,8 @@ pub(super) struct Client {
     pub(super) to: To,
     pub(super) content_type: ContentType,
     pub(super) id: Option<String>,
+    /// Whether parts of a streamed answer were sent to it.
+    pub(super) has_parts: bool,
 }
 
 /// The recipient of the reply, and the permit that the request holds until then.

@@ -302,6 +302,7 @@ impl Ingress {
             if once && entry.once.as_ref() != Some(&done.stage) {
                 entry.once = Some(done.stage.clone());
             }
+            entry.client.has_parts = true;
             self.publish_part(done.id, done.stage, outputs, from);
         }
     }

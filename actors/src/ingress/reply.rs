@@ -169,6 +169,7 @@ impl Ingress {
                     },
                     content_type,
                     id: entry.client.id,
+                    has_parts: entry.client.has_parts,
                 };
                 self.refuse(client, &fault);
             }
@@ -209,10 +210,11 @@ pub(super) fn refuse_at_once(dispatcher: &Dispatcher, metrics: &Metrics, client:
     }
 }
 
-/// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body.
+/// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body. A client that has parts of an answer gets it after
+/// them, unless the queue of outgoing messages is full.
 pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, client: Client, fault: &Fault) {
-    let inbox = match client.to {
-        To::Inbox { inbox, .. } => inbox,
+    let (inbox, held) = match client.to {
+        To::Inbox { inbox, held } => (inbox, held),
         // A durable request may be retried; the submission decides.
         To::Stream(submission) => return submission.fail(client.content_type, fault.clone()),
         To::Local(client) => {
@@ -224,7 +226,14 @@ pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, client: Client,
     if let Some(inbox) = inbox {
         let payload = wire::encode_fault(client.content_type, fault);
         let headers = headers::for_fault(client.content_type, fault);
-        dispatcher.publish(inbox, None, Some(headers), payload);
+        // The control queue does not wait for the parts, and a fault that came before them would end the stream without them.
+        let is_sent = client.has_parts
+            && dispatcher
+                .reply(&inbox, Some(headers.clone()), &payload, held.into_permits())
+                .is_ok();
+        if !is_sent {
+            dispatcher.publish(inbox, None, Some(headers), payload);
+        }
     }
 }
 

@@ -71,6 +71,7 @@ impl CheckedRequest {
             to,
             content_type: self.content_type,
             id: self.id.clone(),
+            has_parts: false,
         }
     }
 }
@@ -110,6 +111,7 @@ impl Client {
             to,
             content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
             id: id.map(ToOwned::to_owned),
+            has_parts: false,
         }
     }
 }
@@ -149,6 +151,7 @@ impl Source<'_> {
                 to,
                 content_type: ContentType::default(),
                 id: Some(options.id.clone()),
+                has_parts: false,
             },
         }
     }

@@ -5,6 +5,7 @@
 //! kaskade.<app>.submit                 durable requests                            a JetStream stream
 //! kaskade.<app>.result.<id>            results of durable requests                 a JetStream stream
 //! kaskade.<app>.dead.<id>              dead letters                                a JetStream stream
+//! kaskade.<app>.failures.<seq>         failures at durable requests                a JetStream stream
 //! kaskade.<app>.cancel                 a client cancels a request
 //! kaskade.<app>.feedback               the right answer to a request, known later
 //! kaskade.<app>.abandon                an ingress tells the replicas which of its requests are cancelled
@@ -174,6 +175,16 @@ impl App {
     /// All dead letters.
     pub fn dead_letters(&self) -> Subject {
         self.plain("dead.*")
+    }
+
+    /// The count of models' failures at the durable request of that number.
+    pub(crate) fn failures_of(&self, number: u64) -> Subject {
+        [&*self.prefix, "failures.", &number.to_string()].concat().into()
+    }
+
+    /// All counts of failures.
+    pub(crate) fn failures(&self) -> Subject {
+        self.plain("failures.*")
     }
 
     /// Cancellations from clients.
@@ -358,6 +369,11 @@ impl App {
     pub(crate) fn dead_stream(&self) -> String {
         format!("{ROOT}-{}-dead", self.name())
     }
+
+    /// The JetStream stream of counts of failures.
+    pub(crate) fn failures_stream(&self) -> String {
+        format!("{ROOT}-{}-failures", self.name())
+    }
 }
 
 impl std::fmt::Display for App {
@@ -393,6 +409,12 @@ pub fn unserved() -> Subject {
 /// The JetStream API subject that returns the result of a durable request.
 pub fn result_query(app: &App, id: &str) -> Subject {
     format!("$JS.API.DIRECT.GET.{}.{}", app.results_stream(), app.result(id)).into()
+}
+
+/// The JetStream API subject that returns the count of failures at a durable request.
+pub(crate) fn failures_query(app: &App, number: u64) -> Subject {
+    let (stream, subject) = (app.failures_stream(), app.failures_of(number));
+    format!("$JS.API.DIRECT.GET.{stream}.{subject}").into()
 }
 
 /// Subjects on which a NATS service answers `verb` (ADR-32): all services, the services of its name, and itself.

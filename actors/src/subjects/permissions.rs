@@ -53,12 +53,14 @@ pub(crate) fn durable_taking(app: &App) -> Vec<String> {
         format!("$JS.API.CONSUMER.MSG.NEXT.{submitted}.{DURABLE_CONSUMER}"),
         format!("$JS.ACK.{submitted}.{DURABLE_CONSUMER}.>"),
     ];
-    for stream in [&submitted, &app.results_stream(), &app.dead_stream()] {
+    let counts = app.failures_stream();
+    for stream in [&submitted, &app.results_stream(), &app.dead_stream(), &counts] {
         subjects.push(format!("$JS.API.STREAM.INFO.{stream}"));
         subjects.push(format!("$JS.API.STREAM.CREATE.{stream}"));
     }
     subjects.extend(result_reading(app));
-    subjects.extend(app.all_of(["result.*", "dead.*"]));
+    subjects.push(format!("$JS.API.DIRECT.GET.{counts}.{}", app.failures()));
+    subjects.extend(app.all_of(["result.*", "dead.*", "failures.*"]));
     subjects
 }
 

@@ -305,6 +305,46 @@ async fn a_poison_request_becomes_a_dead_letter_and_its_batch_is_answered() {
     node.stop();
 }
 
+/// Every ingress counted alone, and so every one of them tried the request as often as all are to.
+#[tokio::test]
+async fn failures_of_a_request_count_at_all_ingresses_together() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let asking = Asking::at(&server).await;
+    let subject = App::new(APP).unwrap().dead_letters();
+    let mut dead = asking.bus.subscribe(subject, None).await.unwrap();
+    // So long that a node has stopped before the request comes back.
+    let durable = DurableConfig {
+        redelivery: RedeliveryConfig {
+            backoff_us: 2_000_000,
+            max_backoff_us: 2_000_000,
+            ..quick().redelivery
+        },
+        ..quick()
+    };
+    let mut nodes = 0;
+    let letter = loop {
+        let node = served(&server, Some(durable.clone())).start().unwrap();
+        nodes += 1;
+        if nodes == 1 {
+            asking.submit("poison", PANIC).await.unwrap();
+        }
+        let is_returned = async || node.metrics().read().redelivered > 0;
+        let letter = tokio::select! {
+            biased;
+            letter = dead.next() => letter,
+            () = eventually("the request is returned to the stream", TIMEOUT, is_returned) => None,
+        };
+        node.stop();
+        if let Some(letter) = letter {
+            break letter;
+        }
+    };
+    assert!(nodes > 1, "one node made all attempts");
+    assert_eq!(asking.answer("poison").await, Err(Code::ModelFailed));
+    let headers = letter.headers.unwrap();
+    assert_eq!(headers.get("Kaskade-Deliveries").unwrap().as_str(), "3");
+}
+
 #[tokio::test]
 async fn requests_survive_a_restart_of_the_server_and_all_nodes() {
     let mut server = NatsServer::start(NatsOptions {

@@ -179,4 +179,33 @@ mod tests {
             (4, "`hop` was renamed; write `hop_latency`".to_owned())
         );
     }
+
+    /// It listed all names of the table, and the nearest one was another.
+    #[test]
+    fn a_setting_that_was_renamed_comes_with_its_new_name() {
+        let app = |extra: &str| format!("name = \"a\"\n[[variants]]\nname = \"v\"\ndir = \"v\"\n{extra}");
+        for (table, old, value, new) in [
+            ("durable", "silence", "\"5s\"", "ack_wait"),
+            ("durable", "give_up", "\"5s\"", "retry_timeout"),
+            ("durable", "results", "\"5s\"", "result_retention"),
+            ("durable", "dead", "\"5s\"", "dead_letter_retention"),
+            ("durable", "in_flight", "5", "max_in_flight"),
+            ("ingress", "drain", "\"5s\"", "drain_timeout"),
+            ("gateway", "max_bodies", "\"5MB\"", "max_in_flight_bytes"),
+            ("generation", "requests", "5", "max_num_seqs"),
+            ("planner", "on_drift", "true", "replan_on_drift"),
+            ("planner", "limit", "\"5s\"", "timeout"),
+            ("planner", "every", "\"5s\"", "interval"),
+            ("planner.run_times", "memory", "0.5", "decay"),
+            ("planner.run_times", "least_batches", "5", "min_batches"),
+        ] {
+            let text = app(&format!("[{table}]\n{old} = {value}\n"));
+            let error = toml::from_str::<crate::config::App>(&text).unwrap_err();
+            let (line, reason) = malformed(&text, &error);
+            assert_eq!(
+                (line, reason.as_str()),
+                (6, &*format!("`{old}` was renamed; write `{new}`"))
+            );
+        }
+    }
 }

@@ -196,9 +196,30 @@ impl App {
         self.confidence.unwrap_or(self.task.estimator())
     }
 
-    /// Returns the device that a variant is profiled on.
+    /// Returns the device that a variant is profiled on: the variant's, or else the app's, if a worker serves it there, otherwise that of
+    /// the first worker.
     pub fn device_of(&self, variant: &VariantConfig) -> DeviceChoice {
+        let stated = self.stated_device(variant);
+        let served = || self.workers.iter().map(|worker| self.device_on(worker, variant));
+        match served().next() {
+            Some(first) if !served().any(|device| device == stated) => first,
+            _ => stated,
+        }
+    }
+
+    fn stated_device(&self, variant: &VariantConfig) -> DeviceChoice {
         variant.device.unwrap_or(self.device)
+    }
+
+    /// Returns two workers that serve a variant on devices of different kinds, neither of which is the one that it states: it cannot be said
+    /// on which of them to profile it.
+    pub(crate) fn undecided_devices(&self, variant: &VariantConfig) -> Option<[&WorkerConfig; 2]> {
+        let kind = |worker: &WorkerConfig| std::mem::discriminant(&self.device_on(worker, variant));
+        let stated = self.stated_device(variant);
+        let is_stated = |worker: &WorkerConfig| self.device_on(worker, variant) == stated;
+        let first = self.workers.first()?;
+        let other = self.workers.iter().find(|worker| kind(worker) != kind(first))?;
+        (!self.workers.iter().any(is_stated)).then_some([first, other])
     }
 
     /// Returns the device of a worker.
@@ -208,7 +229,7 @@ impl App {
 
     /// Returns the device of a variant's replicas on a worker: the worker's, or else the variant's, or else the app's.
     pub(crate) fn device_on(&self, worker: &WorkerConfig, variant: &VariantConfig) -> DeviceChoice {
-        worker.device.unwrap_or_else(|| self.device_of(variant))
+        worker.device.unwrap_or_else(|| self.stated_device(variant))
     }
 
     /// Returns the device of the worker with this name, or of the app if it has no such worker.

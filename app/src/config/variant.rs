@@ -138,7 +138,7 @@ pub struct VariantConfig {
     /// What a request costs in money, in one currency for the whole family [default: unknown].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
-    /// Device on workers that name none, and for profiling [default: the app's].
+    /// Device on workers that name none, and for profiling if a worker serves it there [default: the app's].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub device: Option<DeviceChoice>,

@@ -78,6 +78,20 @@ pub enum MeasureError {
     /// The app names no labelled set to measure on.
     #[error("data.validation: is missing; name the labelled set to measure on")]
     NoValidationSet,
+    /// Workers serve a variant on devices of different kinds, and it states none of them.
+    #[error(
+        "variant `{variant}` is served on {} by worker `{}` and on {} by `{}`, and its times differ between them: state as its `device` the one \
+         that plans place it on",
+        devices[0], workers[0], devices[1], workers[1]
+    )]
+    SeveralDevices {
+        /// The variant.
+        variant: String,
+        /// Names of two workers.
+        workers: [String; 2],
+        /// Their devices.
+        devices: [String; 2],
+    },
     /// The limit of spending is for a variant, or for its judge, whose calls have no price.
     #[error(
         "`--spend-limit` cannot bound what `{variant}` costs: its {field} is not stated; state it in the app's file, `{{ request = 0 }}` if calls \

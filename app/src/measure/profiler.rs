@@ -128,12 +128,28 @@ impl<'a> Profiler<'a> {
     pub fn check(&self) -> Result<(), MeasureError> {
         self.validation_set()?;
         self.check_prices()?;
+        self.check_devices()?;
         if self.app.pipeline.is_none() {
             let judged = self.app.task.has_confidence();
             return judged.then_some(()).ok_or(MeasureError::NoLabelFormat);
         }
         let labelled = self.judge == Judge::Labels;
         labelled.then_some(()).ok_or(MeasureError::JudgedPipeline)
+    }
+
+    /// Checks that every variant can be measured on a device that serves it.
+    fn check_devices(&self) -> Result<(), MeasureError> {
+        let variants = self.app.variants.iter();
+        for variant in variants.filter(|variant| variant.remote.is_none() && !variant.attached) {
+            if let Some(workers) = self.app.undecided_devices(variant) {
+                return Err(MeasureError::SeveralDevices {
+                    variant: variant.name.to_string(),
+                    workers: workers.map(|worker| worker.name.to_string()),
+                    devices: workers.map(|worker| format!("`{}`", self.app.device_on(worker, variant))),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Checks that every call that a limit of spending bounds has a price.

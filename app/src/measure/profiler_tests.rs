@@ -452,3 +452,54 @@ fn samples_of_one_class_are_remarked() {
     // One sample is too few for more than its number says.
     assert_eq!(remarks(&set(&[3])), Vec::<String>::new());
 }
+
+/// It was measured on the device that it states, and planned and served on another.
+#[test]
+fn a_variant_is_profiled_on_the_device_that_serves_it() {
+    let of = |variants: &str, workers: &[(&str, &str)]| {
+        let workers = workers.iter().map(|(name, device)| {
+            let device = if device.is_empty() {
+                String::new()
+            } else {
+                format!("device = \"{device}\"\n")
+            };
+            format!("[[workers]]\nname = \"{name}\"\n{device}")
+        });
+        let workers: String = workers.collect();
+        App::parse(&format!(
+            "name = \"a\"\ntask = \"classification\"\n[[variants]]\nname = \"v\"\ndir = \"v\"\n{variants}{workers}\
+             [data.validation.tsv]\nfile = \"f\"\n"
+        ))
+        .unwrap()
+    };
+    for (stated, workers, device) in [
+        ("", &[][..], "cpu"),
+        ("device = \"cuda:1\"\n", &[][..], "cuda:1"),
+        ("", &[("w", "cuda:2")][..], "cuda:2"),
+        ("device = \"cuda:1\"\n", &[("w", "cpu")][..], "cpu"),
+        ("", &[("w", "cuda:0"), ("x", "cuda:1")][..], "cuda:0"),
+        ("", &[("w", "cuda:0"), ("x", "")][..], "cpu"),
+        (
+            "device = \"cuda:1\"\n",
+            &[("w", "cpu"), ("x", "cuda:1")][..],
+            "cuda:1",
+        ),
+    ] {
+        let app = of(stated, workers);
+        let family = Family::of(&app);
+        assert_eq!(
+            family.members[0].device.to_string(),
+            device,
+            "{stated}{workers:?}"
+        );
+        assert!(Profiler::new(&app).check().is_ok(), "{stated}{workers:?}");
+        let alone = serving_overhead::one_worker(&app);
+        let served = alone.device_on(&alone.workers[0], &alone.variants[0]);
+        assert_eq!(served.to_string(), device, "{stated}{workers:?}");
+    }
+    let app = of("device = \"cuda:1\"\n", &[("w", "cpu"), ("x", "cuda:0")]);
+    let error = Profiler::new(&app).check().unwrap_err().to_string();
+    for part in ["`v`", "`cpu`", "`w`", "`cuda:0`", "`x`", "`device`"] {
+        assert!(error.contains(part), "{error}");
+    }
+}

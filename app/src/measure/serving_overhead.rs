@@ -104,8 +104,16 @@ pub fn messages_s(seen: &[ReplyRecord]) -> Vec<f64> {
 }
 
 /// The app with one worker, which has the devices on which variants are profiled, and with nothing that runs beside its requests.
-fn one_worker(app: &App) -> App {
+pub(super) fn one_worker(app: &App) -> App {
+    let devices: Vec<_> = app
+        .variants
+        .iter()
+        .map(|variant| app.device_of(variant))
+        .collect();
     let mut app = app.clone();
+    for (variant, device) in app.variants.iter_mut().zip(devices) {
+        variant.device = Some(device);
+    }
     app.workers.truncate(1);
     for worker in &mut app.workers {
         worker.device = None;

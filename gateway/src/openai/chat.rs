@@ -7,11 +7,13 @@ use axum::extract::{Request, State};
 use axum::http::Response;
 use kaskade_actors::wire::InferRequest;
 use kaskade_models::Tensor;
+use kaskade_models::language::request::PROMPT_LOGPROBS;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
+use super::described_prompt::{DescribedPrompt, undescribed};
 use super::formats_and_tools::Call;
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
@@ -78,9 +80,13 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
         let message = format!("`top_logprobs` must be at most {MAX_TOP}");
         return Err(Failure::param("top_logprobs", message));
     }
+    let prompt_logprobs = asked.common.prompt_logprobs()?;
     let mut requests = Vec::new();
     let mut inputs = vec![Tensor::from_texts("messages", &[&messages])?];
     inputs.extend(asked.common.inputs(logprobs.then_some(top))?);
+    if let Some(count) = prompt_logprobs {
+        inputs.push(Tensor::from_i64(PROMPT_LOGPROBS, &[1], &[count.into()])?);
+    }
     for choice in 0..asked.common.choices() {
         requests.push(ChoiceRequest {
             request: InferRequest {
@@ -108,8 +114,16 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
     let replies = answers(&call, &mut requests).await?;
     let mut usage = Usage::default();
     let mut choices = Vec::new();
+    let mut prompt = None;
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {
         let choice = Choice::read(reply)?;
+        if prompt_logprobs.is_some() && prompt.is_none() {
+            let described = choice.prompt.as_ref().map(DescribedPrompt::logprobs_by_id);
+            prompt = Some(
+                described
+                    .ok_or_else(|| undescribed("prompt_logprobs", "leave `prompt_logprobs` out", reply))?,
+            );
+        }
         usage.add(&call, reply, &choice, None, asked.first);
         let calls = structured.calls(choice.calls.clone());
         let content = Some(choice.text.as_str()).filter(|text| !text.is_empty() || calls.is_empty());
@@ -138,6 +152,9 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
         "system_fingerprint": fingerprint(&call),
         "service_tier": "default",
     });
+    if let Some(prompt) = prompt {
+        put(&mut body, "prompt_logprobs", prompt);
+    }
     usage.write(&mut body);
     let mut response = json_response(axum::http::StatusCode::OK, body.to_string());
     if let Some(reply) = replies.first() {

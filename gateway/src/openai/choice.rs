@@ -8,6 +8,7 @@ use kaskade_models::Tensor;
 use kaskade_models::language::{REASONING, REASONING_TOKENS};
 use serde_json::{Value, json};
 
+use super::described_prompt::{DescribedPrompt, finite, names, top};
 use super::formats_and_tools;
 use super::sse::put;
 use crate::call::Call;
@@ -15,16 +16,6 @@ use crate::failure::Failure;
 
 /// Name of the field of a chat's message that holds its reasoning, as in the APIs of `DeepSeek`, vLLM and others.
 pub(super) const REASONING_CONTENT: &str = "reasoning_content";
-
-/// Tokens with their texts and the logarithms of their probabilities.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct Prompt {
-    pub(super) tokens: Vec<String>,
-    /// Of every token but the first.
-    logprobs: Vec<f64>,
-    /// The most probable tokens at the place of every token but the first.
-    top: Vec<Vec<(String, f64)>>,
-}
 
 /// The answer of a language model.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -44,7 +35,7 @@ pub(super) struct Choice {
     /// Calls of tools.
     pub(super) calls: Vec<formats_and_tools::Call>,
     /// The tokens of the prompt, if they were asked for.
-    pub(super) prompt: Option<Prompt>,
+    pub(super) prompt: Option<DescribedPrompt>,
     /// Tokens of the prompt, if the model counts them.
     pub(super) prompt_tokens: Option<i64>,
     /// Tokens of the answer, if the model counts them; that of an endpoint may not list them.
@@ -98,7 +89,7 @@ impl Choice {
             tokens,
             top,
             logprobs,
-            prompt: Prompt::read(reply),
+            prompt: DescribedPrompt::read(reply),
             finish: match (end.as_deref(), calls.is_empty()) {
                 (Some("length"), true) => "length",
                 (_, true) => "stop",
@@ -189,39 +180,6 @@ impl Choice {
     }
 }
 
-impl Prompt {
-    /// Reads the tokens of the prompt; `None` if the model does not describe them.
-    fn read(reply: &InferReply) -> Option<Self> {
-        let output = |name: &str| reply.outputs.iter().find(|output| output.name == name);
-        let tokens = output("prompt_token_texts").or_else(|| output("prompt_tokens"))?;
-        let logprobs = output("prompt_logprobs").and_then(|logprobs| logprobs.to_f32().ok());
-        let top_tokens = output("prompt_top_token_texts").or_else(|| output("prompt_top_tokens"));
-        let top_tokens = top_tokens.zip(output("prompt_top_logprobs"));
-        Some(Self {
-            tokens: names(tokens),
-            logprobs: logprobs.unwrap_or_default().into_iter().map(f64::from).collect(),
-            top: top_tokens.map_or_else(Vec::new, |(tokens, logprobs)| top(tokens, logprobs)),
-        })
-    }
-}
-
-/// Reads the most probable tokens, `[places, tokens]` each.
-fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>> {
-    let values = logprobs.to_f32().unwrap_or_default();
-    let each = tokens.shape.last().copied().unwrap_or(0).max(1);
-    let names = names(tokens);
-    let places = names.chunks(each).zip(values.chunks(each));
-    places
-        .map(|(names, values)| {
-            names
-                .iter()
-                .cloned()
-                .zip(values.iter().copied().map(f64::from))
-                .collect()
-        })
-        .collect()
-}
-
 /// Returns the most probable tokens of `count` places, none where they are not known.
 fn padded(top: &[Vec<(String, f64)>], count: usize) -> impl Iterator<Item = &[(String, f64)]> {
     let places = top.iter().map(Vec::as_slice);
@@ -249,20 +207,6 @@ fn by_name(token: &str, logprob: f64, top: &[(String, f64)]) -> Value {
 /// Returns the bytes of a token's text; `None` if it is a part of a character.
 fn bytes(token: &str) -> Option<&[u8]> {
     (!token.contains(char::REPLACEMENT_CHARACTER)).then_some(token.as_bytes())
-}
-
-/// Returns the names of tokens, which are texts or ids.
-fn names(tokens: &Tensor) -> Vec<String> {
-    match (tokens.to_texts(), tokens.to_i64()) {
-        (Ok(texts), _) => texts.into_iter().map(ToOwned::to_owned).collect(),
-        (_, Ok(ids)) => ids.into_iter().map(|id| format!("token_id:{id}")).collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// JSON has no infinities; OpenAI's API has -9999 for a probability of zero.
-fn finite(logprob: f64) -> f64 {
-    if logprob.is_finite() { logprob } else { -9999.0 }
 }
 
 /// Sums of an answer's tokens.
@@ -402,10 +346,11 @@ mod tests {
         assert_eq!(top(&choice), json!([{"a": -0.5, "b": -2.0}, {"\u{fffd}": -0.1}]));
         choice.top.clear();
         assert_eq!(top(&choice), json!([{"b": -2.0}, {"\u{fffd}": -0.1}]));
-        choice.prompt = Some(Prompt {
+        choice.prompt = Some(DescribedPrompt {
             tokens: vec!["x".into(), "y".into()],
             logprobs: vec![-1.0],
             top: vec![vec![one("z", -0.25)]],
+            ..DescribedPrompt::default()
         });
         let expected = json!([null, {"y": -1.0, "z": -0.25}, {"b": -2.0}, {"\u{fffd}": -0.1}]);
         assert_eq!(top(&choice), expected);

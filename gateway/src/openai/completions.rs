@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::choice::{Choice, Usage, fingerprint, unix_seconds};
+use super::described_prompt::{DescribedPrompt, undescribed};
 use super::sampling::{Common, MAX_TOP};
-use super::sse::{self, ApiKind, ChoiceRequest, Head};
+use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
 use crate::api::Api;
 use crate::body;
 use crate::call::Call;
@@ -175,10 +176,12 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
     asked.common.check()?;
     asked.check(top)?;
     let logprobs = asked.logprobs.is_some();
+    let prompt_logprobs = asked.common.prompt_logprobs()?;
     let prompts = asked.prompt.each("prompt")?;
     // The model describes the tokens of the prompt.
-    let described = echo && (logprobs || prompts.iter().any(|prompt| matches!(prompt, Prompt::Tokens(_))));
-    if (described || prompt_only) && asked.common.stream.unwrap_or(false) {
+    let echoes_tokens =
+        echo && (logprobs || prompts.iter().any(|prompt| matches!(prompt, Prompt::Tokens(_))));
+    if (echoes_tokens || prompt_only) && asked.common.stream.unwrap_or(false) {
         return Err(Failure::param(
             "stream",
             "an echo of tokens, with `logprobs` or without an answer is not streamed; leave `stream` or `echo` out",
@@ -195,8 +198,9 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
     for prompt in &prompts {
         let mut inputs = vec![prompt.input()?];
         inputs.extend_from_slice(&sampling);
-        if described {
-            inputs.push(Tensor::from_i64(PROMPT_LOGPROBS, &[1], &[top.into()])?);
+        if echoes_tokens || prompt_logprobs.is_some() {
+            let count = prompt_logprobs.unwrap_or(top);
+            inputs.push(Tensor::from_i64(PROMPT_LOGPROBS, &[1], &[count.into()])?);
         }
         for choice in 0..asked.common.choices() {
             let text = match prompt {
@@ -235,17 +239,29 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
             choice.leave_answer_out();
         }
         let echo = match &choice.prompt {
-            Some(prompt) => prompt.tokens.concat(),
-            None if described => return Err(undescribed(reply)),
-            None => asked.echo.clone(),
+            Some(prompt) if echoes_tokens => prompt.tokens.concat(),
+            None if echoes_tokens => {
+                return Err(undescribed("echo", "send a text without `logprobs`", reply));
+            }
+            _ => asked.echo.clone(),
         };
+        let prompt = choice.prompt.as_ref().map(DescribedPrompt::logprobs_by_id);
+        if !echoes_tokens {
+            choice.prompt = None;
+        }
         usage.add(&call, reply, &choice, asked.prompt_tokens, asked.first);
-        choices.push(json!({
+        let mut written = json!({
             "index": index,
             "text": format!("{echo}{}", choice.text),
             "logprobs": logprobs.then(|| choice.completion_logprobs(0)),
             "finish_reason": choice.finish,
-        }));
+        });
+        if prompt_logprobs.is_some() {
+            let prompt =
+                prompt.ok_or_else(|| undescribed("prompt_logprobs", "leave `prompt_logprobs` out", reply))?;
+            put(&mut written, "prompt_logprobs", prompt);
+        }
+        choices.push(written);
     }
     let mut body = json!({
         "id": head.id,
@@ -261,13 +277,4 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
         call.describe(reply, response.headers_mut());
     }
     Ok(response)
-}
-
-/// The failure of an echo for which a variant gives no tokens.
-fn undescribed(reply: &InferReply) -> Failure {
-    let message = format!(
-        "`{}`, which answered, does not describe the tokens of prompts; send a text without `logprobs`",
-        reply.variant
-    );
-    Failure::param("echo", message)
 }

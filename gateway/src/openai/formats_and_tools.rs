@@ -40,17 +40,17 @@ pub(super) struct Call {
 }
 
 impl FormatAndTools {
-    /// Takes the fields that responses write otherwise: the format in `text`, and tools without an object `function`.
+    /// Takes the fields that responses write otherwise: the format in `text`, and tools and a choice of one without an object `function`.
     pub(super) fn of_response(&mut self, format: Option<Value>) {
         self.response_format = format;
-        for tool in self.tools.iter_mut().flatten() {
-            if tool.get("type").and_then(Value::as_str) == Some("function")
-                && tool.get("function").is_none()
-                && let Some(object) = tool.as_object()
+        for flat in self.tools.iter_mut().flatten().chain(&mut self.tool_choice) {
+            if flat.get("type").and_then(Value::as_str) == Some("function")
+                && flat.get("function").is_none()
+                && let Some(object) = flat.as_object()
             {
                 let mut function = object.clone();
                 function.remove("type");
-                *tool = json!({"type": "function", "function": function});
+                *flat = json!({"type": "function", "function": function});
             }
         }
     }
@@ -68,6 +68,21 @@ impl FormatAndTools {
             flat
         });
         tools.collect()
+    }
+
+    /// Returns the choice of tools as responses write it.
+    pub(super) fn flat_tool_choice(&self) -> Value {
+        let choice = self.tool_choice.clone().filter(|choice| !choice.is_null());
+        match choice {
+            None => "auto".into(),
+            Some(choice) => match choice.get("function").cloned() {
+                Some(mut flat) => {
+                    put(&mut flat, "type", "function".into());
+                    flat
+                }
+                None => choice,
+            },
+        }
     }
 
     /// Returns the stated format.
@@ -368,6 +383,15 @@ mod tests {
             structured.tools.as_ref().unwrap()[0],
             json!({"type": "function", "function": {"name": "f", "strict": true}})
         );
-        assert_eq!(structured.inputs().unwrap().len(), 2);
+        let inputs = structured.inputs().unwrap();
+        assert_eq!(inputs.len(), 2);
+        // Models and endpoints that read the input know the form of chat alone.
+        let choice = inputs.iter().find(|input| input.name == TOOL_CHOICE).unwrap();
+        let choice: Value = serde_json::from_str(choice.to_texts().unwrap()[0]).unwrap();
+        assert_eq!(choice, json!({"type": "function", "function": {"name": "f"}}));
+        assert_eq!(
+            structured.flat_tool_choice(),
+            json!({"type": "function", "name": "f"})
+        );
     }
 }

@@ -3,6 +3,7 @@
 mod chat;
 mod choice;
 mod completions;
+mod described_prompt;
 mod embeddings;
 mod formats_and_tools;
 mod models;

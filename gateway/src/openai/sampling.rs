@@ -54,10 +54,11 @@ pub(super) struct Common {
     /// One of them: how much the model reasons.
     reasoning_effort: Option<String>,
     add_special_tokens: Option<bool>,
+    /// Number of the most probable tokens to report at every place of the prompt.
+    prompt_logprobs: Option<i64>,
     // Fields of vLLM that are not supported and change the answer.
     documents: Option<Vec<Value>>,
     skip_special_tokens: Option<bool>,
-    prompt_logprobs: Option<Value>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
     use_beam_search: Option<bool>,
@@ -134,7 +135,6 @@ impl Common {
         let refused = [
             ("documents", listed(&self.documents)),
             ("skip_special_tokens", self.skip_special_tokens == Some(false)),
-            ("prompt_logprobs", stated(&self.prompt_logprobs)),
             ("add_generation_prompt", self.add_generation_prompt == Some(false)),
             (
                 "continue_final_message",
@@ -158,6 +158,25 @@ impl Common {
                 format!("`{param}` is not supported; leave it out"),
             ))
         })
+    }
+
+    /// Returns how many of the most probable tokens to report at every place of the prompt, if the request asks for them.
+    ///
+    /// # Errors
+    /// `KSK0001` for a number that is not supported, and for a stream.
+    pub(super) fn prompt_logprobs(&self) -> Result<Option<u32>, Failure> {
+        let Some(count) = self.prompt_logprobs else {
+            return Ok(None);
+        };
+        let count = u32::try_from(count).ok().filter(|count| *count <= MAX_TOP);
+        let reason = match count {
+            None => format!("`prompt_logprobs` must be from 0 to {MAX_TOP}"),
+            Some(_) if self.stream == Some(true) => {
+                "the tokens of a prompt are not streamed; leave `stream` or `prompt_logprobs` out".to_owned()
+            }
+            count => return Ok(count),
+        };
+        Err(Failure::param("prompt_logprobs", reason))
     }
 
     /// Number of choices.
@@ -412,7 +431,6 @@ mod tests {
             (r#"{"min_tokens":-1}"#, "min_tokens"),
             (r#"{"documents":[{"text":"x"}]}"#, "documents"),
             (r#"{"skip_special_tokens":false}"#, "skip_special_tokens"),
-            (r#"{"prompt_logprobs":1}"#, "prompt_logprobs"),
             (r#"{"max_tokens":0}"#, "max_tokens"),
             (r#"{"num_beams":2,"n":2}"#, "num_beams"),
             (

@@ -16,6 +16,7 @@ mod limits;
 mod logs;
 mod oip;
 mod openai;
+mod prompts;
 mod remote;
 mod responses;
 mod streaming;

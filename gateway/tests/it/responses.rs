@@ -56,6 +56,17 @@ fn a_response_has_one_message_and_says_which_variant_answered() {
     }
     let asked = json!({"model": "app", "input": "one two three", "max_output_tokens": 2});
     let found = stand.post(PATH, &[], asked.to_string()).json();
+    assert_eq!(
+        [&found["temperature"], &found["top_p"]],
+        [&Value::Null, &Value::Null],
+        "the app or the checkpoint may have a default"
+    );
+    let asked_for = json!({"input": "x", "temperature": 0.5, "top_p": 0.25});
+    let stated = stand.post(PATH, &[], asked_for.to_string()).json();
+    assert_eq!(
+        [&stated["temperature"], &stated["top_p"]],
+        [&json!(0.5), &json!(0.25)]
+    );
     assert_eq!(found["status"], "incomplete");
     assert_eq!(found["incomplete_details"]["reason"], "max_output_tokens");
     for (body, param) in [

@@ -94,6 +94,23 @@ class Refusals(unittest.TestCase):
             except Malformed:
                 pass
 
+    def test_numbers_beyond_a_type_are_refused(self) -> None:
+        # They became infinities.
+        double = np.array([1.0, 1e39])
+        for value in (1e39, [0.5, -1e39], Typed(double, "FP32"), Typed(1e39, "BF16"), Typed(3.4e38, "BF16"), Typed(1e5, "FP16"), Typed(10**5, "FP16")):
+            with self.assertRaisesRegex(Malformed, "is beyond the range of (FP32|BF16|FP16).*FP64"):
+                tensors.encode("x", value)
+        with self.assertRaisesRegex(Malformed, "1e\\+39 is beyond the range of FP32"):
+            tensors.as_array([1e39])
+
+    def test_infinities_and_doubles_are_kept(self) -> None:
+        for value, expected in [
+            (float("inf"), np.inf), (3.4e38, np.float32(3.4e38)), (Typed(1e300, "FP64"), 1e300), (Typed(0.1, "FP64"), 0.1),
+            (np.float64(1e300), 1e300), (Typed(float("-inf"), "BF16"), -np.inf), (Typed(0.1, "FP16"), np.float16(0.1)),
+        ]:
+            self.assertEqual(tensors.decode(tensors.encode("x", value))[1], expected, value)
+        self.assertTrue(np.isnan(tensors.decode(tensors.encode("x", float("nan")))[1]))
+
     def test_types_without_datatype_are_refused(self) -> None:
         for value in (np.array([1j]), np.array([object()]), np.array(["2026"], dtype="datetime64[Y]")):
             with self.assertRaises(Malformed):

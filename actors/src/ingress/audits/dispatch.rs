@@ -6,6 +6,7 @@ use kaskade_models::Tensor;
 use kaskade_policy::certificate_monitor::{Answer, Audit, AuditCapacity, RecentReply};
 use kaskade_policy::fan_in::Branch;
 use kaskade_policy::plan::Edge;
+use kaskade_policy::routing;
 
 use super::{BUDGET_US, Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};
 use crate::ingress::actor::Ingress;
@@ -16,6 +17,7 @@ use crate::{
         deferral,
         exits::{self, RouteDecision},
     },
+    error::Code,
     wire::headers::Trace,
     wire::{Done, DoneResult, Hop, StageRequest},
 };
@@ -208,7 +210,15 @@ impl Ingress {
         let texts = open.version.plan.certified.as_ref().and_then(|list| list.texts);
         match done.result {
             DoneResult::Part { .. } => {}
-            DoneResult::Fault(_) => self.end_part(number, part, None),
+            DoneResult::Fault(fault) => {
+                let stage = open.version.stage(asked.gear, &done.stage);
+                let onward = stage.and_then(|stage| routing::past_a_short_context(&stage.exit));
+                match onward.filter(|_| fault.code == Code::TooLong).cloned() {
+                    // As for a client: the plan counts such samples as deferred.
+                    Some(edge) => self.ask(number, part, &edge, done.hops, None),
+                    None => self.end_part(number, part, None),
+                }
+            }
             DoneResult::Outputs {
                 outputs,
                 routed: true,

@@ -10,10 +10,12 @@
 //! | `kaskade-<app>-submit` | `kaskade.<app>.submit` | requests until they are settled |
 //! | `kaskade-<app>-results` | `kaskade.<app>.result.<id>` | one result per request, for a limited time |
 //! | `kaskade-<app>-dead` | `kaskade.<app>.dead.<id>` | dead letters with the reason, for a longer time |
+//! | `kaskade-<app>-failures` | `kaskade.<app>.failures.<seq>` | how often models have failed at a request, for a day |
 //!
 //! [`kaskade_policy::redelivery`] decides when a request becomes a dead letter.
 
 mod config;
+mod failures;
 mod pump;
 mod streams;
 mod submission;

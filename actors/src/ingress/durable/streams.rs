@@ -1,7 +1,7 @@
 //! The streams of an app's durable requests, and the state that all submissions of an ingress share.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::jetstream::{
@@ -13,9 +13,9 @@ use async_nats::jetstream::{
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
 use dashmap::DashMap;
-use kaskade_policy::redelivery::{Blame, Failures};
 
 use super::config::{DurableConfig, DurableError};
+use super::failures::{MAX_COUNTED, RETENTION, SharedFailures};
 use crate::bus::{Bus, replication};
 use crate::dispatch::dispatcher::Dispatcher;
 use crate::metrics::Metrics;
@@ -36,7 +36,7 @@ pub(crate) struct Streams {
     /// The ack subjects of requests in progress, by their sequence numbers in the stream.
     in_progress: DashMap<u64, Subject>,
     /// How often models have failed at requests that are delivered again.
-    failures: Mutex<Failures>,
+    pub(super) failures: SharedFailures,
 }
 
 impl Streams {
@@ -47,6 +47,7 @@ impl Streams {
         metrics: Arc<Metrics>,
     ) -> Self {
         let config_ms = milliseconds(config.ack_wait);
+        let failures = SharedFailures::new(bus, dispatcher.app());
         Self {
             config,
             dispatcher,
@@ -55,7 +56,7 @@ impl Streams {
             ack_wait_ms: AtomicU64::new(config_ms),
             jetstream: jetstream::new(bus.client().clone()),
             in_progress: DashMap::new(),
-            failures: Mutex::default(),
+            failures,
         }
     }
 
@@ -73,6 +74,15 @@ impl Streams {
         let submitted = self.stream(submitted(app, &self.config)).await?;
         self.stream(results(app, &self.config)).await?;
         self.stream(dead(app, &self.config)).await?;
+        let counts = self.stream(failures(app)).await;
+        self.failures.set_shared(counts.is_ok());
+        if let Err(error) = counts {
+            // A user whose permissions were made before the stream was introduced still serves.
+            tracing::warn!(
+                %error,
+                "every ingress counts failures of durable requests alone; the permissions of `kaskade auth init` let it share them"
+            );
+        }
         let config = pull::Config {
             durable_name: Some(subjects::DURABLE_CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
@@ -168,18 +178,6 @@ impl Streams {
         self.in_progress.insert(number, ack);
     }
 
-    /// Counts a failure of the request; returns how often models have failed at it.
-    pub(super) fn record_failure(&self, number: u64, blame: Blame) -> u32 {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.record(number, blame)
-    }
-
-    /// Forgets the failures of a request that is settled.
-    pub(super) fn forget_failures(&self, number: u64) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        failures.forget(number);
-    }
-
     /// Stops sending progress notices for the request.
     pub(super) fn untrack(&self, number: u64) {
         self.in_progress.remove(&number);
@@ -242,6 +240,17 @@ fn dead(app: &App, config: &DurableConfig) -> stream::Config {
         max_age: config.dead,
         max_bytes: i64::try_from(config.max_bytes).unwrap_or(i64::MAX),
         ..stream_config(app.dead_stream(), app.dead_letters())
+    }
+}
+
+fn failures(app: &App) -> stream::Config {
+    stream::Config {
+        description: Some(format!("Failures at durable requests of the Kaskade app {app}")),
+        max_age: RETENTION,
+        max_messages: MAX_COUNTED,
+        max_messages_per_subject: 1,
+        allow_direct: true,
+        ..stream_config(app.failures_stream(), app.failures())
     }
 }
 

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use kaskade_policy::redelivery::{Blame, Verdict};
 
 use super::config::DurableError;
+use super::failures::Counted;
 use super::streams::Streams;
 use crate::error::{Code, Fault};
 use crate::ingress::reservation::RequestReservation;
@@ -114,7 +115,7 @@ impl Submission {
             Code::Cancelled => None,
             // Another ingress takes it immediately.
             Code::Draining => Some(Verdict::Again { after_us: 0 }),
-            code => Some(self.judge(blame(code))),
+            code => Some(self.judge(blame(code)).await),
         };
         match verdict {
             Some(Verdict::Again { after_us }) => {
@@ -136,14 +137,18 @@ impl Submission {
             .await;
     }
 
-    fn judge(&self, blame: Blame) -> Verdict {
+    async fn judge(&self, blame: Blame) -> Verdict {
         // The stream's clock against this process's: only decides how long retries continue, and never negative.
         let age = SystemTime::now()
             .duration_since(self.submitted)
             .unwrap_or_default();
         let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         let rules = &self.streams.config.redelivery;
-        let failures = self.streams.record_failure(self.number, blame);
+        let request = Counted {
+            number: self.number,
+            submitted: self.submitted,
+        };
+        let failures = self.streams.failures.record(request, blame).await;
         rules.after_failure(self.number, blame, failures, self.delivered, age_us)
     }
 
@@ -199,7 +204,7 @@ impl Submission {
     }
 
     fn settle(&mut self) {
-        self.streams.forget_failures(self.number);
+        self.streams.failures.forget(self.number);
         self.ack(AckKind::Ack);
     }
 

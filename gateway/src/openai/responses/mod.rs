@@ -176,6 +176,9 @@ impl RequestBody {
         if self.top_logprobs.is_some_and(|top| top > 0) {
             return Err(Failure::param("top_logprobs", reason));
         }
+        if self.common.prompt_logprobs()?.is_some() {
+            return Err(Failure::param("prompt_logprobs", reason));
+        }
         let mut included = self.include.iter().flatten();
         if included.any(|included| included == "message.output_text.logprobs") {
             return Err(Failure::param("include", reason));
@@ -344,6 +347,7 @@ mod tests {
             (json!({"input": "x", "n": 2}), "n"),
             (json!({"input": "x", "truncation": "auto"}), "truncation"),
             (json!({"input": "x", "top_logprobs": 2}), "top_logprobs"),
+            (json!({"input": "x", "prompt_logprobs": 0}), "prompt_logprobs"),
             (
                 json!({"input": "x", "include": ["message.output_text.logprobs"]}),
                 "include",

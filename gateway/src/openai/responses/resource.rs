@@ -102,13 +102,13 @@ impl Resource {
             "output": output,
             "error": null,
             "tools": self.structured.flat_tools(),
-            "tool_choice": self.structured.tool_choice.clone().unwrap_or_else(|| "auto".into()),
+            "tool_choice": self.structured.flat_tool_choice(),
             "truncation": "disabled",
             "parallel_tool_calls": self.structured.parallel(),
             "text": {"format": self.structured.response_format()},
-            // The interface demands numbers.
-            "temperature": self.temperature.unwrap_or(1.0),
-            "top_p": self.top_p.unwrap_or(1.0),
+            // Null where the app or the checkpoint has a default, which the gateway does not know.
+            "temperature": self.temperature,
+            "top_p": self.top_p,
             "presence_penalty": self.penalties[0],
             "frequency_penalty": self.penalties[1],
             "top_logprobs": 0,

@@ -155,6 +155,8 @@ class Profile:
         """Adds a variant as the largest, in place of one of the same name; returns the profile.
 
         Comparisons of texts with the variant that was the largest are dropped: the added one has no texts to compare.
+        `device` lists what every variant was measured on. It does not say which variant was measured where, so the device of a replaced
+        variant stays in it: set `device` anew if no variant is left that was measured there.
         Raises `ValueError` if it was measured on another number of samples than the others.
         """
         samples = len(variant.correct)

@@ -57,8 +57,21 @@ def as_array(value: Any) -> Array:
     """Returns `value` as an array: numpy and torch tensors keep their type, Python floats become float32.
 
     Python integers become int64, texts and bytes become an object array of bytes. A torch tensor of bfloat16 becomes
-    float32.
+    float32. Raises `Malformed` for a Python float beyond the range of float32.
     """
+    array = _untyped(value)
+    if array.dtype == np.float64 and not _has_type(value):
+        return _converted(array, np.dtype(np.float32), "FP32")
+    return array
+
+
+def _has_type(value: Any) -> bool:
+    """Returns whether a value has a type of its own, which is kept."""
+    return isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "detach")
+
+
+def _untyped(value: Any) -> Array:
+    """Returns `value` as an array; Python floats become float64."""
     if isinstance(value, np.ndarray):
         array = value
     elif hasattr(value, "detach"):
@@ -80,7 +93,7 @@ def _python_array(value: Any) -> Array:
     # numpy would cut trailing zero bytes of texts.
     if array.dtype.kind in "US":
         return np.array(value, dtype=object)
-    return array.astype(np.float32) if array.dtype == np.float64 else array
+    return array
 
 
 def _texts(array: Array) -> Array:
@@ -129,7 +142,8 @@ def encode(name: str, value: Any) -> dict[str, Any]:
     if not is_text(name):
         raise Malformed(f"a tensor has the name {name!r}, which UTF-8 cannot hold")
     try:
-        array = as_array(value)
+        # With an explicit datatype, a Python float is rounded once.
+        array = _untyped(value) if wanted else as_array(value)
         datatype = wanted or datatype_of(array)
         data = to_bytes(array, datatype)
     except Malformed as error:
@@ -145,7 +159,7 @@ def encode(name: str, value: Any) -> dict[str, Any]:
 def to_bytes(array: Array, datatype: str) -> bytes:
     """Returns the data of an array in a datatype: little-endian, row-major.
 
-    Raises `Malformed` if an element does not fit an integer or boolean type.
+    Raises `Malformed` if an element does not fit the type. A finite number does not become an infinity.
     """
     if datatype == "BYTES":
         return b"".join(_LENGTH.pack(len(text)) + text for text in _texts(array).ravel())
@@ -156,8 +170,13 @@ def to_bytes(array: Array, datatype: str) -> bytes:
 
 
 def _converted(array: Array, dtype: np.dtype[Any], datatype: str) -> Array:
-    if dtype.kind == "f" or array.dtype == dtype:
-        return array.astype(dtype, copy=False)
+    if array.dtype == dtype:
+        return array
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            converted = array.astype(dtype)
+        _check_range(array, converted, datatype)
+        return converted
     with np.errstate(invalid="ignore"):
         converted = array.astype(dtype)
     # numpy wraps what is too large and cuts fractions.
@@ -166,11 +185,20 @@ def _converted(array: Array, dtype: np.dtype[Any], datatype: str) -> Array:
     return converted
 
 
+def _check_range(array: Array, converted: Array, datatype: str) -> None:
+    """Raises `Malformed` if a finite element of the array became an infinity."""
+    beyond = np.isinf(converted) & np.isfinite(array)
+    if beyond.any():
+        first = array[beyond].ravel()[0]
+        raise Malformed(f'{first} is beyond the range of {datatype}; scale the values, or send them as `Typed(value, "FP64")`')
+
+
 def _to_bfloat16(array: Array) -> bytes:
-    values = array.astype("<f4")
+    values = _converted(array, np.dtype("<f4"), "BF16")
     bits = values.view("<u4")
     # Round to nearest, ties to even. NaN keeps a bit of its mantissa, so that it does not become an infinity.
     rounded = ((bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))) >> 16).astype("<u2")
+    _check_range(values, (rounded.astype("<u4") << 16).view("<f4"), "BF16")
     return np.where(np.isnan(values), np.uint16(0x7FC0), rounded).astype("<u2").tobytes()
 
 

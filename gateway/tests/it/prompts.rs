@@ -1,0 +1,125 @@
+//! Tokens of prompts over HTTP, before models in Rust.
+
+use kaskade_actors::Service;
+use kaskade_gateway::{AppOptions, Limits};
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
+use kaskade_policy::plan::Plan;
+use kaskade_testkit::TIMEOUT;
+use serde_json::{Value, json};
+
+use crate::support::Stand;
+
+/// Describes every prompt as the three tokens 5, 6 and 7, if it may; the last one is not among the most probable.
+struct Describes(bool);
+
+impl Model for Describes {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let answer = |inputs: &Inputs| {
+            let count = inputs.iter().find(|input| input.name == "prompt_logprobs");
+            let count = count.map(Tensor::to_i64).transpose()?.map(|count| count[0]);
+            let mut outputs = vec![
+                Tensor::from_texts("text", &["!"])?,
+                Tensor::from_i64("usage", &[2], &[3, 1])?,
+                Tensor::from_f32("confidence", &[1], &[1.0])?,
+            ];
+            if let Some(count) = count.filter(|_| self.0) {
+                outputs.push(Tensor::from_i64("prompt_tokens", &[3], &[5, 6, 7])?);
+                outputs.push(Tensor::from_texts("prompt_token_texts", &["a", "b", "c"])?);
+                outputs.push(Tensor::from_f32("prompt_logprobs", &[2], &[-0.5, -3.0])?);
+                if count > 0 {
+                    outputs.push(Tensor::from_i64("prompt_top_tokens", &[2, 1], &[6, 9])?);
+                    let mut texts = Tensor::from_texts("prompt_top_token_texts", &["b", "z"])?;
+                    texts.shape = vec![2, 1];
+                    outputs.push(texts);
+                    outputs.push(Tensor::from_f32("prompt_top_logprobs", &[2, 1], &[-0.5, -0.25])?);
+                }
+            }
+            Ok(outputs)
+        };
+        batch.iter().map(answer).collect()
+    }
+}
+
+fn stand(describes: bool) -> Stand {
+    let plan = Plan::cascade("app").stage("only", "model");
+    let service = Service::new("app")
+        .plan(plan.build().unwrap())
+        .model("model", move || Ok::<_, String>(Describes(describes)));
+    let options = AppOptions::new("app").default_budget(TIMEOUT).max_budget(TIMEOUT);
+    Stand::of(service, options, Limits::default())
+}
+
+#[test]
+fn tokens_of_prompts_have_their_probabilities_in_the_form_of_vllm() {
+    let stand = stand(true);
+    let messages = json!([{"role": "user", "content": "abc"}]);
+    let alone = json!([
+        null,
+        {"6": {"logprob": -0.5, "rank": null, "decoded_token": "b"}},
+        {"7": {"logprob": -3.0, "rank": null, "decoded_token": "c"}},
+    ]);
+    let with_top = json!([
+        null,
+        {"6": {"logprob": -0.5, "rank": 1, "decoded_token": "b"}},
+        {"7": {"logprob": -3.0, "rank": null, "decoded_token": "c"}, "9": {"logprob": -0.25, "rank": 1, "decoded_token": "z"}},
+    ]);
+    for (count, expected) in [(0, alone), (1, with_top)] {
+        let asked = json!({"prompt": ["abc", "abc"], "prompt_logprobs": count, "n": 2});
+        let found = stand.post("/v1/completions", &[], asked.to_string()).json();
+        for choice in found["choices"].as_array().unwrap() {
+            assert_eq!(choice["prompt_logprobs"], expected, "{found}");
+            assert_eq!(
+                (&choice["text"], &choice["logprobs"]),
+                (&json!("!"), &Value::Null)
+            );
+        }
+        assert_eq!(found["choices"].as_array().unwrap().len(), 4);
+        let asked = json!({"messages": messages, "prompt_logprobs": count, "n": 2});
+        let found = stand.post("/v1/chat/completions", &[], asked.to_string()).json();
+        assert_eq!(found["prompt_logprobs"], expected, "{found}");
+        assert_eq!(found["choices"][0].get("prompt_logprobs"), None);
+    }
+    // The prompt is echoed as its client wrote it, and its tokens are those of the echo if these are asked for too.
+    let asked = json!({"prompt": "a b c", "prompt_logprobs": 0, "echo": true});
+    let found = stand.post("/v1/completions", &[], asked.to_string()).json();
+    assert_eq!(found["choices"][0]["text"], "a b c!");
+    let asked = json!({"prompt": "a b c", "prompt_logprobs": 1, "echo": true, "logprobs": 0});
+    let found = stand.post("/v1/completions", &[], asked.to_string()).json();
+    assert_eq!(found["choices"][0]["text"], "abc!");
+    assert_eq!(found["choices"][0]["logprobs"]["tokens"], json!(["a", "b", "c"]));
+    let found = stand
+        .post("/v1/completions", &[], json!({"prompt": "abc"}).to_string())
+        .json();
+    assert_eq!(found["choices"][0].get("prompt_logprobs"), None);
+}
+
+#[test]
+fn tokens_of_prompts_that_cannot_be_described_are_refused() {
+    let stand = stand(false);
+    for fields in [
+        json!({"prompt_logprobs": 0}),
+        json!({"prompt_logprobs": 21}),
+        json!({"prompt_logprobs": -1}),
+        json!({"prompt_logprobs": 1, "stream": true}),
+    ] {
+        for (path, prompt) in [
+            ("/v1/completions", json!({"prompt": "x"})),
+            (
+                "/v1/chat/completions",
+                json!({"messages": [{"role": "user", "content": "x"}]}),
+            ),
+        ] {
+            let mut asked = prompt;
+            asked
+                .as_object_mut()
+                .unwrap()
+                .extend(fields.as_object().unwrap().clone());
+            let answer = stand.post(path, &[], asked.to_string());
+            assert_eq!(
+                (answer.status, &answer.json()["error"]["param"]),
+                (400, &json!("prompt_logprobs")),
+                "{path} {fields}"
+            );
+        }
+    }
+}
