@@ -67,13 +67,11 @@ async fn live(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
 }
 
 async fn ready(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
-    let full = shared
-        .health
-        .borrow()
-        .as_ref()
-        .and_then(kaskade_actors::ops::health::Health::full);
-    let word = full.map_or_else(|| "ready".to_owned(), |full| format!("ready; {full}"));
-    verdict(&word, not_ready(&shared))
+    let mut said = vec!["ready".to_owned()];
+    if let Some(health) = shared.health.borrow().as_ref() {
+        said.extend(health.notes());
+    }
+    verdict(&said.join("; "), not_ready(&shared))
 }
 
 fn verdict(word: &str, reason: Option<String>) -> Response<Body> {
