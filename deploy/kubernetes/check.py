@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import tomllib
 import urllib.request
 
 import kubernetes_validate
@@ -84,6 +85,20 @@ def check_workers(found):
     names = [re.search(r'name = "(.+)"', table).group(1) for table in tables]
     pods = [f"worker-{number}" for number in range(workers["spec"]["replicas"])]
     assert pods == names[: len(pods)], f"{pods} and {names}"
+
+
+def check_shutdown(found):
+    """A gateway serves while nodes still send it requests, and every process has the time to answer what it accepted."""
+    app = tomllib.loads((HERE / "app/app.toml").read_text())
+    seconds = lambda text: int(re.fullmatch(r"(\d+)s", text).group(1))
+    delay = seconds(app["gateway"]["shutdown_delay"])
+    assert delay >= 5, "a gateway stops before it is out of the endpoints"
+    drain = seconds(app.get("ingress", {}).get("drain_timeout", "10s"))
+    for name, one in found:
+        pod = pod_of(one)
+        if pod and pod["containers"][0]["image"] == "kaskade":
+            needed = drain + (delay if one["metadata"]["name"] == "gateway" else 0) + 5
+            assert pod["terminationGracePeriodSeconds"] >= needed, f"{name}: {needed} s are needed"
 
 
 def free_port():
@@ -184,6 +199,7 @@ def main():
     check_schemas(found)
     check_names(kustomization, found)
     check_workers(found)
+    check_shutdown(found)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         prepare(folder)

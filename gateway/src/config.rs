@@ -42,7 +42,10 @@ pub struct Limits {
     pub body_pause: Duration,
     /// Responses from this size are compressed if the client accepts it, bytes.
     pub compress_from: usize,
-    /// How long a shutdown waits for requests in progress.
+    /// How long the gateway still accepts connections after a shutdown began, while its probe says that it is not ready: as long as
+    /// balancers need to notice.
+    pub shutdown_delay: Duration,
+    /// How long a shutdown waits for requests in progress, after the delay.
     pub grace: Duration,
     /// Certificate and key; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
@@ -86,6 +89,7 @@ impl Default for Limits {
             head_pause: Duration::from_secs(75),
             body_pause: Duration::from_secs(30),
             compress_from: 4 << 10,
+            shutdown_delay: Duration::ZERO,
             grace: Duration::from_secs(10),
             tls: None,
             cors: Vec::new(),

@@ -34,7 +34,7 @@ pub(crate) async fn not_live(shared: &GatewayState) -> Option<String> {
 
 /// Returns why the gateway cannot serve requests; `None` if it can.
 pub(crate) fn not_ready(shared: &GatewayState) -> Option<String> {
-    if *shared.stopping.borrow() {
+    if shared.is_leaving() {
         return Some("the gateway is shutting down".to_owned());
     }
     if let Some(health) = shared.health.borrow().as_ref()

@@ -112,7 +112,7 @@ impl Guarded {
             seconds = begun.elapsed().as_secs_f64(),
             "http request"
         );
-        if is_http1 && *shared.stopping.borrow() {
+        if is_http1 && shared.is_leaving() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }

@@ -6,6 +6,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -135,8 +136,11 @@ impl Gateway {
         connected.recv().map_err(|_| ended())?
     }
 
-    /// Stops: accepts no connections, lets requests in progress finish within [`Limits::grace`], and closes.
+    /// Stops: is not ready from here on, but serves for another [`Limits::shutdown_delay`]; then accepts no connections, lets requests
+    /// in progress finish within [`Limits::grace`], and closes.
     pub fn stop(mut self) {
+        self.shared.leaving.store(true, Relaxed);
+        thread::sleep(self.shared.limits.shutdown_delay);
         self.shared.stopping.send_replace(true);
         let grace = self.shared.limits.grace;
         if let (Some(runtime), Some(serving)) = (&self.runtime, self.serving.take()) {
@@ -157,6 +161,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        self.shared.leaving.store(true, Relaxed);
         self.shared.stopping.send_replace(true);
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{Size, Token};
+use super::scalar::{Size, Span, Token};
 
 /// The HTTP gateway: limits, streaming, and the keys of tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +22,10 @@ pub struct GatewayConfig {
     pub max_body: Size,
     /// Maximum size of the bodies of all requests in progress, as they arrive; more are refused.
     pub max_in_flight_bytes: Size,
+    /// Time after SIGTERM in which the gateway still serves, while `/ready` answers 503, so that balancers stop sending requests before
+    /// it closes; `ingress.drain_timeout` begins after it [default: none].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shutdown_delay: Option<Span>,
     /// Certificate and key of the listener [default: connections are not encrypted].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
@@ -40,6 +44,7 @@ impl Default for GatewayConfig {
             max_in_flight: NonZeroU32::MIN.saturating_add(4_095),
             max_body: Size::mebibytes(64),
             max_in_flight_bytes: Size::mebibytes(1024),
+            shutdown_delay: None,
             tls: None,
             cors: Vec::new(),
             keys: BTreeMap::new(),
