@@ -67,6 +67,8 @@ pub struct TenantKey {
     /// Maximum requests of the tenant per second, each text or choice of a request included, with a burst of one second; `None`: no
     /// limit.
     pub rate: Option<f64>,
+    /// Whether its key opens the events of the dashboard, which show the requests and errors of all tenants.
+    pub operator: bool,
 }
 
 impl std::fmt::Debug for TenantKey {
@@ -75,6 +77,7 @@ impl std::fmt::Debug for TenantKey {
             .field("tenant", &self.tenant)
             .field("max_in_flight", &self.max_in_flight)
             .field("rate", &self.rate)
+            .field("operator", &self.operator)
             .finish_non_exhaustive()
     }
 }

@@ -16,6 +16,7 @@ use kaskade_actors::wire::headers::check_request_id;
 use crate::api::{Api, is_grpc_probe, is_grpc_stream};
 use crate::body::{Coding, compressed};
 use crate::cors;
+use crate::dashboard;
 use crate::failure::Failure;
 use crate::header_names;
 use crate::limited_body::LimitedBody;
@@ -157,6 +158,9 @@ fn admit(
     } else {
         tenant(shared, headers)?
     };
+    if path.starts_with(dashboard::EVENTS) && tenant.is_some_and(|tenant| !tenant.is_operator()) {
+        return Err(Failure::operators_only());
+    }
     let permits = Permits::take(&shared.in_progress, tenant)?;
     Ok((permits, tenant.map(|tenant| tenant.name().to_owned())))
 }

@@ -119,4 +119,7 @@ pub struct TenantConfig {
     /// Maximum requests of the tenant per second, each text or choice of a request included, with a burst of one second [default: unlimited].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_s: Option<u32>,
+    /// Whether the key opens the events of the dashboard, which show the requests and errors of all tenants.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub operator: bool,
 }

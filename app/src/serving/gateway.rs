@@ -77,6 +77,7 @@ fn key(tenant: &str, config: &TenantConfig) -> Result<TenantKey, ServingError> {
         key: key.to_owned(),
         max_in_flight: config.max_in_flight.map(size),
         rate: config.requests_per_s.map(f64::from),
+        operator: config.operator,
     })
 }
 

@@ -145,6 +145,7 @@ fn pages_of_other_origins_are_kept_out_unless_they_are_listed() {
             key: "secret".to_owned(),
             max_in_flight: None,
             rate: None,
+            operator: false,
         }],
         ..Limits::default()
     };
