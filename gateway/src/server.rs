@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use crate::middleware::Guarded;
 use crate::state::{GatewayState, Served};
 use crate::tls::{TlsError, TlsListener, acceptor};
-use crate::{connections, dashboard, grpc, health, oip, openai, openapi, tei};
+use crate::{connections, dashboard, grpc, health, oip, openai, openapi, tei, trace};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]
@@ -216,12 +216,12 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Gatewa
 
 async fn unknown_path(uri: Uri) -> Response<Body> {
     let path = uri.path();
-    Failure::unknown_path(path).response(Api::of(path))
+    trace::unrouted(Failure::unknown_path(path).response(Api::of(path)))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response<Body> {
     let path = uri.path();
-    Failure::wrong_method(&method, path).response(Api::of(path))
+    trace::unrouted(Failure::wrong_method(&method, path).response(Api::of(path)))
 }
 
 /// Returns all routes.
