@@ -86,7 +86,7 @@ pub struct Tls {
     pub cert: PathBuf,
     /// The key of that certificate.
     pub key: PathBuf,
-    /// What certificates of clients are checked against.
+    /// The authority that signed the certificates of the servers of a cluster: each checks those of the others.
     pub ca: Option<PathBuf>,
 }
 
@@ -133,19 +133,17 @@ pub fn configuration(app: &App, accounts: &[Account], tls: Option<&Tls>) -> Resu
         lines.push("  }".to_owned());
     }
     lines.push("}".to_owned());
-    if let Some(Tls { cert, key, ca }) = tls {
-        let files = [
-            ("cert_file", Some(cert)),
-            ("key_file", Some(key)),
-            ("ca_file", ca.as_ref()),
-        ];
+    if let Some(Tls { cert, key, .. }) = tls {
         lines.push("tls {".to_owned());
-        lines.extend(files.into_iter().filter_map(|(name, path)| {
-            path.map(|path| format!("  {name}: {}", quoted(&path.display().to_string())))
-        }));
+        lines.extend([("cert_file", cert), ("key_file", key)].map(file_line));
         lines.push("}".to_owned());
     }
     Ok(lines.join("\n") + "\n")
+}
+
+/// A line that names a file.
+fn file_line((name, path): (&str, &PathBuf)) -> String {
+    format!("  {name}: {}", quoted(&path.display().to_string()))
 }
 
 fn rules(allowed: &Permissions) -> Vec<String> {
@@ -193,11 +191,12 @@ pub fn keys(folder: &Path, rotate: bool) -> Result<Vec<String>, KeyError> {
 }
 
 /// The part of a server's configuration that makes it one of a cluster. Only who knows the secret that the servers share may
-/// join it; it is kept in `folder`, made if it is not there.
+/// join it; it is kept in `folder`, made if it is not there. With the authority of `tls`, routes are encrypted, and servers check each
+/// other's certificates.
 ///
 /// # Errors
 /// When a file cannot be read or written.
-pub fn cluster(folder: &Path, routes: &[String]) -> Result<(), KeyError> {
+pub fn cluster(folder: &Path, routes: &[String], tls: Option<&Tls>) -> Result<(), KeyError> {
     std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
     // Any long random text is sufficient; a seed is one, and its generation and storage exist already.
     let password = secret(&folder.join("routes"))?;
@@ -205,9 +204,15 @@ pub fn cluster(folder: &Path, routes: &[String]) -> Result<(), KeyError> {
         .iter()
         .map(|host| format!("    \"nats://route:{password}@{host}:6222\""))
         .collect();
+    let tls = tls.and_then(|Tls { cert, key, ca }| {
+        let files = [("cert_file", cert), ("key_file", key), ("ca_file", ca.as_ref()?)];
+        let lines = files.map(file_line).map(|line| format!("  {line}\n")).concat();
+        Some(format!("  tls {{\n{lines}    verify: true\n  }}\n"))
+    });
+    let tls = tls.unwrap_or_default();
     let text = format!(
         "cluster {{\n  name: kaskade\n  listen: \"0.0.0.0:6222\"\n  authorization {{ user: route, password: \"{password}\" }}\n  \
-         routes: [\n{}\n  ]\n}}\n",
+         {tls}  routes: [\n{}\n  ]\n}}\n",
         routes.join("\n")
     );
     let path = folder.join("cluster.conf");
@@ -330,14 +335,38 @@ mod tests {
     fn servers_of_a_cluster_share_a_secret() {
         let folder = tempfile::tempdir().unwrap();
         let hosts = ["a".to_owned(), "b".to_owned()];
-        cluster(folder.path(), &hosts).unwrap();
+        cluster(folder.path(), &hosts, None).unwrap();
         let path = folder.path().join("cluster.conf");
         assert_eq!(mode(&path), 0o600);
         let written = std::fs::read_to_string(&path).unwrap();
         let secret = std::fs::read_to_string(folder.path().join("routes")).unwrap();
         assert_eq!(written.matches(secret.trim()).count(), 3, "{written}");
-        cluster(folder.path(), &hosts).unwrap();
+        cluster(folder.path(), &hosts, None).unwrap();
         assert_eq!(std::fs::read_to_string(&path).unwrap(), written);
+        assert!(!written.contains("tls"));
+    }
+
+    #[test]
+    fn routes_are_encrypted_with_an_authority() {
+        let folder = tempfile::tempdir().unwrap();
+        let tls = |ca: Option<&str>| Tls {
+            cert: "/certs/cert.pem".into(),
+            key: "/certs/key.pem".into(),
+            ca: ca.map(Into::into),
+        };
+        let with = |tls: &Tls| {
+            cluster(folder.path(), &["a".to_owned()], Some(tls)).unwrap();
+            std::fs::read_to_string(folder.path().join("cluster.conf")).unwrap()
+        };
+        let written = with(&tls(Some("/certs/ca.pem")));
+        let section = "  tls {\n    cert_file: \"/certs/cert.pem\"\n    key_file: \"/certs/key.pem\"\n    ca_file: \"/certs/ca.pem\"\n    \
+                       verify: true\n  }\n  routes: [\n";
+        assert!(written.contains(section), "{written}");
+        // A server whose peers it cannot check would not be one of a cluster.
+        assert!(!with(&tls(None)).contains("tls"));
+        let app = App::new("digits").unwrap();
+        let for_clients = configuration(&app, &[account("a")], Some(&tls(Some("/certs/ca.pem")))).unwrap();
+        assert!(!for_clients.contains("ca_file"), "{for_clients}");
     }
 
     #[test]

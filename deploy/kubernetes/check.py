@@ -15,6 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import tomllib
 import urllib.request
 
 import kubernetes_validate
@@ -84,6 +85,51 @@ def check_workers(found):
     names = [re.search(r'name = "(.+)"', table).group(1) for table in tables]
     pods = [f"worker-{number}" for number in range(workers["spec"]["replicas"])]
     assert pods == names[: len(pods)], f"{pods} and {names}"
+
+
+def check_network(found):
+    """The pods of the app reach the NATS servers, these each other, and nobody the port of their monitoring."""
+    pods = {
+        one["metadata"]["name"]: (one["spec"]["template"]["metadata"]["labels"], pod_of(one)["containers"][0]["ports"])
+        for _, one in found
+        if pod_of(one)
+    }
+
+    def is_selected(selector, labels):
+        expressions = selector.get("matchExpressions", [])
+        assert all(expression["operator"] == "In" for expression in expressions)
+        return selector.get("matchLabels", {}).items() <= labels.items() and all(
+            labels.get(expression["key"]) in expression["values"] for expression in expressions
+        )
+
+    labels, ports = pods["nats"]
+    policy = next(one["spec"] for _, one in found if one["kind"] == "NetworkPolicy")
+    assert is_selected(policy["podSelector"], labels) and policy["policyTypes"] == ["Ingress"]
+    reached = {
+        (port["port"], name)
+        for rule in policy["ingress"]
+        for port in rule["ports"]
+        for name, (labels, _) in pods.items()
+        for peer in rule["from"]
+        if is_selected(peer["podSelector"], labels)
+    }
+    assert {port for port, _ in reached} <= {port["name"] for port in ports}
+    roles = pods.keys() - {"nats"}
+    assert reached == {("client", name) for name in roles} | {("cluster", "nats")}, reached
+
+
+def check_shutdown(found):
+    """A gateway serves while nodes still send it requests, and every process has the time to answer what it accepted."""
+    app = tomllib.loads((HERE / "app/app.toml").read_text())
+    seconds = lambda text: int(re.fullmatch(r"(\d+)s", text).group(1))
+    delay = seconds(app["gateway"]["shutdown_delay"])
+    assert delay >= 5, "a gateway stops before it is out of the endpoints"
+    drain = seconds(app.get("ingress", {}).get("drain_timeout", "10s"))
+    for name, one in found:
+        pod = pod_of(one)
+        if pod and pod["containers"][0]["image"] == "kaskade":
+            needed = drain + (delay if one["metadata"]["name"] == "gateway" else 0) + 5
+            assert pod["terminationGracePeriodSeconds"] >= needed, f"{name}: {needed} s are needed"
 
 
 def free_port():
@@ -184,6 +230,8 @@ def main():
     check_schemas(found)
     check_names(kustomization, found)
     check_workers(found)
+    check_network(found)
+    check_shutdown(found)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         prepare(folder)

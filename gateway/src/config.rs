@@ -42,7 +42,10 @@ pub struct Limits {
     pub body_pause: Duration,
     /// Responses from this size are compressed if the client accepts it, bytes.
     pub compress_from: usize,
-    /// How long a shutdown waits for requests in progress.
+    /// How long the gateway still accepts connections after a shutdown began, while its probe says that it is not ready: as long as
+    /// balancers need to notice.
+    pub shutdown_delay: Duration,
+    /// How long a shutdown waits for requests in progress, after the delay.
     pub grace: Duration,
     /// Certificate and key; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
@@ -64,6 +67,8 @@ pub struct TenantKey {
     /// Maximum requests of the tenant per second, each text or choice of a request included, with a burst of one second; `None`: no
     /// limit.
     pub rate: Option<f64>,
+    /// Whether its key opens the events of the dashboard, which show the requests and errors of all tenants.
+    pub operator: bool,
 }
 
 impl std::fmt::Debug for TenantKey {
@@ -72,6 +77,7 @@ impl std::fmt::Debug for TenantKey {
             .field("tenant", &self.tenant)
             .field("max_in_flight", &self.max_in_flight)
             .field("rate", &self.rate)
+            .field("operator", &self.operator)
             .finish_non_exhaustive()
     }
 }
@@ -86,6 +92,7 @@ impl Default for Limits {
             head_pause: Duration::from_secs(75),
             body_pause: Duration::from_secs(30),
             compress_from: 4 << 10,
+            shutdown_delay: Duration::ZERO,
             grace: Duration::from_secs(10),
             tls: None,
             cors: Vec::new(),

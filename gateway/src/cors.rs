@@ -50,6 +50,11 @@ pub(crate) fn share(response: &mut Response<Body>, origin: HeaderValue) {
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
         HeaderValue::from_static(EXPOSED),
     );
+}
+
+/// Tells caches that answers differ by origin; also those that no page of another origin may read.
+pub(crate) fn vary(response: &mut Response<Body>) {
+    let headers = response.headers_mut();
     headers.append(header::VARY, HeaderValue::from_static("origin"));
 }
 

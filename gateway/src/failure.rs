@@ -145,6 +145,19 @@ impl Failure {
         }
     }
 
+    /// The key is known, but not that of an operator.
+    pub(crate) fn operators_only() -> Self {
+        Self {
+            status: StatusCode::FORBIDDEN,
+            code: "operators_only",
+            message: "this shows the errors and the load of all tenants; send the key of an operator, one with `operator = true` in \
+                      `[gateway.keys]`"
+                .to_owned(),
+            retryable: false,
+            param: None,
+        }
+    }
+
     /// A limit of the gateway or of the tenant is reached.
     pub(crate) fn full(message: impl Into<String>) -> Self {
         Fault::new(Code::Overloaded, message).into()

@@ -34,7 +34,7 @@ pub(crate) async fn not_live(shared: &GatewayState) -> Option<String> {
 
 /// Returns why the gateway cannot serve requests; `None` if it can.
 pub(crate) fn not_ready(shared: &GatewayState) -> Option<String> {
-    if *shared.stopping.borrow() {
+    if shared.is_leaving() {
         return Some("the gateway is shutting down".to_owned());
     }
     if let Some(health) = shared.health.borrow().as_ref()
@@ -67,13 +67,11 @@ async fn live(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
 }
 
 async fn ready(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
-    let full = shared
-        .health
-        .borrow()
-        .as_ref()
-        .and_then(kaskade_actors::ops::health::Health::full);
-    let word = full.map_or_else(|| "ready".to_owned(), |full| format!("ready; {full}"));
-    verdict(&word, not_ready(&shared))
+    let mut said = vec!["ready".to_owned()];
+    if let Some(health) = shared.health.borrow().as_ref() {
+        said.extend(health.notes());
+    }
+    verdict(&said.join("; "), not_ready(&shared))
 }
 
 fn verdict(word: &str, reason: Option<String>) -> Response<Body> {

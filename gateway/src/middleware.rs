@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, Response, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header};
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use kaskade_actors::ids;
@@ -16,13 +16,14 @@ use kaskade_actors::wire::headers::check_request_id;
 use crate::api::{Api, is_grpc_probe, is_grpc_stream};
 use crate::body::{Coding, compressed};
 use crate::cors;
+use crate::dashboard;
 use crate::failure::Failure;
 use crate::header_names;
 use crate::limited_body::LimitedBody;
 use crate::permits::Permits;
 use crate::state::GatewayState;
 use crate::tenant::Tenant;
-use crate::trace::HttpSpan;
+use crate::trace::{self, HttpSpan};
 
 /// Returns the tenant whose key the request carries.
 fn tenant<'a>(shared: &'a GatewayState, headers: &HeaderMap) -> Result<Option<&'a Arc<Tenant>>, Failure> {
@@ -71,16 +72,16 @@ impl Guarded {
         let is_http1 = request.version() == Version::HTTP_11;
         let coding = Coding::accepted(request.headers());
         let origin = cors::allowed(&shared.limits.cors, request.headers());
+        let crosses = !shared.limits.cors.is_empty();
         if origin.is_some() && cors::is_preflight(&method, request.headers()) {
             let mut response = cors::preflight(request.headers());
             if let Some(origin) = origin {
                 cors::share(&mut response, origin);
             }
+            cors::vary(&mut response);
             return Ok(response);
         }
         let id = request_id(request.headers());
-        let span = HttpSpan::begin(request.headers());
-        request.extensions_mut().insert(span.trace);
         let (mut of_tenant, mut counted) = (None, None);
         let admitted = if is_open(path) {
             Ok(())
@@ -91,17 +92,28 @@ impl Guarded {
                 counted = Some(permits);
             })
         };
+        let is_stranger = admitted
+            .as_ref()
+            .is_err_and(|failure| failure.status == StatusCode::UNAUTHORIZED);
+        let span = HttpSpan::begin(request.headers(), is_stranger);
+        request.extensions_mut().insert(span.trace);
         if let Some(permits) = counted.filter(|_| !request.body().is_end_stream()) {
             request = count(shared, request, permits);
         }
         let mut response = match admitted {
             Ok(()) => self.routes.call(request).await?,
-            Err(failure) => failure.response(Api::of(path)),
+            Err(failure) => trace::unrouted(failure.response(Api::of(path))),
         };
         if let Some(origin) = origin {
             cors::share(&mut response, origin);
         }
-        span.end(&method, path, response.status());
+        if crosses {
+            cors::vary(&mut response);
+        }
+        // Balancers and collectors of metrics ask every few seconds.
+        if !is_open(path) {
+            span.end(&method, path, &response);
+        }
         tracing::info!(
             request_id = id,
             trace_id = format_args!("{:032x}", span.trace.trace_id),
@@ -112,7 +124,7 @@ impl Guarded {
             seconds = begun.elapsed().as_secs_f64(),
             "http request"
         );
-        if is_http1 && *shared.stopping.borrow() {
+        if is_http1 && shared.is_leaving() {
             let close = HeaderValue::from_static("close");
             response.headers_mut().insert(header::CONNECTION, close);
         }
@@ -157,6 +169,9 @@ fn admit(
     } else {
         tenant(shared, headers)?
     };
+    if path.starts_with(dashboard::EVENTS) && tenant.is_some_and(|tenant| !tenant.is_operator()) {
+        return Err(Failure::operators_only());
+    }
     let permits = Permits::take(&shared.in_progress, tenant)?;
     Ok((permits, tenant.map(|tenant| tenant.name().to_owned())))
 }

@@ -6,6 +6,7 @@
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use crate::failure::Failure;
 use crate::middleware::Guarded;
 use crate::state::{GatewayState, Served};
 use crate::tls::{TlsError, TlsListener, acceptor};
-use crate::{connections, dashboard, grpc, health, oip, openai, openapi, tei};
+use crate::{connections, dashboard, grpc, health, oip, openai, openapi, tei, trace};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]
@@ -135,8 +136,11 @@ impl Gateway {
         connected.recv().map_err(|_| ended())?
     }
 
-    /// Stops: accepts no connections, lets requests in progress finish within [`Limits::grace`], and closes.
+    /// Stops: is not ready from here on, but serves for another [`Limits::shutdown_delay`]; then accepts no connections, lets requests
+    /// in progress finish within [`Limits::grace`], and closes.
     pub fn stop(mut self) {
+        self.shared.leaving.store(true, Relaxed);
+        thread::sleep(self.shared.limits.shutdown_delay);
         self.shared.stopping.send_replace(true);
         let grace = self.shared.limits.grace;
         if let (Some(runtime), Some(serving)) = (&self.runtime, self.serving.take()) {
@@ -157,6 +161,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        self.shared.leaving.store(true, Relaxed);
         self.shared.stopping.send_replace(true);
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
@@ -211,12 +216,12 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Gatewa
 
 async fn unknown_path(uri: Uri) -> Response<Body> {
     let path = uri.path();
-    Failure::unknown_path(path).response(Api::of(path))
+    trace::unrouted(Failure::unknown_path(path).response(Api::of(path)))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Response<Body> {
     let path = uri.path();
-    Failure::wrong_method(&method, path).response(Api::of(path))
+    trace::unrouted(Failure::wrong_method(&method, path).response(Api::of(path)))
 }
 
 /// Returns all routes.

@@ -1,6 +1,7 @@
 //! What the requests of a gateway share: its limits, its tenants, and the apps that it serves.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -30,7 +31,9 @@ pub(crate) struct GatewayState {
     pub(crate) in_progress: Arc<InProgress>,
     /// One permit per byte of the bodies of requests in progress.
     pub(crate) bodies: Arc<Semaphore>,
-    /// True once the gateway drains.
+    /// True once a shutdown began: the gateway is not ready, and connections of HTTP/1.1 close after their answer.
+    pub(crate) leaving: AtomicBool,
+    /// True once the gateway drains, [`Limits::shutdown_delay`] later.
     pub(crate) stopping: watch::Sender<bool>,
     /// Health of the process's node, if it has one.
     pub(crate) health: watch::Sender<Option<Health>>,
@@ -49,11 +52,17 @@ impl GatewayState {
                     .min(Semaphore::MAX_PERMITS),
             )),
             tenants: limits.keys.iter().map(|key| Arc::new(Tenant::new(key))).collect(),
+            leaving: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
             health: watch::Sender::new(None),
             apps: RwLock::default(),
             limits,
         }
+    }
+
+    /// Returns whether a shutdown began.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Relaxed)
     }
 
     /// Reads a request's body, decompressed, within the limits of the gateway. What a compressed one becomes counts for them too.

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 pub(crate) struct Tenant {
     name: String,
     key: String,
+    operator: bool,
     permits: Option<Arc<Semaphore>>,
     rate: Option<Mutex<Bucket>>,
 }
@@ -57,6 +58,7 @@ impl Tenant {
         Self {
             name: key.tenant.clone(),
             key: key.key.clone(),
+            operator: key.operator,
             permits: key
                 .max_in_flight
                 .map(|most| Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)))),
@@ -67,6 +69,11 @@ impl Tenant {
     /// Its name.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Returns whether it may see what concerns all tenants.
+    pub(crate) fn is_operator(&self) -> bool {
+        self.operator
     }
 
     /// Returns whether that is its key; takes a time that depends on the lengths only.

@@ -2,7 +2,8 @@
 //! OpenTelemetry's conventions for HTTP and generative AI. No convention names the energy of an answer: it is
 //! `kaskade.energy.joules`, with its source.
 
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Response};
 use kaskade_actors::Fault;
 use kaskade_actors::ops::spans::described;
 use kaskade_actors::wire::headers::Trace;
@@ -28,9 +29,10 @@ pub(crate) fn of_headers(headers: &HeaderMap) -> Option<Trace> {
 }
 
 impl HttpSpan {
-    /// Begins the span of a request: in the trace that it carries, or in a new one.
-    pub(crate) fn begin(headers: &HeaderMap) -> Self {
-        let carried = of_headers(headers);
+    /// Begins the span of a request: in the trace that it carries, or in a new one. That of a stranger, who has no key, is always a new
+    /// one: the flag of the carried one would choose how much is recorded.
+    pub(crate) fn begin(headers: &HeaderMap, is_stranger: bool) -> Self {
+        let carried = of_headers(headers).filter(|_| !is_stranger);
         Self {
             trace: carried.map_or_else(Trace::start, |carried| carried.child()),
             parent: carried.map_or(0, |carried| carried.span_id),
@@ -39,21 +41,25 @@ impl HttpSpan {
     }
 
     /// Ends it with the head of the answer.
-    pub(crate) fn end(&self, method: &Method, path: &str, status: StatusCode) {
+    pub(crate) fn end(&self, method: &Method, path: &str, response: &Response<Body>) {
         if !is_on() || !self.trace.sampled() {
             return;
         }
+        let (status, known) = (response.status(), known_method(method));
         let failed = status.is_server_error().then(|| status.to_string());
         record(Span {
             trace_id: self.trace.trace_id,
             span_id: self.trace.span_id,
             parent_id: self.parent,
-            name: format!("{method} {}", route(path)),
+            name: match route_of(response, path) {
+                Some(route) => format!("{} {route}", known.unwrap_or("HTTP")),
+                None => known.unwrap_or("HTTP").to_owned(),
+            },
             kind: Kind::Server,
             start: self.start,
             end: unix_nanos(),
             attributes: vec![
-                ("http.request.method", method.as_str().into()),
+                ("http.request.method", known.unwrap_or("_OTHER").into()),
                 ("url.path", path.into()),
                 ("http.response.status_code", i64::from(status.as_u16()).into()),
             ],
@@ -61,6 +67,39 @@ impl HttpSpan {
         });
     }
 }
+
+/// Mark of an answer that no route gave.
+#[derive(Clone)]
+struct Unrouted;
+
+/// Marks an answer that no route gave: the path is the client's to choose, and does not name a span.
+pub(crate) fn unrouted(mut response: Response<Body>) -> Response<Body> {
+    response.extensions_mut().insert(Unrouted);
+    response
+}
+
+/// Returns the method, if it is one of HTTP's own.
+fn known_method(method: &Method) -> Option<&str> {
+    let known = [
+        "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT",
+    ];
+    known.into_iter().find(|known| *known == method.as_str())
+}
+
+/// Returns the route that gave the answer; `None` if none did.
+fn route_of(response: &Response<Body>, path: &str) -> Option<String> {
+    let headers = response.headers();
+    // The service of gRPC answers a method that it does not have by itself, without a fault of ours.
+    let is_unknown_method = headers
+        .get("grpc-status")
+        .is_some_and(|status| status == UNIMPLEMENTED)
+        && !headers.contains_key("x-kaskade-fault");
+    let is_unrouted = is_unknown_method || response.extensions().get::<Unrouted>().is_some();
+    (!is_unrouted).then(|| route(path))
+}
+
+/// Status of gRPC for a method that a service does not have.
+const UNIMPLEMENTED: &str = "12";
 
 /// Returns a path without what names an app, so that spans have few names.
 fn route(path: &str) -> String {

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Key of that certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Certificate authority that signed it, for the routes of a cluster.
+    /// Certificate authority that signed it: encrypts the routes of a cluster, whose servers check each other's certificates.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
     /// Also create a user `all`, for processes that run the whole app (`serve --role all`).
@@ -200,8 +200,14 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     // First: a run that ends between both files must not be forgotten by the next one.
     write_file(&kept, &format!("{}\n", serde_json::to_string_pretty(&options)?))?;
     write_file(&folder.join("auth.conf"), &rules)?;
+    let is_encrypted = |tls: &Tls| tls.ca.is_some();
     if !args.routes.is_empty() {
-        keys::cluster(&folder, &args.routes)?;
+        keys::cluster(&folder, &args.routes, options.tls.as_ref())?;
+        if !options.tls.as_ref().is_some_and(is_encrypted) {
+            say("routes between the servers are not encrypted; `--tls-ca` encrypts them");
+        }
+    } else if args.tls_ca.is_some() && folder.join("cluster.conf").is_file() {
+        say("state the hosts with `--route` again to encrypt the routes between them");
     }
     let server = folder.join("nats-server.conf");
     write_file(&server, &whole(&folder)?)?;

@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let grace = app.ingress.drain_timeout.duration();
     let mut stop = runtime.block_on(async { shutdown::on_signals(grace) })?;
     if args.role == Role::Gateway {
-        return gateway_alone(&app, front, bus, &runtime, &mut stop);
+        return gateway_alone(&app, front, bus, runtime, &mut stop);
     }
     let service = start(&app, args, plan, bus.clone())?;
     match &front {
@@ -169,25 +169,12 @@ fn until_stopped(
             failed = service.failure() => Some(failed),
         }
     });
-    say("draining");
-    // The second signal ends the process without waiting for the rest.
-    let (drained, done) = std::sync::mpsc::channel::<()>();
-    std::thread::spawn(move || {
+    drain(runtime, stop, move || {
         if let Some(Front::Gateway(gateway)) = front {
             gateway.stop();
         }
         service.stop();
-        drop(drained);
     });
-    runtime.block_on(async {
-        tokio::select! {
-            () = stop.hurry() => {}
-            _ = tokio::task::spawn_blocking(move || done.recv()) => {}
-        }
-    });
-    // Does not wait for the blocking task if the second signal came first.
-    runtime.shutdown_background();
-    say("stopped");
     failed.map_or(Ok(()), |error| Err(error.into()))
 }
 
@@ -297,12 +284,31 @@ fn front(app: &App, args: &Args) -> anyhow::Result<Option<Front>> {
     Ok(Some(front))
 }
 
+/// Drains what `end` stops; the second signal ends the process without waiting for it.
+fn drain(runtime: Runtime, stop: &mut Shutdown, end: impl FnOnce() + Send + 'static) {
+    say("draining");
+    let (drained, done) = std::sync::mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        end();
+        drop(drained);
+    });
+    runtime.block_on(async {
+        tokio::select! {
+            () = stop.hurry() => {}
+            _ = tokio::task::spawn_blocking(move || done.recv()) => {}
+        }
+    });
+    // Does not wait for the blocking task if the second signal came first.
+    runtime.shutdown_background();
+    say("stopped");
+}
+
 /// Serves the gateway until a signal, then drains it.
 fn gateway_alone(
     app: &App,
     front: Option<Front>,
     bus: BusConfig,
-    runtime: &Runtime,
+    runtime: Runtime,
     stop: &mut Shutdown,
 ) -> anyhow::Result<()> {
     let Some(Front::Gateway(gateway)) = front else {
@@ -312,9 +318,7 @@ fn gateway_alone(
     gateway.serve(gateway::options(app), bus)?;
     say(&format!("serving `{}` on {url} over HTTP", app.name));
     runtime.block_on(stop.wait());
-    say("draining");
-    gateway.stop();
-    say("stopped");
+    drain(runtime, stop, move || gateway.stop());
     Ok(())
 }
 

@@ -69,6 +69,10 @@ pub const SATURATED: &str = "kaskade_saturated";
 pub const PLAN_STALE: &str = "kaskade_plan_stale";
 /// Epoch of the newest plan that the process knows.
 pub const PLAN_EPOCH: &str = "kaskade_plan_epoch";
+/// Epoch that is in place: at the worker, and at all workers as the ingress found it. 0 before the first.
+pub const PLAN_EPOCH_IN_PLACE: &str = "kaskade_plan_epoch_in_place";
+/// Replicas of the newest plan that the worker could not load.
+pub const FAILED_REPLICAS: &str = "kaskade_failed_replicas";
 /// Requests in flight at an ingress.
 pub const IN_FLIGHT_REQUESTS: &str = "kaskade_in_flight_requests";
 /// Requests waiting in the queues of a variant's replicas, by variant.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use super::{
     ACCEPTED_REQUESTS, ANSWERED_REQUESTS, ARRIVED_REQUESTS, DECODE_ERRORS, DURABLE_DEAD_LETTERS,
-    DURABLE_REDELIVERIES, DURABLE_RESULTS, Distributions, ENERGY_JOULES, ERROR_REPLIES,
-    FAN_OUT_CHILD_REQUESTS, FAN_OUT_REQUESTS, FIRST_TOKENS, GEAR_SHIFTS, GENERATED_TOKENS,
-    IN_FLIGHT_REQUESTS, INVALID_TOKEN_RESULTS, LATE_RESULTS, Metrics, PLAN_EPOCH, PLAN_STALE,
-    QUEUE_FULL_REJECTIONS, QUEUED_REQUESTS, READY, REQUEST_SECONDS, RETRIED_ATTEMPTS, SATURATED, Snapshot,
-    TIME_PER_OUTPUT_TOKEN_SECONDS, TIME_TO_FIRST_TOKEN_SECONDS, VARIANT_BATCH_SIZE, VARIANT_BATCHES,
-    VARIANT_BUSY_SECONDS, VARIANT_COST_MILLIONTHS, VARIANT_ENERGY_JOULES, VARIANT_PRICED_REQUESTS,
-    VARIANT_QUEUE_SECONDS, VARIANT_REQUESTS, VARIANT_RUN_SECONDS, VariantCount, histogram::Histogram,
+    DURABLE_REDELIVERIES, DURABLE_RESULTS, Distributions, ENERGY_JOULES,
+    ERROR_REPLIES, FAILED_REPLICAS, FAN_OUT_CHILD_REQUESTS, FAN_OUT_REQUESTS, FIRST_TOKENS, GEAR_SHIFTS,
+    GENERATED_TOKENS, IN_FLIGHT_REQUESTS, INVALID_TOKEN_RESULTS, LATE_RESULTS, Metrics, PLAN_EPOCH,
+    PLAN_EPOCH_IN_PLACE, PLAN_STALE, QUEUE_FULL_REJECTIONS, QUEUED_REQUESTS, READY, REQUEST_SECONDS,
+    RETRIED_ATTEMPTS, SATURATED, Snapshot, TIME_PER_OUTPUT_TOKEN_SECONDS, TIME_TO_FIRST_TOKEN_SECONDS,
+    VARIANT_BATCH_SIZE, VARIANT_BATCHES, VARIANT_BUSY_SECONDS, VARIANT_COST_MILLIONTHS,
+    VARIANT_ENERGY_JOULES, VARIANT_PRICED_REQUESTS, VARIANT_QUEUE_SECONDS, VARIANT_REQUESTS,
+    VARIANT_RUN_SECONDS, VariantCount, histogram::Histogram,
 };
 
 /// Media type of the page.
@@ -28,6 +29,10 @@ pub struct Gauges {
     pub plan_stale: bool,
     /// [`PLAN_EPOCH`]; none before the first plan.
     pub epoch: Option<u64>,
+    /// [`PLAN_EPOCH_IN_PLACE`]; none before the first plan.
+    pub epoch_in_place: Option<u64>,
+    /// [`FAILED_REPLICAS`]; none without a worker.
+    pub failed_replicas: Option<u64>,
     /// [`IN_FLIGHT_REQUESTS`]; `None` without an ingress.
     pub in_flight: Option<u64>,
     /// [`QUEUED_REQUESTS`], by variant.
@@ -221,6 +226,18 @@ fn state<'a>(page: &mut Page<'a>, gauges: &'a Gauges) {
         Kind::Gauge,
         "Epoch of the newest plan that the process knows.",
         gauges.epoch,
+    );
+    page.one(
+        PLAN_EPOCH_IN_PLACE,
+        Kind::Gauge,
+        "Epoch of the plan that is in place at the worker, and under which the ingress admits requests; 0 before the first.",
+        gauges.epoch_in_place,
+    );
+    page.one(
+        FAILED_REPLICAS,
+        Kind::Gauge,
+        "Replicas of the newest plan that the worker could not load.",
+        gauges.failed_replicas,
     );
     page.one(
         IN_FLIGHT_REQUESTS,

@@ -217,18 +217,25 @@ pub(crate) struct WorkerHealth {
 }
 
 impl WorkerHealth {
-    fn ready(&self, newest: u64) -> Result<(), NotReady> {
-        let ready = self.readiness.borrow().clone();
+    /// Returns what the worker lacks of the newest plan.
+    fn lacking(&self, newest: u64) -> Option<NotReady> {
+        let ready = self.readiness.borrow();
         if ready.epoch < newest {
-            return Err(NotReady::Loading {
+            return Some(NotReady::Loading {
                 epoch: newest,
                 in_place: ready.epoch,
             });
         }
-        if !ready.failed.is_empty() {
-            return Err(NotReady::Failed(ready.failed));
+        (!ready.failed.is_empty()).then(|| NotReady::Failed(ready.failed.clone()))
+    }
+
+    /// Checks that some plan was in place here with every replica loaded. Requests are admitted under it until the next one is in
+    /// place.
+    fn ready(&self, newest: u64) -> Result<(), NotReady> {
+        if self.readiness.borrow().complete > 0 {
+            return Ok(());
         }
-        Ok(())
+        self.lacking(newest).map_or(Ok(()), Err)
     }
 
     fn full(&self) -> Option<Full> {
@@ -292,8 +299,8 @@ impl Health {
         }
     }
 
-    /// Checks that all parts of the process serve. A full process is ready ([`Health::full`]), and so is one whose plan store
-    /// went away ([`Health::behind`]).
+    /// Checks that all parts of the process serve. A full process is ready ([`Health::full`]), and so are one whose plan store
+    /// went away ([`Health::behind`]) and one that serves a plan while the next one is not in place ([`Health::lacking`]).
     ///
     /// # Errors
     /// The first reason why they do not.
@@ -326,6 +333,24 @@ impl Health {
     /// that it knows: a plan store that goes away would otherwise take every process of the app out of service at once.
     pub fn behind(&self) -> Option<NotReady> {
         self.interrupted(true)
+    }
+
+    /// Returns what is not in place of the newest plan: its replicas load, or cannot be loaded. The process stays ready if a plan
+    /// before it is in place: a new plan would otherwise take every process of the app out of service at once.
+    pub fn lacking(&self) -> Option<NotReady> {
+        let epoch = self.epoch()?;
+        let worker = self.0.parts.worker.as_ref();
+        worker.and_then(|worker| worker.lacking(epoch)).or_else(|| {
+            let in_place = self.epoch_in_place()?;
+            (in_place < epoch).then_some(NotReady::Loading { epoch, in_place })
+        })
+    }
+
+    /// Returns what a ready process states beside that it is ready: what is full, and why it does not serve the newest plan.
+    pub fn notes(&self) -> Vec<String> {
+        let full = self.full().map(|full| full.to_string());
+        let notes = [self.behind(), self.lacking()].map(|note| note.map(|note| note.to_string()));
+        full.into_iter().chain(notes.into_iter().flatten()).collect()
     }
 
     /// Returns a lasting interruption of a subscription that was, or was not, open before.
@@ -361,6 +386,20 @@ impl Health {
         self.0.plans.newest().map(|version| version.epoch)
     }
 
+    /// Returns the epoch that is in place: at the worker, and as the ingress found it at all workers, where it admits requests; 0
+    /// before the first, `None` without worker and ingress or without a plan.
+    fn epoch_in_place(&self) -> Option<u64> {
+        let (parts, plans) = (&self.0.parts, &self.0.plans);
+        let (current, _) = plans.current()?;
+        let worker = parts
+            .worker
+            .as_ref()
+            .map(|worker| worker.readiness.borrow().epoch);
+        let admitted = if plans.is_admitted() { current.epoch } else { 0 };
+        let ingress = parts.ingress.as_ref().map(|_| admitted);
+        worker.into_iter().chain(ingress).min()
+    }
+
     fn gauges(&self) -> Gauges {
         let mut queued = BTreeMap::new();
         if let Some(worker) = &self.0.parts.worker {
@@ -373,6 +412,9 @@ impl Health {
             full: self.full().is_some(),
             plan_stale: self.behind().is_some(),
             epoch: self.epoch(),
+            epoch_in_place: self.epoch_in_place(),
+            failed_replicas: (self.0.parts.worker.as_ref())
+                .map(|worker| worker.readiness.borrow().failed.len() as u64),
             in_flight: self.0.parts.ingress.as_ref().map(|ingress| {
                 ingress
                     .capacity
@@ -386,6 +428,37 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_worker_is_ready_once_a_plan_is_in_place_whole() {
+        let (progress, readiness) = watch::channel(Readiness::default());
+        let worker = WorkerHealth {
+            readiness,
+            beat: watch::channel(Arc::default()).1,
+            queue_capacity: 1,
+        };
+        let loading = |epoch, in_place| NotReady::Loading { epoch, in_place };
+        assert_eq!(worker.ready(1), Err(loading(1, 0)));
+        let failed = BTreeMap::from([("small-0".to_owned(), "no such file".to_owned())]);
+        let at = |epoch, complete, failed: &BTreeMap<String, String>| Readiness {
+            epoch,
+            failed: failed.clone(),
+            complete,
+        };
+        progress.send_replace(at(1, 0, &failed));
+        assert_eq!(worker.ready(1), Err(NotReady::Failed(failed.clone())));
+        progress.send_replace(at(1, 1, &BTreeMap::new()));
+        assert_eq!((worker.ready(1), worker.lacking(1)), (Ok(()), None));
+        assert_eq!(
+            (worker.ready(2), worker.lacking(2)),
+            (Ok(()), Some(loading(2, 1)))
+        );
+        progress.send_replace(at(2, 1, &failed));
+        assert_eq!(
+            (worker.ready(2), worker.lacking(2)),
+            (Ok(()), Some(NotReady::Failed(failed)))
+        );
+    }
 
     #[test]
     fn a_short_interruption_does_not_count() {

@@ -143,14 +143,8 @@ async fn ready(State(watched): State<HealthReceiver>) -> Response {
     match known(&watched) {
         None => (StatusCode::SERVICE_UNAVAILABLE, STARTING).into_response(),
         Some(health) => {
-            let notes = [
-                health.full().map(|full| full.to_string()),
-                health.behind().map(|behind| behind.to_string()),
-            ];
-            let said: Vec<String> = ["ready".to_owned()]
-                .into_iter()
-                .chain(notes.into_iter().flatten())
-                .collect();
+            let mut said = vec!["ready".to_owned()];
+            said.extend(health.notes());
             verdict(&said.join("; "), health.ready())
         }
     }

@@ -129,12 +129,16 @@ impl Worker {
                 hosted.stages.insert(stage, stop);
             }
         }
-        let failed = self.failed.iter();
+        let failed: BTreeMap<_, _> = (self.failed.iter())
+            .map(|(replica, failed)| (replica.id.clone(), failed.reason.clone()))
+            .collect();
         let ready = Readiness {
             epoch: version.epoch,
-            failed: failed
-                .map(|(replica, failed)| (replica.id.clone(), failed.reason.clone()))
-                .collect(),
+            complete: match failed.is_empty() {
+                true => version.epoch,
+                false => self.readiness.borrow().complete,
+            },
+            failed,
         };
         let buses: Vec<Bus> = self.shards.iter().map(|shard| shard.bus.clone()).collect();
         let worker = ctx.address();

@@ -57,6 +57,8 @@ pub struct Readiness {
     pub epoch: u64,
     /// Replicas of that epoch that could not be loaded, with the reasons.
     pub failed: BTreeMap<String, String>,
+    /// Newest epoch that was in place with every replica loaded; 0 before the first.
+    pub complete: u64,
 }
 
 /// A replica that could not be loaded.

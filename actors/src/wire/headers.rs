@@ -142,16 +142,22 @@ pub fn for_fault(content_type: ContentType, fault: &Fault) -> HeaderMap {
 /// Returns the headers of a dead letter after that many deliveries: the request's own, without those of the stream,
 /// and the reason.
 pub(crate) fn for_dead_letter(submitted: &HeaderMap, fault: &Fault, deliveries: u32) -> HeaderMap {
+    let mut headers = without_nats(submitted);
+    put_fault(&mut headers, fault);
+    headers.insert(DELIVERIES.clone(), HeaderValue::from(u64::from(deliveries)));
+    headers
+}
+
+/// Returns the headers without those of the server.
+pub(crate) fn without_nats(given: &HeaderMap) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, values) in submitted.iter() {
+    for (name, values) in given.iter() {
         if !AsRef::<str>::as_ref(name).starts_with("Nats-") {
             for value in values {
                 headers.append(name.clone(), value.clone());
             }
         }
     }
-    put_fault(&mut headers, fault);
-    headers.insert(DELIVERIES.clone(), HeaderValue::from(u64::from(deliveries)));
     headers
 }
 

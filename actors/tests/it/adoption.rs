@@ -501,8 +501,19 @@ fn a_load_that_fails_leaves_the_plan_before_in_force() {
         let epoch = cluster.apply(&moved);
         let health = cluster.workers[1].health();
         wait_until("the worker says why", TIMEOUT, || {
-            matches!(health.ready(), Err(NotReady::Failed(reasons)) if reasons["small-0"].contains("no such file"))
+            matches!(health.lacking(), Some(NotReady::Failed(reasons)) if reasons["small-0"].contains("no such file"))
         });
+        let ingress = cluster.ingress.health();
+        // Out of service, they would not answer under the plan before.
+        assert_eq!((health.ready(), ingress.ready()), (Ok(()), Ok(())));
+        wait_until("the ingress says so", TIMEOUT, || {
+            let said = ingress.notes().join("; ");
+            said.contains("loading the replicas of epoch 2; epoch 1 is in place")
+        });
+        let has = |page: &str, line: &str| assert!(page.lines().any(|found| found == line), "{line} in {page}");
+        has(&health.page(), "kaskade_failed_replicas{app=\"load-fails\"} 1");
+        has(&ingress.page(), "kaskade_plan_epoch{app=\"load-fails\"} 2");
+        has(&ingress.page(), "kaskade_plan_epoch_in_place{app=\"load-fails\"} 1");
         for _ in 0..50 {
             assert_eq!(by(&cluster.ask()).1, "w1");
         }
@@ -514,9 +525,37 @@ fn a_load_that_fails_leaves_the_plan_before_in_force() {
         let epoch = cluster.apply(&again);
         cluster.admits(epoch);
         assert_eq!(by(&cluster.ask()).1, "w2");
-        assert_eq!(health.ready(), Ok(()));
+        assert_eq!((health.ready(), health.lacking()), (Ok(()), None));
+        assert_eq!(ingress.notes(), Vec::<String>::new());
     });
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
+    cluster.stop();
+}
+
+#[test]
+fn a_process_stays_ready_while_it_loads_the_next_plan() {
+    let app = "load-held";
+    let bus = BusConfig::new(app);
+    let (before, moved) = (
+        entry_on(app, ("small", "w1"), ("large", "w2")),
+        entry_on(app, ("small", "w2"), ("large", "w2")),
+    );
+    let cluster = Cluster::start(app, &bus, &before);
+    cluster.loading.set(|hold| hold.held = true);
+    let epoch = cluster.apply(&moved);
+    cluster.loading.waits(1);
+    let (worker, ingress) = (cluster.workers[1].health(), cluster.ingress.health());
+    let loading = NotReady::Loading { epoch, in_place: 1 };
+    for health in [worker, ingress] {
+        wait_until("it knows the plan", TIMEOUT, || {
+            health.lacking() == Some(loading.clone())
+        });
+        assert_eq!(health.ready(), Ok(()));
+    }
+    assert_eq!(by(&cluster.ask()).1, "w1");
+    cluster.loading.set(|hold| hold.held = false);
+    cluster.admits(epoch);
+    assert_eq!((worker.lacking(), ingress.lacking()), (None, None));
     cluster.stop();
 }
 

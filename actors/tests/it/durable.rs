@@ -49,13 +49,20 @@ fn served(server: &NatsServer, durable: Option<DurableConfig>) -> Service {
 
 /// An ingress whose plan places every replica on a missing worker.
 fn ingress_alone(server: &NatsServer, default_budget: Duration) -> Node {
+    ingress_of(
+        server,
+        IngressConfig {
+            default_budget,
+            ..ingress(Some(quick()))
+        },
+    )
+}
+
+fn ingress_of(server: &NatsServer, ingress: IngressConfig) -> Node {
     Node::start(NodeConfig {
         app: APP.to_owned(),
         bus: BusConfig::new(APP).url(server.url()),
-        ingress: Some(IngressConfig {
-            default_budget,
-            ..ingress(Some(quick()))
-        }),
+        ingress: Some(ingress),
         worker: None,
         plan: Some(crate::common::cascade(APP)),
         planner: None,
@@ -241,6 +248,69 @@ async fn a_stored_result_is_polled_although_its_push_is_lost() {
     let (reply, took) = pending.await.unwrap();
     assert_eq!(reply, Ok(3), "a stored result is found without its push");
     assert!(took < TIMEOUT / 4, "{took:?}");
+}
+
+/// Sends a request whose result is pushed to an inbox, and returns what comes there.
+async fn pushed(asking: &Asking, id: &str, body: Vec<u8>) -> async_nats::Message {
+    let nats = asking.bus.client();
+    let inbox = nats.new_inbox();
+    let mut pushed = nats.subscribe(inbox.clone()).await.unwrap();
+    let mut headers = named(id);
+    headers.insert("Kaskade-Push", inbox);
+    let subject = App::new(APP).unwrap().submit();
+    let accepted = nats.request_with_headers(subject, headers, body.into());
+    assert_eq!(accepted.await.unwrap().status, None);
+    tokio::time::timeout(TIMEOUT, pushed.next())
+        .await
+        .unwrap()
+        .unwrap()
+}
+
+#[tokio::test]
+async fn every_push_is_the_stored_result_of_the_id() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    asking.submit("first", 3.0).await.unwrap();
+    assert_eq!(asking.answer("first").await, Ok(3));
+    let (app, nats) = (App::new(APP).unwrap(), asking.bus.client());
+    let query = subjects::result_query(&app, "first");
+    let stored = nats.request(query, bytes::Bytes::new()).await.unwrap();
+    // The ids were answered before, by hand; their requests come after the window of duplicates.
+    for (id, body) in [
+        ("again", request(1.0).encode().unwrap().to_vec()),
+        ("garbage", b"no message".to_vec()),
+    ] {
+        nats.request(app.result(id), stored.payload.clone())
+            .await
+            .unwrap();
+        let pushed = pushed(&asking, id, body).await;
+        assert_eq!(pushed.payload, stored.payload, "{id}");
+        let headers = pushed.headers.unwrap();
+        assert_eq!(headers::request_id(&headers).unwrap(), Some(id));
+    }
+    eventually("all are settled", TIMEOUT, async || waiting(&asking).await == 0).await;
+    assert_eq!(node.metrics().read().dead_letters, 0);
+    node.stop();
+}
+
+#[tokio::test]
+async fn an_ingress_without_durable_requests_leaves_them_to_the_stream_that_another_one_creates() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let old = ingress_of(&server, ingress(None));
+    let asking = Asking::at(&server).await;
+    assert_eq!(asking.submit("early", 1.0).await, Err(Code::NotDurable));
+    let new = ingress_of(&server, ingress(Some(quick())));
+    // The refusal came first nearly always.
+    for number in 0..20_u8 {
+        assert_eq!(
+            asking.submit(&format!("r{number}"), 1.0).await,
+            Ok(false),
+            "{number}"
+        );
+    }
+    old.stop();
+    new.stop();
 }
 
 #[tokio::test]

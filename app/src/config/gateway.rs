@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::{ByteSize, SubjectToken};
+use super::scalar::{ByteSize, HumanDuration, SubjectToken};
 
 /// The HTTP gateway: limits, streaming, and the keys of tenants.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +22,10 @@ pub struct GatewayConfig {
     pub max_body: ByteSize,
     /// Maximum size of the bodies of all requests in progress, as they arrive; more are refused.
     pub max_in_flight_bytes: ByteSize,
+    /// Time after SIGTERM in which the gateway still serves, while `/ready` answers 503, so that balancers stop sending requests before
+    /// it closes; `ingress.drain_timeout` begins after it [default: none].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shutdown_delay: Option<HumanDuration>,
     /// Certificate and key of the listener [default: connections are not encrypted].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
@@ -40,6 +44,7 @@ impl Default for GatewayConfig {
             max_in_flight: NonZeroU32::MIN.saturating_add(4_095),
             max_body: ByteSize::mebibytes(64),
             max_in_flight_bytes: ByteSize::mebibytes(1024),
+            shutdown_delay: None,
             tls: None,
             cors: Vec::new(),
             keys: BTreeMap::new(),
@@ -114,4 +119,7 @@ pub struct TenantConfig {
     /// Maximum requests of the tenant per second, each text or choice of a request included, with a burst of one second [default: unlimited].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requests_per_s: Option<u32>,
+    /// Whether the key opens the events of the dashboard, which show the requests and errors of all tenants.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub operator: bool,
 }

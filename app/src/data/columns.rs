@@ -330,12 +330,13 @@ impl Samples {
                 count,
             });
         }
-        // A model without names has the classes in the order of their directories, as `datasets` numbers them.
+        // A model without names has the classes in the order of their directories, as `datasets` numbers them, unless all directories are
+        // numbers.
         let label_of = |(number, (name, _)): (usize, &(String, Vec<PathBuf>))| {
-            let written = if labels.has_names() || name.parse::<usize>().is_ok() {
-                Value::from(name.as_str())
-            } else {
+            let written = if by_order {
                 Value::from(number)
+            } else {
+                Value::from(name.as_str())
             };
             if labels.ignored() {
                 return Ok(Label::Unknown);

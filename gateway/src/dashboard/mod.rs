@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -15,9 +16,14 @@ use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
 use crate::path_params::Path;
+use crate::permits::Permits;
 use crate::state::{GatewayState, Served};
 
 const PAGE: &str = include_str!("page.html");
+
+/// Where the paths of the events begin. Where keys are needed, only that of an operator opens them: they show messages of errors, which
+/// quote parts of inputs, of all tenants.
+pub(crate) const EVENTS: &str = "/dashboard/events/";
 
 /// The page may load nothing from elsewhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
@@ -56,21 +62,23 @@ pub(crate) async fn apps(State(shared): State<Arc<GatewayState>>) -> Response<Bo
 /// Streams everything that is known of an app, and then an update per second.
 pub(crate) async fn events(
     State(shared): State<Arc<GatewayState>>,
+    Extension(permits): Extension<Permits>,
     Path(app): Path<String>,
 ) -> Response<Body> {
-    match stream_of(&shared, &app) {
+    match stream_of(&shared, &app, permits) {
         Ok(response) => response,
         Err(failure) => failure.response(Api::Oip),
     }
 }
 
-fn stream_of(shared: &GatewayState, app: &str) -> Result<Response<Body>, Failure> {
+fn stream_of(shared: &GatewayState, app: &str, permits: Permits) -> Result<Response<Body>, Failure> {
     let app = shared.app(app)?;
     let reader = Reader {
         updates: app.watched.updates.subscribe(),
         stopping: shared.stopping.subscribe(),
         known: None,
         app,
+        _permits: permits,
     };
     let events = stream::unfold(reader, |mut reader| async move {
         let event = Bytes::from(format!("data: {}\n\n", reader.next().await?));
@@ -93,6 +101,8 @@ struct Reader {
     stopping: watch::Receiver<bool>,
     /// The newest update that it has.
     known: Option<u64>,
+    /// A stream is a request in progress until it ends.
+    _permits: Permits,
 }
 
 impl Reader {

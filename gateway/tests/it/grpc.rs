@@ -235,6 +235,7 @@ fn failures_are_statuses_that_say_whether_to_retry() {
         key: key.to_owned(),
         max_in_flight: None,
         rate,
+        operator: false,
     };
     let limits = Limits {
         keys: vec![key("blue", "secret", None), key("red", "slow", Some(1.0))],
@@ -462,6 +463,7 @@ fn a_revoked_key_is_named_in_no_error() {
             key: "secret".to_owned(),
             max_in_flight: None,
             rate: None,
+            operator: false,
         }],
         ..Limits::default()
     };

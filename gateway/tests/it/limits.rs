@@ -152,6 +152,7 @@ fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
             key: "secret".to_owned(),
             max_in_flight: None,
             rate: None,
+            operator: false,
         }],
         ..Limits::default()
     };
@@ -209,6 +210,7 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
         key: key.to_owned(),
         max_in_flight: None,
         rate,
+        operator: false,
     };
     let limits = Limits {
         keys: vec![key("blue", "secret", None), key("red", "slow", Some(0.001))],
@@ -248,6 +250,44 @@ fn a_request_needs_the_key_of_a_tenant_within_its_limits() {
     assert_eq!(post("slow").status, 429);
 }
 
+#[test]
+fn the_dashboard_opens_with_the_key_of_an_operator_and_its_streams_hold_permits() {
+    let key = |tenant: &str, operator| TenantKey {
+        tenant: tenant.to_owned(),
+        key: tenant.to_owned(),
+        max_in_flight: Some(1),
+        rate: None,
+        operator,
+    };
+    let limits = Limits {
+        keys: vec![key("blue", false), key("ops", true)],
+        ..Limits::default()
+    };
+    let stand = Stand::keyed(limits, "blue");
+    let ask = |path: &str, tenant: &str| {
+        let value = format!("Bearer {tenant}");
+        request("GET", path, &[("authorization", &value)], b"")
+    };
+    let refused = exchange(stand.address(), &ask("/dashboard/events/app", "blue"));
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.header("x-kaskade-fault"), Some("operators_only"));
+    assert_eq!(
+        exchange(stand.address(), &ask("/dashboard/apps", "blue")).status,
+        200
+    );
+
+    let mut stream = TcpStream::connect(stand.address()).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.write_all(&ask("/dashboard/events/app", "ops")).unwrap();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    let second = || exchange(stand.address(), &ask("/dashboard/apps", "ops")).status;
+    assert_eq!(second(), 429, "the stream is a request in progress");
+    drop(stream);
+    wait_until("the permit is free", TIMEOUT, || second() == 200);
+}
+
 /// Answers with a text, and notes the largest batch that it got.
 struct Widest(Arc<AtomicUsize>);
 
@@ -273,12 +313,14 @@ fn every_prompt_of_a_request_counts_for_the_limits() {
                 key: "two".to_owned(),
                 max_in_flight: Some(2),
                 rate: None,
+                operator: false,
             },
             TenantKey {
                 tenant: "slow".to_owned(),
                 key: "slow".to_owned(),
                 max_in_flight: None,
                 rate: Some(4.0),
+                operator: false,
             },
         ],
         ..Limits::default()

@@ -47,6 +47,7 @@ fn a_line_names_request_trace_and_tenant_and_holds_neither_body_nor_key() {
             key: "sk-very-secret".to_owned(),
             max_in_flight: None,
             rate: None,
+            operator: false,
         }],
         ..Limits::default()
     };

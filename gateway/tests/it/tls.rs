@@ -145,6 +145,7 @@ fn pages_of_other_origins_are_kept_out_unless_they_are_listed() {
             key: "secret".to_owned(),
             max_in_flight: None,
             rate: None,
+            operator: false,
         }],
         ..Limits::default()
     };
@@ -177,4 +178,13 @@ fn pages_of_other_origins_are_kept_out_unless_they_are_listed() {
     assert_eq!(get(open.address(), &[origin]).status, 401);
     let other = get(open.address(), &[("origin", "https://evil.example"), key]);
     assert_eq!(other.header("access-control-allow-origin"), None);
+    // A cache must not give the answer without the header to a page that may read it.
+    for headers in [
+        vec![origin, key],
+        vec![("origin", "https://evil.example"), key],
+        vec![key],
+    ] {
+        let vary = get(open.address(), &headers).header("vary").map(str::to_owned);
+        assert_eq!(vary.as_deref(), Some("origin"), "{headers:?}");
+    }
 }

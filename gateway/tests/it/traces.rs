@@ -8,7 +8,7 @@ use kaskade_gateway::Limits;
 use kaskade_telemetry::{Exporter, ExporterConfig};
 use serde_json::{Value, json};
 
-use crate::support::Stand;
+use crate::support::{Stand, exchange, request};
 
 /// Accepts exports on a thread and keeps their spans.
 fn collector() -> (String, Arc<Mutex<Vec<Value>>>) {
@@ -83,6 +83,19 @@ fn a_request_leaves_a_span_per_hop_queue_and_run_below_that_of_its_client() {
         let answer = stand.post(path, &[("traceparent", &context)], body);
         assert_eq!(answer.status, status);
     }
+    // What a client chooses names no span, and probes have none.
+    let unknown = "22222222222222222222222222222222";
+    let context = format!("00-{unknown}-00f067aa0ba902b7-01");
+    for (method, path, status) in [
+        ("GET", "/wp-login.php", 404),
+        ("GET", "/inference.GRPCInferenceService/Anything", 200),
+        ("PROPFIND", "/v1/models", 405),
+        ("GET", "/ready", 200),
+        ("GET", "/v2/health/live", 200),
+    ] {
+        let asked = request(method, path, &[("traceparent", &context)], b"");
+        assert_eq!(exchange(stand.address(), &asked).status, status, "{path}");
+    }
     // What waits is sent before the exporter ends.
     drop(exporter);
     let page = String::from_utf8(stand.get("/metrics").body).unwrap();
@@ -90,6 +103,13 @@ fn a_request_leaves_a_span_per_hop_queue_and_run_below_that_of_its_client() {
 
     let spans = spans.lock().unwrap();
     assert!(!spans.iter().any(|span| span["traceId"] == unsampled));
+    let mut names: Vec<&str> = spans
+        .iter()
+        .filter(|span| span["traceId"] == unknown)
+        .filter_map(|span| span["name"].as_str())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["GET", "GET", "HTTP"]);
     let of: Vec<&Value> = spans.iter().filter(|span| span["traceId"] == sampled).collect();
     let named = |name: &str| {
         let found: Vec<&&Value> = of.iter().filter(|span| span["name"] == name).collect();

@@ -388,7 +388,7 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
         file: file.file.clone(),
         reason,
     };
-    let mut tokenizer = Tokenizer::from_bytes(&file.json).map_err(|error| bad(error.to_string()))?;
+    let mut tokenizer = file.tokenizer()?;
     let added = tokenizer
         .get_post_processor()
         .map_or(0, |processor| processor.added_tokens(true));

@@ -15,6 +15,7 @@ mod sentencepiece;
 mod slow_tokenizer;
 pub(crate) mod timm;
 mod token_rules;
+mod tokenizer_json;
 mod tokenizer_settings;
 pub(crate) mod weights;
 

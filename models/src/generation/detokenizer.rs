@@ -30,7 +30,7 @@ pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
         file: file.file.clone(),
         reason: error.to_string(),
     };
-    let mut tokenizer = Tokenizer::from_bytes(&file.json).map_err(bad)?;
+    let mut tokenizer = file.tokenizer()?;
     tokenizer.with_truncation(None).map_err(bad)?;
     tokenizer.with_padding(None);
     Ok(tokenizer)

@@ -85,6 +85,21 @@ pub fn batch_utilisation(costs: &[BatchCost], batch: u32) -> Option<f64> {
     (share > 0.0).then(|| share.min(1.0))
 }
 
+/// Memory of a replica that runs batches of this size, bytes, by the same rule, over the sizes whose memory was measured. If there is one
+/// such size, its memory: how it grows is unknown. `None` if there is none.
+pub fn batch_memory_bytes(costs: &[BatchCost], batch: u32) -> Option<u64> {
+    let measured: Vec<BatchCost> = costs
+        .iter()
+        .filter(|cost| cost.memory_bytes.is_some())
+        .copied()
+        .collect();
+    if let [only] = measured.as_slice() {
+        return only.memory_bytes;
+    }
+    let bytes = batch_cost(&measured, batch, |cost| Some(cost.memory_bytes? as f64))?;
+    Some(bytes.max(0.0).ceil() as u64)
+}
+
 fn batch_cost(costs: &[BatchCost], batch: u32, of: impl Fn(&BatchCost) -> Option<f64>) -> Option<f64> {
     if batch == 0 {
         return None;

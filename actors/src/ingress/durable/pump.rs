@@ -59,11 +59,8 @@ pub(crate) async fn open(
     stop: watch::Receiver<bool>,
 ) -> Result<Option<DurableIntake>, DurableError> {
     let Some(config) = config else {
-        if Streams::has_stream(bus, dispatcher.app()).await {
-            // The stream accepts requests regardless, and keeps them until an ingress with `[durable]` takes them.
-            tracing::warn!(
-                "this app has a stream of durable requests, but this ingress is not configured to take them"
-            );
+        if Streams::has_stream(bus, dispatcher.app()).await == Some(true) {
+            warn_of_stream();
             return Ok(None);
         }
         let message = "this app accepts no durable requests; add a table `[durable]` to its file";
@@ -99,7 +96,15 @@ pub(crate) async fn open(
     Ok(Some(DurableIntake { permits, capacity }))
 }
 
-/// Answers every submission with one fault.
+/// The stream accepts requests regardless, and keeps them until an ingress with `[durable]` takes them.
+fn warn_of_stream() {
+    tracing::warn!(
+        "this app has a stream of durable requests, but this ingress is not configured to take them"
+    );
+}
+
+/// Answers every submission with one fault, until there is a stream that accepts them: another process may create it. While
+/// JetStream does not say whether there is one, submissions are not answered here.
 async fn refuse_all(
     bus: &Bus,
     dispatcher: &Dispatcher,
@@ -108,12 +113,18 @@ async fn refuse_all(
 ) -> Result<(), DurableError> {
     let group = Some(subjects::INGRESS_GROUP.to_owned());
     let mut submitted = bus.subscribe(dispatcher.app().submit(), group).await?;
-    let dispatcher = dispatcher.clone();
+    let (bus, dispatcher) = (bus.clone(), dispatcher.clone());
     let supervisor = dispatcher.supervisor().clone();
     supervisor.spawn_finite("refusal of durable requests", async move {
         while let Some(message) = submitted.next().await {
-            metrics.fault(&fault);
-            refuse(&dispatcher, &message, &fault);
+            match Streams::has_stream(&bus, dispatcher.app()).await {
+                Some(true) => return warn_of_stream(),
+                Some(false) => {
+                    metrics.fault(&fault);
+                    refuse(&dispatcher, &message, &fault);
+                }
+                None => tracing::warn!("whether this app has a stream of durable requests is unknown"),
+            }
         }
     });
     Ok(())

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream::{
-    self, AckKind,
+    self, AckKind, ErrorCode,
     consumer::{AckPolicy, PullConsumer, pull},
-    context::PublishErrorKind,
+    context::{GetStreamErrorKind, PublishErrorKind},
     stream::{self, DiscardPolicy, RetentionPolicy, StorageType},
 };
 use async_nats::{HeaderMap, Subject, header};
@@ -60,10 +60,22 @@ impl Streams {
         }
     }
 
-    /// Returns whether the app has a stream that accepts durable requests.
-    pub(super) async fn has_stream(bus: &Bus, app: &App) -> bool {
+    /// Returns whether the app has a stream that accepts durable requests; `None` if JetStream does not say.
+    pub(super) async fn has_stream(bus: &Bus, app: &App) -> Option<bool> {
+        if !bus.has_jetstream().await {
+            return Some(false);
+        }
         let jetstream = jetstream::new(bus.client().clone());
-        bus.has_jetstream().await && jetstream.get_stream(app.submitted_stream()).await.is_ok()
+        let found = jetstream.get_stream(app.submitted_stream()).await;
+        match found.map_err(|error| error.kind()) {
+            Ok(_) => Some(true),
+            Err(GetStreamErrorKind::JetStream(error))
+                if error.error_code() == ErrorCode::STREAM_NOT_FOUND =>
+            {
+                Some(false)
+            }
+            Err(_) => None,
+        }
     }
 
     /// Opens or creates the streams, and returns the consumer that all ingresses of the app share. Existing streams
@@ -165,12 +177,12 @@ impl Streams {
         }
     }
 
-    /// Returns whether the request has a result.
-    pub(super) async fn has_result(&self, id: &str) -> bool {
+    /// Returns the stored result of a request, if it has one.
+    pub(super) async fn result(&self, id: &str) -> Option<async_nats::Message> {
         let subject = subjects::result_query(self.dispatcher.app(), id);
         let request = async_nats::Request::new().payload(Bytes::new());
-        let found = self.bus.client().send_request(subject, request).await;
-        found.is_ok_and(|message| message.status.is_none())
+        let found = self.bus.client().send_request(subject, request).await.ok()?;
+        found.status.is_none().then_some(found)
     }
 
     /// Starts sending progress notices for the request.

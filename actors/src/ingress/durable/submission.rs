@@ -90,13 +90,23 @@ impl Submission {
         self.delivered > 1
     }
 
-    /// Acknowledges the request if its result is already stored. Returns whether it was.
+    /// Acknowledges the request if its result is already stored, which the client is sent. Returns whether it was.
     pub(super) async fn ack_if_settled(&mut self) -> bool {
-        let settled = self.streams.has_result(&self.id).await;
-        if settled {
+        let stored = self.push_stored().await;
+        if stored {
             self.settle();
         }
-        settled
+        stored
+    }
+
+    /// Sends the client the stored result, if there is one. Returns whether there is.
+    async fn push_stored(&mut self) -> bool {
+        let Some(stored) = self.streams.result(&self.id).await else {
+            return false;
+        };
+        let headers = headers::without_nats(&stored.headers.unwrap_or_default());
+        self.push(headers, stored.payload);
+        true
     }
 
     /// Settles it with a result.
@@ -109,7 +119,7 @@ impl Submission {
         actor::spawn(self.end(content_type, fault));
     }
 
-    async fn end(self, content_type: ContentType, fault: Fault) {
+    async fn end(mut self, content_type: ContentType, fault: Fault) {
         let verdict = match fault.code {
             // The client settled it: there is a result and nothing to investigate.
             Code::Cancelled => None,
@@ -124,6 +134,10 @@ impl Submission {
                 return self.hand_back(Duration::from_micros(after_us));
             }
             Some(Verdict::Dead) => {
+                // Another delivery of the id was answered: there is nothing to investigate.
+                if self.ack_if_settled().await {
+                    return;
+                }
                 if let Err(error) = self.dead_letter(&fault).await {
                     tracing::warn!(id = self.id, %error, "storing a dead letter failed; retrying");
                     return self.hand_back(PAUSE);
@@ -153,7 +167,7 @@ impl Submission {
     }
 
     /// Stores the result, pushes it to the client and acknowledges the request, in this order: if a step is lost, the
-    /// request is redelivered.
+    /// request is redelivered. If the id has a result already, that is the one which is pushed.
     async fn finish(mut self, headers: HeaderMap, payload: Bytes) {
         match self
             .streams
@@ -163,8 +177,10 @@ impl Submission {
             Ok(first) => {
                 if first {
                     self.streams.metrics.result_stored();
+                    self.push(headers, payload);
+                } else {
+                    self.push_stored().await;
                 }
-                self.push(headers, payload);
                 self.settle();
             }
             Err(error) => {

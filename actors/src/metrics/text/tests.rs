@@ -44,6 +44,8 @@ fn gauges() -> Gauges {
         full: false,
         plan_stale: true,
         epoch: Some(3),
+        epoch_in_place: Some(2),
+        failed_replicas: Some(1),
         in_flight: Some(1),
         queued: BTreeMap::from([("small".to_owned(), 2)]),
     }
@@ -76,6 +78,8 @@ fn counters_have_their_labels_and_values() {
         "kaskade_saturated{app=\"digits\"} 0",
         "kaskade_plan_stale{app=\"digits\"} 1",
         "kaskade_plan_epoch{app=\"digits\"} 3",
+        "kaskade_plan_epoch_in_place{app=\"digits\"} 2",
+        "kaskade_failed_replicas{app=\"digits\"} 1",
         "kaskade_in_flight_requests{app=\"digits\"} 1",
         "kaskade_queued_requests{app=\"digits\",variant=\"small\"} 2",
         "kaskade_arrived_requests_total{app=\"digits\"} 2",

@@ -331,6 +331,11 @@ fn a_missing_directory_is_no_shift_of_classes() {
     );
     let numbered = read(&unnamed, &["val/1/1.png", "val/2/1.png"]).unwrap();
     assert_eq!(numbered, [1, 2].map(Label::Class));
+    // `1` was class 1 by its name, and `a` by its place.
+    let mixed = read(&unnamed[..2], &["val/1/1.png", "val/a/1.png"]).unwrap();
+    assert_eq!(mixed, [0, 1].map(Label::Class));
+    let unknown = read(&[], &["val/10/1.png", "val/2/1.png", "val/a/1.png"]).unwrap();
+    assert_eq!(unknown, [0, 1, 2].map(Label::Class));
     let named = read(&["a", "b", "c"], &["val/b/1.png", "val/c/1.png"]).unwrap();
     assert_eq!(named, [1, 2].map(Label::Class));
     assert!(

@@ -15,8 +15,10 @@ use crate::checkpoint::LoadError;
 /// The environment variable that names the library.
 const VARIABLE: &str = "ORT_DYLIB_PATH";
 
-/// Prints the library in the Python package, without importing it.
+/// Prints the library in the Python package, without importing it. The empty path is the current directory.
 const FIND: &str = "
+import sys
+sys.path = [path for path in sys.path if path]
 import importlib.util, pathlib
 package = importlib.util.find_spec('onnxruntime')
 if package and package.origin:
@@ -102,7 +104,14 @@ pub(super) fn environment() -> Result<&'static Environment, LoadError> {
 
 /// The library in the package of the `python3` on the `PATH`.
 fn in_python() -> Option<PathBuf> {
-    let found = Command::new("python3")
+    found_by(&mut Command::new("python3"))
+}
+
+/// The library that this Python finds. It looks for packages in the current directory first, and the files there may be anybody's, such as
+/// those of a downloaded app: it runs in the root directory.
+fn found_by(python: &mut Command) -> Option<PathBuf> {
+    let found = python
+        .current_dir("/")
         .args(["-c", FIND])
         .stdin(Stdio::null())
         .stderr(Stdio::null())
@@ -127,6 +136,32 @@ mod tests {
         );
         assert_eq!(Place::of(None, || None), Place::System);
         assert_eq!(Place::System.file(), PathBuf::from("libonnxruntime.so"));
+    }
+
+    #[test]
+    fn no_library_of_the_current_directory_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let capi = folder.path().join("onnxruntime/capi");
+        std::fs::create_dir_all(&capi).unwrap();
+        std::fs::write(folder.path().join("onnxruntime/__init__.py"), "").unwrap();
+        std::fs::write(capi.join("libonnxruntime.so.1"), "").unwrap();
+        let find = |paths: &str| {
+            let mut python = Command::new("python3");
+            found_by(python.current_dir(folder.path()).env("PYTHONPATH", paths))
+        };
+        let own = folder.path().to_str().unwrap();
+        assert!(
+            find(own).unwrap().starts_with(folder.path()),
+            "a stated path counts"
+        );
+        // An empty part of the variable is the current directory too.
+        for relative in ["", ".", "other:"] {
+            let found = find(relative);
+            assert!(
+                found.is_none_or(|found| !found.starts_with(folder.path())),
+                "{relative}"
+            );
+        }
     }
 
     #[test]

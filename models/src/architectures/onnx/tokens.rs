@@ -1,7 +1,5 @@
 //! The inputs of a graph that takes tokens.
 
-use tokenizers::Tokenizer;
-
 use super::super::text::{TextReader, Texts, TokenLimits, Tokens};
 use super::session::{Dimension, Port};
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
@@ -129,9 +127,5 @@ fn column(port: &Port) -> Option<Column> {
 }
 
 fn vocabulary(file: &TokenizerFile) -> Result<usize, LoadError> {
-    let tokenizer = Tokenizer::from_bytes(&file.json).map_err(|error| LoadError::BadTokenizer {
-        file: file.file.clone(),
-        reason: error.to_string(),
-    })?;
-    Ok(tokenizer.get_vocab_size(true))
+    Ok(file.tokenizer()?.get_vocab_size(true))
 }

@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 use super::slow_tokenizer::{SPECIAL, Token, class_and_type, special_tokens};
 use super::{Config, LoadError, MAX_TOKENIZER, optional_config, read_capped};
 use family::Family;
+pub(super) use proto::check_table;
 use proto::{Algorithm, Model};
 
 /// Names of the model's file.

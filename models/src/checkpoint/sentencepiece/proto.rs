@@ -159,7 +159,7 @@ impl Model {
 /// Checks a normalisation table: the size of a trie in bytes, the trie as a double array (darts-clone), and the replacements,
 /// each ended by a zero. The normaliser of the crate `tokenizers` does not check what it reads, so every unit that a text can
 /// reach must be in the array, and every value must be the start of a replacement. `None` if the table is damaged.
-fn check_table(table: &[u8]) -> Option<()> {
+pub(in crate::checkpoint) fn check_table(table: &[u8]) -> Option<()> {
     if table.len() > MAX_TABLE {
         return None;
     }

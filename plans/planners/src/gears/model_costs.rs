@@ -4,9 +4,9 @@ use super::model_set::ModelSet;
 use super::options::GearOptions;
 use super::violation::GearError;
 use crate::thresholds::FamilyError;
-use kaskade_policy::linear_fit::batch_latency_s;
+use kaskade_policy::linear_fit::{batch_latency_s, batch_memory_bytes};
 use kaskade_policy::plan::Slo;
-use kaskade_policy::profile::{Profile, VariantProfile};
+use kaskade_policy::profile::{BatchCost, Profile, VariantProfile};
 
 /// Bytes of a weight that was never measured in memory: a 32-bit float.
 const BYTES_PER_PARAMETER: u64 = 4;
@@ -49,7 +49,8 @@ impl Models {
                 alone_s: seconds(1),
                 working_s,
                 max_batch,
-                memory_bytes: memory(variant, max_batch),
+                memory_bytes: memory(&variant.costs, max_batch)
+                    .unwrap_or(variant.parameters * BYTES_PER_PARAMETER),
             }
         };
         Self {
@@ -118,13 +119,36 @@ impl Models {
     }
 }
 
-/// The most that a batch of at most `max_batch` takes; where memory was not measured, the weights alone.
-fn memory(variant: &VariantProfile, max_batch: u32) -> u64 {
-    let within = |cost: &&kaskade_policy::profile::BatchCost| cost.batch <= max_batch;
-    let measured = variant.costs.iter().filter(within);
-    measured
-        .filter_map(|cost| cost.memory_bytes)
-        .max()
-        .or_else(|| variant.costs.iter().find_map(|cost| cost.memory_bytes))
-        .unwrap_or(variant.parameters * BYTES_PER_PARAMETER)
+/// The most that a batch of at most `max_batch` takes, between measured sizes and beyond them too; `None` if memory was not measured.
+fn memory(costs: &[BatchCost], max_batch: u32) -> Option<u64> {
+    let within = costs.iter().filter(|cost| cost.batch <= max_batch);
+    let measured = within.filter_map(|cost| cost.memory_bytes).max();
+    let largest = batch_memory_bytes(costs, max_batch);
+    measured.max(largest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_batch_between_and_beyond_measured_sizes_is_on_their_line() {
+        let cost = |(batch, memory_bytes): (u32, Option<u64>)| BatchCost {
+            batch,
+            latency_s: 0.01,
+            spread: None,
+            energy_j: None,
+            memory_bytes,
+            utilisation: None,
+        };
+        let measured =
+            [(1, 600), (8, 800), (32, 1_500), (64, 2_600)].map(|(batch, bytes)| cost((batch, Some(bytes))));
+        let most = |batch| memory(&measured, batch).unwrap();
+        assert_eq!([1, 8, 50, 64].map(most), [600, 800, 2_119, 2_600]);
+        assert!(most(128) > 4_000);
+        // How the memory of one size grows is unknown.
+        let one = [cost((1, None)), cost((8, Some(800)))];
+        assert_eq!([1, 32].map(|batch| memory(&one, batch)), [Some(800), Some(800)]);
+        assert_eq!(memory(&one[..1], 8), None);
+    }
 }

@@ -1,0 +1,108 @@
+//! Building the tokenizer of a `tokenizer.json`.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use super::sentencepiece::check_table;
+use super::{LoadError, TokenizerFile};
+
+/// The part of the file that is checked; the rest is skipped.
+#[derive(Deserialize)]
+struct Checked {
+    #[serde(default)]
+    normalizer: Value,
+}
+
+impl TokenizerFile {
+    /// Builds the tokenizer. The crate `tokenizers` does not check the normalisation tables that it reads, so a damaged one would end in a
+    /// panic at a text, or in a request for gigabytes of memory: they are checked first.
+    ///
+    /// # Errors
+    /// [`LoadError::BadTokenizer`].
+    pub(crate) fn tokenizer(&self) -> Result<Tokenizer, LoadError> {
+        let bad = |reason: String| LoadError::BadTokenizer {
+            file: self.file.clone(),
+            reason,
+        };
+        let checked: Checked = serde_json::from_slice(&self.json).map_err(|error| bad(error.to_string()))?;
+        if !are_tables_sound(&checked.normalizer) {
+            let reason = "its normalisation table (precompiled_charsmap) is damaged";
+            return Err(bad(reason.to_owned()));
+        }
+        Tokenizer::from_bytes(&self.json).map_err(|error| bad(error.to_string()))
+    }
+}
+
+/// Returns whether every table of a normaliser, and of those inside it, can be used.
+fn are_tables_sound(normalizer: &Value) -> bool {
+    match normalizer {
+        Value::Object(fields) => fields.iter().all(|(name, value)| match value {
+            Value::String(table) if name == "precompiled_charsmap" => {
+                let table = BASE64_STANDARD.decode(table).ok();
+                table.and_then(|table| check_table(&table)).is_some()
+            }
+            value => are_tables_sound(value),
+        }),
+        Value::Array(inside) => inside.iter().all(are_tables_sound),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::sentencepiece::check_table;
+    use super::*;
+
+    /// A tokenizer of bytes whose normaliser has this table.
+    fn built(normalizer: &Value) -> Result<Tokenizer, LoadError> {
+        let folder = tempfile::tempdir().unwrap();
+        let json = json!({
+            "version": "1.0",
+            "added_tokens": [],
+            "normalizer": normalizer,
+            "pre_tokenizer": null,
+            "post_processor": null,
+            "decoder": null,
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"},
+        });
+        std::fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+        TokenizerFile::beside(folder.path()).unwrap().unwrap().tokenizer()
+    }
+
+    #[test]
+    fn a_damaged_normalisation_table_is_refused() {
+        // An empty trie, which panics at the first text, and one of 4 GiB, for which memory is reserved before it is read.
+        for table in ["AAAAAA==", "/////w=="] {
+            let table = json!({"type": "Precompiled", "precompiled_charsmap": table});
+            let inside = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, table]});
+            for normalizer in [table, inside] {
+                let error = built(&normalizer).unwrap_err().to_string();
+                assert!(
+                    error.contains("tokenizer.json") && error.contains("precompiled_charsmap"),
+                    "{error}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_sound_table_and_none_are_taken() {
+        for normalizer in [Value::Null, json!({"type": "NFC"})] {
+            assert_eq!(
+                built(&normalizer).unwrap().encode("a", false).unwrap().get_ids(),
+                [0]
+            );
+        }
+        // A trie whose root leads nowhere, and no replacement.
+        let mut table = 1_024_u32.to_le_bytes().to_vec();
+        table.extend([0; 1_024]);
+        check_table(&table).unwrap();
+        let table = json!({"type": "Precompiled", "precompiled_charsmap": BASE64_STANDARD.encode(table)});
+        assert_eq!(built(&table).unwrap().encode("a", false).unwrap().get_ids(), [0]);
+    }
+}
