@@ -11,7 +11,7 @@
 //! | plan | [`planning::cascade()`] from a profile, [`Plan::cascade`] by hand |
 //! | serve | [`Service`] for an app's file, [`ModelService`] for models in Rust |
 //! | extend | [`Model`] for batches, [`Stage`] and [`attach_stage`] for asynchronous code |
-//! | ask | [`Client`], [`Fault`] with its [`Code`] |
+//! | send requests | [`Client`], [`Fault`] with its [`Code`] |
 //!
 //! The crates behind it are reachable whole:
 //!

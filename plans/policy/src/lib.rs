@@ -37,7 +37,7 @@
 //! | [`sharding`] | how many threads move the messages of a process |
 //! | [`shifting`] | the gear for a measured load |
 //! | [`drift`] | whether the load still is what the plan was made for |
-//! | [`text_metrics`] | how texts are compared with right ones |
+//! | [`text_metrics`] | metrics that compare a text with its references |
 //! | [`certificate_monitor`] | whether the inputs still are what the plan's certificates were proven on |
 //! | [`remote`] | models behind endpoints: circuit breaker, retries, prices |
 //! | [`energy`] | energy in joules, if known |
