@@ -160,7 +160,7 @@ def variables():
 
 def faults():
     """Every page states as many faults as the table of the suite has rows."""
-    page = (ROOT / "docs/contributing/reliability.md").read_text()
+    page = (ROOT / "docs/evidence/results/faults.md").read_text()
     table = page.partition("<!-- faults -->")[2].partition("<!-- /faults -->")[0]
     rows = len(re.findall(r"^\| [a-z-]+ \|", table, re.MULTILINE)) - 1
     for path in pages():

@@ -97,9 +97,9 @@ Reproduce it with `kaskade infer` and the same input; look at the replica's log.
         "An output contains NaN or an infinity, is empty, does not match its shape, or its confidence is not \
 in [0, 1]. Such an output is never returned as an answer.\n\
 Check the weights and the numeric type; a model that overflows in FP16 often does not in BF16."
-    Draining "KSK0010" 503 true "This instance is shutting down."
+    Draining "KSK0010" 503 true "This process is shutting down."
         "It accepts no new requests and finishes those in flight.\n\
-Try again: another instance of the queue group serves the request."
+Try again: another process of the queue group serves the request."
     NotCalibrated "KSK0011" 503 false "A stage exits by confidence, but its variant has no calibration."
         "Thresholds compare calibrated confidences; without a fitted temperature the plan's accuracy is \
 undefined, so the app refuses to start.\n\

@@ -11,7 +11,7 @@
 //! | [`bus`] | the connection to the broker, and the queue of outgoing messages |
 //! | [`metrics`] | every metric: its name, unit and counter |
 //! | [`plan`] | the plan store, and the plan versions that a process knows |
-//! | `audit_counts` | what the ingresses of a process count of the cascades that answer |
+//! | `audit_counts` | counts of audits and stage results, by cascade of the certified list |
 //! | [`dispatch`] | mailbox or subject: dispatcher, deliveries, exits, fan-out, subscriptions |
 //! | [`ingress`] | admission, requests in flight, replies, durable requests |
 //! | [`stage`] | the worker, batchers, generators, device leases |

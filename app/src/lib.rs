@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`config`] | the TOML file of an app |
 //! | [`family`] | the sources of an app's models, and loading them onto a device |
-//! | `cost_output` | local models with a price |
+//! | `cost_output` | adds the output `cost` to local models with a price |
 //! | [`data`] | labelled samples |
 //! | [`ranker`] | ranking passages with embedders and cross-encoders |
 //! | [`measure`] | profiles: costs and answers of variants |
@@ -13,7 +13,7 @@
 //! | [`serving`] | an app on the bus, and its clients |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`keys`] | seeds, and the permissions that a nats-server is given |
-//! | [`charts`] | pictures as SVG |
+//! | [`charts`] | charts as SVG |
 //! | [`report`] | tables, units, progress |
 
 pub mod charts;

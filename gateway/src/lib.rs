@@ -8,10 +8,12 @@
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
 //! | `state`, `tenant`, `latency` | what all requests share; keys and the limits of tenants; latencies |
-//! | `middleware` | what happens to every request before and after its handler |
+//! | `middleware` | request ids, keys, limits, compression and the log line of every request |
 //! | `permits`, `subrequests` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
 //! | `api` | which API a path belongs to |
-//! | `body`, `call`, `reply_metadata`, `failure`, `grpc_status` | bodies and their compression; budget, trace and answer of one request; how it was answered; typed errors as statuses of HTTP and gRPC |
+//! | `body` | bodies and their compression |
+//! | `call`, `reply_metadata` | budget, trace and answer of one request; how it was answered |
+//! | `failure`, `grpc_status` | typed errors as statuses of HTTP and gRPC |
 //! | `limited_body` | bodies of requests as they arrive, within the limit of all bodies |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
 //! | `json_body`, `path_params`, `header_names` | fields of JSON bodies; names in paths; names of headers |
@@ -22,7 +24,7 @@
 //! | `openai` | `/v1`: models, chat, completions, responses, embeddings |
 //! | `grpc` | the Open Inference Protocol v2 over gRPC, on the same port |
 //! | `openapi` | `/openapi.json`: what the REST interface takes and gives |
-//! | `tei` | `/predict`, `/rerank`, `/embed` |
+//! | `tei` | `/predict`, `/rerank`, `/embed`, `/similarity`, `/v1/rerank`, `/v2/rerank` and `POST /`: the APIs of text-embeddings-inference, Hugging Face and Cohere |
 //! | [`overview`], `app_state` | rates, power and queues of a running app; the task that follows an app on the bus |
 //! | `dashboard` | `/`: the page and the events that feed it |
 

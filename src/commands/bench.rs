@@ -56,7 +56,7 @@ pub(crate) struct Args {
     /// Length of the load before the recorded part; `0s` records all of it.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = length_or_zero)]
     warm_up: Duration,
-    /// Deadline of every request [default: that of the app's file, otherwise 2s].
+    /// Time budget of every request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<HumanDuration>,
     /// Latency objective of the goodput [default: that of the app's file].
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     /// Send durable requests (`[durable]` in the app's file); the latency ends with the stored result.
     #[arg(long)]
     durable: bool,
-    /// Send each request once, so that refusals and losses are counted; by default the client sends it again within its deadline.
+    /// Send each request once, so that refusals and losses are counted; by default the client sends it again within its budget.
     #[arg(long)]
     no_retry: bool,
     /// Print JSON.

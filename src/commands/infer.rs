@@ -36,7 +36,7 @@ pub(crate) struct Args {
     target: TargetArgs,
     #[command(flatten)]
     request: RequestArgs,
-    /// Deadline of the request [default: that of the app's file, otherwise 2s].
+    /// Time budget of the request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<HumanDuration>,
     /// Print the answer of a language model token by token.

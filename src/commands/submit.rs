@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// The request's id [default: a random one].
     #[arg(long)]
     id: Option<String>,
-    /// Deadline of each attempt [default: that of the app's file, otherwise 2s].
+    /// Time budget of each attempt [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<HumanDuration>,
     /// Wait at most this long for the result, and print it.

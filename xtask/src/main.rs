@@ -1,6 +1,6 @@
 //! Development tasks that take too long, or need too many processes, for `cargo test`.
 //!
-//! - `cargo xtask faults`: injects the faults of docs/contributing/reliability.md into a deployment and counts the fate of every request.
+//! - `cargo xtask faults`: injects the faults of docs/evidence/results/faults.md into a deployment and counts the fate of every request.
 //! - `cargo xtask soak`: runs a steady load and compares memory, files and server resources at its start and end.
 //! - `cargo xtask compose`: brings up docker/compose.yaml and replaces every service under load.
 #![allow(clippy::print_stdout, reason = "its output is for users")]

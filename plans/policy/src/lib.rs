@@ -24,7 +24,7 @@
 //! | [`slack`] | how long the rest of a path takes after each stage, for dropping by slack |
 //! | [`vote`] | the answer of an ensemble |
 //! | [`fan_in`] | the branches of a pipeline's request, gathered into one reply |
-//! | [`text_metrics`] | how texts are compared with right ones |
+//! | [`text_metrics`] | metrics that compare a text with its references |
 //!
 //! # Batches and devices
 //!

@@ -29,7 +29,7 @@ pub const PLAN_VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Format version, [`PLAN_VERSION`].
+    /// Format version, now 1.
     pub version: u32,
     /// The app this plan serves.
     pub app: String,

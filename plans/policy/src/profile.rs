@@ -26,7 +26,7 @@ const NOT_MEASURED: &str = "not measured";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Format version, [`PROFILE_VERSION`].
+    /// Format version, now 1.
     pub version: u32,
     /// The app the family serves.
     pub app: String,

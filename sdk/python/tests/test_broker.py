@@ -147,6 +147,27 @@ class ClientTest(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(first.headers[wire.REQUEST_ID], second.headers[wire.REQUEST_ID])
         self.assertGreater(int(first.headers[wire.BUDGET]), int(second.headers[wire.BUDGET]))
 
+    async def test_after_a_reconnection_a_request_without_responders_is_sent_again(self) -> None:
+        returned, judged = asyncio.Event(), asyncio.Event()
+
+        class Judge(kaskade.RetryPolicy):
+            def pause(self, *of: Any) -> float | None:
+                judged.set()
+                return super().pause(*of)
+
+        client = await self.client(retry=Judge())
+        client._link.on_returned.append(returned.set)
+        await asyncio.to_thread(self.server.restart)
+        await asyncio.wait_for(returned.wait(), BUDGET)
+        asked = asyncio.create_task(client.infer({}))
+        await asyncio.wait_for(judged.wait(), BUDGET)
+
+        async def serve(message: Any) -> None:
+            await message.respond(answer(variant="late"))
+
+        async with ingress(self.server.url, serve):
+            self.assertEqual((await asked).variant, "late")
+
     async def test_a_request_that_an_ingress_took_with_it_is_sent_again(self) -> None:
         seen: list[tuple[str, int]] = []
 

@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].
     #[arg(long, value_name = "TIME")]
     turnaround: Option<HumanDuration>,
-    /// Deadline of every request [default: none].
+    /// Time budget of every request [default: none].
     #[arg(long, value_name = "TIME")]
     budget: Option<HumanDuration>,
     /// Capacity of each replica's queue, requests.

@@ -10,7 +10,7 @@
 //! | `verdict` | the demands on a run, and its figures |
 //! | `scenarios` | the faults |
 //! | `soaking` | a steady load under which no resource may grow |
-//! | `report` | the table, and docs/contributing/reliability.md |
+//! | `report` | the table, and docs/evidence/results/faults.md |
 
 mod monitor;
 mod oracle;
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     /// List the faults and run none.
     #[arg(long)]
     list: bool,
-    /// Write the results into docs/contributing/reliability.md.
+    /// Write the results into docs/evidence/results/faults.md.
     #[arg(long)]
     write: bool,
     /// How often a fault may run until its promises hold. Some promises bound times, which a busy machine may exceed; every
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     ensure!(
         !args.write || args.names.is_empty(),
-        "docs/contributing/reliability.md holds all faults: `--write` takes no names"
+        "docs/evidence/results/faults.md holds all faults: `--write` takes no names"
     );
     let mut rows = Vec::new();
     for one in chosen {

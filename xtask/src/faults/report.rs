@@ -1,4 +1,4 @@
-//! The results of a run as a line, and as the table in docs/contributing/reliability.md.
+//! The results of a run as a line, and as the table in docs/evidence/results/faults.md.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -47,9 +47,9 @@ fn millis(time: Duration) -> String {
     format!("{} ms", time.as_millis())
 }
 
-/// Writes the table into docs/contributing/reliability.md.
+/// Writes the table into docs/evidence/results/faults.md.
 pub(super) fn write(rows: &[(Scenario, Verdict)]) -> anyhow::Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/contributing/reliability.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/evidence/results/faults.md");
     let text = std::fs::read_to_string(&path)?;
     let [from, to] = MARKS;
     let parts = text.split_once(from).and_then(|(before, rest)| {

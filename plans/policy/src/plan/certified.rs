@@ -17,7 +17,7 @@ pub const MAX_CERTIFIED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedList {
-    /// For each gear of the plan, the place of its cascade in `cascades`.
+    /// For each gear of the plan, the index of its cascade in `cascades`.
     pub cascade_of_gear: Vec<u32>,
     /// How texts are compared where `differs` was counted, and are live; absent if they must be the same, or answers are no texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]

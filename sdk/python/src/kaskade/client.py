@@ -402,7 +402,9 @@ class AsyncClient:
             left = budget - (time.monotonic() - began)
             pause = None
             if parts == 0 and not self._closed:
-                pause = self.retry.pause(failure, attempt, left, self._served, random.random())
+                # After a reconnection the server may not know the ingresses yet.
+                known = self._served or self._link.losses > 0
+                pause = self.retry.pause(failure, attempt, left, known, random.random())
             if isinstance(failure, Overloaded) and pause is not None and not self._allowance.take(time.monotonic()):
                 pause = None
             if pause is None:

@@ -79,7 +79,7 @@ class BadOutput(KaskadeError):
 
 
 class Draining(KaskadeError):
-    """This instance is shutting down."""
+    """This process is shutting down."""
 
     code, status, retryable = "KSK0010", 503, True
 

@@ -91,7 +91,7 @@ class RetryPolicy:
         """Returns the pause before the next attempt, seconds; `None` if the failure is the result.
 
         `attempt` counts from 1, `left` is what is left of the budget, `served` is whether the app has ever answered
-        this client, and `draw` is a random number in [0, 1).
+        this client or the client's connection was lost, and `draw` is a random number in [0, 1).
         """
         if attempt >= self.attempts or left <= 0:
             return None
