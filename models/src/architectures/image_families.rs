@@ -41,7 +41,7 @@ const fn image_features(
 }
 
 /// All of them.
-pub(super) const IMAGES: [Architecture; 48] = [
+pub(super) const IMAGES: [Architecture; 50] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -146,6 +146,11 @@ pub(super) const IMAGES: [Architecture; 48] = [
         vision::build::<vision::poolformer::PoolFormer>,
     ),
     image_classifier(
+        "PvtForImageClassification",
+        "pvt",
+        vision::build::<vision::pvt::FirstPvt>,
+    ),
+    image_classifier(
         "PvtV2ForImageClassification",
         "pvt_v2",
         vision::build::<vision::pyramid::Pvt>,
@@ -216,6 +221,11 @@ pub(super) const IMAGES: [Architecture; 48] = [
         vision::densenet::MODEL_TYPE,
         vision::densenet::MODEL_TYPE,
         vision::build::<vision::densenet::DenseNet>,
+    ),
+    image_classifier(
+        vision::timm_resnet::MODEL_TYPE,
+        vision::timm_resnet::MODEL_TYPE,
+        vision::build::<vision::timm_resnet::TimmResNet>,
     ),
     image_classifier(
         vision::vgg::MODEL_TYPE,

@@ -5,8 +5,10 @@
 //! have these names.
 
 mod blocks;
+mod layouts;
 mod plain;
 mod regnet;
+mod resnet;
 mod swin;
 mod vit;
 
@@ -32,6 +34,7 @@ pub(crate) const BARE_TOKENS: &str = "class_without_position";
 pub(crate) const TWEAKED: &str = "resnet_d";
 pub(crate) use blocks::BLOCKS;
 pub(crate) use plain::{DENSENET, VGG};
+pub(crate) use resnet::RESNET;
 /// Prefix that transformers puts before the names.
 const PREFIX: &str = "timm_model.";
 /// Arguments of all architectures: what other keys state too, and rates of training.
@@ -76,6 +79,18 @@ const CONVNEXTS: [(&str, [usize; 4], usize); 9] = [
     ("convnext_large", [3, 3, 27, 3], 192),
     ("convnext_xlarge", [3, 3, 27, 3], 256),
 ];
+/// `ConvNeXt` V2, likewise.
+const CONVNEXTS_2: [(&str, [usize; 4], usize); 9] = [
+    ("convnextv2_atto", [2, 2, 6, 2], 40),
+    ("convnextv2_femto", [2, 2, 6, 2], 48),
+    ("convnextv2_pico", [2, 2, 6, 2], 64),
+    ("convnextv2_nano", [2, 2, 8, 2], 80),
+    ("convnextv2_tiny", [3, 3, 9, 3], 96),
+    ("convnextv2_small", [3, 3, 27, 3], 96),
+    ("convnextv2_base", [3, 3, 27, 3], 128),
+    ("convnextv2_large", [3, 3, 27, 3], 192),
+    ("convnextv2_huge", [3, 3, 27, 3], 352),
+];
 /// A name that states sizes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Named {
@@ -87,11 +102,15 @@ enum Named {
     ConvNext {
         depths: [usize; 4],
         width: usize,
+        /// Whether it is the second version.
+        second: bool,
     },
     Vit(vit::Network),
     Blocks(blocks::Network),
     Plain(plain::Network),
     RegNet(regnet::Network),
+    /// A form of `ResNet` that transformers lacks.
+    OtherResNet(resnet::Network),
     Swin(swin::Network),
 }
 
@@ -132,6 +151,7 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
             "patch_size",
         ],
         Named::Blocks(_) | Named::RegNet(_) => &[],
+        Named::OtherResNet(_) => resnet::ARGUMENTS,
         Named::Swin(_) => &["embed_dim", "depths", "num_heads", "window_size", "img_size"],
         Named::Plain(network) => network.arguments(),
     };
@@ -147,15 +167,20 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
         Named::Blocks(network) => network.keys(),
         Named::Plain(network) => network.keys(&arguments)?,
         Named::RegNet(network) => network.keys(),
+        Named::OtherResNet(network) => network.keys(&arguments)?,
         Named::Swin(network) => network.keys(&arguments)?,
         Named::ResNet {
             depths,
             bottleneck,
             tweaked,
         } => resnet(&arguments, &depths, bottleneck, tweaked)?,
-        Named::ConvNext { depths, width } => json!({
-            "model_type": "convnext",
-            "architectures": ["ConvNextForImageClassification"],
+        Named::ConvNext {
+            depths,
+            width,
+            second,
+        } => json!({
+            "model_type": if second { "convnextv2" } else { "convnext" },
+            "architectures": [if second { "ConvNextV2ForImageClassification" } else { "ConvNextForImageClassification" }],
             "hidden_sizes": sizes(&arguments, "dims", &[width, 2 * width, 4 * width, 8 * width])?,
             "depths": sizes(&arguments, "depths", &depths)?,
             "patch_size": 4,
@@ -222,12 +247,19 @@ fn named(config: &Config) -> Result<Named, LoadError> {
             });
         }
     }
-    if let Some((_, depths, width)) = CONVNEXTS.into_iter().find(|(known, ..)| *known == name) {
-        return Ok(Named::ConvNext { depths, width });
+    for (convnexts, second) in [(CONVNEXTS, false), (CONVNEXTS_2, true)] {
+        if let Some((_, depths, width)) = convnexts.into_iter().find(|(known, ..)| *known == name) {
+            return Ok(Named::ConvNext {
+                depths,
+                width,
+                second,
+            });
+        }
     }
     let others = [
         plain::of_name(&name).map(Named::Plain),
         regnet::of_name(&name).map(Named::RegNet),
+        resnet::of_name(&name).map(Named::OtherResNet),
         swin::of_name(&name).map(Named::Swin),
     ];
     if let Some(found) = others.into_iter().flatten().next() {
@@ -238,10 +270,12 @@ fn named(config: &Config) -> Result<Named, LoadError> {
     }
     vit::of_name(&name).map(Named::Vit).ok_or_else(|| {
         let known = RESNETS.iter().chain(&TWEAKED_RESNETS).map(|(known, ..)| *known);
-        let known: Vec<&str> = known.chain(CONVNEXTS.iter().map(|(known, ..)| *known)).collect();
+        let convnexts = CONVNEXTS.iter().chain(&CONVNEXTS_2).map(|(known, ..)| *known);
+        let known: Vec<&str> = known.chain(convnexts).collect();
         let reason = format!(
-            "of timm's architectures {}, {}, {}, {}, {}, and {} are supported",
+            "of timm's architectures {}, {}, {}, {}, {}, {}, and {} are supported",
             known.join(", "),
+            resnet::SUPPORTED,
             vit::SUPPORTED,
             plain::SUPPORTED,
             regnet::SUPPORTED,
@@ -351,6 +385,7 @@ pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
         "resnet" if config.keys().get(TWEAKED) == Some(&Value::Bool(true)) => Some(of_tweaked_resnet),
         "resnet" => Some(of_resnet),
         "convnext" => Some(of_convnext),
+        "convnextv2" => Some(of_convnext_2),
         "swin" => Some(swin::renamed),
         "regnet" if config.keys().get("layer_type").is_some_and(|kind| kind == "x") => Some(regnet::renamed),
         "regnet" => Some(regnet::renamed_squeezing),
@@ -422,23 +457,33 @@ fn of_tweaked_resnet(name: &str) -> String {
 }
 
 fn of_convnext(name: &str) -> String {
+    named_convnext(name, "convnext")
+}
+
+fn of_convnext_2(name: &str) -> String {
+    named_convnext(name, "convnextv2")
+}
+
+/// `base` is the prefix that transformers gives the base model.
+fn named_convnext(name: &str, base: &str) -> String {
     let (parts, name) = parts(name);
     match parts.as_slice() {
-        ["stem", "0", end] => format!("convnext.embeddings.patch_embeddings.{end}"),
-        ["stem", "1", end] => format!("convnext.embeddings.layernorm.{end}"),
-        ["head", "norm", end] => format!("convnext.layernorm.{end}"),
+        ["stem", "0", end] => format!("{base}.embeddings.patch_embeddings.{end}"),
+        ["stem", "1", end] => format!("{base}.embeddings.layernorm.{end}"),
+        ["head", "norm", end] => format!("{base}.layernorm.{end}"),
         ["head", "fc", end] => format!("classifier.{end}"),
         ["stages", stage, "downsample", place, end] => {
-            format!("convnext.encoder.stages.{stage}.downsampling_layer.{place}.{end}")
+            format!("{base}.encoder.stages.{stage}.downsampling_layer.{place}.{end}")
         }
         ["stages", stage, "blocks", block, rest @ ..] => {
-            let block = format!("convnext.encoder.stages.{stage}.layers.{block}");
+            let block = format!("{base}.encoder.stages.{stage}.layers.{block}");
             match rest {
                 ["gamma"] => format!("{block}.layer_scale_parameter"),
                 ["conv_dw", end] => format!("{block}.dwconv.{end}"),
                 ["norm", end] => format!("{block}.layernorm.{end}"),
                 ["mlp", "fc1", end] => format!("{block}.pwconv1.{end}"),
                 ["mlp", "fc2", end] => format!("{block}.pwconv2.{end}"),
+                ["mlp", "grn", end] => format!("{block}.grn.{end}"),
                 _ => name.to_owned(),
             }
         }

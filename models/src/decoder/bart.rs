@@ -183,6 +183,7 @@ fn read(checkpoint: &mut Checkpoint, layout: &Layout) -> Result<Decoder, LoadErr
             final_norm: encoder.final_norm,
         }),
         token_layers: None,
+        streams: None,
         model_config,
     })
 }

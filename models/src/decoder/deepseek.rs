@@ -1,12 +1,14 @@
 //! `DeepSeek` V2 and V3 (`DeepSeek`-AI 2024): keys and values from latent vectors, mixtures of experts beside shared ones. Version
-//! 2 chooses experts by their softmax, version 3 by sigmoids with a correction and within groups, as GLM-4.7-Flash does.
+//! 2 chooses experts by their softmax, version 3 by sigmoids with a correction and within groups, as GLM-4.7-Flash does. Mistral 4
+//! (Mistral AI 2026) chooses by the softmax within groups; its queries grow beyond the context of training.
 
 use kaskade_policy::plan::Partition;
 
 use super::experts::{Correction, ExpertLayout, SharedExpert};
 use super::gated::{self, Layout};
 use super::latent::LatentLayout;
-use super::rotary::{RotaryKeys, rotary};
+use super::ministral;
+use super::rotary::{RotaryKeys, RotaryPositions, rotary};
 use super::routing::{ExpertGroups, Routing, Scoring};
 use super::weights::{Decoder, ModelConfig};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
@@ -34,7 +36,46 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
         ..Routing::read(config, count, false)?
     };
     let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;
-    read(checkpoint, partition, routing, None, sparse)
+    let latent = latent_layout(config, config.size("v_head_dim")?)?;
+    let model_config = model_config(config, &latent, true)?;
+    read(
+        checkpoint,
+        partition,
+        (model_config, latent),
+        routing,
+        (None, sparse),
+    )
+}
+
+pub(super) fn read_mistral(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let count = config.size("n_routed_experts")?;
+    let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);
+    let routing = Routing {
+        groups: ExpertGroups::read(config, count, 2)?,
+        factor: factor(config, 1.0)?,
+        ..Routing::read(config, count, normalised)?
+    };
+    let latent = latent_layout(config, config.size("v_head_dim")?)?;
+    // The rotated part of a head is stated as that of the whole head.
+    let keys = RotaryKeys {
+        partial: latent.rotated as f64 / latent.head_dim() as f64,
+        ..RotaryKeys::LLAMA
+    };
+    let positions = rotary(config, latent.head_dim(), keys)?;
+    let adjacent = config.optional("rope_interleave")?.unwrap_or(true);
+    let model_config = ModelConfig {
+        query_growth: ministral::growth(config)?,
+        ..positioned(config, &latent, positions, adjacent)?
+    };
+    let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;
+    read(
+        checkpoint,
+        partition,
+        (model_config, latent),
+        routing,
+        (None, sparse),
+    )
 }
 
 pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -42,7 +83,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     let config = &checkpoint.config;
     let routing = sigmoid_routing(config, config.size("n_routed_experts")?)?;
     let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;
-    read(checkpoint, partition, routing, Some(SCORED), sparse)
+    read_scored(checkpoint, partition, routing, sparse)
 }
 
 /// GLM-4.7-Flash, which lists the layers that have experts.
@@ -55,22 +96,34 @@ pub(super) fn read_glm_lite(checkpoint: &mut Checkpoint, partition: Partition) -
         Some(_) => gated::layers_of_type(config, key, &["sparse"], &["dense"])?,
         None => sparse_layers(config, config.size("num_hidden_layers")?, 1)?,
     };
-    read(checkpoint, partition, routing, Some(SCORED), sparse)
+    read_scored(checkpoint, partition, routing, sparse)
+}
+
+fn read_scored(
+    checkpoint: &mut Checkpoint,
+    partition: Partition,
+    routing: Routing,
+    sparse: Vec<bool>,
+) -> Result<Decoder, LoadError> {
+    let config = &checkpoint.config;
+    let latent = latent_layout(config, config.size("v_head_dim")?)?;
+    let adjacent = config.optional("rope_interleave")?.unwrap_or(true);
+    let model_config = model_config(config, &latent, adjacent)?;
+    let experts = (Some(SCORED), sparse);
+    read(checkpoint, partition, (model_config, latent), routing, experts)
 }
 
 fn read(
     checkpoint: &mut Checkpoint,
     partition: Partition,
+    (base, latent): (ModelConfig, LatentLayout),
     routing: Routing,
-    correction: Option<Correction>,
-    sparse: Vec<bool>,
+    (correction, sparse): (Option<Correction>, Vec<bool>),
 ) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    let latent = latent_layout(config, config.size("v_head_dim")?)?;
-    let adjacent = correction.is_none() || config.optional("rope_interleave")?.unwrap_or(true);
     let model_config = ModelConfig {
         routing: Some(routing),
-        ..model_config(config, &latent, adjacent)?
+        ..base
     };
     let bias = config.optional("mlp_bias")?.unwrap_or(false);
     let inner = config.size("moe_intermediate_size")?;
@@ -120,6 +173,15 @@ pub(super) fn model_config(
     adjacent: bool,
 ) -> Result<ModelConfig, LoadError> {
     let positions = rotary(config, latent.rotated, RotaryKeys::LLAMA)?;
+    positioned(config, latent, positions, adjacent)
+}
+
+fn positioned(
+    config: &Config,
+    latent: &LatentLayout,
+    positions: RotaryPositions,
+    adjacent: bool,
+) -> Result<ModelConfig, LoadError> {
     let count = config.size("num_attention_heads")?;
     let heads = Heads {
         queries: count,

@@ -6,10 +6,10 @@ use super::head::LmHeadConfig;
 use super::weights::Decoder;
 use super::{
     afmoe, apertus, arcee, bart, biogpt, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon,
-    gemma, gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa, helium,
-    hunyuan, hyperclovax, llama, llama4, mellum, minicpm3, minimax_m2, ministral, mistral, mixtral,
-    modernbert, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen, recurrent_families,
-    seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm, youtu,
+    gemma, gemma3n, gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa,
+    helium, hunyuan, hyperclovax, llama, llama4, mellum, minicpm3, minimax_m2, ministral, mistral, mixtral,
+    mllama, modernbert, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen,
+    recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm, youtu,
 };
 use crate::checkpoint::{Checkpoint, LoadError};
 
@@ -342,9 +342,25 @@ pub(super) const FAMILIES: &[Family] = &[
         deepseek::read_2
     ),
     like_llama!("DeepseekV3", "deepseek_v3", deepseek::read_3),
+    like_llama!("Mistral4", "mistral4", deepseek::read_mistral),
+    unclassified!("HYV3", "hy_v3", LmHeadConfig::SEPARATE, hunyuan::read_3),
+    Family {
+        base_model: Some("MllamaTextModel"),
+        ..unclassified!(
+            "Mllama",
+            "mllama_text_model",
+            LmHeadConfig::SEPARATE,
+            mllama::read
+        )
+    },
     Family {
         base_model: Some("Llama4TextModel"),
         ..unclassified!("Llama4", "llama4_text", LmHeadConfig::SEPARATE, llama4::read)
+    },
+    Family {
+        // Nor are the streams.
+        base_model: None,
+        ..unclassified!("Gemma3n", "gemma3n_text", LmHeadConfig::TIED, gemma3n::read)
     },
     Family {
         // What tokens bring for each layer is not computed by base models.
@@ -406,6 +422,7 @@ pub(super) const FAMILIES: &[Family] = &[
     ),
     recurrent_families::LFM2,
     recurrent_families::LFM2_MOE,
+    recurrent_families::LFM3,
     recurrent_families::QWEN_3_NEXT,
     recurrent_families::QWEN_3_5,
     recurrent_families::QWEN_3_5_MOE,

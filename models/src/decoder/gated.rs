@@ -9,6 +9,7 @@ use super::gated_layer;
 use super::latent::LatentLayout;
 use super::recurrent::RecurrentLayout;
 use super::rotary::{RotaryKeys, RotaryPositions, rotary};
+use super::streams::StreamLayout;
 use super::weights::{Decoder, LayerWeights, LocalAttention, ModelConfig, NormWeights};
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads};
@@ -59,10 +60,18 @@ pub(super) struct Layout {
     pub(super) kv_sources: Vec<usize>,
     /// Size of each feed-forward layer; that of [`ModelConfig`] if there are none.
     pub(super) inner_sizes: Vec<usize>,
+    /// Where the gates of each feed-forward layer are cut off, standard deviations above their mean; nowhere if there are none.
+    pub(super) sparsity: Vec<Option<f32>>,
+    /// Streams beside the hidden vectors.
+    pub(super) streams: Option<StreamLayout>,
     /// Elements that tokens bring for each layer.
     pub(super) token_width: Option<usize>,
     /// The factor of a layer's output.
     pub(super) output_scale: Option<&'static str>,
+    /// Rows of the embedding behind the vocabulary, which texts do not use.
+    pub(super) unused_tokens: usize,
+    /// The numbers of the layers in the names of their tensors; their places if there are none.
+    pub(super) layer_names: Vec<usize>,
 }
 
 /// Parameters of a layer beside those of linear layers and norms.
@@ -80,6 +89,8 @@ pub(super) enum Extra {
     InnerNorms,
     /// Gates of the attention's output, which have a projection of their own (Trinity).
     OwnOutputGate,
+    /// One gate for every head of the attention's output (LFM3).
+    HeadGate,
 }
 
 /// Names of the norms of a layer, of which a family has some.
@@ -186,6 +197,10 @@ impl Default for Layout {
             inner_sizes: Vec::new(),
             token_width: None,
             output_scale: None,
+            sparsity: Vec::new(),
+            streams: None,
+            unused_tokens: 0,
+            layer_names: Vec::new(),
         }
     }
 }
@@ -373,10 +388,11 @@ pub(super) fn read_adapted(
 ) -> Result<Decoder, LoadError> {
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
-    let embedding = weights.take(
+    let mut embedding = weights.take(
         &format!("{}.embed_tokens.weight", layout.base),
-        &[vocabulary, width],
+        &[vocabulary + layout.unused_tokens, width],
     )?;
+    embedding.truncate(vocabulary * width);
     let mut blocks: Vec<LayerWeights> = Vec::new();
     for index in layers(config, "num_hidden_layers", partition)? {
         let source = layout.kv_sources.get(index).filter(|source| **source < index);

@@ -6,7 +6,7 @@ use super::latent::LatentWeightsOf;
 use super::recurrent::RecurrentLayout;
 use super::weights::{
     HeadNorms, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms, Parallel, QueryKeyNorm,
-    TokenGate,
+    StreamWeights, TokenGate,
 };
 use crate::checkpoint::{LoadError, Weights};
 use crate::ops::Activation;
@@ -47,7 +47,8 @@ struct LayerTensors<'a> {
 
 impl LayerTensors<'_> {
     fn at(&self, name: &str) -> String {
-        format!("{}.layers.{}.{name}", self.layout.base, self.index)
+        let number = self.layout.layer_names.get(self.index).unwrap_or(&self.index);
+        format!("{}.layers.{number}.{name}", self.layout.base)
     }
 
     fn linear(
@@ -142,6 +143,9 @@ impl LayerTensors<'_> {
         } else if layout.extra == Extra::OwnOutputGate {
             let gate = self.linear("self_attn.gate_proj", width, query.outputs, false)?;
             (query, Some(gate))
+        } else if layout.extra == Extra::HeadGate {
+            let gate = self.linear("self_attn.gate_proj", width, heads.queries, false)?;
+            (query, Some(gate.repeated_outputs(heads.head_dim)))
         } else {
             (query, None)
         };
@@ -181,7 +185,12 @@ impl LayerTensors<'_> {
                     norm: self.norm("post_per_layer_input_norm", width)?,
                 })
             });
+        let prefix = self.at("");
+        let prefix = prefix.trim_end_matches('.');
+        let streams = self.layout.streams;
+        let streams = streams.map(|layout| StreamWeights::take(self.weights, prefix, width, layout));
         Ok(LayerWeights {
+            streams: streams.transpose()?,
             token_gate: token_gate.transpose()?,
             output_scale: output_scale.and_then(|scale| scale.first().copied()),
             ..layer
@@ -229,6 +238,7 @@ impl LayerTensors<'_> {
             up: LinearWeights::concatenated(up),
             down,
             activation: self.activation()?,
+            sparsity: layout.sparsity.get(self.index).copied().flatten(),
             experts: experts.transpose()?,
             ..layer
         })

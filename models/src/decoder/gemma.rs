@@ -14,7 +14,7 @@ use crate::ops::{Activation, Heads, Rotary};
 /// Key that says that tokens see later ones.
 const BOTH_DIRECTIONS: &str = "use_bidirectional_attention";
 /// Rotary positions of the layers that see everything, of version 3.
-const GLOBAL: RotaryKeys = RotaryKeys {
+pub(super) const GLOBAL: RotaryKeys = RotaryKeys {
     theta: 1e6,
     layer_type: Some("full_attention"),
     ..RotaryKeys::LLAMA

@@ -15,7 +15,7 @@ use super::routing::Routing;
 use super::weights::{
     Decoder, LinearWeights, LocalAttention, ModelConfig, NormWeights, OutputNorms, QueryKeyNorm, TokenLayers,
 };
-use crate::checkpoint::{Checkpoint, Config, LoadError};
+use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::Heads;
 use crate::precision::Table;
 
@@ -68,11 +68,12 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     drop_reused(checkpoint, &layout.kv_sources);
     let mut decoder = gated::read(checkpoint, partition, model_config, &layout)?;
     if let Some(width) = token_width {
+        let rows = checkpoint.config.size("vocab_size_per_layer_input")?;
         decoder.token_layers = Some(token_layers(
-            checkpoint,
+            &mut checkpoint.weights,
             decoder.model_config.width,
-            width * count,
-            width,
+            (rows, rows),
+            (width * count, width),
         )?);
     }
     Ok(decoder)
@@ -137,7 +138,7 @@ pub(super) fn splits(config: &Config) -> Result<bool, LoadError> {
 
 /// Returns for each layer the one whose keys and values it uses: its own, or those of the last layer of its type before
 /// `num_kv_shared_layers`.
-fn sources(config: &Config, local: &[bool]) -> Result<Vec<usize>, LoadError> {
+pub(super) fn sources(config: &Config, local: &[bool]) -> Result<Vec<usize>, LoadError> {
     let key = "num_kv_shared_layers";
     let shared = config.optional::<usize>(key)?.unwrap_or(0);
     let first = local.len().saturating_sub(shared);
@@ -237,7 +238,7 @@ fn far_heads(config: &Config, near: Heads, local_layers: &[bool]) -> Result<Head
 }
 
 /// Drops the tensors of keys and values that files have for layers which reuse those of others.
-fn drop_reused(checkpoint: &mut Checkpoint, sources: &[usize]) {
+pub(super) fn drop_reused(checkpoint: &mut Checkpoint, sources: &[usize]) {
     for (index, source) in sources.iter().enumerate() {
         if index != *source {
             let block = format!("layers.{index}.self_attn.");
@@ -250,15 +251,18 @@ fn drop_reused(checkpoint: &mut Checkpoint, sources: &[usize]) {
     }
 }
 
-fn token_layers(
-    checkpoint: &mut Checkpoint,
+/// Takes what tokens bring: `rows` rows, of which the first also stands for the other tokens of the vocabulary, of `all` elements,
+/// `token_width` for each layer.
+pub(super) fn token_layers(
+    weights: &mut Weights,
     width: usize,
-    all: usize,
-    token_width: usize,
+    (rows, vocabulary): (usize, usize),
+    (all, token_width): (usize, usize),
 ) -> Result<TokenLayers, LoadError> {
-    let rows = checkpoint.config.size("vocab_size_per_layer_input")?;
-    let weights = &mut checkpoint.weights;
-    let table = weights.take("model.embed_tokens_per_layer.weight", &[rows, all])?;
+    let mut table = weights.take("model.embed_tokens_per_layer.weight", &[rows, all])?;
+    for _ in rows..vocabulary {
+        table.extend_from_within(..all);
+    }
     Ok(TokenLayers {
         width: token_width,
         table: Table::new(table, all),

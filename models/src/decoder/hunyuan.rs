@@ -1,11 +1,14 @@
-//! Hunyuan (Tencent 2025), dense and with experts: Llama with norms of the heads of queries and keys after their rotation.
+//! Hunyuan (Tencent 2025), dense and with experts: Llama with norms of the heads of queries and keys after their rotation. Version 3
+//! normalises them before, and chooses experts by their sigmoids.
 
 use kaskade_policy::plan::Partition;
 
-use super::experts::{ExpertLayout, SharedExpert};
+use super::config_values::positive;
+use super::deepseek;
+use super::experts::{Correction, ExpertLayout, SharedExpert};
 use super::gated::{self, HeadNormLayout, HeadNormTensors, Layout};
 use super::rotary::RotaryKeys;
-use super::routing::Routing;
+use super::routing::{Routing, Scoring};
 use super::weights::{Decoder, ModelConfig, QueryKeyNorm};
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 
@@ -37,6 +40,50 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Res
     let layout = Layout {
         experts: Some(experts),
         ..layout(&config)?
+    };
+    gated::read(checkpoint, partition, model_config, &layout)
+}
+
+pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
+    deepseek::drop_further_layers(checkpoint)?;
+    let config = &checkpoint.config;
+    let base = ExpertLayout::everywhere(config, "moe_intermediate_size")?;
+    let key = "mlp_layer_types";
+    let shared = config.optional_size("num_shared_experts")?.unwrap_or(1);
+    let experts = ExpertLayout {
+        router: "router.gate",
+        correction: Some(Correction {
+            name: "expert_bias",
+            is_row: false,
+        }),
+        shared: Some(SharedExpert {
+            block: Some("mlp.shared_mlp"),
+            inner: base.inner * shared,
+            bias: config.optional("mlp_bias")?.unwrap_or(false),
+            gate: None,
+        }),
+        layers: match config.optional::<Vec<String>>(key)? {
+            Some(_) => gated::layers_of_type(config, key, &["sparse"], &["dense"])?,
+            None => (0..base.layers.len()).map(|layer| layer > 0).collect(),
+        },
+        ..base
+    };
+    let keys = RotaryKeys {
+        theta: 11_158_840.0,
+        ..RotaryKeys::LLAMA
+    };
+    let model_config = ModelConfig {
+        query_key_norm: QueryKeyNorm::EachHead,
+        routing: Some(Routing {
+            scoring: Scoring::Sigmoid,
+            factor: positive(config, "router_scaling_factor")?.unwrap_or(2.826),
+            ..Routing::read(config, experts.count, true)?
+        }),
+        ..gated::model_config(config, keys)?
+    };
+    let layout = Layout {
+        experts: Some(experts),
+        ..Layout::with_biases(config)?
     };
     gated::read(checkpoint, partition, model_config, &layout)
 }

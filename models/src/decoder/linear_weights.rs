@@ -282,6 +282,21 @@ impl LinearWeights {
         Self { weight, bias, ..self }
     }
 
+    /// Repeats every output `count` times.
+    #[must_use]
+    pub(super) fn repeated_outputs(self, count: usize) -> Self {
+        let repeat = |values: &[f32]| -> Vec<f32> {
+            let each = values.iter().flat_map(|value| std::iter::repeat_n(*value, count));
+            each.collect()
+        };
+        Self {
+            weight: repeat(&self.weight),
+            bias: repeat(&self.bias),
+            outputs: self.outputs * count,
+            ..self
+        }
+    }
+
     /// Multiplies the weights by a factor of the inputs, and every output by a factor of its own.
     #[must_use]
     pub(super) fn scaled(mut self, input: f32, output: impl Fn(usize) -> f32) -> Self {

@@ -31,7 +31,11 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
+/// Reads how queries grow beyond the context of training.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
     let key = config.present_key(["rope_parameters", "rope_scaling"]);
     let Some(stated) = config.optional::<Growth>(key)? else {
         return Ok(None);

@@ -28,14 +28,21 @@ enum Section {
     Nested,
     /// Under [`KEY`], or at the outermost level in files of older versions of transformers.
     NestedOrFlat,
+    /// Under [`KEY`] within [`THINKER`].
+    Thinker,
 }
 
 /// The key of the language model's configuration.
 const KEY: &str = "text_config";
 
-/// Prefixes of the language model's tensors: of the files of transformers 5, of those of transformers 4, and likewise of Idefics.
-/// Older files of Qwen-VL have none.
-const PREFIXES: [&str; 4] = [
+/// The key of the part of a model that also speaks which reads and answers.
+const THINKER: &str = "thinker_config";
+
+/// Prefixes of the language model's tensors: of the files of transformers 5, of those of transformers 4, and likewise of Idefics
+/// and of models that also speak. Older files of Qwen-VL have none.
+const PREFIXES: [&str; 6] = [
+    "thinker.model.language_model.",
+    "thinker.",
     "model.language_model.",
     "language_model.",
     "model.text_model.",
@@ -59,10 +66,13 @@ const ENDS: &str = "eos_token_id";
 const TIED: &str = "tie_word_embeddings";
 
 /// The head, if it does not.
-const HEAD: &str = "lm_head.weight";
+const HEADS: [&str; 2] = ["lm_head.weight", "thinker.lm_head.weight"];
 
 /// Values of `model_type` that name a language model of a known family.
-const TEXT_TYPES: [(&str, &str); 6] = [
+const TEXT_TYPES: [(&str, &str); 9] = [
+    ("kimi_k2", "deepseek_v3"),
+    ("qwen2_5_omni_text", "qwen2"),
+    ("qwen3_omni_moe_text", "qwen3_moe"),
     ("qwen2_vl_text", "qwen2"),
     ("qwen2_5_vl_text", "qwen2"),
     ("qwen3_vl_text", "qwen3"),
@@ -79,6 +89,19 @@ const VISUAL: &[&str] = &["visual."];
 const IDEFICS: &[&str] = &["vision_model.", "connector."];
 /// Those of models that read sounds.
 const AUDIO: &[&str] = &["audio_tower.", "multi_modal_projector."];
+
+/// Those of models that also speak, and what speaks.
+const OMNI: &[&str] = &[
+    "visual.",
+    "audio_tower.",
+    "thinker.visual.",
+    "thinker.audio_tower.",
+    "thinker.model.visual.",
+    "thinker.model.audio_tower.",
+    "talker.",
+    "token2wav.",
+    "code2wav.",
+];
 
 const fn nested(
     class: &'static str,
@@ -108,6 +131,14 @@ const fn once_flat(
     }
 }
 
+/// A class of models that also speak.
+const fn speaking(class: &'static str, model_type: &'static str, text_type: &'static str) -> Multimodal {
+    Multimodal {
+        section: Section::Thinker,
+        ..nested(class, model_type, text_type, OMNI)
+    }
+}
+
 /// All classes.
 pub(super) const CLASSES: &[Multimodal] = &[
     nested("Gemma3ForConditionalGeneration", "gemma3", "gemma3_text", LLAVA),
@@ -115,6 +146,12 @@ pub(super) const CLASSES: &[Multimodal] = &[
         "Gemma4ForConditionalGeneration",
         "gemma4",
         "gemma4_text",
+        &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."],
+    ),
+    nested(
+        "Gemma3nForConditionalGeneration",
+        "gemma3n",
+        "gemma3n_text",
         &["vision_tower.", "audio_tower.", "embed_vision.", "embed_audio."],
     ),
     nested("Mistral3ForConditionalGeneration", "mistral3", "mistral", LLAVA),
@@ -155,6 +192,7 @@ pub(super) const CLASSES: &[Multimodal] = &[
         VISUAL,
     ),
     nested("Lfm2VlForConditionalGeneration", "lfm2_vl", "lfm2", LLAVA),
+    nested("Lfm3VlForConditionalGeneration", "lfm3_vl", "lfm3", LLAVA),
     nested("LlavaForConditionalGeneration", "llava", "llama", LLAVA),
     nested("LlavaNextForConditionalGeneration", "llava_next", "llama", LLAVA),
     nested(
@@ -213,6 +251,108 @@ pub(super) const CLASSES: &[Multimodal] = &[
         "llama4_text",
         &["vision_model.", "multi_modal_projector."],
     ),
+    speaking(
+        "Qwen2_5OmniForConditionalGeneration",
+        "qwen2_5_omni",
+        "qwen2_5_omni_text",
+    ),
+    nested(
+        "Qwen2_5OmniThinkerForConditionalGeneration",
+        "qwen2_5_omni_thinker",
+        "qwen2_5_omni_text",
+        OMNI,
+    ),
+    speaking(
+        "Qwen3OmniMoeForConditionalGeneration",
+        "qwen3_omni_moe",
+        "qwen3_omni_moe_text",
+    ),
+    nested(
+        "Qwen3OmniMoeThinkerForConditionalGeneration",
+        "qwen3_omni_moe_thinker",
+        "qwen3_omni_moe_text",
+        OMNI,
+    ),
+    nested(
+        "MllamaForConditionalGeneration",
+        "mllama",
+        "mllama_text_model",
+        &["vision_model.", "multi_modal_projector."],
+    ),
+    nested(
+        "Kimi_K25ForConditionalGeneration",
+        "kimi_k25",
+        "deepseek_v3",
+        &["vision_tower.", "mm_projector."],
+    ),
+    nested(
+        "Exaone4_5_ForConditionalGeneration",
+        "exaone4_5",
+        "exaone4",
+        VISUAL,
+    ),
+    nested(
+        "PerceptionLMForConditionalGeneration",
+        "perception_lm",
+        "llama",
+        LLAVA,
+    ),
+    nested("FastVlmForConditionalGeneration", "fast_vlm", "qwen2", LLAVA),
+    nested(
+        "VideoLlama3ForConditionalGeneration",
+        "video_llama_3",
+        "qwen2",
+        &["vision_model.", "projector."],
+    ),
+    nested(
+        "Ovis2ForConditionalGeneration",
+        "ovis2",
+        "qwen2",
+        &["vision_tower.", "visual_embeddings_table."],
+    ),
+    nested(
+        "MiniCPMV4_6ForConditionalGeneration",
+        "minicpmv4_6",
+        "qwen3_5_text",
+        &["vision_tower.", "merger."],
+    ),
+    nested(
+        "HyperCLOVAXVisionV2ForConditionalGeneration",
+        "hyperclovax_vision_v2",
+        "hyperclovax",
+        &["vision_model.", "projector."],
+    ),
+    nested(
+        "JanusForConditionalGeneration",
+        "janus",
+        "llama",
+        &[
+            "vision_model.",
+            "aligner.",
+            "vqmodel.",
+            "generation_embeddings.",
+            "generation_aligner.",
+            "generation_head.",
+        ],
+    ),
+    nested(
+        "DeepseekVLHybridForConditionalGeneration",
+        "deepseek_vl_hybrid",
+        "llama",
+        &["vision_model.", "aligner.", "high_res_vision_"],
+    ),
+    nested(
+        "LightOnOcrForConditionalGeneration",
+        "lighton_ocr",
+        "qwen3",
+        &["vision_encoder.", "vision_projection."],
+    ),
+    nested(
+        "QianfanOCRForConditionalGeneration",
+        "qianfan_ocr",
+        "qwen3",
+        LLAVA,
+    ),
     nested("VoxtralForConditionalGeneration", "voxtral", "llama", AUDIO),
     nested(
         "Qwen2AudioForConditionalGeneration",
@@ -269,7 +409,7 @@ impl Multimodal {
         let weights = &mut checkpoint.weights;
         weights.expect_base(family.base);
         weights.keep_part(&PREFIXES, family.base, self.others);
-        let has_head = weights.contains(HEAD);
+        let has_head = HEADS.iter().any(|head| weights.contains(head));
         checkpoint.config = self.text_config(&checkpoint.config, has_head)?;
         Ok(())
     }
@@ -287,7 +427,10 @@ impl Multimodal {
         if self.section == Section::NestedOrFlat && given(config, KEY).is_none() {
             return Ok(config.clone());
         }
-        config.nested(KEY)
+        match self.section {
+            Section::Thinker => config.nested(THINKER)?.nested(KEY),
+            Section::Nested | Section::NestedOrFlat => config.nested(KEY),
+        }
     }
 
     /// Returns the `model_type` of a language model's configuration.

@@ -52,7 +52,7 @@ fn refused(
 #[test]
 fn every_class_has_a_language_model_of_a_known_family() {
     for multimodal in CLASSES {
-        let config = config(&json!({"text_config": {}}));
+        let config = config(&json!({"text_config": {}, "thinker_config": {"text_config": {}}}));
         let family = multimodal.family(&config).map(|family| family.generator.unwrap());
         assert!(family.is_ok(), "{}: {family:?}", multimodal.class);
         let types = CLASSES

@@ -79,6 +79,7 @@ impl Decoder {
             head: LinearWeights::random(rng, width, model_config.vocabulary, false),
             encoder: None,
             token_layers: None,
+            streams: None,
             model_config,
         }
     }

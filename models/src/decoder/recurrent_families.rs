@@ -38,6 +38,12 @@ pub(super) const LFM2_MOE: Family = family(
     lfm2::read_moe,
 );
 
+pub(super) const LFM3: Family = family(
+    ["Lfm3ForCausalLM", "Lfm3Model", "lfm3", "model."],
+    LmHeadConfig::TIED,
+    lfm2::read_3,
+);
+
 pub(super) const QWEN_3_NEXT: Family = Family {
     classifier: Some("Qwen3NextForSequenceClassification"),
     token_classifier: Some(("Qwen3NextForTokenClassification", "score")),

@@ -5,8 +5,10 @@ use kaskade_policy::plan::Partition;
 use super::config_values::first_size;
 use super::families::{FAMILIES, Family, ReadFn};
 use super::multimodal::{self, Multimodal};
-use super::weights::{Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, TokenLayers};
-use super::{gemma, gemma4, nemotron_h};
+use super::weights::{
+    Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, StreamProjections, TokenLayers,
+};
+use super::{gemma, gemma4, mllama, nemotron_h};
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::partitioning::Partitioning;
@@ -137,8 +139,10 @@ pub(crate) fn partitioning(config: &Config, class: DecoderClass) -> Result<Optio
     let text = class.multimodal.map(|multimodal| multimodal.text_of(config));
     let config = &text.unwrap_or_else(|| Ok(config.clone()))?;
     let layers = match class.family.model_type {
+        "gemma3n_text" => return Ok(None),
         "gemma4_text" if !gemma4::splits(config)? => return Ok(None),
         "nemotron_h" => nemotron_h::layer_count(config)?,
+        "mllama_text_model" => mllama::layer_count(config)?,
         _ => first_size(config, &LAYERS)?.map_or_else(|| config.size(LAYERS[0]), Ok)?,
     };
     Ok(Some(Partitioning {
@@ -188,6 +192,7 @@ fn parameters(decoder: &Decoder) -> usize {
         + decoder.head_layer.as_ref().map_or(0, HeadLayer::elements)
         + outer_norms(decoder)
         + decoder.token_layers.as_ref().map_or(0, TokenLayers::elements)
+        + decoder.streams.as_ref().map_or(0, StreamProjections::elements)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
 }
 
@@ -203,6 +208,7 @@ fn bytes(decoder: &Decoder) -> u64 {
             .token_layers
             .as_ref()
             .map_or(0, |layers| layers.bytes(kind))
+        + decoder.streams.as_ref().map_or(0, |streams| streams.bytes(kind))
         + layers(decoder).map(|layer| layer.bytes(kind)).sum::<usize>();
     bytes as u64
 }

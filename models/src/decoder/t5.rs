@@ -74,6 +74,7 @@ fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, Loa
         head,
         encoder: Some(encoder),
         token_layers: None,
+        streams: None,
         positions: None,
         embedding_norm: None,
         weight_type: weights.weight_type(),

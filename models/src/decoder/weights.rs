@@ -6,6 +6,7 @@ pub(crate) use super::model_config::{
     LocalAttention, ModelConfig, OutputNorms, Parallel, QueryGrowth, QueryKeyNorm,
 };
 pub(crate) use super::recurrent::RecurrentWeights;
+pub(crate) use super::streams::{StreamProjections, StreamWeights};
 pub(crate) use super::token_inputs::{TokenGate, TokenLayers};
 use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
@@ -74,8 +75,12 @@ pub struct LayerWeights {
     pub down: LinearWeights,
     /// Activation of the feed-forward layer, if the layer has its own.
     pub activation: Option<Activation>,
+    /// Where the gates of the feed-forward layer are cut off, standard deviations above their mean: what is below is zero.
+    pub sparsity: Option<f32>,
     /// Experts of which each token uses a few.
     pub experts: Option<ExpertWeights>,
+    /// How the layer changes the streams beside the hidden vectors.
+    pub streams: Option<StreamWeights>,
     /// How the layer reads what tokens bring for it.
     pub token_gate: Option<TokenGate>,
     /// Factor of the layer's output; `None` is 1.
@@ -155,6 +160,8 @@ pub struct Decoder {
     pub encoder: Option<Encoder>,
     /// What tokens bring for each layer, if they do.
     pub token_layers: Option<TokenLayers>,
+    /// How streams beside the hidden vectors begin and end, if there are any.
+    pub streams: Option<StreamProjections>,
 }
 
 /// A layer between the final norm and the projection to logits (`ModernBERT`).
@@ -192,6 +199,8 @@ impl LayerWeights {
         let cross = self.cross.iter();
         let cross = cross.flat_map(|cross| std::iter::once(&cross.norm).chain(&cross.output_norm));
         let gate = self.token_gate.iter().map(|gate| &gate.norm);
+        let streams = self.streams.iter().flat_map(StreamWeights::norms);
+        let gate = gate.chain(streams);
         let gate = gate.chain(self.experts.iter().flat_map(ExpertWeights::norms));
         norms
             .chain(heads)
@@ -213,6 +222,7 @@ impl LayerWeights {
         self.norms().map(NormWeights::elements).sum::<usize>()
             + factors.chain(biases).sum::<usize>()
             + self.sinks.len()
+            + self.streams.as_ref().map_or(0, StreamWeights::exact)
     }
 
     fn linears(&self) -> impl Iterator<Item = &LinearWeights> {
@@ -227,6 +237,7 @@ impl LayerWeights {
             .chain(latents)
             .chain(cross)
             .chain(gate)
+            .chain(self.streams.iter().flat_map(StreamWeights::linears))
     }
 
     /// Encodes the weights of the linear layers in a type.
@@ -249,6 +260,7 @@ impl LayerWeights {
             down: of(self.down),
             experts: self.experts.map(|experts| experts.stored_as(kind)),
             token_gate: self.token_gate.map(|gate| gate.stored_as(kind)),
+            streams: self.streams.map(|streams| streams.stored_as(kind)),
             cross: self.cross.map(|cross| CrossWeights {
                 query: of(cross.query),
                 key_value: of(cross.key_value),
@@ -311,6 +323,7 @@ impl Decoder {
             head: LinearWeights::default(),
             encoder: None,
             token_layers: None,
+            streams: None,
             model_config,
         }
     }
@@ -406,6 +419,7 @@ impl Decoder {
             ..layer
         });
         self.token_layers = self.token_layers.map(|layers| layers.stored_as(kind));
+        self.streams = self.streams.map(|streams| streams.stored_as(kind));
         self.layers = self
             .layers
             .into_iter()

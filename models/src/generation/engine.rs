@@ -20,6 +20,7 @@ use super::prompt_logprobs::PromptToken;
 use super::recurrent::state_sizes;
 use super::sampling::SampledToken;
 use super::sequence::Sequence;
+use super::streams::DeviceProjections;
 use super::token_layers::DeviceTokenLayers;
 use super::transfer::Buffer;
 use crate::decoder::weights::{Decoder, LayerWeights, ModelConfig};
@@ -132,6 +133,8 @@ pub struct Engine<M: Ops> {
     pub(super) encoder: Option<DeviceEncoder<M>>,
     /// What tokens bring for each layer, if they do.
     pub(super) token_layers: Option<DeviceTokenLayers<M>>,
+    /// How streams beside the hidden vectors begin and end.
+    pub(super) streams: Option<DeviceProjections<M>>,
     /// Whether layers reuse keys and values of earlier ones.
     pub(super) reuses_kv: bool,
     /// Position bias of the decoder, if positions are relative.
@@ -217,6 +220,9 @@ impl<M: Ops> Engine<M> {
             size_of_val(position_bias.values.as_slice()) as u64
         });
         device_memory.resident += head.bytes + gains_bytes + encoder.as_ref().map_or(0, DeviceEncoder::bytes);
+        let streams = decoder.streams.take();
+        let streams = streams.map(|streams| DeviceProjections::new(&ops, streams, kind));
+        device_memory.resident += streams.as_ref().map_or(0, |streams| streams.bytes);
         device_memory.resident += token_layers.as_ref().map_or(0, |layers| layers.bytes);
         device_memory.check(config.device_bytes)?;
         let norm = decoder.final_norm.clone();
@@ -227,6 +233,7 @@ impl<M: Ops> Engine<M> {
         Ok(Self {
             position_bias: position_bias.map(upload),
             token_layers,
+            streams,
             reuses_kv,
             final_norm: ops.norm(norm.gamma, norm.beta, epsilon),
             head,

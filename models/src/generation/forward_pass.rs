@@ -36,6 +36,8 @@ pub(super) struct MiniBatch<M: Ops> {
     pub(super) loaded: Vec<BlockSlice>,
     /// What the new tokens bring for each of the decoder's layers; empty if they bring nothing.
     pub(super) token_inputs: Vec<M::Matrix>,
+    /// Streams beside the hidden vectors.
+    pub(super) streams: Vec<M::Matrix>,
     /// Keys and values of the last layers that computed their own: the last that is not local, and the last that is. Only if
     /// later layers reuse them.
     pub(super) kept: [Option<NewKv<M>>; 2],
@@ -276,6 +278,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             x,
             positions,
             token_inputs,
+            streams,
             kept,
             states,
             ..
@@ -293,6 +296,8 @@ impl<M: Ops> ForwardPass<'_, M> {
             device,
             layer: index,
         };
+        let predicted = layer.streams.as_ref().map(|own| own.predict(ctx, x, streams));
+        let predicted = predicted.transpose()?;
         let kept = kept.get(usize::from(layer.is_local())).and_then(Option::as_ref);
         let kept = kept.filter(|_| layer.reuses_kv);
         let (mut own, read) = (None, kept.map(|_| layer.input(ctx, x, positions)));
@@ -325,6 +330,9 @@ impl<M: Ops> ForwardPass<'_, M> {
             states: states.iter_mut().filter_map(|state| state.layer(index)).collect(),
         };
         layer.forward(ctx, x, positions, act, past)?;
+        if let Some((own, predicted)) = layer.streams.as_ref().zip(predicted) {
+            own.correct(ctx, (x, predicted), streams, layer.token_gate.as_ref())?;
+        }
         drop((self_spans, cross_spans));
         Ok(LayerOutput {
             new_kv: own,

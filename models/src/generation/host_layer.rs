@@ -6,8 +6,9 @@ use super::layer::{DeviceTokenGate, Layer};
 use super::linear_shape::LinearShape;
 use super::recurrent::RecurrentShape;
 use super::self_attention::{Projection, SelfAttention};
+use super::streams::DeviceStreams;
 use crate::decoder::weights::{
-    CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, TokenGate,
+    CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, StreamWeights, TokenGate,
 };
 use crate::ops::{Activation, HostWords, Ops, from_words, to_words};
 use crate::precision::WeightType;
@@ -42,12 +43,24 @@ struct Shape {
     experts: Option<ExpertShape>,
     /// The cross-attention's linear layers, if there is one.
     cross: Option<[LinearShape; 3]>,
+    sparsity: Option<f32>,
+    /// What changes the streams, if there are any.
+    streams: Option<StreamShape>,
     /// The linear layers of what reads the tokens' inputs, if there is one.
     token_gate: Option<[LinearShape; 2]>,
     reuses_kv: bool,
     /// Which norms exist, and whether they have offsets. The last two are those of latent vectors.
-    norms: [Option<bool>; 16],
+    norms: [Option<bool>; 19],
     epsilon: f32,
+}
+
+/// Structure of what changes the streams: the linear layers of router and learned residual, and the coefficients, which stay in
+/// host memory.
+#[derive(Debug)]
+struct StreamShape {
+    linears: [LinearShape; 3],
+    prediction: Vec<f32>,
+    correction: Vec<f32>,
 }
 
 /// Stores tensors in the order of transfer.
@@ -115,6 +128,8 @@ impl HostLayer {
         let split = |latent: LatentWeights| (latent.projection, latent.norm);
         let (query_latent, query_latent_norm) = weights.query_latent.map(split).unzip();
         let (key_value_latent, key_value_latent_norm) = weights.key_value_latent.map(split).unzip();
+        let (stream_norms, streams) = weights.streams.map(stream_parts).unzip();
+        let [router_norm, residual_norm, stream_scale] = stream_norms.unwrap_or_default();
         let norms = [
             weights.attention_norm,
             query_norm,
@@ -130,6 +145,9 @@ impl HostLayer {
             output_scale,
             weights.heads_norm,
             weights.inner_norm,
+            router_norm,
+            residual_norm,
+            stream_scale,
             query_latent_norm,
             key_value_latent_norm,
         ];
@@ -156,6 +174,11 @@ impl HostLayer {
         let dense = dense.map(|linears| linears.map(|linear| store.linear(linear, kind)));
         let cross = cross.map(|linears| linears.map(|linear| store.linear(linear, kind)));
         let token_gate = token_gate.map(|linears| linears.map(|linear| store.linear(linear, kind)));
+        let streams = streams.map(|(linears, [prediction, correction])| StreamShape {
+            linears: linears.map(|linear| store.linear(linear, kind)),
+            prediction,
+            correction,
+        });
         let experts = weights.experts;
         let experts = experts.map(|experts| {
             ExpertShape::new(experts, (kind, epsilon), &mut |linear, kind| {
@@ -176,6 +199,8 @@ impl HostLayer {
                 bias_width,
                 experts,
                 cross,
+                sparsity: weights.sparsity,
+                streams,
                 token_gate,
                 reuses_kv: weights.reuses_kv,
                 norms,
@@ -234,6 +259,8 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         bias_width,
         ref experts,
         cross,
+        sparsity,
+        ref streams,
         token_gate,
         reuses_kv,
         norms,
@@ -261,6 +288,9 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         output_scale,
         heads_norm,
         inner_norm,
+        router_norm,
+        residual_norm,
+        stream_scale,
     ] = norms.map(|shifts| norm(shifts, epsilon));
     let latent_norms = [query_latent_norm, key_value_latent_norm];
     let [query_latent_norm, key_value_latent_norm] = latent_norms.map(|shifts| norm(shifts, LATENT_EPSILON));
@@ -285,6 +315,22 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         cross.map(|(norm, linears)| cross_attention((norm, cross_output_norm), linears.map(&mut linear)));
     let token_gate = token_norm.zip(token_gate);
     let token_gate = token_gate.map(|(norm, linears)| device_gate(norm, linears.map(&mut linear)));
+    let streams = streams.as_ref().zip(router_norm.zip(residual_norm));
+    let streams = streams.map(|(shape, (router_norm, residual_norm))| {
+        let [router, left, right] = shape.linears.map(&mut linear);
+        let [.., last] = shape.linears;
+        let half = vec![std::f32::consts::FRAC_1_SQRT_2; last.outputs];
+        DeviceStreams {
+            router_norm,
+            router,
+            prediction: shape.prediction.clone(),
+            correction: shape.correction.clone(),
+            output_scale: stream_scale,
+            residual: [left, right],
+            residual_norm,
+            half: ops.norm(half, None, epsilon),
+        }
+    });
     let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
     let attention = linears.map(|[query, key_value, output]| SelfAttention {
         local,
@@ -316,6 +362,8 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         experts,
         feed_forward_output_norm,
         cross,
+        sparsity,
+        streams,
         token_gate,
         output_scale,
         reuses_kv,
@@ -360,6 +408,22 @@ fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> Dev
         projection,
         norm,
     }
+}
+
+/// Splits what changes the streams into norms and factors, linear layers, and coefficients.
+#[expect(clippy::type_complexity, reason = "named by its only caller")]
+fn stream_parts(streams: StreamWeights) -> ([Option<NormWeights>; 3], ([LinearWeights; 3], [Vec<f32>; 2])) {
+    let [left, right] = streams.residual;
+    let scale = streams
+        .output_scale
+        .map(|gamma| NormWeights { gamma, beta: None });
+    (
+        [Some(streams.router_norm), Some(streams.residual_norm), scale],
+        (
+            [streams.router, left, right],
+            [streams.prediction, streams.correction],
+        ),
+    )
 }
 
 /// Splits a cross-attention into its norms and its linear layers.

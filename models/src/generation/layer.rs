@@ -5,6 +5,7 @@ use super::experts::Experts;
 use super::layer_context::LayerContext;
 use super::recurrent::RecurrentMixer;
 use super::self_attention::SelfAttention;
+use super::streams::DeviceStreams;
 use crate::decoder::weights::{OutputNorms, Parallel};
 use crate::ops::{Activation, AttentionSpans, Ops, OpsError, Span};
 
@@ -21,9 +22,12 @@ pub(super) struct Layer<M: Ops> {
     pub(super) inner_norm: Option<M::Norm>,
     /// Activation of the feed-forward layer, if the layer has its own.
     pub(super) activation: Option<Activation>,
+    /// Where the gates of the feed-forward layer are cut off, standard deviations above their mean.
+    pub(super) sparsity: Option<f32>,
     pub(super) experts: Option<Experts<M>>,
     pub(super) feed_forward_output_norm: Option<M::Norm>,
     pub(super) cross: Option<CrossAttention<M>>,
+    pub(super) streams: Option<DeviceStreams<M>>,
     pub(super) token_gate: Option<DeviceTokenGate<M>>,
     /// Factors of the layer's output.
     pub(super) output_scale: Option<M::Norm>,
@@ -36,6 +40,16 @@ pub(super) struct DeviceTokenGate<M: Ops> {
     pub(super) gate: M::Linear,
     pub(super) projection: M::Linear,
     pub(super) norm: M::Norm,
+}
+
+impl<M: Ops> DeviceTokenGate<M> {
+    /// Returns what hidden vectors get of what their tokens bring for the layer.
+    pub(super) fn read(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, token_input: &M::Matrix) -> M::Matrix {
+        let (ops, activation) = (ctx.ops, ctx.model_config.activation);
+        let mut gated = ops.activate(ops.multiply(x, &self.gate), activation, false);
+        ops.times(&mut gated, token_input);
+        ops.normalise(&ops.multiply(&gated, &self.projection), &self.norm)
+    }
 }
 
 /// Cache entries of new tokens.
@@ -150,6 +164,9 @@ impl<M: Ops> Layer<M> {
         if let Some(mixed) = mixed {
             add(x, mixed, self.attention_output_norm.as_ref());
         }
+        if let Some(streams) = &self.streams {
+            streams.add_residual(ops, x, act);
+        }
         if let Some(cross) = self.cross.as_ref().filter(|_| !past.prompts.is_empty()) {
             cross.forward(ops, model_config, x, past.prompts);
         }
@@ -159,14 +176,23 @@ impl<M: Ops> Layer<M> {
             None if model_config.parallel == Parallel::SharedNorm => act,
             None => &*x,
         };
-        let dense = self.dense.as_ref().map(|[up, down]| {
-            let activation = self.activation.unwrap_or(model_config.activation);
-            let Some(norm) = &self.inner_norm else {
-                return ops.feed_forward(input, [up, down], activation, model_config.gated);
-            };
-            let inner = ops.activate(ops.multiply(input, up), activation, model_config.gated);
-            ops.multiply_normalised(&inner, norm, down)
-        });
+        let dense = self
+            .dense
+            .as_ref()
+            .map(|[up, down]| -> Result<M::Matrix, OpsError> {
+                let activation = self.activation.unwrap_or(model_config.activation);
+                if let Some(deviations) = self.sparsity {
+                    let inner = cut_gates(ops, &ops.multiply(input, up), positions.len(), deviations)?;
+                    let inner = ops.activate(inner, activation, model_config.gated);
+                    return Ok(ops.multiply(&inner, down));
+                }
+                let Some(norm) = &self.inner_norm else {
+                    return Ok(ops.feed_forward(input, [up, down], activation, model_config.gated));
+                };
+                let inner = ops.activate(ops.multiply(input, up), activation, model_config.gated);
+                Ok(ops.multiply_normalised(&inner, norm, down))
+            });
+        let dense = dense.transpose()?;
         let output = match &self.experts {
             Some(experts) => Some(experts.forward(ops, model_config, [&*x, input], dense)?),
             None => dense,
@@ -174,16 +200,43 @@ impl<M: Ops> Layer<M> {
         if let Some(output) = output {
             add(x, output, self.feed_forward_output_norm.as_ref());
         }
-        if let Some((token_gate, input)) = self.token_gate.as_ref().zip(token_input) {
-            let gate = ops.multiply(x, &token_gate.gate);
-            let mut gated = ops.activate(gate, model_config.activation, false);
-            ops.times(&mut gated, input);
-            let read = ops.multiply(&gated, &token_gate.projection);
-            ops.add(x, &ops.normalise(&read, &token_gate.norm));
+        // With streams, the others read it, not these hidden vectors.
+        let token_gate = self.token_gate.as_ref().filter(|_| self.streams.is_none());
+        if let Some((token_gate, input)) = token_gate.zip(token_input) {
+            let read = token_gate.read(ctx, x, input);
+            ops.add(x, &read);
         }
         if let Some(scale) = &self.output_scale {
             ops.scale(x, scale);
         }
         Ok(())
     }
+}
+
+/// Cuts the gates, the first half of every row, off at their mean and so many standard deviations: what is below is zero, and that
+/// is taken away from what is above.
+fn cut_gates<M: Ops>(
+    ops: &M,
+    rows: &M::Matrix,
+    count: usize,
+    deviations: f32,
+) -> Result<M::Matrix, OpsError> {
+    let mut values = ops.values(rows)?.into_owned();
+    let width = values.len() / count.max(1);
+    for row in values.chunks_exact_mut(width.max(1)) {
+        let (gates, _) = row.split_at_mut(width / 2);
+        let size = gates.len().max(1) as f64;
+        let mean = gates.iter().map(|gate| f64::from(*gate)).sum::<f64>() / size;
+        let variance = gates
+            .iter()
+            .map(|gate| (f64::from(*gate) - mean).powi(2))
+            .sum::<f64>()
+            / size;
+        let cut = (mean + variance.sqrt() * f64::from(deviations)) as f32;
+        for gate in gates {
+            // Unlike the maximum, it keeps NaN.
+            *gate = if *gate < cut { 0.0 } else { *gate - cut };
+        }
+    }
+    Ok(ops.upload(values, width))
 }

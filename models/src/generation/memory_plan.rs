@@ -139,6 +139,7 @@ fn largest_layers(decoder: &Decoder) -> Decoder {
             norm: layers.norm.clone(),
             ..*layers
         }),
+        streams: decoder.streams.clone(),
         encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
             layers: Vec::new(),
             inputs: TokenInputs::default(),
@@ -292,8 +293,8 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_streamed_like_other_layers() {
-        for name in ["mixtral", "qwen2-moe", "qwen3-moe", "olmoe"] {
+    fn experts_and_streams_are_streamed_like_other_layers() {
+        for name in ["mixtral", "qwen2-moe", "qwen3-moe", "olmoe", "gemma3n"] {
             let decoder = registry::read_decoder(fixtures::checkpoint(name)).unwrap();
             for resident_layers in 0..=decoder.layers.len() {
                 let config = EngineConfig {

@@ -26,6 +26,7 @@
 //! | `prompt_logprobs` | probabilities of the tokens of a prompt |
 //! | `detokenizer` | tokens as text |
 //! | `output_head` | the projection to logits, which may hold the embedding |
+//! | `streams` | streams beside the hidden vectors |
 //! | `token_layers` | what tokens bring for each layer |
 //! | `partition` | a partition of a decoder's layers, for models over several workers |
 
@@ -65,6 +66,7 @@ mod sampling_options;
 mod self_attention;
 mod sequence;
 mod step;
+mod streams;
 mod token_layers;
 mod token_rules;
 mod transfer;

@@ -241,8 +241,13 @@ impl<M: Ops> Engine<M> {
             Some(layers) => layers.inputs(&self.ops, &new_tokens, &x)?,
             None => Vec::new(),
         };
+        let streams = match &self.streams {
+            Some(projections) => projections.begin(&self.ops, &x, self.decoder.model_config.width)?,
+            None => Vec::new(),
+        };
         Ok(MiniBatch {
             x,
+            streams,
             token_inputs,
             kept: [None, None],
             positions,
@@ -320,6 +325,13 @@ impl<M: Ops> Engine<M> {
             batches,
             &mut self.buffers,
         )?;
+        if let Some(projections) = &self.streams {
+            for batch in batches {
+                let streams = std::mem::take(&mut batch.streams);
+                let width = self.decoder.model_config.width;
+                batch.x = projections.end(&self.ops, &batch.x, &streams, width)?;
+            }
+        }
         self.prefetched = result.prefetched;
         *traffic = result.traffic;
         Ok(result.waited_s)

@@ -26,7 +26,7 @@ fn asking(ids: &[i64]) -> Inputs {
 
 /// Checkpoints of [`DECODERS`] that cannot be split: encoder-decoders, and models whose layers need more than the states of the
 /// layers before them.
-const NOT_SPLIT: [&str; 12] = [
+const NOT_SPLIT: [&str; 13] = [
     "t5",
     "t5-v1_1",
     "umt5",
@@ -39,6 +39,7 @@ const NOT_SPLIT: [&str; 12] = [
     "m2m-100",
     "blenderbot",
     "gemma4-small",
+    "gemma3n",
 ];
 
 #[test]

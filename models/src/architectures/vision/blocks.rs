@@ -43,8 +43,10 @@ impl Family for Blocks {
                 network.add(builder, &name, block, stride)?;
             }
         }
-        let features = config.size("num_features")?;
-        if network.late_head {
+        let features = config.required::<usize>("num_features")?;
+        if features == 0 {
+            builder.mean();
+        } else if network.late_head {
             builder.mean();
             if config.optional("head_norm")?.unwrap_or(false) {
                 network.convolve(builder, [&at("conv_head"), &at("norm_head")], features, [1, 1])?;
@@ -82,6 +84,8 @@ struct NetworkConfig {
     tensorflow: bool,
     /// Whether the last convolution reads the mean of the pixels, with a bias; otherwise every pixel, with a norm (`MobileNet` 3).
     late_head: bool,
+    /// Whether the channels of such a network's squeezes are whole numbers only, not multiples.
+    whole_squeezes: bool,
 }
 
 /// A block.
@@ -98,6 +102,8 @@ struct Block {
     squeeze: f64,
     /// Activation, if it is not that of the network.
     activation: Option<Activation>,
+    /// Channels that the expansion counts instead of those of the input; 0 for those.
+    counted: usize,
     /// Whether a convolution's input is added to its result.
     skips: bool,
 }
@@ -107,6 +113,8 @@ struct Block {
 enum Kind {
     /// A depthwise convolution and a projection.
     Separable,
+    /// The same with an activation of the projection.
+    Activated,
     /// An expansion, a depthwise convolution and a projection.
     Inverted,
     /// A convolution that expands, and a projection.
@@ -124,6 +132,7 @@ impl Block {
         let mut block = Self {
             kind: match kind {
                 "ds" => Kind::Separable,
+                "dsa" => Kind::Activated,
                 "ir" => Kind::Inverted,
                 "er" => Kind::Fused,
                 "uir" => Kind::Universal,
@@ -137,7 +146,8 @@ impl Block {
             channels: 0,
             squeeze: 0.0,
             activation: None,
-            skips: kind != "cn",
+            counted: 0,
+            skips: !matches!(kind, "cn" | "dsa"),
         };
         let mut repeats = 1;
         for option in options.split('_') {
@@ -171,6 +181,7 @@ impl Block {
                         "s" => block.stride = size().filter(|stride| *stride <= 2)?,
                         "e" => block.expansion = factor()?,
                         "c" => block.channels = size()?,
+                        "fc" if block.kind == Kind::Fused => block.counted = size()?,
                         "se" => block.squeeze = factor()?,
                         _ => return None,
                     }
@@ -193,6 +204,11 @@ impl NetworkConfig {
             }
         };
         let depth = factor("depth_multiplier", 1.0)?;
+        let round: fn(f64) -> f64 = match config.optional::<String>("depth_trunc")?.as_deref() {
+            None | Some("ceil") => f64::ceil,
+            Some("round") => |count: f64| count.round_ties_even().max(1.0),
+            Some(_) => return Err(config.invalid_value("depth_trunc", "ceil and round are supported")),
+        };
         let listed = config.required::<Vec<Vec<String>>>("block_args")?;
         let is_fixed = |stage: usize| {
             let fixed = config.optional("fix_first_last")?.unwrap_or(false);
@@ -204,7 +220,11 @@ impl NetworkConfig {
             let Some(blocks) = parsed.collect::<Option<Vec<_>>>() else {
                 return Err(config.invalid_value("block_args", "it has a block that is not known"));
             };
-            stages.push(repeated(&blocks, if is_fixed(stage)? { 1.0 } else { depth }));
+            stages.push(repeated(
+                &blocks,
+                if is_fixed(stage)? { 1.0 } else { depth },
+                round,
+            ));
         }
         Ok(Self {
             stages,
@@ -215,6 +235,7 @@ impl NetworkConfig {
             fixed_stem: config.optional("fix_stem")?.unwrap_or(false),
             tensorflow: config.optional("tf_padding")?.unwrap_or(false),
             late_head: config.optional("late_head")?.unwrap_or(false),
+            whole_squeezes: config.optional("whole_squeezes")?.unwrap_or(false),
         })
     }
 
@@ -274,7 +295,11 @@ impl NetworkConfig {
         if block.kind == Kind::Universal {
             return self.universal(builder, name, block, stride, activation);
         }
-        let expanded = divisible(builder.channels() as f64 * block.expansion, 0.9);
+        let counted = match block.counted {
+            0 => builder.channels(),
+            counted => self.scaled(counted),
+        };
+        let expanded = divisible(counted as f64 * block.expansion, 0.9);
         let outputs = self.scaled(block.channels);
         let window = [block.kernel, stride];
         let mut norms = ["bn1", "bn2", "bn3"].map(at).into_iter();
@@ -293,9 +318,10 @@ impl NetworkConfig {
                 self.convolve(builder, [&at("conv_pw"), &norm()], expanded, [1, 1])?;
                 builder.activate(activation);
             }
-            Kind::Separable | Kind::Universal => {}
+            Kind::Separable | Kind::Activated | Kind::Universal => {}
         }
-        if let Kind::Separable | Kind::Inverted = block.kind {
+        let separable = matches!(block.kind, Kind::Separable | Kind::Activated);
+        if separable || block.kind == Kind::Inverted {
             let norm = BatchNorm {
                 name: &norm(),
                 epsilon: self.epsilon,
@@ -307,12 +333,12 @@ impl NetworkConfig {
         if block.squeeze > 0.0 {
             self.squeeze(builder, &at("se"), block, activation)?;
         }
-        let projection = if block.kind == Kind::Separable {
-            at("conv_pw")
-        } else {
-            at("conv_pwl")
-        };
-        self.convolve(builder, [&projection, &norm()], outputs, [1, 1])
+        let projection = if separable { at("conv_pw") } else { at("conv_pwl") };
+        self.convolve(builder, [&projection, &norm()], outputs, [1, 1])?;
+        if block.kind == Kind::Activated {
+            builder.activate(activation);
+        }
+        Ok(())
     }
 
     /// Adds the branch of a universal block. The stride is that of its second depthwise convolution, else of the first.
@@ -361,7 +387,12 @@ impl NetworkConfig {
     ) -> Result<(), LoadError> {
         let channels = builder.channels();
         let (squeezed, activation, gate) = if self.late_head {
-            let squeezed = divisible(channels as f64 * block.squeeze, 0.9);
+            let squeezed = channels as f64 * block.squeeze;
+            let squeezed = if self.whole_squeezes {
+                (squeezed.round_ties_even() as usize).max(1)
+            } else {
+                divisible(squeezed, 0.9)
+            };
             (squeezed, Activation::Relu, Activation::HardSigmoid)
         } else {
             // As in Python, halves are rounded to even.
@@ -380,7 +411,7 @@ impl NetworkConfig {
 }
 
 /// Rounds a number of channels to a multiple of [`DIVISOR`], at least that, and at least `share` of the number.
-fn divisible(channels: f64, share: f64) -> usize {
+pub(super) fn divisible(channels: f64, share: f64) -> usize {
     let divisor = DIVISOR as f64;
     let rounded = ((channels + divisor / 2.0) as usize / DIVISOR * DIVISOR).max(DIVISOR);
     if (rounded as f64) < share * channels {
@@ -391,9 +422,9 @@ fn divisible(channels: f64, share: f64) -> usize {
 }
 
 /// Repeats the blocks of a stage, whose total grows by the factor of depth; later blocks grow first.
-fn repeated(blocks: &[(Block, usize)], depth: f64) -> Vec<Block> {
+fn repeated(blocks: &[(Block, usize)], depth: f64, round: fn(f64) -> f64) -> Vec<Block> {
     let mut total: usize = blocks.iter().map(|(_, repeats)| repeats).sum();
-    let mut scaled = (total as f64 * depth).ceil();
+    let mut scaled = round(total as f64 * depth);
     let mut counts = Vec::new();
     for (_, repeats) in blocks.iter().rev() {
         let share = (*repeats as f64 / total as f64 * scaled)
@@ -426,6 +457,7 @@ mod tests {
             channels: 40,
             squeeze: 0.25,
             activation: Some(Activation::Relu),
+            counted: 0,
             skips: true,
         };
         assert_eq!(block, expected);
@@ -452,9 +484,12 @@ mod tests {
     fn later_blocks_of_a_stage_grow_first() {
         let parsed =
             ["ir_r1_k3_c80", "ir_r1_k5_c80", "ir_r2_k7_c80"].map(|block| Block::parse(block).unwrap());
-        let kernels: Vec<usize> = repeated(&parsed, 1.2).iter().map(|block| block.kernel).collect();
+        let kernels: Vec<usize> = repeated(&parsed, 1.2, f64::ceil)
+            .iter()
+            .map(|block| block.kernel)
+            .collect();
         assert_eq!(kernels, [3, 5, 5, 7, 7]);
-        assert_eq!(repeated(&parsed, 1.0).len(), 4);
+        assert_eq!(repeated(&parsed, 1.0, f64::ceil).len(), 4);
     }
 
     #[test]

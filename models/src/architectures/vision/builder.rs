@@ -456,6 +456,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         let [height, width, channels] = self.shape;
         let mut take = |part: &str| {
             let name = format!("{name}.{part}");
+            // Files of timm have vectors.
+            if self.layers.weights.has_shape(&name, &[channels]) {
+                return self.layers.weights.take(&name, &[channels]);
+            }
             self.layers.weights.take(&name, &[1, 1, 1, channels])
         };
         let (gamma, beta) = (take("weight")?, take("bias")?);

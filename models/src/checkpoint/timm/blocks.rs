@@ -2,12 +2,20 @@
 
 use serde_json::{Value, json};
 
+use super::layouts::{
+    EDGE, EFFICIENT, EFFICIENT_2_BASE, EFFICIENT_2_L, EFFICIENT_2_M, EFFICIENT_2_RW, EFFICIENT_2_RW_T,
+    EFFICIENT_2_S, EFFICIENT_2_XL, FBNET_C, LARGE_3, LARGE_3_MINIMAL, LARGE_4, LC, LITE, Layout, MEDIUM_4,
+    MNAS, MNAS_SMALL, MNAS_SQUEEZING, MOBILE_1, MOBILE_1_WITH_HEAD, MOBILE_2, SMALL_3, SMALL_3_MINIMAL,
+    SMALL_4, SPNAS, TEST, TINY,
+};
+
 /// `model_type` and class of these networks.
 pub(crate) const BLOCKS: &str = "timm-blocks";
 
 /// The names, for errors.
 pub(super) const SUPPORTED: &str = "mobilenetv4_conv_SIZE, mobilenetv2_NNN, mobilenetv3_small_NNN and mobilenetv3_large_NNN, efficientnet_bN, \
-    efficientnet_liteN, efficientnetv2_s, m, l, xl, bN, rw_s and rw_t, also with the prefix tf_,";
+    efficientnet_liteN, efficientnet_es, em and el, efficientnetv2_s, m, l, xl, bN, rw_s and rw_t, also with the prefix tf_, mobilenetv1_NNN, \
+    mnasnet_NNN, semnasnet_NNN, fbnetc_100, spnasnet_100, tinynet_LETTER, lcnet_NNN";
 
 /// A network with the factors of its width and depth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,235 +29,41 @@ pub(super) struct Network {
     tensorflow: bool,
 }
 
-/// What networks of several sizes share.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Layout {
-    /// The blocks of every stage, apart by spaces.
-    stages: &'static [&'static str],
-    stem: usize,
-    features: usize,
-    /// Whether `features` grow with the width.
-    grows: bool,
-    activation: &'static str,
-    /// Share of a number of channels that rounding must keep.
-    round_limit: f64,
-    late_head: bool,
-    /// Whether the last convolution has a norm.
-    head_norm: bool,
-}
+/// Factors of width and depth of `TinyNet` (Han et al. 2020) a to e.
+const TINY_SCALES: [(f64, f64); 5] = [(1.0, 1.2), (0.75, 1.1), (0.54, 0.85), (0.54, 0.695), (0.51, 0.6)];
 
-const SMALL_3: Layout = Layout {
-    stages: &[
-        "ds_r1_k3_s2_e1_c16_se0.25_nre",
-        "ir_r1_k3_s2_e4.5_c24_nre ir_r1_k3_s1_e3.67_c24_nre",
-        "ir_r1_k5_s2_e4_c40_se0.25 ir_r2_k5_s1_e6_c40_se0.25",
-        "ir_r2_k5_s1_e3_c48_se0.25",
-        "ir_r3_k5_s2_e6_c96_se0.25",
-        "cn_r1_k1_s1_c576",
-    ],
-    stem: 16,
-    features: 1024,
-    grows: false,
-    activation: "hard_swish",
-    round_limit: 0.9,
-    late_head: true,
-    head_norm: false,
-};
-const LARGE_3: Layout = Layout {
-    stages: &[
-        "ds_r1_k3_s1_e1_c16_nre",
-        "ir_r1_k3_s2_e4_c24_nre ir_r1_k3_s1_e3_c24_nre",
-        "ir_r3_k5_s2_e3_c40_se0.25_nre",
-        "ir_r1_k3_s2_e6_c80 ir_r1_k3_s1_e2.5_c80 ir_r2_k3_s1_e2.3_c80",
-        "ir_r2_k3_s1_e6_c112_se0.25",
-        "ir_r3_k5_s2_e6_c160_se0.25",
-        "cn_r1_k1_s1_c960",
-    ],
-    features: 1280,
-    ..SMALL_3
-};
-const SMALL_3_MINIMAL: Layout = Layout {
-    stages: &[
-        "ds_r1_k3_s2_e1_c16",
-        "ir_r1_k3_s2_e4.5_c24 ir_r1_k3_s1_e3.67_c24",
-        "ir_r1_k3_s2_e4_c40 ir_r2_k3_s1_e6_c40",
-        "ir_r2_k3_s1_e3_c48",
-        "ir_r3_k3_s2_e6_c96",
-        "cn_r1_k1_s1_c576",
-    ],
-    activation: "relu",
-    ..SMALL_3
-};
-const LARGE_3_MINIMAL: Layout = Layout {
-    stages: &[
-        "ds_r1_k3_s1_e1_c16",
-        "ir_r1_k3_s2_e4_c24 ir_r1_k3_s1_e3_c24",
-        "ir_r3_k3_s2_e3_c40",
-        "ir_r1_k3_s2_e6_c80 ir_r1_k3_s1_e2.5_c80 ir_r2_k3_s1_e2.3_c80",
-        "ir_r2_k3_s1_e6_c112",
-        "ir_r3_k3_s2_e6_c160",
-        "cn_r1_k1_s1_c960",
-    ],
-    activation: "relu",
-    ..LARGE_3
-};
-const SMALL_4: Layout = Layout {
-    stages: &[
-        "cn_r1_k3_s2_e1_c32 cn_r1_k1_s1_e1_c32",
-        "cn_r1_k3_s2_e1_c96 cn_r1_k1_s1_e1_c64",
-        "uir_r1_a5_k5_s2_e3_c96 uir_r4_a0_k3_s1_e2_c96 uir_r1_a3_k0_s1_e4_c96",
-        "uir_r1_a3_k3_s2_e6_c128 uir_r1_a5_k5_s1_e4_c128 uir_r1_a0_k5_s1_e4_c128 uir_r1_a0_k5_s1_e3_c128 uir_r2_a0_k3_s1_e4_c128",
-        "cn_r1_k1_s1_c960",
-    ],
-    stem: 32,
-    features: 1280,
-    activation: "relu",
-    head_norm: true,
-    ..SMALL_3
-};
-const MEDIUM_4: Layout = Layout {
-    stages: &[
-        "er_r1_k3_s2_e4_c48",
-        "uir_r1_a3_k5_s2_e4_c80 uir_r1_a3_k3_s1_e2_c80",
-        "uir_r1_a3_k5_s2_e6_c160 uir_r2_a3_k3_s1_e4_c160 uir_r1_a3_k5_s1_e4_c160 uir_r1_a3_k3_s1_e4_c160 uir_r1_a3_k0_s1_e4_c160 uir_r1_a0_k0_s1_e2_c160 uir_r1_a3_k0_s1_e4_c160",
-        "uir_r1_a5_k5_s2_e6_c256 uir_r1_a5_k5_s1_e4_c256 uir_r2_a3_k5_s1_e4_c256 uir_r1_a0_k0_s1_e4_c256 uir_r1_a3_k0_s1_e4_c256 uir_r1_a3_k5_s1_e2_c256 uir_r1_a5_k5_s1_e4_c256 uir_r2_a0_k0_s1_e4_c256 uir_r1_a5_k0_s1_e2_c256",
-        "cn_r1_k1_s1_c960",
-    ],
-    stem: 32,
-    ..SMALL_4
-};
-const LARGE_4: Layout = Layout {
-    stages: &[
-        "er_r1_k3_s2_e4_c48",
-        "uir_r1_a3_k5_s2_e4_c96 uir_r1_a3_k3_s1_e4_c96",
-        "uir_r1_a3_k5_s2_e4_c192 uir_r3_a3_k3_s1_e4_c192 uir_r1_a3_k5_s1_e4_c192 uir_r5_a5_k3_s1_e4_c192 uir_r1_a3_k0_s1_e4_c192",
-        "uir_r4_a5_k5_s2_e4_c512 uir_r1_a5_k0_s1_e4_c512 uir_r1_a5_k3_s1_e4_c512 uir_r2_a5_k0_s1_e4_c512 uir_r1_a5_k3_s1_e4_c512 uir_r1_a5_k5_s1_e4_c512 uir_r3_a5_k0_s1_e4_c512",
-        "cn_r1_k1_s1_c960",
-    ],
-    stem: 24,
-    ..SMALL_4
-};
-const MOBILE_2: Layout = Layout {
-    stages: &[
-        "ds_r1_k3_s1_c16",
-        "ir_r2_k3_s2_e6_c24",
-        "ir_r3_k3_s2_e6_c32",
-        "ir_r4_k3_s2_e6_c64",
-        "ir_r3_k3_s1_e6_c96",
-        "ir_r3_k3_s2_e6_c160",
-        "ir_r1_k3_s1_e6_c320",
-    ],
-    stem: 32,
-    features: 1280,
-    grows: true,
-    activation: "relu6",
-    round_limit: 0.9,
-    late_head: false,
-    head_norm: false,
-};
-const EFFICIENT: Layout = Layout {
-    stages: &[
-        "ds_r1_k3_s1_e1_c16_se0.25",
-        "ir_r2_k3_s2_e6_c24_se0.25",
-        "ir_r2_k5_s2_e6_c40_se0.25",
-        "ir_r3_k3_s2_e6_c80_se0.25",
-        "ir_r3_k5_s1_e6_c112_se0.25",
-        "ir_r4_k5_s2_e6_c192_se0.25",
-        "ir_r1_k3_s1_e6_c320_se0.25",
-    ],
-    activation: "silu",
-    ..MOBILE_2
-};
-const LITE: Layout = Layout {
-    stages: &[
-        "ds_r1_k3_s1_e1_c16",
-        "ir_r2_k3_s2_e6_c24",
-        "ir_r2_k5_s2_e6_c40",
-        "ir_r3_k3_s2_e6_c80",
-        "ir_r3_k5_s1_e6_c112",
-        "ir_r4_k5_s2_e6_c192",
-        "ir_r1_k3_s1_e6_c320",
-    ],
-    ..MOBILE_2
-};
-const EFFICIENT_2_BASE: Layout = Layout {
-    stages: &[
-        "cn_r1_k3_s1_e1_c16_skip",
-        "er_r2_k3_s2_e4_c32",
-        "er_r2_k3_s2_e4_c48",
-        "ir_r3_k3_s2_e4_c96_se0.25",
-        "ir_r5_k3_s1_e6_c112_se0.25",
-        "ir_r8_k3_s2_e6_c192_se0.25",
-    ],
-    round_limit: 0.0,
-    ..EFFICIENT
-};
-const EFFICIENT_2_S: Layout = Layout {
-    stages: &[
-        "cn_r2_k3_s1_e1_c24_skip",
-        "er_r4_k3_s2_e4_c48",
-        "er_r4_k3_s2_e4_c64",
-        "ir_r6_k3_s2_e4_c128_se0.25",
-        "ir_r9_k3_s1_e6_c160_se0.25",
-        "ir_r15_k3_s2_e6_c256_se0.25",
-    ],
-    stem: 24,
-    ..EFFICIENT
-};
-const EFFICIENT_2_M: Layout = Layout {
-    stages: &[
-        "cn_r3_k3_s1_e1_c24_skip",
-        "er_r5_k3_s2_e4_c48",
-        "er_r5_k3_s2_e4_c80",
-        "ir_r7_k3_s2_e4_c160_se0.25",
-        "ir_r14_k3_s1_e6_c176_se0.25",
-        "ir_r18_k3_s2_e6_c304_se0.25",
-        "ir_r5_k3_s1_e6_c512_se0.25",
-    ],
-    ..EFFICIENT_2_S
-};
-const EFFICIENT_2_L: Layout = Layout {
-    stages: &[
-        "cn_r4_k3_s1_e1_c32_skip",
-        "er_r7_k3_s2_e4_c64",
-        "er_r7_k3_s2_e4_c96",
-        "ir_r10_k3_s2_e4_c192_se0.25",
-        "ir_r19_k3_s1_e6_c224_se0.25",
-        "ir_r25_k3_s2_e6_c384_se0.25",
-        "ir_r7_k3_s1_e6_c640_se0.25",
-    ],
-    stem: 32,
-    ..EFFICIENT_2_S
-};
-const EFFICIENT_2_XL: Layout = Layout {
-    stages: &[
-        "cn_r4_k3_s1_e1_c32_skip",
-        "er_r8_k3_s2_e4_c64",
-        "er_r8_k3_s2_e4_c96",
-        "ir_r16_k3_s2_e4_c192_se0.25",
-        "ir_r24_k3_s1_e6_c256_se0.25",
-        "ir_r32_k3_s2_e6_c512_se0.25",
-        "ir_r8_k3_s1_e6_c640_se0.25",
-    ],
-    ..EFFICIENT_2_L
-};
-const EFFICIENT_2_RW: Layout = Layout {
-    stages: &[
-        "er_r2_k3_s1_e1_c24",
-        "er_r4_k3_s2_e4_c48",
-        "er_r4_k3_s2_e4_c64",
-        "ir_r6_k3_s2_e4_c128_se0.25",
-        "ir_r9_k3_s1_e6_c160_se0.25",
-        "ir_r15_k3_s2_e6_c272_se0.25",
-    ],
-    features: 1792,
-    ..EFFICIENT_2_S
-};
-const EFFICIENT_2_RW_T: Layout = Layout {
-    features: 1024,
-    grows: false,
-    ..EFFICIENT_2_S
-};
+/// Returns the network of a name that states its layout and at most a factor of the width.
+fn of_plain_name(name: &str) -> Option<(Layout, (f64, f64))> {
+    let (family, end) = name.rsplit_once('_')?;
+    let width = match end {
+        "035" => 0.35,
+        "050" => 0.5,
+        "075" => 0.75,
+        "100" => 1.0,
+        "125" => 1.25,
+        "140" => 1.4,
+        "150" => 1.5,
+        _ => 0.0,
+    };
+    let layout = match (family, end) {
+        ("mnasnet", "small") => return Some((MNAS_SMALL, (1.0, 1.0))),
+        ("mobilenetv1", "100h") => return Some((MOBILE_1_WITH_HEAD, (1.0, 1.0))),
+        ("test", "efficientnet") => return Some((TEST, (1.0, 1.0))),
+        ("tinynet", letter) => {
+            let place = "abcde".find(letter).filter(|_| letter.len() == 1)?;
+            return Some((TINY, *TINY_SCALES.get(place)?));
+        }
+        _ if width <= 0.0 => return None,
+        ("mnasnet", _) => MNAS,
+        ("semnasnet", _) => MNAS_SQUEEZING,
+        ("fbnetc", "100") => FBNET_C,
+        ("spnasnet", "100") => SPNAS,
+        ("mobilenetv1", _) => MOBILE_1,
+        ("lcnet", _) => LC,
+        _ => return None,
+    };
+    Some((layout, (width, 1.0)))
+}
 
 /// Factors of width and depth of `EfficientNet` b0 to b8; the light ones have those of the first five.
 const SCALES: [(f64, f64); 9] = [
@@ -278,7 +92,11 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         "140" => Some(1.4),
         _ => None,
     };
-    let layout = if let Some(size) = name.strip_prefix("mobilenetv4_conv_") {
+    let layout = if let Some((layout, factors)) = of_plain_name(name) {
+        // Those of `TinyNet` keep the stem.
+        (fixed, scale) = (layout == TINY, factors);
+        layout
+    } else if let Some(size) = name.strip_prefix("mobilenetv4_conv_") {
         let (size, digits) = size.split_once('_').unwrap_or((size, "100"));
         scale.0 = mobile(digits)?;
         fixed = scale.0 < 1.0;
@@ -309,6 +127,14 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
     } else if let Some(size) = rest.strip_prefix("efficientnet_lite") {
         (fixed, scale) = (true, *SCALES.get(digit(size, 5)?)?);
         LITE
+    } else if let Some(size) = rest.strip_prefix("efficientnet_e") {
+        scale = match size {
+            "s" => (1.0, 1.0),
+            "m" => (1.0, 1.1),
+            "l" => (1.2, 1.4),
+            _ => return None,
+        };
+        EDGE
     } else if let Some(size) = rest.strip_prefix("efficientnet_b") {
         scale = *SCALES.get(digit(size, SCALES.len())?)?;
         EFFICIENT
@@ -349,10 +175,12 @@ impl Network {
             "block_args": stages.collect::<Vec<Vec<&str>>>(),
             "stem_size": layout.stem,
             "fix_stem": self.fixed,
-            // `MobileNet` 3 has no stages whose depth is fixed.
-            "fix_first_last": self.fixed && !layout.late_head,
+            // `MobileNet` 3 and `TinyNet` have no stages whose depth is fixed.
+            "fix_first_last": self.fixed && !layout.late_head && !layout.nearest_depth,
+            "depth_trunc": if layout.nearest_depth { "round" } else { "ceil" },
             "num_features": layout.features,
             "scale_features": layout.grows && !self.fixed,
+            "whole_squeezes": layout.whole_squeezes,
             "channel_multiplier": self.width,
             "depth_multiplier": self.depth,
             "round_limit": layout.round_limit,
@@ -382,6 +210,11 @@ mod tests {
         assert_eq!(found("efficientnet_b8"), Some((1280, 2.2, 3.6)));
         assert_eq!(found("efficientnetv2_rw_t"), Some((1024, 0.8, 0.9)));
         assert_eq!(found("tf_efficientnetv2_b3"), Some((1280, 1.2, 1.4)));
+        assert_eq!(found("tf_efficientnet_el"), Some((1280, 1.2, 1.4)));
+        assert_eq!(found("tinynet_e"), Some((1280, 0.51, 0.6)));
+        assert_eq!(found("lcnet_150"), Some((1280, 1.5, 1.0)));
+        assert_eq!(found("mobilenetv1_125"), Some((0, 1.25, 1.0)));
+        assert_eq!(found("fbnetc_100"), Some((1984, 1.0, 1.0)));
         for other in [
             "mobilenetv3_rw",
             "mobilenetv4_hybrid_medium",
@@ -390,6 +223,11 @@ mod tests {
             "efficientnet_b0_gn",
             "efficientnet_lite5",
             "efficientnetv2_b4",
+            "efficientnet_es_pruned",
+            "mixnet_s",
+            "fbnetc_050",
+            "tinynet_ab",
+            "tf_lcnet_100",
         ] {
             assert_eq!(found(other), None, "{other}");
         }

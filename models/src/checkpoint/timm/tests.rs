@@ -92,7 +92,7 @@ fn names_state_sizes() {
 #[test]
 fn what_is_not_supported_is_refused_by_its_key() {
     for (key, value, reason) in [
-        ("architecture", json!("resnet50t"), "resnet18"),
+        ("architecture", json!("resnetaa50"), "resnet18"),
         ("global_pool", json!("catavgmax"), "only avg"),
         ("model_args", json!({"cardinality": 32}), "`cardinality`"),
         ("model_args", json!({"layers": [1, 2]}), "4 sizes"),
