@@ -9,7 +9,7 @@ use kaskade_models::checkpoint::Config;
 
 use super::{ServingError, size};
 use crate::config::gateway::{GatewayConfig, TenantConfig, TlsConfig};
-use crate::config::scalar::Span;
+use crate::config::scalar::HumanDuration;
 use crate::config::{App, Task};
 use crate::ranker;
 
@@ -52,7 +52,10 @@ pub(super) fn limits(app: &App) -> Result<Limits, ServingError> {
         max_in_flight: size(config.max_in_flight),
         max_body: usize::try_from(config.max_body.bytes()).unwrap_or(usize::MAX),
         max_in_flight_bytes: usize::try_from(config.max_in_flight_bytes.bytes()).unwrap_or(usize::MAX),
-        shutdown_delay: config.shutdown_delay.map(Span::duration).unwrap_or_default(),
+        shutdown_delay: config
+            .shutdown_delay
+            .map(HumanDuration::duration)
+            .unwrap_or_default(),
         grace: app.ingress.drain_timeout.duration(),
         tls: config.tls.as_ref().map(files),
         cors: config.cors.clone(),

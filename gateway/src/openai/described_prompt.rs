@@ -10,14 +10,14 @@ use crate::failure::Failure;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct DescribedPrompt {
     /// Ids of the tokens.
-    ids: Vec<i64>,
+    pub(super) ids: Vec<i64>,
     pub(super) tokens: Vec<String>,
     /// Of every token but the first.
     pub(super) logprobs: Vec<f64>,
     /// The most probable tokens at the place of every token but the first.
     pub(super) top: Vec<Vec<(String, f64)>>,
     /// Their ids.
-    top_ids: Vec<Vec<i64>>,
+    pub(super) top_ids: Vec<Vec<i64>>,
 }
 
 impl DescribedPrompt {

@@ -134,12 +134,8 @@ mod tests {
     #[test]
     fn the_memory_of_a_batch_between_and_beyond_measured_sizes_is_on_their_line() {
         let cost = |(batch, memory_bytes): (u32, Option<u64>)| BatchCost {
-            batch,
-            latency_s: 0.01,
-            spread: None,
-            energy_j: None,
             memory_bytes,
-            utilisation: None,
+            ..BatchCost::new(batch, 0.01)
         };
         let measured =
             [(1, 600), (8, 800), (32, 1_500), (64, 2_600)].map(|(batch, bytes)| cost((batch, Some(bytes))));
