@@ -104,6 +104,7 @@ impl<M: Ops> Store<'_, M> {
 
 impl HostLayer {
     /// Prepares a layer; its linear layers get weights of this type.
+    #[expect(clippy::too_many_lines, reason = "one entry per part of a layer")]
     pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32, kind: WeightType) -> Self {
         let mut store = Store {
             ops,
@@ -244,6 +245,7 @@ impl HostLayer {
     }
 }
 
+#[expect(clippy::too_many_lines, reason = "one entry per part of a layer")]
 fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
     let mut tensors = tensors.into_iter();
     let mut next = || tensors.next().unwrap_or(HostWords::Owned(Vec::new()));
@@ -359,10 +361,10 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         dense,
         inner_norm,
         activation,
+        sparsity,
         experts,
         feed_forward_output_norm,
         cross,
-        sparsity,
         streams,
         token_gate,
         output_scale,

@@ -71,6 +71,7 @@ impl Family for Blocks {
 }
 
 /// What `config.json` states.
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 struct NetworkConfig {
     /// Blocks of every stage.
     stages: Vec<Vec<Block>>,

@@ -62,7 +62,7 @@ impl Family for FirstPvt {
         // The class has the two the other way round.
         let (strides, kernels) = (list("patch_sizes")?, list("strides")?);
         let epsilon = epsilon(config, "layer_norm_eps")?;
-        let last = widths.len().saturating_sub(1);
+        let end = widths.len().saturating_sub(1);
         let windows = kernels.into_iter().zip(strides);
         let sizes = widths
             .into_iter()
@@ -89,7 +89,7 @@ impl Family for FirstPvt {
             if builder.size().into_iter().any(|side| side < kernel) {
                 return Err(config.invalid_value("strides", "they must fit the images of every stage"));
             }
-            stage.embed(builder, window, place == last)?;
+            stage.embed(builder, window, place == end)?;
             if builder.size().into_iter().any(|side| side < reduction) {
                 return Err(config.invalid_value(key, "they must fit the images of every stage"));
             }

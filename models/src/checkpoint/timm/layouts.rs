@@ -2,6 +2,7 @@
 
 /// What networks of several sizes share.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct Layout {
     /// The blocks of every stage, apart by spaces.
     pub(super) stages: &'static [&'static str],

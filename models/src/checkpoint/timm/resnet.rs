@@ -43,6 +43,7 @@ pub(super) const ARGUMENTS: &[&str] = &["layers", "channels", "cardinality", "ba
 
 /// A network of a name.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct Network {
     depths: [usize; 4],
     bottleneck: bool,
