@@ -134,9 +134,10 @@ impl Worker {
             .collect();
         let ready = Readiness {
             epoch: version.epoch,
-            complete: match failed.is_empty() {
-                true => version.epoch,
-                false => self.readiness.borrow().complete,
+            complete: if failed.is_empty() {
+                version.epoch
+            } else {
+                self.readiness.borrow().complete
             },
             failed,
         };
