@@ -221,6 +221,7 @@ impl Target for RecordingTarget {
                 });
                 Outcome::Answered {
                     variant: reply.variant,
+                    degraded: reply.degraded,
                 }
             }
             Err(fault) => fault.into(),
