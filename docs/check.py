@@ -31,8 +31,19 @@ WORDS = [
     r"ever after", r"for ever\b", r"go(es)? on\b", r"went on\b", r"hears?\b", r"(is|was|were|has|never) heard", r"heard (of|lately|within)", r"told\b", r"anew\b",
     r"begun\b", r"vouch\w*", r"as so many\b", r"the least( there|:)", r"at the most\b", r"who(se)? (asks|sends|serves|listens|watches)\b",
 ]
-# Flags and commands of former versions, in code too.
-FORMER = [r"--qps", r"--looks", r"--prompt(?!-)\b", r"--stretch", r"kaskade (weigh|channels|replan|reproduce)\b", r"auth init --app"]
+# Flags, commands, settings, metrics and functions of former versions, in code too.
+FORMER = [
+    r"--qps", r"--looks", r"--prompt(?!-)\b", r"--stretch", r"kaskade (weigh|channels|replan|reproduce)\b", r"auth init --app",
+    r"--no-guard", r"--(entry-)?hop(?!-)\b", r"--link(?!-)\b", r"--fewest", r"--(annealing-)?moves", r"--spacing", r"top --every", r"--mean-over",
+    r"(plan|simulate)\b.* --policy", r"--record\b", r"--no-torch", r"selftest\b.* --python", r"--objective thresholds", r"--solver-time",
+    r"plan placement\b.* --(exact|period)\b",
+    r"least_batches", r"standby\.(rise|give_up)", r"on_drift", r"right_from", r"max_bodies", r"ingress\.drain\b(?!_)", r"slo = \"",
+    r"\[(pipeline\.)?planner\] (limit|every|hop|policy|demand|factors)\b", r"\[pipeline\] hop\b", r"\[generation\] requests",
+    r"\[durable\] (give_up|silence|results|dead|in_flight)\b", r"\[data\.\w+\.completions", r"`(last|per)-task`", r"opportunistic_rerouting",
+    r"kaskade_(fault_replies_total|variant_busy_microseconds|(ready|full|behind)_processes|plan_epoch_number|certified_place_number)",
+    r"kaskade_(stale_answers|forged_results|unreadable_messages|queue_full_refusals|fan_out_children_requests)_total",
+    r"kaskade_(variant_batch_size_requests|energy_per_request_joules)", r"Client::(ask|leave|durably|open|wait_for)\b", r"client\.(ask|leave|durably)\(",
+]
 LONGEST_LINE = 500
 
 

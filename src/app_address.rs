@@ -16,7 +16,7 @@ use crate::args::Broker;
 #[derive(Debug, Clone, clap::Args)]
 #[group(id = "target", required = true, multiple = false)]
 pub(crate) struct TargetArgs {
-    /// Name of a running app. Its broker is `--nats` [default: `nats://127.0.0.1:4222`].
+    /// Name of a running app, at the broker of `--nats`, or else at `nats://127.0.0.1:4222`.
     #[arg(value_name = "APP", value_parser = app_name)]
     app_name: Option<String>,
     /// The TOML file of the app, for its name, its `[nats]` settings and its data sets.

@@ -278,6 +278,7 @@ fn as_json(reply: &InferReply, label: Option<&Expected>) -> anyhow::Result<serde
 
 #[cfg(test)]
 mod tests {
+    use kaskade::models::Datatype;
     use kaskade_actors::wire::Hop;
     use kaskade_policy::remote::price::{Cost, CostSource};
 

@@ -25,7 +25,7 @@ pub struct GuaranteeConfig {
     #[serde(default = "ninety_five")]
     pub confidence: Share,
     /// Share of live requests that the largest variant answers too, after the reply, to see whether the certificate still holds. 0 audits
-    /// none [default: `0.5%`].
+    /// none [default: `"0.5%"`].
     #[serde(default)]
     pub audit: AuditShare,
 }

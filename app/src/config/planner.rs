@@ -16,7 +16,7 @@ use super::scalar::{ByteSize, HumanDuration};
 pub struct GearPlannerConfig {
     /// Profile to plan from, relative to this file.
     pub profile: PathBuf,
-    /// Memory of the device of workers that state none [default: `16GB`].
+    /// Memory of the device of workers that state none [default: `"16GB"`].
     #[serde(default = "sixteen_gigabytes")]
     pub memory: ByteSize,
     /// Time of a message between two actors [default: drawn from the quantiles of the profile; 100us if it has none].

@@ -189,7 +189,7 @@ fn each_malformed_value_is_refused_with_its_line() {
         (
             after("[durable]\nsilence = \"5s\"\n"),
             6,
-            "unknown field `silence`",
+            "`silence` was renamed; write `ack_wait`",
         ),
         (
             format!("family = \"family.toml\"\n{MINIMAL}"),

@@ -260,3 +260,32 @@ impl Request<'_> {
         (request, headers)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use kaskade_actors::Code;
+
+    use super::*;
+    use crate::config::App;
+    use crate::serving::Service;
+
+    /// The Rust client could not name its requests, so it could not cancel them.
+    #[tokio::test]
+    async fn requests_are_named_by_the_client() {
+        let file = Path::new(kaskade_testkit::ROOT).join("examples/digits/app.toml");
+        let app = App::load(&file).unwrap();
+        let bus = BusConfig::new(app.name.as_str());
+        let service = Service::builder(&app).bus(bus).start().unwrap();
+        let client = service.client().await.unwrap().budget(Duration::from_secs(20));
+        let blank = vec![Tensor::from_f32("image", &[1, 8, 8], &[0.0; 64]).unwrap()];
+        let named = client.tensors(blank).id("first").send().await.unwrap();
+        assert_eq!(named.id.as_deref(), Some("first"));
+        client.cancel("first").await.unwrap();
+        assert_eq!(client.cancel("").await.unwrap_err().code, Code::Malformed);
+        assert_eq!(client.result("first").await.unwrap_err().code, Code::NotDurable);
+        client.close().await;
+        service.stop();
+    }
+}
