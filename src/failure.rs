@@ -81,9 +81,14 @@ impl Failure {
         let class = error.chain().find_map(class);
         let retryable = class.is_some_and(|class| class.retryable);
         let code = class.map(|class| class.code);
+        let message = in_one_line(error.as_ref());
         Self {
             code: code.map(Code::id),
-            message: in_one_line(error.as_ref()),
+            // Errors that are no faults do not begin with their code.
+            message: match code {
+                Some(code) if !message.contains(code.id()) => format!("{}: {message}", code.id()),
+                _ => message,
+            },
             retryable,
             help: code.and_then(remedy),
             exit: if retryable { TEMPORARY } else { REFUSED },
@@ -287,6 +292,7 @@ mod tests {
             ),
         ] {
             assert_eq!(failure.code, Some("KSK0012"), "{failure:?}");
+            assert!(failure.message.starts_with("KSK0012: "), "{failure:?}");
             assert_eq!(failure.exit(), 75, "{failure:?}");
         }
     }

@@ -71,7 +71,7 @@ pub enum DeployError {
     },
     /// There is no other plan to roll back to.
     #[error(
-        "the plan store holds no plan other than the newest one; `kaskade plan apply FILE` writes another"
+        "every stored plan is the same as the newest one: `kaskade plan history APP` lists the epochs, and `kaskade plan apply FILE` writes another"
     )]
     NothingEarlier,
     /// No ingress of the app reports.

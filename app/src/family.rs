@@ -65,6 +65,14 @@ pub enum FamilyError {
     /// The partition is invalid.
     #[error("{0}")]
     Partition(String),
+    /// The classes of a variant are others than those of the first one.
+    #[error("variant `{variant}`: {source}")]
+    Classes {
+        /// The variant.
+        variant: String,
+        /// How they differ.
+        source: OtherClasses,
+    },
     /// The model cannot rank passages.
     #[error(
         "`{variant}` cannot rank passages: it gives neither vectors of texts (`sentence-transformers`, `api = \"embeddings\"`) nor scores of \
@@ -223,6 +231,26 @@ impl Family {
         }
     }
 
+    /// Compares the classes that the configurations of the checkpoints state, without loading a model. A checkpoint that is not on this
+    /// host, or that cannot be opened, is left out: loading it says why.
+    ///
+    /// # Errors
+    /// [`FamilyError::Classes`] for the first variant whose classes are others.
+    pub fn check_classes(&self) -> Result<(), FamilyError> {
+        let mut classes = Classes::default();
+        for member in &self.members {
+            let Ok(Some(names)) = member.stated_classes() else {
+                continue;
+            };
+            let checked = classes.check_names(&member.name, &names);
+            checked.map_err(|source| FamilyError::Classes {
+                variant: member.name.clone(),
+                source,
+            })?;
+        }
+        Ok(())
+    }
+
     /// Returns the loader of a worker's replicas, from this family.
     pub fn loader(self) -> Loader {
         Arc::new(move |replica| {
@@ -338,7 +366,7 @@ impl VariantSpec {
     ///
     /// # Errors
     /// As [`VariantSpec::open`].
-    pub(crate) fn stated_classes(&self) -> Result<Option<Vec<String>>, FamilyError> {
+    pub fn stated_classes(&self) -> Result<Option<Vec<String>>, FamilyError> {
         let Source::Directory(dir) = &self.source else {
             return Ok(None);
         };

@@ -9,7 +9,7 @@ use axum::http::{Extensions, HeaderMap, HeaderName};
 use futures::StreamExt as _;
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
-use kaskade_actors::{Code, Fault, ids};
+use kaskade_actors::{Code, Fault};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::app_state::Joules;
@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::header_names;
 use crate::permits::Permits;
 use crate::reply_metadata::ReplyMetadata;
+use crate::request_ids;
 use crate::state::Served;
 use crate::subrequests::{Outcome, run_subrequests};
 use crate::trace::{RequestSpan, of_headers};
@@ -90,8 +91,7 @@ impl Call {
 
     fn options(&self, span: &RequestSpan) -> RequestOptions {
         RequestOptions {
-            // Ids are shared by all clients of an app, so the gateway makes its own.
-            id: ids::unique_token(),
+            id: request_ids::new(self.permits.as_ref().and_then(Permits::tenant)),
             has_own_id: true,
             // A part of a request that had to wait has what is left of it.
             budget: self.budget.saturating_sub(self.begun.elapsed()),

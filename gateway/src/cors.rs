@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 /// Headers of answers that a page of another origin may read.
 const EXPOSED: &str = "retry-after, retry-after-ms, x-request-id, x-should-retry, x-kaskade-confidence, x-kaskade-cost, \
                        x-kaskade-cost-source, x-kaskade-degraded, x-kaskade-fault, x-kaskade-hops, x-kaskade-joules, \
-                       x-kaskade-joules-source, x-kaskade-stage, x-kaskade-variant";
+                       x-kaskade-joules-source, x-kaskade-request-id, x-kaskade-stage, x-kaskade-variant";
 
 /// Seconds for which a browser may remember the answer to a preflight request.
 const MAX_AGE: &str = "600";

@@ -104,6 +104,21 @@ impl Failure {
         }
     }
 
+    /// No ingress remembers the request that a label is for, or it is another tenant's.
+    pub(crate) fn unknown_request(id: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            code: "unknown_request",
+            message: format!(
+                "no request `{}` waits for a label: send the id that the header x-kaskade-request-id of the answer had, once, and soon enough \
+                 (`[ingress] recent_replies`); only requests under a certified plan take labels",
+                shortened(id)
+            ),
+            retryable: false,
+            param: Some("request_id".into()),
+        }
+    }
+
     /// The path exists, but not for this method.
     pub(crate) fn wrong_method(method: &Method, path: &str) -> Self {
         Self {

@@ -17,6 +17,7 @@ pub(crate) static TIMEOUTS: [HeaderName; 2] = [
 /// Length of the JSON at the beginning of a body with binary tensors.
 pub(crate) static HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
+pub(crate) static KASKADE_REQUEST_ID: HeaderName = HeaderName::from_static("x-kaskade-request-id");
 pub(crate) static VARIANT: HeaderName = HeaderName::from_static("x-kaskade-variant");
 pub(crate) static STAGE: HeaderName = HeaderName::from_static("x-kaskade-stage");
 pub(crate) static HOPS: HeaderName = HeaderName::from_static("x-kaskade-hops");

@@ -22,6 +22,7 @@
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
 //! | `openai` | `/v1`: models, chat, completions, responses, embeddings |
+//! | `feedback`, `request_ids` | `/v1/feedback`: labels that arrive later; the ids of requests that they name |
 //! | `grpc` | the Open Inference Protocol v2 over gRPC, on the same port |
 //! | `openapi` | `/openapi.json`: what the REST interface takes and gives |
 //! | `tei` | `/predict`, `/rerank`, `/embed`, `/similarity`, `/v1/rerank`, `/v2/rerank` and `POST /`: the APIs of text-embeddings-inference, Hugging Face and Cohere |
@@ -37,6 +38,7 @@ mod connections;
 mod cors;
 mod dashboard;
 mod failure;
+mod feedback;
 mod grpc;
 mod grpc_status;
 mod header_names;
@@ -53,6 +55,7 @@ pub mod overview;
 mod path_params;
 mod permits;
 mod reply_metadata;
+mod request_ids;
 pub mod server;
 mod state;
 mod subrequests;

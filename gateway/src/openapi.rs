@@ -33,7 +33,7 @@ pub(crate) fn document() -> Value {
             "description": "Open Inference Protocol v2, OpenAI's API, and the endpoints of text-embeddings-inference. An app is a model.",
         },
         "paths": paths,
-        "components": {"schemas": merged([schemas(), rerank_schemas()]), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": merged([schemas(), rerank_schemas(), feedback_schemas()]), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     })
 }
 
@@ -232,6 +232,15 @@ fn openai() -> Vec<(&'static str, Value)> {
             "/v1/rerank",
             post("Ranks documents for a query.", "RerankDocuments", "Ranking"),
         ),
+        (
+            "/v1/feedback",
+            json!({"post": operation(
+                "Tells the right answer to a request that was answered before.",
+                Some(named("Feedback")),
+                &[("200", content("application/json", &named("FeedbackAnswer")))],
+                "OpenAiError",
+            )}),
+        ),
     ]
 }
 
@@ -275,6 +284,21 @@ fn rerank_schemas() -> Value {
             "results": {"type": "array", "items": object(&["index", "relevance_score"], json!({
                 "index": {"type": "integer"}, "relevance_score": {"type": "number"},
             }))},
+        }))
+    })
+}
+
+/// The schemas of labels.
+fn feedback_schemas() -> Value {
+    let text = json!({"type": "string"});
+    json!({
+        "Feedback": object(&["request_id", "label"], json!({
+            "model": {"type": ["string", "null"]}, "request_id": text,
+            "label": {"anyOf": [{"type": "integer", "minimum": 0}, text]},
+        })),
+        "FeedbackAnswer": object(&["object", "request_id", "right", "variant", "audited"], json!({
+            "object": {"const": "feedback"}, "request_id": text, "right": {"type": "boolean"}, "variant": text,
+            "audited": {"type": "boolean"},
         }))
     })
 }

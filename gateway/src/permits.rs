@@ -91,6 +91,11 @@ impl Permits {
         Self::with(&self.gateway, self.tenant.as_ref(), of_tenant.flatten())
     }
 
+    /// Returns the name of the tenant, if requests need a key.
+    pub(crate) fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref().map(Tenant::name)
+    }
+
     /// Counts the further parts of a request for the rate of its tenant.
     pub(crate) fn count(&self, further: usize) {
         if let Some(tenant) = &self.tenant {

@@ -35,6 +35,8 @@ pub(crate) struct Parameters<'a> {
     joules: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     joules_source: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
     stage: &'a str,
 }
 
@@ -60,6 +62,9 @@ impl<'a> ReplyMetadata<'a> {
             }
         };
         let text = HeaderValue::from_str;
+        if let Some(id) = &self.reply.id {
+            put(&header_names::KASKADE_REQUEST_ID, text(id));
+        }
         put(&header_names::VARIANT, text(&self.reply.variant));
         put(&header_names::STAGE, text(&self.reply.stage));
         put(&header_names::HOPS, text(&self.hops));
@@ -89,11 +94,12 @@ impl<'a> ReplyMetadata<'a> {
             hops: &self.hops,
             joules: self.joules.as_ref().map(|joules| joules.joules),
             joules_source: self.joules.as_ref().map(|joules| joules.source.as_str()),
+            request_id: self.reply.id.as_deref(),
             stage: &self.reply.stage,
         }
     }
 
-    /// Returns the description in a body of OpenAI's API: variant, stage, confidence, hops, energy and money with their sources.
+    /// Returns the description in a body of OpenAI's API: id on the bus, variant, stage, confidence, hops, energy and money with their sources.
     pub(crate) fn json(&self) -> Value {
         let hops = self.reply.hops.iter().map(|hop| {
             json!({
@@ -103,6 +109,7 @@ impl<'a> ReplyMetadata<'a> {
         });
         let parameters = self.parameters();
         json!({
+            "request_id": self.reply.id,
             "variant": self.reply.variant,
             "stage": self.reply.stage,
             "confidence": self.reply.confidence,

@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use crate::middleware::Guarded;
 use crate::state::{GatewayState, Served};
 use crate::tls::{TlsError, TlsListener, acceptor};
-use crate::{connections, dashboard, grpc, health, oip, openai, openapi, tei, trace};
+use crate::{connections, dashboard, feedback, grpc, health, oip, openai, openapi, tei, trace};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]
@@ -233,6 +233,7 @@ fn router(shared: Arc<GatewayState>) -> Router {
         .merge(health::routes())
         .merge(oip::routes())
         .merge(openai::routes())
+        .merge(feedback::routes())
         .merge(tei::routes())
         .merge(openapi::routes())
         .merge(grpc::routes(&shared))

@@ -324,6 +324,14 @@ fn as_text(report: &Report) -> String {
             items.join(", ")
         }
     };
+    let degraded = if figures.degraded > 0.0 {
+        format!(
+            "{} of the answers: a later stage did not answer, so one answered that would have deferred",
+            units::percent(figures.degraded)
+        )
+    } else {
+        "none".to_owned()
+    };
     let accuracy = report
         .accuracy
         .map_or_else(|| "unknown".to_owned(), units::percent);
@@ -343,7 +351,7 @@ fn as_text(report: &Report) -> String {
     format!(
         "{}: {}, {:.1} s\n\
          {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{quantiles}\n\
-         answered by: {}\nerrors: {}\naccuracy: {accuracy}\nenergy per request: {} ({source})",
+         answered by: {}\ndegraded: {degraded}\nerrors: {}\naccuracy: {accuracy}\nenergy per request: {} ({source})",
         report.app,
         report.load,
         figures.seconds,
@@ -360,6 +368,8 @@ fn as_text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kaskade_app::load::record::Outcome;
+
     use super::*;
 
     #[test]
@@ -386,6 +396,30 @@ mod tests {
         let error = parse(&["--duration", "5s"]).unwrap_err();
         assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict);
         assert_eq!(error.exit_code(), 2);
+    }
+
+    /// Nothing was said while the largest variant's endpoint was down.
+    #[test]
+    fn degraded_answers_are_told() {
+        let mut record = Record::new(None).unwrap();
+        let report = |record: &Record| Report {
+            app: "a".to_owned(),
+            load: "closed loop".to_owned(),
+            accuracy: None,
+            joules_per_request: None,
+            energy_source: None,
+            figures: record.figures(Duration::from_secs(1)),
+        };
+        for degraded in [false, true, true, true] {
+            record.sent();
+            let variant = "small".to_owned();
+            record.add(Duration::from_millis(1), Outcome::Answered { variant, degraded });
+        }
+        let text = as_text(&report(&record));
+        assert!(text.contains("\ndegraded: 75.00 % of the answers"), "{text}");
+        assert_eq!(serde_json::to_value(report(&record)).unwrap()["degraded"], 0.75);
+        let none = Record::new(None).unwrap();
+        assert!(as_text(&report(&none)).contains("\ndegraded: none\n"));
     }
 
     /// A run without an answer ended as one with answers does.

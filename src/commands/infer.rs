@@ -15,9 +15,9 @@ use kaskade_actors::wire;
 use kaskade_actors::wire::{ContentType, InferReply};
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::HumanDuration;
+use kaskade_app::data::Label;
 use kaskade_app::data::text_metric::Grading;
-use kaskade_app::data::{Label, Samples};
-use kaskade_app::family::Family;
+use kaskade_app::load::samples;
 use kaskade_app::planning::initial;
 use kaskade_app::ranker::{PASSAGES, QUERY};
 use kaskade_app::serving::{self, Client, Service};
@@ -36,6 +36,9 @@ pub(crate) struct Args {
     target: TargetArgs,
     #[command(flatten)]
     request: RequestArgs,
+    /// The request's id, by which `kaskade feedback` tells the right answer later. Each request needs another.
+    #[arg(long)]
+    id: Option<String>,
     /// Time budget of the request [default: that of the app's file, otherwise 2s].
     #[arg(long, value_name = "TIME")]
     budget: Option<HumanDuration>,
@@ -120,27 +123,36 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let budget = target.budget(args.budget);
     let reply = serving::runtime()?.block_on(async {
         let client = Client::connect_with(bus, target.name()).await?.budget(budget);
+        let mut request = client.tensors(inputs);
+        if let Some(id) = &args.id {
+            request = request.id(id);
+        }
         if args.stream {
             let mut shown = false;
             let part = |part: InferReply| {
                 shown |= show(&part);
             };
-            let reply = client.stream(inputs, part).await;
+            let reply = request.stream(part).await;
             if shown {
                 output::print("")?;
             }
             return anyhow::Ok((reply?, shown));
         }
-        anyhow::Ok((client.infer(inputs).await?, false))
+        anyhow::Ok((request.send().await?, false))
     });
     if let Some(service) = service {
         service.stop();
     }
     let (reply, shown) = reply?;
     if shown {
-        return output::print(&as_text(&reply, label.as_ref(), true));
+        output::print(&as_text(&reply, label.as_ref(), true))?;
+    } else {
+        report_on(&reply, label.as_ref(), args.json)?;
     }
-    report_on(&reply, label.as_ref(), args.json)
+    match &args.id {
+        Some(id) if !args.json => output::print(&format!("id {id}")),
+        _ => Ok(()),
+    }
 }
 
 /// Prints a reply, and the right answer if it is known.
@@ -225,10 +237,7 @@ impl RequestArgs {
 fn sample(app: &App, index: usize) -> anyhow::Result<(Inputs, Label)> {
     let set = app.data.test.as_ref().or(app.data.validation.as_ref());
     let set = set.context("the app names no set (`data.test`) to take a sample from")?;
-    // All models of a family have the same signature.
-    let family = Family::of(app);
-    let smallest = family.members.first().context("the app has no variants")?;
-    let samples = Samples::read_labelled_or_not(set, &smallest.load(smallest.device)?)?;
+    let samples = samples::read(app, set)?;
     let found = samples.inputs.get(index).zip(samples.labels.get(index));
     let (inputs, label) = found.with_context(|| {
         format!(
@@ -246,7 +255,12 @@ fn read_tensors(path: &Path) -> anyhow::Result<Inputs> {
             .read_to_end(&mut body)
             .context("standard input cannot be read")?;
     } else {
-        body = std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        body = std::fs::read(path).with_context(|| {
+            format!(
+                "{} cannot be read; give a file of Open Inference Protocol JSON, such as {{\"inputs\": [...]}}",
+                path.display()
+            )
+        })?;
     }
     let request = wire::decode_infer(ContentType::Json, &Bytes::from(body))
         .with_context(|| format!("{} holds no tensors", path.display()))?;

@@ -55,7 +55,7 @@ impl What {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let address = reachable(args.http.socket());
     let (status, body) = get(address, args.what.path()).with_context(|| {
-        format!("no process answers at http://{address}; is `kaskade serve --http {address}` running?")
+        format!("no process answers at http://{address}; start `kaskade serve --http {address}`, or name its address with `--http`")
     })?;
     if status != 200 {
         bail!("{}", body.trim());

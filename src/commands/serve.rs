@@ -11,6 +11,7 @@ use kaskade_actors::shutdown::{self, Shutdown};
 use kaskade_app::config::data::DataSet;
 use kaskade_app::config::scalar::Address;
 use kaskade_app::config::{App, Task};
+use kaskade_app::family::Family;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
 use kaskade_app::serving::service::worker_of;
@@ -95,6 +96,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         check_planner(&app, &args.app)?;
     }
     let worker = worker_of(&app, args.role, args.worker.clone())?;
+    // Before anything listens.
+    Family::of(&app).check_classes()?;
     let bus = connection.serve(&app, "serve")?;
     let front = front(&app, args)?;
     // Dropped at the end of this function: what waits is sent then.
@@ -116,7 +119,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
         None => {}
     }
-    announce(&app, args.role, &worker, &service);
+    announce(&app, &args.app, args.role, &worker, &service);
     until_stopped(runtime, &mut stop, service, front)
 }
 
@@ -137,7 +140,7 @@ fn start(app: &App, args: &Args, plan: Option<Plan>, bus: BusConfig) -> anyhow::
 }
 
 /// Says what is served and where, and how to send a request.
-fn announce(app: &App, role: Role, worker: &str, service: &Service) {
+fn announce(app: &App, file: &Path, role: Role, worker: &str, service: &Service) {
     say(&format!(
         "serving `{}` on {}, {}",
         app.name,
@@ -152,7 +155,7 @@ fn announce(app: &App, role: Role, worker: &str, service: &Service) {
         say(&warning);
     }
     if matches!(role, Role::All | Role::Ingress) {
-        say(&how_to_ask(app, service.url()));
+        say(&how_to_ask(app, file, service.url()));
     }
 }
 
@@ -216,7 +219,7 @@ fn reads_text(dir: &Path) -> bool {
 }
 
 /// Returns the command that sends a request to the app.
-fn how_to_ask(app: &App, url: &str) -> String {
+fn how_to_ask(app: &App, file: &Path, url: &str) -> String {
     let sets = [&app.data.test, &app.data.validation];
     let tensors = sets
         .into_iter()
@@ -226,8 +229,19 @@ fn how_to_ask(app: &App, url: &str) -> String {
     let has = |name: &str| dir.is_some_and(|dir| dir.join(name).is_file());
     // A model of images and texts has both files, and takes a text alone.
     let images = has("preprocessor_config.json") && !has("tokenizer.json");
+    let by_index = sets
+        .into_iter()
+        .flatten()
+        .next()
+        .is_some_and(|set| matches!(set, DataSet::Idx(_)));
+    if by_index {
+        return format!(
+            "ask it: kaskade infer --app {} --index 0 --nats {url}",
+            file.display()
+        );
+    }
     let inputs = if tensors || dir.is_some_and(|dir| !images && !reads_text(dir)) {
-        "--tensors request.json"
+        "--tensors FILE"
     } else if images {
         "--image photo.jpg"
     } else if app.task == Task::Ranking {
@@ -361,9 +375,15 @@ mod tests {
         let asked = |task: &str| {
             let variant = format!("[[variants]]\nname = \"one\"\ndir = {:?}\n", dir.path());
             let app = App::parse(&format!("name = \"a\"\ntask = \"{task}\"\n{variant}")).unwrap();
-            how_to_ask(&app, "nats://127.0.0.1:4222")
+            how_to_ask(&app, Path::new("a.toml"), "nats://127.0.0.1:4222")
         };
-        assert!(asked("classification").contains("infer a --tensors"));
+        assert!(asked("classification").contains("infer a --tensors FILE"));
+        let sets = "name = \"a\"\n[[variants]]\nname = \"one\"\ndir = \"one\"\n[data.test.idx]\nimages = \"i\"\nlabels = \"l\"\n";
+        let asked_by_set = how_to_ask(&App::parse(sets).unwrap(), Path::new("a.toml"), "nats://x:4222");
+        assert_eq!(
+            asked_by_set,
+            "ask it: kaskade infer --app a.toml --index 0 --nats nats://x:4222"
+        );
         std::fs::write(dir.path().join("vocab.txt"), "").unwrap();
         assert!(asked("classification").contains("infer a --text"));
         assert!(asked("question_answering").contains("--text-pair"));

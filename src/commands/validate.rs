@@ -19,7 +19,7 @@ use crate::output;
 /// Checks app files, plans, profiles and pipelines.
 ///
 /// Every problem is printed with its field or line. The plan that an app names is checked too. The files of checkpoints are
-/// opened, but their weights are read only with `--load`.
+/// opened and the names of their classes compared, but their weights are read only with `--load`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
@@ -47,6 +47,9 @@ struct Named {
 
 /// Beginning of a problem with a data set: the table of the app's file.
 const DATA: &str = "data.";
+
+/// Remedy of a file that cannot be read.
+const NAME_A_FILE: &str = "name an app's TOML file, or the JSON file of a plan, a profile or a pipeline";
 
 /// Result of one file.
 #[derive(Debug, Serialize)]
@@ -130,7 +133,7 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
             vec![format!("line {line}: {reason}")]
         }
         Err(ConfigError::Unreadable { path, reason }) if path == file => {
-            vec![format!("cannot be read: {reason}")]
+            vec![format!("cannot be read: {reason}; {NAME_A_FILE}")]
         }
         Err(error) => vec![error.to_string()],
     }
@@ -146,8 +149,7 @@ fn check_variants(app: &App, load: bool) -> Vec<String> {
         let reasons = if load {
             check_loaded(app, member, classes.as_mut())
         } else {
-            let opened = member.open().err();
-            opened.map(|error| in_one_line(&error)).into_iter().collect()
+            check_files(member, classes.as_mut()).into_iter().collect()
         };
         for reason in reasons {
             // A file that cannot be read is one problem, not one of every variant.
@@ -158,6 +160,17 @@ fn check_variants(app: &App, load: bool) -> Vec<String> {
         }
     }
     problems
+}
+
+/// Opens the files of a variant, and returns why it cannot be served beside those before it.
+fn check_files(member: &VariantSpec, classes: Option<&mut Classes>) -> Option<String> {
+    let stated = match member.stated_classes() {
+        Ok(stated) => stated,
+        Err(error) => return Some(in_one_line(&error)),
+    };
+    let (names, classes) = stated.zip(classes)?;
+    let checked = classes.check_names(&member.name, &names);
+    checked.err().map(|error| error.to_string())
 }
 
 /// Loads a variant, and returns why it cannot be served or measured. The tasks of a pipeline have no `classes` in common and no samples of
@@ -219,7 +232,7 @@ fn not_json(error: &serde_json::Error) -> String {
 fn check_json(file: &Path) -> (&'static str, Vec<String>) {
     let text = match std::fs::read_to_string(file) {
         Ok(text) => text,
-        Err(error) => return ("file", vec![format!("cannot be read: {error}")]),
+        Err(error) => return ("file", vec![format!("cannot be read: {error}; {NAME_A_FILE}")]),
     };
     // Some editors begin a file with a byte order mark.
     let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
@@ -257,5 +270,34 @@ mod tests {
         for said in ["line 3", "`kaskade plan`", "`kaskade profile`"] {
             assert!(found.problems[0].contains(said), "{found:?}");
         }
+    }
+
+    /// Only `--load` compared the classes.
+    #[test]
+    fn other_classes_are_found_without_loading() {
+        let folder = tempfile::tempdir().unwrap();
+        let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/fixtures/bert-classification");
+        let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        let mut variants = String::new();
+        for (name, classes) in [("small", ["a", "b", "c"]), ("large", ["b", "a", "c"])] {
+            let dir = folder.path().join(name);
+            std::fs::create_dir(&dir).unwrap();
+            config["id2label"] = serde_json::json!({"0": classes[0], "1": classes[1], "2": classes[2]});
+            std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+            std::fs::copy(fixture.join("model.safetensors"), dir.join("model.safetensors")).unwrap();
+            variants += &format!("[[variants]]\nname = \"{name}\"\ndir = \"{name}\"\n");
+        }
+        let file = folder.path().join("app.toml");
+        let app = format!("name = \"a\"\nplan = {{ single = \"small\" }}\n{variants}");
+        std::fs::write(&file, app).unwrap();
+        let problems = check_app(&file, false);
+        let [problem] = &problems[..] else {
+            panic!("{problems:?}");
+        };
+        assert!(
+            problem.starts_with("variant `large`: its classes are `b`, `a`"),
+            "{problem}"
+        );
     }
 }

@@ -127,7 +127,7 @@ const MAY: [(&str, &[&str], &[&str]); 7] = [
     ),
     (
         "gateway",
-        &["infer", "cancel"],
+        &["infer", "cancel", "feedback"],
         &[
             "beat.w",
             "ingress.i",
@@ -357,10 +357,29 @@ fn processes_wait_for_the_planner_to_create_the_plan_store() {
         process.line("waiting for the planner");
         address
     });
+    // Only the planner may create it, and the others do not try.
+    let log = server.log();
+    assert!(!log.contains("Violation"), "{log}");
     let _planner = start("planner", &[]);
     wait_until("both are ready", TIMEOUT, || {
         probes.iter().all(|address| is_ready(address))
     });
+    // A user without the permission is told so at once, by name and remedy.
+    let client = seed(folder, "client");
+    let of_client = ["digits", "--nats", &url, "--nkey", &client];
+    let (get, request) = (["plan", "get"], ["plan", "request", "--rate", "100"]);
+    for (command, role) in [
+        (&get[..], "planner"),
+        (&request[..], "planner"),
+        (&["top"], "observer"),
+    ] {
+        let (code, text) = said(&[command, &of_client[..]].concat());
+        assert_eq!(code, Some(1), "{text}");
+        assert!(
+            text.contains("KSK0027: this user may not") && text.contains(role) && text.contains("--nkey"),
+            "{command:?}: {text}"
+        );
+    }
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
     assert_eq!(get(&address, "/live"), None, "the listener ends with the process");
     let (code, said) = probe(&address, "live");
     assert_eq!(code, Some(1));
-    assert!(said.contains("is `kaskade serve --http"), "{said}");
+    assert!(said.contains("start `kaskade serve --http"), "{said}");
 }
 
 #[test]

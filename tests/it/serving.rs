@@ -75,6 +75,15 @@ fn a_served_app_answers_clients_and_drains_on_sigterm() {
         &["infer", "--app", &app, "--nats", &url, "--index", "1", "--json"],
     ));
     assert_eq!(reply["variant"], "digits-tiny");
+    let named = [
+        "infer", "--app", &app, "--nats", &url, "--index", "1", "--id", "order-17",
+    ];
+    let named = kaskade(ROOT, &named);
+    assert!(
+        text(&named.stdout).ends_with("\nid order-17\n"),
+        "{}",
+        text(&named.stdout)
+    );
     let figures = json(&kaskade(
         ROOT,
         &[
@@ -307,10 +316,7 @@ fn an_app_is_asked_by_its_name_alone() {
     let mut served = Served::start(&["--app", &app]);
     let url = served.url();
     let command = served.line("ask it: kaskade ");
-    assert_eq!(
-        command,
-        format!("infer digits --tensors request.json --nats {url}")
-    );
+    assert_eq!(command, format!("infer --app {app} --index 0 --nats {url}"));
     // The clients run in a folder that has nothing but the request.
     let client = tempfile::tempdir().unwrap();
     let data = vec!["0.5"; 64].join(",");

@@ -103,6 +103,11 @@ impl ConnectionHealth {
         let _ = denied.wait_for(|denied| *denied).await;
     }
 
+    /// Returns whether the server has refused the question for JetStream, because the user may not publish it.
+    pub(crate) fn is_jetstream_denied(&self) -> bool {
+        *self.jetstream_denied.borrow()
+    }
+
     /// Returns a future that resolves with the server's text once it refuses to take what is published to `subject`, or to subscribe
     /// to an inbox, because the user has no permission. Refusals count from the call.
     pub fn refused(&self, subject: &str) -> impl Future<Output = Arc<str>> + use<> {
@@ -112,6 +117,21 @@ impl ConnectionHealth {
             loop {
                 match refusals.recv().await {
                     Ok(text) if text.contains(&publish) || text.contains(INBOX) => return text,
+                    Ok(_) | Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return std::future::pending().await,
+                }
+            }
+        }
+    }
+
+    /// Returns a future that resolves once the server refuses the subscription to `subject`. Refusals count from the call.
+    pub fn refused_subscription(&self, subject: &str) -> impl Future<Output = ()> + use<> {
+        let mut refusals = self.refusals.subscribe();
+        let subscription = format!("for Subscription to \"{subject}\"");
+        async move {
+            loop {
+                match refusals.recv().await {
+                    Ok(text) if text.contains(&subscription) => return,
                     Ok(_) | Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return std::future::pending().await,
                 }

@@ -20,8 +20,8 @@ pub enum BusError {
     },
     /// No server answers at the address.
     #[error(
-        "no NATS server answers at {url}: {reason}; start the app there (`kaskade serve`) or a nats-server, or give another address \
-         (`--nats`)"
+        "no NATS server answers at {url}: {reason}; start a nats-server there (`nats-server -js`), or give another address (`--nats`). Without a \
+         nats-server, `kaskade serve` starts a broker itself"
     )]
     Unreachable {
         /// The address, without credentials.
@@ -41,7 +41,10 @@ pub enum BusError {
         reason: String,
     },
     /// The server refuses the connection.
-    #[error("the NATS server at {url} refuses the connection: {reason}; check the credentials")]
+    #[error(
+        "the NATS server at {url} refuses the connection: {reason}; check the credentials, or give the key of a user: `--nkey FILE` \
+         (`kaskade auth init` makes keys)"
+    )]
     Refused {
         /// The address, without credentials.
         url: String,

@@ -194,7 +194,8 @@ impl Client {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let message = format!(
-                    "request `{id}` has no result: it is in progress, was never submitted, or its result has expired"
+                    "request `{id}` has no result: it is in progress, was never submitted, or its result has expired; wait longer (`--wait 30s`), or \
+                     submit it again"
                 );
                 return Err(Fault::new(Code::NoReply, message));
             }

@@ -125,7 +125,7 @@ fn observer(app: &App) -> Permissions {
 
 fn gateway(app: &App) -> Permissions {
     let asks = Permissions {
-        publish: app.all_of(["infer", "cancel"]),
+        publish: app.all_of(["infer", "cancel", "feedback"]),
         subscribe: Vec::new(),
     };
     joined([asks, observer(app)])
@@ -306,6 +306,7 @@ mod tests {
         assert_eq!(may_publish("kaskade.digits.beat.other"), ["worker"]);
         assert_eq!(may_publish("_INBOX.UOTHER.1"), ["ingress", "planner"]);
         assert_eq!(may_publish("kaskade.digits.cancel"), ["client", "gateway"]);
+        assert_eq!(may_publish("kaskade.digits.feedback"), ["client", "gateway"]);
         assert_eq!(may_publish("kaskade.digits.submit"), ["client"]);
     }
 

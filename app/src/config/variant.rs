@@ -83,6 +83,21 @@ impl Task {
         }
     }
 
+    /// Returns the answers of the models of an app with this task.
+    pub(crate) const fn answers(self) -> kaskade_models::Task {
+        use kaskade_models::Task as Answers;
+        match self {
+            Self::Classification => Answers::Classification,
+            Self::MultiLabel => Answers::MultiLabel,
+            Self::Reranking => Answers::Reranking,
+            Self::Embedding => Answers::Embedding,
+            Self::Ranking => Answers::Ranking,
+            Self::QuestionAnswering => Answers::QuestionAnswering,
+            Self::TokenClassification => Answers::TokenClassification,
+            Self::Generation => Answers::Generation,
+        }
+    }
+
     /// Returns whether answers have a confidence, which a cascade needs.
     pub(crate) const fn has_confidence(self) -> bool {
         !matches!(self, Self::Embedding | Self::Reranking)

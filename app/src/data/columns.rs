@@ -296,7 +296,7 @@ impl Samples {
                         Some(chosen) => chosen,
                         empty => empty.insert(
                             SelectedColumns::of(columns, &record.values, labels)
-                                .map_err(|error| error.at(record.line))?,
+                                .map_err(|error| about_header(error, &record))?,
                         ),
                     };
                     collector.record(&record, (chosen, columns), file)
@@ -364,6 +364,22 @@ impl Samples {
         }
         collector.samples.complete(skip, take, signature)
     }
+}
+
+/// Names the line that is wrong if no column is a usual one: the first, if it has no names but a sample.
+fn about_header(error: DataError, record: &Record) -> DataError {
+    // The first record of a file with names is not in its first line.
+    match &error {
+        DataError::NoColumn { found, .. } if record.line > 1 && found.iter().any(|name| is_value(name)) => {
+            DataError::NoHeader.at(1)
+        }
+        _ => error.at(record.line),
+    }
+}
+
+/// Returns whether a text is rather a value than the name of a column: a number, or a sentence.
+fn is_value(name: &str) -> bool {
+    name.parse::<f64>().is_ok() || name.split_whitespace().count() > 3 || name.len() > 60
 }
 
 /// Returns the files of a kind that the model reads: images without the texts beside them (`readme.txt`), or texts without images. All

@@ -63,8 +63,8 @@ pub enum DataError {
     #[error("it is longer than 16 MiB; write one JSON object per line")]
     LongLine,
     /// A line of a JSON file, or a list of labels, is not JSON.
-    #[error("it is not valid JSON")]
-    Json(#[source] serde_json::Error),
+    #[error("it is not valid JSON: {}", without_line(.0))]
+    Json(serde_json::Error),
     /// A text has another encoding.
     #[error("it is not UTF-8; convert it (`iconv -f WINDOWS-1252 -t UTF-8` if Excel wrote it)")]
     NotUtf8,
@@ -113,6 +113,12 @@ pub enum DataError {
         /// The columns that there are.
         found: Vec<String>,
     },
+    /// The first line of a file of columns is a sample.
+    #[error(
+        "it seems to be a sample, and not the names of the columns: add a line with these, such as `text,label`, before it. `tsv` needs none, and \
+         takes a text, a tab and the number of a class"
+    )]
+    NoHeader,
     /// A record lacks a value.
     #[error("column `{column}` is missing or null; the record has {}", listed(found))]
     NoValue {
@@ -300,6 +306,17 @@ pub enum DataError {
     /// A sample is no tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+}
+
+/// Describes an error of JSON that is on one line of a file, which is named beside it.
+fn without_line(error: &serde_json::Error) -> String {
+    let said = error.to_string();
+    match said.rsplit_once(" at line ") {
+        // The control character that ends an open text is the end of the line.
+        Some((what, _)) if error.line() > 1 => format!("{what} at its end"),
+        Some((what, _)) => format!("{what} at column {}", error.column()),
+        None => said,
+    }
 }
 
 /// The first of some names.

@@ -15,7 +15,7 @@ pub mod text_metric;
 mod texts;
 mod token_labels;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
@@ -67,6 +67,17 @@ impl Origins {
     }
 }
 
+/// What the requests of a set are made for: the task and the classes of a model, and its inputs.
+#[derive(Debug, Clone)]
+pub(crate) struct RequestForm {
+    /// Its answers.
+    pub(crate) task: Task,
+    /// Names of its classes; empty if it has none.
+    pub(crate) labels: Vec<String>,
+    /// Its inputs.
+    pub(crate) signature: Signature,
+}
+
 impl Samples {
     /// Reads a set in the form that a model takes; names of classes are those of the model.
     ///
@@ -90,8 +101,20 @@ impl Samples {
     /// # Errors
     /// As [`Samples::read`].
     pub(crate) fn read_for(set: &DataSet, loaded: &Loaded, used: LabelUse) -> Result<Self, DataError> {
-        let labels = &LabelReader::of(loaded, used);
-        let signature = &loaded.model.signature();
+        Self::read_with(set, &LabelReader::of(loaded, used), &loaded.model.signature())
+    }
+
+    /// Reads a set, whose samples may lack labels, in this form.
+    ///
+    /// # Errors
+    /// As [`Samples::read`].
+    pub(crate) fn read_in_form(set: &DataSet, form: &RequestForm) -> Result<Self, DataError> {
+        let mut labels = LabelReader::new(form.task, &form.labels);
+        labels.used = LabelUse::Reference;
+        Self::read_with(set, &labels, &form.signature)
+    }
+
+    fn read_with(set: &DataSet, labels: &LabelReader, signature: &Signature) -> Result<Self, DataError> {
         if let Some(name) = set.unset_variable() {
             return Err(DataError::UnsetVariable {
                 name: name.to_owned(),
@@ -233,14 +256,15 @@ impl Samples {
         self.inputs.len() - keys.collect::<HashSet<_>>().len()
     }
 
-    /// Returns the class that all of several samples have, if it is one.
-    pub(crate) fn only_class(&self) -> Option<usize> {
-        let (first, others) = self.labels.split_first()?;
-        let Label::Class(class) = first else {
-            return None;
-        };
-        let alone = !others.is_empty() && others.iter().all(|label| label == first);
-        alone.then_some(*class)
+    /// Returns the number of samples of each class.
+    pub(crate) fn classes(&self) -> BTreeMap<u64, usize> {
+        let mut counts = BTreeMap::new();
+        for label in &self.labels {
+            if let Label::Class(class) = label {
+                *counts.entry(*class as u64).or_default() += 1;
+            }
+        }
+        counts
     }
 
     /// Returns whether there are none.

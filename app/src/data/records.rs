@@ -306,6 +306,16 @@ mod tests {
     fn a_bad_line_is_named() {
         for (name, content, message) in [
             ("a.jsonl", &b"{\"a\": 1}\n{\"a\": }\n"[..], "line 2"),
+            (
+                "a.jsonl",
+                b"{\"a\": 1}\n{\"a\": }\n",
+                "line 2: it is not valid JSON: expected value at column 7",
+            ),
+            (
+                "a.jsonl",
+                b"{\"a\": \"b\n",
+                "found while parsing a string at its end",
+            ),
             ("a.json", b"[\n{\"a\": 1}]", "one JSON object per line"),
             ("a.jsonl", b"{\n\"a\": 1}", "one JSON object per line"),
             (

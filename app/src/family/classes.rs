@@ -48,7 +48,7 @@ impl Classes {
     ///
     /// # Errors
     /// As [`Classes::check`].
-    pub(crate) fn check_names(&mut self, variant: &str, names: &[String]) -> Result<(), OtherClasses> {
+    pub fn check_names(&mut self, variant: &str, names: &[String]) -> Result<(), OtherClasses> {
         let Some((first, expected)) = &self.first else {
             self.first = Some((variant.to_owned(), names.to_vec()));
             return Ok(());

@@ -43,3 +43,44 @@ fn a_checkpoint_of_another_task_is_refused() {
         assert!(error.contains("`small`") && error.contains(named), "{error}");
     }
 }
+
+/// An app of two checkpoints, of which the second names its classes so.
+fn app_with_second_classes(folder: &std::path::Path, id2label: &str) -> App {
+    let fixture = std::path::Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
+    let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    let mut variants = String::new();
+    for (name, id2label) in [
+        ("small", r#"{"0": "bad", "1": "good", "2": "neutral"}"#),
+        ("large", id2label),
+    ] {
+        let dir = folder.join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        config["id2label"] = serde_json::from_str(id2label).unwrap();
+        std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+        std::fs::copy(fixture.join("model.safetensors"), dir.join("model.safetensors")).unwrap();
+        variants += &format!("[[variants]]\nname = \"{name}\"\ndir = {dir:?}\n");
+    }
+    let app = format!("name = \"a\"\ntask = \"classification\"\nplan = {{ single = \"small\" }}\n{variants}");
+    App::parse(&app).unwrap()
+}
+
+/// `serve` answered with classes of another order.
+#[test]
+fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = app_with_second_classes(folder.path(), r#"{"0": "good", "1": "bad", "2": "neutral"}"#);
+    let refused = Family::of(&app).check_classes().unwrap_err().to_string();
+    assert!(
+        refused.starts_with("variant `large`: its classes are `good`, `bad`")
+            && refused.contains("`id2label`"),
+        "{refused}"
+    );
+    let refused = crate::serving::Service::builder(&app).start().err().unwrap();
+    assert!(refused.to_string().contains("`id2label`"), "{refused}");
+    let app = app_with_second_classes(folder.path(), r#"{"0": "BAD", "1": "GOOD", "2": "NEUTRAL"}"#);
+    assert!(Family::of(&app).check_classes().is_ok());
+    // A host that has only the checkpoints of its own replicas.
+    std::fs::remove_dir_all(folder.path().join("large")).unwrap();
+    assert!(Family::of(&app).check_classes().is_ok());
+}

@@ -172,6 +172,7 @@ mod tests {
             tokio::time::sleep(self.pause).await;
             Outcome::Answered {
                 variant: "only".to_owned(),
+                degraded: false,
             }
         }
     }

@@ -4,6 +4,7 @@ pub mod arrivals;
 pub mod generator;
 pub mod record;
 pub mod requests;
+pub mod samples;
 #[cfg(feature = "clap")]
 pub mod trace_args;
 pub mod trace_file;

@@ -17,6 +17,8 @@ pub enum Outcome {
     Answered {
         /// The variant that answered.
         variant: String,
+        /// Whether a stage answered that would have deferred, had the later one answered.
+        degraded: bool,
     },
     /// A typed error of the service, or of the client before it sent the request.
     Refused {
@@ -46,6 +48,7 @@ pub struct Record {
     refused: u64,
     timed_out: u64,
     variants: BTreeMap<String, u64>,
+    degraded: u64,
     errors: BTreeMap<&'static str, u64>,
 }
 
@@ -75,6 +78,8 @@ pub struct Figures {
     pub latency_ms: Latency,
     /// Share of the results per variant.
     pub variants: BTreeMap<String, f64>,
+    /// Share of the results that are degraded: a stage answered that would have deferred, had the later one answered.
+    pub degraded: f64,
     /// Requests refused or timed out, by code.
     pub errors: BTreeMap<&'static str, u64>,
 }
@@ -113,6 +118,7 @@ impl Record {
             refused: 0,
             timed_out: 0,
             variants: BTreeMap::new(),
+            degraded: 0,
             errors: BTreeMap::new(),
         })
     }
@@ -125,7 +131,8 @@ impl Record {
     /// Counts the outcome of a request that was sent; `latency` is the time since it was due.
     pub fn add(&mut self, latency: Duration, outcome: Outcome) {
         match outcome {
-            Outcome::Answered { variant } => {
+            Outcome::Answered { variant, degraded } => {
+                self.degraded += u64::from(degraded);
                 self.latencies.saturating_record(micros(latency).max(1));
                 self.in_time += u64::from(self.slo.is_some_and(|slo| latency <= slo));
                 *self.variants.entry(variant).or_default() += 1;
@@ -169,6 +176,7 @@ impl Record {
                 .iter()
                 .map(|(variant, count)| (variant.clone(), *count as f64 / answered as f64))
                 .collect(),
+            degraded: self.degraded as f64 / answered.max(1) as f64,
             errors: self.errors.clone(),
         }
     }
@@ -201,6 +209,7 @@ mod tests {
     fn answered(variant: &str) -> Outcome {
         Outcome::Answered {
             variant: variant.to_owned(),
+            degraded: variant == "s",
         }
     }
 
@@ -225,6 +234,7 @@ mod tests {
         assert!((figures.throughput_per_s - 50.0).abs() < 1e-9);
         assert!((figures.goodput_per_s.unwrap() - 25.0).abs() < 1e-9);
         assert!((figures.variants["s"] - 0.75).abs() < 1e-9);
+        assert!((figures.degraded - 0.75).abs() < 1e-9);
         assert_eq!((figures.errors["KSK0006"], figures.errors["KSK0022"]), (1, 1));
         let p99 = figures.latency_ms.p99.unwrap();
         assert!((p99 - 99.0).abs() < 0.1, "{p99}");
@@ -237,6 +247,7 @@ mod tests {
         assert_eq!(figures.latency_ms, Latency::default());
         assert!(figures.throughput_per_s.abs() < f64::EPSILON);
         assert_eq!((figures.goodput_per_s, figures.slo_ms), (None, None));
+        assert!(figures.degraded.abs() < f64::EPSILON);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::data::{DataError, Label, Samples};
 use crate::family::{Family, FamilyError};
 use crate::load::generator::Target;
 use crate::load::record::Outcome;
+use crate::load::samples;
 use crate::serving::Client;
 
 /// The requests of a load cannot be read.
@@ -95,23 +96,18 @@ impl Set {
     /// # Errors
     /// When the set cannot be read, or is not what the models take.
     pub fn read(app: &App, set: &DataSet) -> Result<Self, QuestionError> {
-        let family = Family::of(app);
-        let first = match &app.pipeline {
-            None => family.members.first(),
-            Some(config) => {
-                let root = config.root().and_then(|task| task.variants.first());
-                family
-                    .members
-                    .iter()
-                    .find(|member| root.is_some_and(|root| root.as_str() == member.name))
-            }
+        let Some(config) = &app.pipeline else {
+            return Ok(Self::Samples(samples::read(app, set)?));
         };
+        let family = Family::of(app);
+        let root = config.root().and_then(|task| task.variants.first());
+        let first = family
+            .members
+            .iter()
+            .find(|member| root.is_some_and(|root| root.as_str() == member.name));
         let first = first.ok_or(FamilyError::Empty)?;
         let loaded = first.load(first.device)?;
-        Ok(match &app.pipeline {
-            None => Self::Samples(Samples::read_labelled_or_not(set, &loaded)?),
-            Some(_) => Self::Scenes(Scenes::read(set, &loaded.model.signature())?),
-        })
+        Ok(Self::Scenes(Scenes::read(set, &loaded.model.signature())?))
     }
 
     /// Reads a file of texts, one per line; empty lines are skipped.
@@ -279,6 +275,7 @@ impl Target for Questions {
                 self.judge(place, &reply);
                 Outcome::Answered {
                     variant: reply.variant,
+                    degraded: reply.degraded,
                 }
             }
             Err(fault) => fault.into(),

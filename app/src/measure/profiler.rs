@@ -21,6 +21,7 @@ use crate::data::Samples;
 use crate::data::text_metric::Grading;
 use crate::family::{Family, Recording, Source, VariantSpec};
 use crate::report::in_one_line;
+use crate::report::profile_warnings;
 use crate::report::progress::{say, while_saying};
 use crate::report::units;
 
@@ -215,7 +216,7 @@ impl<'a> Profiler<'a> {
         let mut profile = profile(&options, &self.family, |loaded, used| {
             let samples = Samples::read_for(set, loaded, used)?;
             // Warnings are no progress, which `quiet` is about.
-            for remark in remarks(&samples) {
+            for remark in remarks(&samples, &loaded.info.labels) {
                 say(&remark);
             }
             inputs = samples.inputs.iter().take(ASKED).cloned().collect();
@@ -313,8 +314,8 @@ fn or_left_out<T>(what: &str, measured: Result<T, impl Into<AnyError>>) -> Optio
 }
 
 /// Returns what makes samples poor ones to choose thresholds on: a hundredth of them or more repeat others, which tests count as
-/// independent, or all have the same class.
-fn remarks(samples: &Samples) -> Vec<String> {
+/// independent, or classes have few. `names` are those of the classes.
+fn remarks(samples: &Samples, names: &[String]) -> Vec<String> {
     let mut remarks = Vec::new();
     let (all, repeats) = (units::count(samples.len() as u64), samples.repeats());
     if repeats * 100 >= samples.len() {
@@ -324,11 +325,12 @@ fn remarks(samples: &Samples) -> Vec<String> {
             units::count(repeats as u64),
         ));
     }
-    if let Some(class) = samples.only_class() {
-        remarks.push(format!(
-            "profile: all {all} validation samples have the class {class}; thresholds that are chosen on them say nothing of other classes. If \
-             the file is sorted by class, shuffle it before `skip` and `take` choose a part of it"
-        ));
+    let name = |class: u64| {
+        let named = usize::try_from(class).ok().and_then(|class| names.get(class));
+        named.map_or_else(|| format!("class {class}"), |name| format!("class `{name}`"))
+    };
+    if let Some(said) = profile_warnings::unequal_classes(&samples.classes(), name) {
+        remarks.push(format!("profile: of the validation samples, {said}"));
     }
     remarks
 }

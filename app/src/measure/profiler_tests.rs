@@ -442,15 +442,24 @@ fn samples_of_one_class_are_remarked() {
         labels: classes.iter().map(|class| Label::Class(*class)).collect(),
         origins: Origins::default(),
     };
-    let said = remarks(&set(&[3; 20]));
+    let said = remarks(&set(&[3; 20]), &[]);
     assert_eq!(said.len(), 1, "{said:?}");
     assert!(
-        said[0].contains("all 20 validation samples have the class 3"),
+        said[0].contains("of the validation samples, all 20 have class 3"),
         "{said:?}"
     );
-    assert_eq!(remarks(&set(&[3, 3, 4])), Vec::<String>::new());
+    let names = ["a", "b", "c", "d"].map(str::to_owned);
+    let said = remarks(&set(&[[3; 20].as_slice(), &[0, 0]].concat()), &names);
+    assert!(
+        said[0].contains("few samples of some classes: 2 of class `a`;"),
+        "{said:?}"
+    );
+    assert_eq!(
+        remarks(&set(&[[3; 20], [1; 20]].concat()), &[]),
+        Vec::<String>::new()
+    );
     // One sample is too few for more than its number says.
-    assert_eq!(remarks(&set(&[3])), Vec::<String>::new());
+    assert_eq!(remarks(&set(&[3]), &[]), Vec::<String>::new());
 }
 
 /// It was measured on the device that it states, and planned and served on another.

@@ -229,6 +229,7 @@ impl Target for RecordingTarget {
                 });
                 Outcome::Answered {
                     variant: reply.variant,
+                    degraded: reply.degraded,
                 }
             }
             Err(fault) => fault.into(),

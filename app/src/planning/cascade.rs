@@ -244,11 +244,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
             profile.device,
             profile.energy_source
         ),
-        format!(
-            "\nfrontier: {}, {kind}\n{}",
-            units::counted(planned.frontier.points.len(), "cascade", "cascades"),
-            frontier_table(profile, planned)
-        ),
+        frontier_text(profile, planned, kind),
         format!("\nplan\n{}", stage_table(planned)),
         expected,
         skips_line(planned),
@@ -262,7 +258,12 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
                 energy_before,
                 energy_after,
             } => format!(
-                "its energy benefit is {} per request: {} with it, {} without",
+                "its {} benefit is {} per request: {} with it, {} without",
+                match estimates.basis {
+                    CostBasis::Energy => "energy",
+                    CostBasis::Latency => "latency",
+                    CostBasis::Money => "cost",
+                },
                 cost(benefit),
                 cost(energy_before),
                 cost(energy_after)
@@ -345,19 +346,61 @@ fn uncertified(planned: &CascadePlan) -> String {
     )
 }
 
+/// Returns whether the largest variant alone is as accurate at no more cost: a cascade asks the variants before it too.
+fn is_dominated(point: &Point, profile: &Profile, planned: &CascadePlan) -> bool {
+    let Some(largest) = profile.variants.last() else {
+        return false;
+    };
+    let right = largest.validation.correct.iter().filter(|right| **right).count();
+    let accuracy = right as f64 / profile.samples.max(1) as f64;
+    let cost = planned.estimates.largest_energy_j;
+    let is_better = accuracy > point.accuracy || cost < point.energy_j;
+    accuracy >= point.accuracy && cost <= point.energy_j && is_better
+}
+
+/// The frontier without the cascades that the largest variant alone dominates.
+fn frontier_text(profile: &Profile, planned: &CascadePlan, kind: &str) -> String {
+    let keeps = |point: &&Point| !is_dominated(point, profile, planned);
+    let points: Vec<&Point> = planned.frontier.points.iter().filter(keeps).collect();
+    let named = [(&planned.eo, "EO"), (&planned.ap, "AP")];
+    let (shown, left_out): (Vec<_>, Vec<_>) = named.into_iter().partition(|(point, _)| keeps(point));
+    let dominated = planned.frontier.points.len() - points.len();
+    let remark = if dominated > 0 {
+        let of_these: String = left_out
+            .iter()
+            .map(|(_, name)| format!(", {name} among them"))
+            .collect();
+        format!(
+            "\nleft out: {}{of_these}, because the largest variant alone is as accurate at no more cost",
+            units::counted(dominated, "cascade", "cascades")
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "\nfrontier: {}, {kind}\n{}{remark}",
+        units::counted(points.len(), "cascade", "cascades"),
+        frontier_table(profile, planned, &points, shown)
+    )
+}
+
 /// Some points of the frontier, evenly spread, and all that have a name.
-fn frontier_table(profile: &Profile, planned: &CascadePlan) -> String {
-    let points = &planned.frontier.points;
+fn frontier_table<'a>(
+    profile: &Profile,
+    planned: &CascadePlan,
+    points: &[&'a Point],
+    named: Vec<(&'a Point, &'static str)>,
+) -> String {
     let last = points.len().saturating_sub(1);
     let step = (last as f64 / (EXCERPT - 1) as f64).max(1.0);
     let spread = (0..EXCERPT)
         .map(|n| (n as f64 * step).round() as usize)
         .filter(|place| *place <= last);
     let mut shown: Vec<(&Point, &str)> = spread
-        .filter_map(|place| Some((points.get(place)?, "")))
+        .filter_map(|place| Some((*points.get(place)?, "")))
         .collect();
     shown.retain(|(point, _)| **point != planned.ap && **point != planned.eo);
-    shown.extend([(&planned.eo, "EO"), (&planned.ap, "AP")]);
+    shown.extend(named);
     shown.sort_by(|(a, _), (b, _)| a.energy_j.total_cmp(&b.energy_j));
     let largest = planned.estimates.largest_energy_j;
     let rows = shown.into_iter().map(|(point, name)| {

@@ -92,18 +92,15 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     });
     let note = profile_warnings::remarks_on_plan(profile, plan.certificate.is_some());
     format!(
-        "{}: {}, {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} replicas on \
-         {} devices; {} submodule calls, {} simulations, {} violations resolved, {} improvements{certified}{unaudited}{note}",
+        "{}: {}, {promise}\n{gears}\nexpected, weighed by what each gear serves: {} right, p95 {}\n{} on {}; \
+         {}{certified}{unaudited}{note}",
         plan.app,
         plan.made_by,
         units::percent(planned.accuracy),
         micros(planned.p95_us.round() as u64),
-        plan.placement.len(),
-        devices_used(plan),
-        effort.calls(),
-        effort.simulations,
-        planned.violations.len(),
-        effort.improvements,
+        units::counted(plan.placement.len(), "replica", "replicas"),
+        units::counted(devices_used(plan), "device", "devices"),
+        units::counted(effort.simulations, "simulation", "simulations"),
     )
 }
 

@@ -1,5 +1,7 @@
 //! Remarks on a profile that planners do not refuse.
 
+use std::collections::BTreeMap;
+
 use kaskade_planners::thresholds::Paired;
 use kaskade_policy::linear_fit;
 use kaskade_policy::profile::{Profile, VariantProfile};
@@ -14,6 +16,15 @@ const REPEATED: f64 = 0.05;
 
 /// Number of validation samples below which nothing about accuracy is sure.
 const FEW: usize = 200;
+
+/// Samples of a class below which nothing is known of the class.
+const FEW_OF_CLASS: usize = 10;
+
+/// Classes up to which each of them should have a hundredth of the samples.
+const FEW_CLASSES: usize = 50;
+
+/// Classes that a remark names.
+const SHOWN: usize = 6;
 
 /// Standard errors by which a variant must be better than the largest one.
 const SURE: f64 = 2.0;
@@ -88,7 +99,7 @@ pub(crate) fn remarks(profile: &Profile) -> String {
 /// Returns the remarks on a profile and on what is certified from it, likewise.
 pub(crate) fn remarks_on_plan(profile: &Profile, certified: bool) -> String {
     let repeated = repeated_samples(profile).filter(|_| certified);
-    remarks(profile) + &lines([few_samples(profile), repeated])
+    remarks(profile) + &lines([few_samples(profile), classes_of(profile), repeated])
 }
 
 /// Returns that a plan is made from few samples, with how far an accuracy may be off: half the widest interval of 95 %.
@@ -101,6 +112,65 @@ fn few_samples(profile: &Profile) -> Option<String> {
              about a thousand, and prove a bound on the loss on several thousand"
         )
     })
+}
+
+/// Returns that thresholds say nothing of some classes: there is one class alone, or a class has fewer than ten samples or than a hundredth of
+/// them. `counts` has the number of samples by class.
+pub(crate) fn unequal_classes(counts: &BTreeMap<u64, usize>, name: impl Fn(u64) -> String) -> Option<String> {
+    let all: usize = counts.values().sum();
+    if let (1, Some(only)) = (counts.len(), counts.keys().next()) {
+        return (all > 1).then(|| {
+            format!(
+                "all {} have {}; thresholds that are chosen on them say nothing of other classes. If the file is sorted by class, shuffle \
+                 it before `skip` and `take` choose a part of it",
+                units::count(all as u64),
+                name(*only)
+            )
+        });
+    }
+    let is_rare = |count: usize| count < FEW_OF_CLASS || (counts.len() <= FEW_CLASSES && count * 100 < all);
+    let mut rare: Vec<(u64, usize)> = counts.iter().map(|(class, count)| (*class, *count)).collect();
+    rare.retain(|(_, count)| is_rare(*count));
+    rare.sort_by_key(|(_, count)| *count);
+    let shown = rare.iter().take(SHOWN);
+    let shown: Vec<String> = shown
+        .map(|(class, count)| format!("{} of {}", count, name(*class)))
+        .collect();
+    let more = if rare.len() > SHOWN {
+        format!(" and others, {} of {} classes", rare.len(), counts.len())
+    } else {
+        String::new()
+    };
+    (!rare.is_empty()).then(|| {
+        format!(
+            "there are few samples of some classes: {}{more}; the accuracy there is hardly measured, and a bound on the loss does not hold for each \
+             class",
+            shown.join(", ")
+        )
+    })
+}
+
+/// The same of the samples of a profile. It has no labels: the class of a sample is what a variant answers rightly.
+fn classes_of(profile: &Profile) -> Option<String> {
+    let has_classes = |variant: &VariantProfile| !variant.validation.margins.is_empty();
+    if !profile.variants.iter().all(has_classes) {
+        return None;
+    }
+    let mut counts = BTreeMap::new();
+    for sample in 0..profile.samples {
+        let right = |variant: &VariantProfile| {
+            let answers = &variant.validation;
+            let is_right = answers.correct.get(sample).is_some_and(|right| *right);
+            answers.predictions.get(sample).filter(|_| is_right).copied()
+        };
+        if let Some(class) = profile.variants.iter().rev().find_map(right) {
+            *counts.entry(u64::from(class)).or_default() += 1;
+        }
+    }
+    let said = unequal_classes(&counts, |class| format!("class {class}"))?;
+    Some(format!(
+        "note: of the validation samples that a variant answers rightly, {said}"
+    ))
 }
 
 fn lines<const N: usize>(remarks: [Option<String>; N]) -> String {

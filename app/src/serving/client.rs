@@ -168,13 +168,7 @@ impl Client {
     /// # Errors
     /// As [`Client::infer`].
     pub async fn stream(&self, inputs: Inputs, part: impl FnMut(InferReply)) -> Result<InferReply, Fault> {
-        let request = InferRequest {
-            inputs,
-            ..InferRequest::default()
-        };
-        self.inner
-            .stream(request, HeaderMap::new(), self.budget, part)
-            .await
+        self.tensors(inputs).stream(part).await
     }
 }
 
@@ -233,6 +227,16 @@ impl Request<'_> {
         } else {
             client.inner.ask(&request, headers, budget).await
         }
+    }
+
+    /// Sends the request to a language model, and calls `part` with each new piece of the answer.
+    ///
+    /// # Errors
+    /// As [`Client::infer`].
+    pub async fn stream(self, part: impl FnMut(InferReply)) -> Result<InferReply, Fault> {
+        let (client, budget) = (self.client, self.budget);
+        let (request, headers) = self.encoded();
+        client.inner.stream(request, headers, budget, part).await
     }
 
     /// Submits a durable request, which gets one result even if processes are lost meanwhile.

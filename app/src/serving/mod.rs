@@ -36,7 +36,7 @@ pub use self::client::Client;
 pub use self::service::Service;
 use crate::config::App;
 use crate::config::guarantee::AuditShare;
-use crate::family::Family;
+use crate::family::{Family, FamilyError};
 use crate::planning::{PlanningError, replan};
 
 /// An app cannot be served, or a client cannot reach it.
@@ -82,6 +82,9 @@ pub enum ServingError {
     /// There is no plan.
     #[error(transparent)]
     Planning(#[from] PlanningError),
+    /// The models are no family.
+    #[error(transparent)]
+    Family(#[from] FamilyError),
     /// The broker fails.
     #[error(transparent)]
     Bus(#[from] BusError),

@@ -164,6 +164,7 @@ impl ServiceBuilder {
             return Err(ServingError::NeedsBroker);
         }
         let worker = worker_of(&app, role, worker)?;
+        family.check_classes()?;
         let plan = match plan {
             PlanChoice::Given(plan) => {
                 initial::check(&app, &plan)?;

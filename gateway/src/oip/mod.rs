@@ -59,7 +59,7 @@ pub(crate) fn answer(result: Result<Value, Failure>) -> Response<Body> {
 }
 
 /// Headers of most answers.
-const HEADERS: usize = 12;
+const HEADERS: usize = 13;
 
 pub(crate) fn json_response(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
     let mut response = Response::new(body.into());

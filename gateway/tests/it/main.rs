@@ -10,6 +10,7 @@
 mod clients;
 mod connections;
 mod crowds;
+mod feedback;
 mod grpc;
 mod invalid;
 mod limits;

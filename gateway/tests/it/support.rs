@@ -96,12 +96,16 @@ impl Stand {
 
     /// The cascade behind a gateway that needs keys; the test looks at it with `key`.
     pub(crate) fn keyed(limits: Limits, key: &str) -> Self {
-        let open = Self::cascade(Limits::default());
+        Self::cascade(Limits::default()).behind(limits, key)
+    }
+
+    /// The same app behind another gateway, likewise.
+    pub(crate) fn behind(self, limits: Limits, key: &str) -> Self {
         let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), limits).unwrap();
-        let bus = BusConfig::new("app").url(open.node.bus().url());
+        let bus = BusConfig::new("app").url(self.node.bus().url());
         let options = AppOptions::new("app").default_budget(TIMEOUT);
         gateway.serve(options, bus).unwrap();
-        let stand = Self { gateway, ..open };
+        let stand = Self { gateway, ..self };
         let value = format!("Bearer {key}");
         wait_until("the gateway is ready and knows the plan", TIMEOUT, || {
             let path = request("GET", "/v2/models/app", &[("authorization", &value)], b"");

@@ -33,8 +33,8 @@ pub(super) fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool)
         ));
     }
     let confidence = reply.confidence.map_or_else(
-        || "none stated".to_owned(),
-        |confidence| format!("{confidence:.4}"),
+        || "without a confidence".to_owned(),
+        |confidence| format!("confidence {confidence:.4}"),
     );
     let degraded = if reply.degraded {
         ", degraded: a larger model was meant to answer"
@@ -42,7 +42,7 @@ pub(super) fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool)
         ""
     };
     lines.push(format!(
-        "answered by {} in stage {}, confidence {confidence}{degraded}",
+        "answered by {} in stage {}, {confidence}{degraded}",
         reply.variant, reply.stage
     ));
     lines.push(times(&reply.hops));

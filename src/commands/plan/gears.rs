@@ -205,7 +205,7 @@ fn plan(profile: &Profile, options: &GearOptions, args: &Args) -> anyhow::Result
             .as_ref()
             .filter(|_| !args.json && step.call % 50 == 0)
         {
-            say(&format!("plan gears: call {}, resolving: {violation}", step.call));
+            say(&format!("plan gears: searching; {violation}"));
         }
     })?;
     progress.advance(u64::from(options.ranges));

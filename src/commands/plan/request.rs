@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
+use async_nats::{Request, RequestErrorKind};
 use kaskade_actors::bus::Bus;
-use kaskade_actors::subjects;
 use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
+use kaskade_actors::{Code, Fault, subjects};
 use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::load::trace_args::positive;
 use kaskade_app::serving;
@@ -67,13 +68,31 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 async fn ask(target: &Target, request: &PlanRequest, wait: Duration) -> anyhow::Result<PlanReport> {
     let subject = subjects::App::new(target.name())?.replan();
     let bus = Bus::connect(target.client("replan")).await?;
-    let asked = bus.client().request(subject.clone(), request.encode()?);
-    let reply = tokio::time::timeout(wait, asked)
-        .await
-        .with_context(|| format!("the planner sent no report within {} s", wait.as_secs()))?
-        .with_context(|| {
-            format!("no planner listens on `{subject}`: serve the app with a `[planner]` in its file")
-        })?;
+    let refused = bus.connection().refused(&subject);
+    let payload = Request::new().payload(request.encode()?).timeout(Some(wait));
+    let reply = tokio::select! {
+        biased;
+        reply = bus.client().send_request(subject.clone(), payload) => reply,
+        // A server that does not permit the question sends no reply.
+        _ = refused => return Err(not_permitted(&subject).into()),
+    };
     bus.close().await;
-    Ok(PlanReport::decode(&reply.payload)?)
+    match reply {
+        Ok(reply) => Ok(PlanReport::decode(&reply.payload)?),
+        Err(error) => match error.kind() {
+            RequestErrorKind::NoResponders => {
+                bail!("no planner listens on `{subject}`: serve the app with a `[planner]` in its file")
+            }
+            RequestErrorKind::TimedOut => bail!("the planner sent no report within {} s", wait.as_secs()),
+            _ => Err(error).context("the planner could not be asked"),
+        },
+    }
+}
+
+/// The fault of a user that may not ask the planner.
+fn not_permitted(subject: &str) -> Fault {
+    let message = format!(
+        "this user may not publish to `{subject}`; connect as the planner (`--nkey auth/planner/nkey`)"
+    );
+    Fault::new(Code::NotPermitted, message)
 }

@@ -2,8 +2,9 @@
 
 use async_nats::Message;
 use async_nats::service::Stats;
-use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use futures::stream::{BoxStream, SelectAll};
+use futures::{FutureExt as _, StreamExt as _};
 use kaskade_actors::bus::Bus;
 use kaskade_actors::metrics::Snapshot;
 use kaskade_actors::plan::store;
@@ -11,7 +12,7 @@ use kaskade_actors::wire::{
     CertificateNotice, CertificateReport, DriftNotice, EnergyReport, GearShift, Heartbeat, IngressState,
     Message as _, ShiftReport,
 };
-use kaskade_actors::{App, ids, subjects};
+use kaskade_actors::{App, Code, Fault, ids, subjects};
 use kaskade_app::serving::overview::Counts;
 use kaskade_policy::plan::Plan;
 
@@ -51,6 +52,8 @@ pub(super) struct Feed {
     news: SelectAll<BoxStream<'static, Event>>,
     question: async_nats::Subject,
     inbox: String,
+    /// Resolves once the server refuses the heartbeats.
+    refused: BoxFuture<'static, ()>,
 }
 
 impl Feed {
@@ -64,6 +67,7 @@ impl Feed {
         let inbox = bus.client().new_inbox();
         let [_, question, _] = subjects::discovery("STATS", names.name(), &ids::unique_token())?;
         let mut news = SelectAll::new();
+        let refused = bus.connection().refused_subscription(&names.beats()).boxed();
         let read: [(async_nats::Subject, Read); 9] = [
             (names.beats(), |message| {
                 Some(Event::Beat(Heartbeat::decode(&message.payload).ok()?))
@@ -106,12 +110,23 @@ impl Feed {
             news,
             question,
             inbox,
+            refused,
         })
     }
 
     /// The next message; `None` once the connection is closed.
-    pub(super) async fn next(&mut self) -> Option<Event> {
-        self.news.next().await
+    ///
+    /// # Errors
+    /// [`Code::NotPermitted`] if the user may not subscribe to the heartbeats.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, Fault> {
+        tokio::select! {
+            biased;
+            () = &mut self.refused => Err(Fault::new(
+                Code::NotPermitted,
+                "this user may not subscribe to the heartbeats of the app; connect as the observer (`--nkey auth/observer/nkey`)",
+            )),
+            told = self.news.next() => Ok(told),
+        }
     }
 
     /// Asks every ingress for its statistics.

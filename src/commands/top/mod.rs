@@ -97,7 +97,7 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
     let mut refreshes = 0_u32;
     loop {
         tokio::select! {
-            told = feed.next() => match told {
+            told = feed.next() => match told? {
                 Some(told) => {
                     // The broker reports "no responders" in the same inbox; that is not a message of the app.
                     is_there |= !matches!(told, Event::Nothing);

@@ -19,8 +19,8 @@ use crate::subjects::App;
 const KEY: &str = "plan";
 const HISTORY: i64 = 16;
 
-/// A server that denies the operation does not answer, so the message names the role that may do it.
-const CREATING: &str = "creating the plan bucket (with role permissions, only the planner may do so)";
+/// The operation that makes the bucket.
+const CREATING: &str = "creating the plan bucket";
 
 /// Bytes that the protocol adds to a value: headers of the compare-and-set.
 const HEADROOM: usize = 1024;
@@ -51,8 +51,15 @@ impl KeyValueStore {
     /// [`StoreError::NeedsJetStream`], [`StoreError::Unreachable`].
     pub async fn find(bus: &Bus, app: &App) -> Result<Option<Self>, StoreError> {
         if !bus.has_jetstream().await {
-            return Err(StoreError::NeedsJetStream {
-                url: bus.url().to_owned(),
+            let url = bus.url().to_owned();
+            return Err(if bus.connection().is_jetstream_denied() {
+                StoreError::NotPermitted {
+                    what: "read the plan store",
+                    role: "the planner or the observer",
+                    url,
+                }
+            } else {
+                StoreError::NeedsJetStream { url }
             });
         }
         match jetstream(bus).get_key_value(app.bucket()).await {
@@ -167,9 +174,18 @@ async fn create(bus: &Bus, app: &App) -> Result<kv::Store, StoreError> {
             ..config.clone()
         })
     });
-    created
-        .await
-        .map_err(|error| StoreError::unreachable(CREATING, &error))
+    // A server that denies the operation does not answer.
+    let subject = format!("$JS.API.STREAM.CREATE.KV_{}", app.bucket());
+    let refused = bus.connection().refused(&subject);
+    tokio::select! {
+        biased;
+        created = created => created.map_err(|error| StoreError::unreachable(CREATING, &error)),
+        _ = refused => Err(StoreError::NotPermitted {
+            what: "create the plan store",
+            role: "the planner",
+            url: bus.url().to_owned(),
+        }),
+    }
 }
 
 fn is_missing(error: &KeyValueError) -> bool {

@@ -138,20 +138,26 @@ pub async fn find(bus: &Bus, app: &App) -> Result<Option<Arc<dyn PlanStore>>, St
     }
 }
 
-/// Opens the plan store of an app. If there is none and this process cannot create it, because only the planner may, waits
-/// until another process has created it.
+/// Opens the plan store of an app. If there is none, creates it if `creates`, and otherwise, or if only another user may, waits until another
+/// process has created it.
 ///
 /// # Errors
 /// As [`open`], but for a store that cannot be created.
-pub(crate) async fn open_or_wait(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError> {
+pub(crate) async fn open_or_wait(
+    bus: &Bus,
+    app: &App,
+    creates: bool,
+) -> Result<Arc<dyn PlanStore>, StoreError> {
     if let Some(store) = find(bus, app).await? {
         return Ok(store);
     }
-    let error = match open(bus, app).await {
-        Ok(store) => return Ok(store),
-        Err(error) => error,
-    };
-    tracing::warn!(%error, "there is no plan store; waiting for the planner, or `kaskade plan apply`, to create it");
+    if creates {
+        match open(bus, app).await {
+            Ok(store) => return Ok(store),
+            Err(error) => tracing::warn!(%error, "the plan store could not be created"),
+        }
+    }
+    tracing::warn!("there is no plan store; waiting for the planner, or `kaskade plan apply`, to create it");
     loop {
         tokio::time::sleep(STORE_LOOKS).await;
         match find(bus, app).await {
@@ -188,11 +194,20 @@ impl fmt::Debug for Plans {
 pub enum StoreError {
     /// The broker has no JetStream, which key-value buckets require.
     #[error(
-        "JetStream is not available to this user at {url}; a plan store shared by several processes needs it: start \
-         `nats-server -js`, connect as another user (`--nkey`), \
-         or keep the plan in one process's memory"
+        "plans are stored in JetStream, which the broker at {url} does not have: serve the app on `nats-server -js` (`--nats URL`); with the \
+         embedded broker, restart `kaskade serve --plan FILE` to change the plan"
     )]
     NeedsJetStream {
+        /// The broker, without credentials.
+        url: String,
+    },
+    /// The user has no permission for it.
+    #[error("this user may not {what} at {url}; connect as {role} (`--nkey`)")]
+    NotPermitted {
+        /// What it may not do.
+        what: &'static str,
+        /// Who may.
+        role: &'static str,
         /// The broker, without credentials.
         url: String,
     },
@@ -255,6 +270,7 @@ impl From<StoreError> for Fault {
     fn from(error: StoreError) -> Self {
         let code = match error {
             StoreError::NeedsJetStream { .. } => Code::NeedsJetStream,
+            StoreError::NotPermitted { .. } => Code::NotPermitted,
             StoreError::Stale { .. } => Code::StaleEpoch,
             StoreError::Malformed { .. } => Code::PlanRefused,
             StoreError::TooLarge { .. } => Code::TooLarge,

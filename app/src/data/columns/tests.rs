@@ -172,6 +172,14 @@ fn what_is_wrong_is_named_with_file_and_line() {
             "line 2: there is no column for the text",
         ),
         ("a.csv", "text,kind\na,0\n", "", "no column for the label"),
+        // The first sample was taken for the names of the columns, and the second line was named.
+        (
+            "a.csv",
+            "one long string of cliches,negative\ngood,positive\n",
+            "",
+            "line 1: it seems to be a sample, and not the names of the columns",
+        ),
+        ("a.tsv", "good\t1\nbad\t0\n", "", "`tsv` needs none"),
         (
             "a.csv",
             "text,label\na,0\n",

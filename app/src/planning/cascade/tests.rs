@@ -62,6 +62,61 @@ fn a_plan_reads_well() {
     insta::assert_snapshot!("profile_text", text::profile(&profile));
 }
 
+/// Rows that the largest variant alone dominates were called a frontier, and seconds energy.
+#[test]
+fn the_frontier_has_no_cascade_that_the_largest_alone_dominates() {
+    let mut profile = profile(true);
+    let text = as_text(&profile, &planned(&profile, Objective::Eo));
+    assert!(!text.contains("0.9x") && !text.contains(" AP "), "{text}");
+    assert!(
+        text.contains("left out: 1 cascade, AP among them, because the largest variant alone"),
+        "{text}"
+    );
+    // As slow as the largest, and no better than `base`.
+    profile.variants[0].costs = profile.variants[2].costs.clone();
+    let latency = CascadePlanner::new(&profile)
+        .minimise(Minimise::Latency)
+        .plan()
+        .unwrap();
+    let text = as_text(&profile, &latency);
+    assert!(
+        text.contains("dropped small: its latency benefit is -") && !text.contains("energy benefit"),
+        "{text}"
+    );
+}
+
+/// A validation set of one class, or of few samples of a class, was planned without a word.
+#[test]
+fn samples_of_few_classes_are_remarked() {
+    let mut profile = profile(true);
+    let note = |profile: &Profile| profile_warnings::remarks_on_plan(profile, false);
+    assert!(
+        !note(&profile).contains("answers rightly"),
+        "answers that are no classes"
+    );
+    for variant in &mut profile.variants {
+        variant.validation.margins = vec![0.5; 240];
+        variant.validation.predictions = vec![4; 240];
+    }
+    let said = note(&profile);
+    assert!(
+        said.contains("have class 4; thresholds that are chosen on them"),
+        "{said}"
+    );
+    for variant in &mut profile.variants {
+        variant.validation.predictions = (0..240).map(|sample| sample % 2).collect();
+    }
+    assert!(!note(&profile).contains("answers rightly"));
+    for variant in &mut profile.variants {
+        variant.validation.predictions = (0..240).map(|sample| u32::from(sample % 60 == 0)).collect();
+    }
+    let said = note(&profile);
+    assert!(
+        said.contains("few samples of some classes: 4 of class 1;"),
+        "{said}"
+    );
+}
+
 /// "At most 1 % less accurate than the largest" says little if the largest is the worst.
 #[test]
 fn a_largest_variant_that_is_not_the_best_is_remarked() {

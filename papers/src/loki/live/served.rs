@@ -128,6 +128,7 @@ impl Target for Watch {
                 });
                 Outcome::Answered {
                     variant: reply.variant,
+                    degraded: reply.degraded,
                 }
             }
             Err(fault) => {

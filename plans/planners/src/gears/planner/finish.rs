@@ -217,8 +217,8 @@ fn made_by(options: &GearOptions, ranges: usize) -> String {
         Ablation::NoCascade => " no-cascade",
         Ablation::Neither => " one-model",
     };
-    let (qps, devices, seed) = (options.qps_max, options.devices.len(), options.seed);
-    format!("gears/{slo} qps_max={qps} ranges={ranges} devices={devices} seed={seed}{ablation}")
+    let (rate, devices, seed) = (options.qps_max, options.devices.len(), options.seed);
+    format!("gears/{slo} rate_max={rate} ranges={ranges} devices={devices} seed={seed}{ablation}")
 }
 
 /// Adds a gear, or widens the last one if it is wired alike: its figures are then those of its worst load.

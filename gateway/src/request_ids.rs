@@ -1,0 +1,61 @@
+//! Ids of requests on the bus. All clients of an app share them, so the gateway makes its own: a client's `x-request-id`, or `id` of the
+//! Open Inference Protocol, may be that of another client.
+
+use kaskade_actors::ids;
+
+/// Longest name of a tenant that is part of its ids, bytes.
+const MAX_NAME: usize = 64;
+
+/// Returns a new id. The ids of a tenant begin with its name, so that it can label no request of another one.
+pub(crate) fn new(tenant: Option<&str>) -> String {
+    let token = ids::unique_token();
+    match tenant {
+        Some(tenant) => format!("{}:{token}", prefix(tenant)),
+        None => token,
+    }
+}
+
+/// Returns whether an id is one that this tenant's requests have.
+pub(crate) fn is_of(tenant: Option<&str>, id: &str) -> bool {
+    let Some(tenant) = tenant else {
+        return true;
+    };
+    id.rsplit_once(':')
+        .is_some_and(|(name, _)| name == prefix(tenant))
+}
+
+/// Returns the name of a tenant as an id has it: an id has at most 128 visible characters.
+fn prefix(tenant: &str) -> String {
+    if tenant.len() <= MAX_NAME && tenant.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return tenant.to_owned();
+    }
+    // FNV-1a; the operator chooses the names.
+    let hash = tenant.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_actors::wire::headers::check_request_id;
+
+    use super::*;
+
+    #[test]
+    fn a_tenant_has_ids_of_its_own() {
+        let long = "x".repeat(200);
+        for tenant in ["ward", "ward:b", "Gäste", long.as_str()] {
+            let id = new(Some(tenant));
+            assert_eq!(check_request_id(&id), Ok(()), "{id}");
+            assert!(is_of(Some(tenant), &id) && is_of(None, &id));
+            for other in ["war", "b", "a:ward", ""] {
+                assert!(!is_of(Some(other), &id), "{other} and {id}");
+            }
+        }
+        assert!(!is_of(Some("ward"), &new(Some("ward:b"))));
+        assert!(!is_of(Some("ward:b"), &new(Some("ward"))));
+        assert!(!is_of(Some("ward"), &new(None)));
+        assert_eq!(check_request_id(&new(None)), Ok(()));
+    }
+}
