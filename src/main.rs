@@ -34,7 +34,7 @@ use clap::builder::Resettable;
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use kaskade_app::config::guarantee::Share;
-use kaskade_app::config::scalar::{Size, Span};
+use kaskade_app::config::scalar::{ByteSize, HumanDuration};
 
 use failure::Failure;
 
@@ -155,9 +155,9 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
 fn is_quantity(arg: &clap::Arg) -> bool {
     let parsed = arg.get_value_parser().type_id();
     let quantities = [
-        TypeId::of::<Span>(),
+        TypeId::of::<HumanDuration>(),
         TypeId::of::<Duration>(),
-        TypeId::of::<Size>(),
+        TypeId::of::<ByteSize>(),
         TypeId::of::<Share>(),
     ];
     arg.get_long().is_some() && quantities.iter().any(|quantity| parsed == *quantity)
