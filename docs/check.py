@@ -141,7 +141,7 @@ def wire():
     for name in re.findall(r'HeaderName::from_static\("([\w-]+)"\)', (actors / "wire/headers.rs").read_text()):
         if f"`{name}" not in page:
             yield f"the header `{name}` is in the code and not on the page"
-    for file in ("client.rs", "stage.rs", "heartbeat.rs", "control.rs", "done.rs", "energy.rs", "certificates.rs"):
+    for file in ("client.rs", "stage.rs", "heartbeat.rs", "control.rs", "stage_reply.rs", "energy.rs", "certificates.rs"):
         text = (actors / "wire" / file).read_text()
         for struct, body in re.findall(r"^pub struct (\w+) \{(.*?)^\}", text, re.MULTILINE | re.DOTALL):
             for field in re.findall(r"^    pub (\w+):", body, re.MULTILINE):

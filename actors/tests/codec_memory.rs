@@ -6,7 +6,7 @@ use std::alloc::System;
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    ContentType, Done, Heartbeat, InferReply, InferRequest, Message, StageRequest, decode_infer,
+    ContentType, Heartbeat, InferReply, InferRequest, Message, StageReply, StageRequest, decode_infer,
 };
 use proptest::prelude::*;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
@@ -31,7 +31,7 @@ fn decode_as_everything(bytes: &Bytes) {
     let _ = InferRequest::decode(bytes);
     let _ = InferReply::decode(bytes);
     let _ = StageRequest::decode(bytes);
-    let _ = Done::decode(bytes);
+    let _ = StageReply::decode(bytes);
     let _ = Heartbeat::decode(bytes);
     let _ = decode_infer(ContentType::Json, bytes);
 }

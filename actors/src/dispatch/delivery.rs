@@ -14,7 +14,7 @@ use crate::{
     error::{Code, Fault},
     plan::versions::PlanVersion,
     wire::headers::Trace,
-    wire::{Done, DoneResult, Hop, StageRequest},
+    wire::{Hop, StageOutcome, StageReply, StageRequest},
 };
 
 /// A request delivered to a stage. Dropping it unanswered sends an error.
@@ -85,7 +85,7 @@ impl Delivery {
     /// Answers with outputs that the ingress has to route: it applies the stage's exit to `confidence`, or to the
     /// confidence that it computes from the outputs if `confidence` is `None`.
     pub fn answer(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
-        self.finish(DoneResult::Outputs {
+        self.finish(StageOutcome::Outputs {
             outputs,
             confidence,
             routed: false,
@@ -95,7 +95,7 @@ impl Delivery {
 
     /// Answers with outputs that are the reply, whatever the stage's exit.
     pub fn reply(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
-        self.finish(DoneResult::Outputs {
+        self.finish(StageOutcome::Outputs {
             outputs,
             confidence,
             routed: true,
@@ -108,14 +108,14 @@ impl Delivery {
     pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32, once: bool) {
         let Some(handle) = &self.handle else { return };
         let request = &self.request;
-        let done = Done {
+        let done = StageReply {
             id: request.id,
             attempt: request.attempt,
             branch: request.branch.clone(),
             stage: request.stage.clone(),
             replica: handle.replica.clone(),
             hops: Vec::new(),
-            result: DoneResult::Part {
+            result: StageOutcome::Part {
                 outputs,
                 from,
                 until,
@@ -135,7 +135,7 @@ impl Delivery {
 
     /// Answers with a fault.
     pub fn fail(self, fault: Fault) {
-        self.finish(DoneResult::Fault(fault));
+        self.finish(StageOutcome::Fault(fault));
     }
 
     /// Appends a hop: what the stage cost this request, in time and, if that is known, in money.
@@ -157,7 +157,7 @@ impl Delivery {
     /// forwarded regardless, because its inputs exist nowhere else.
     pub(crate) fn has_no_known_target(&self, version: &PlanVersion, edge: &Edge) -> bool {
         let (is_root, gear) = (self.request.branch.is_root(), self.request.gear);
-        if self.request.via_ingress && is_root {
+        if self.request.return_to_ingress && is_root {
             return true;
         }
         let leaves = |handle: &ReplyHandle| {
@@ -211,7 +211,7 @@ impl Delivery {
                 }
             }
         }
-        self.send_result(DoneResult::Outputs {
+        self.send_result(StageOutcome::Outputs {
             outputs: parts.own,
             confidence: None,
             routed: true,
@@ -219,14 +219,14 @@ impl Delivery {
         });
     }
 
-    fn finish(mut self, result: DoneResult) {
+    fn finish(mut self, result: StageOutcome) {
         self.send_result(result);
     }
 
-    fn send_result(&mut self, result: DoneResult) {
+    fn send_result(&mut self, result: StageOutcome) {
         let Some(handle) = self.handle.take() else { return };
         let request = std::mem::take(&mut self.request);
-        let done = Done {
+        let done = StageReply {
             id: request.id,
             attempt: request.attempt,
             branch: request.branch,
@@ -249,6 +249,6 @@ impl Delivery {
 impl Drop for Delivery {
     fn drop(&mut self) {
         let message = "the stage dropped the request without an answer";
-        self.send_result(DoneResult::Fault(Fault::new(Code::ModelFailed, message)));
+        self.send_result(StageOutcome::Fault(Fault::new(Code::ModelFailed, message)));
     }
 }

@@ -27,7 +27,7 @@ use crate::{
     plan::versions::PlanVersion,
     subjects::App,
     supervision::Supervisor,
-    wire::{Done, DoneResult, Message as _, StageRequest, Token},
+    wire::{Message as _, StageOutcome, StageReply, StageRequest, Token},
 };
 
 /// A stage's result, delivered to the ingress that owns the request.
@@ -35,7 +35,7 @@ use crate::{
 #[rtype(result = "()")]
 pub struct Finished {
     /// The result.
-    pub done: Done,
+    pub done: StageReply,
     /// Whether the executor of this process has checked the outputs. Results of other origin are checked by the ingress.
     pub checked: bool,
 }
@@ -246,11 +246,11 @@ impl Dispatcher {
         });
         let Err(fault) = sent else { return };
         // A part may be lost: the complete answer follows.
-        if matches!(done.result, DoneResult::Part { .. }) {
+        if matches!(done.result, StageOutcome::Part { .. }) {
             return;
         }
-        let result = DoneResult::Fault(fault);
-        match (Done { result, ..done }).encode() {
+        let result = StageOutcome::Fault(fault);
+        match (StageReply { result, ..done }).encode() {
             Ok(payload) => self.0.publisher.control(subject, None, None, payload),
             Err(error) => tracing::error!(%error, "a result could not be encoded"),
         }
@@ -258,14 +258,14 @@ impl Dispatcher {
 
     /// Answers a request that cannot be forwarded.
     pub(crate) fn refuse(&self, request: StageRequest, fault: Fault) {
-        let done = Done {
+        let done = StageReply {
             id: request.id,
             attempt: request.attempt,
             branch: request.branch,
             stage: request.stage,
             replica: String::new(),
             hops: request.hops,
-            result: DoneResult::Fault(fault),
+            result: StageOutcome::Fault(fault),
         };
         let finished = Finished { done, checked: true };
         self.done(&request.ingress, request.token, finished, Permits::new());

@@ -110,7 +110,13 @@ impl Router {
         let answer = deferral::answer_to_note(&version, request.gear, &request.stage, calibrated, &outputs);
         deferral::note(&mut delivery.request.hops, &delivery.request.stage, answer);
         let request = &delivery.request;
-        let decision = decide(&version, request.gear, &request.stage, confidence, request.settle);
+        let decision = decide(
+            &version,
+            request.gear,
+            &request.stage,
+            confidence,
+            request.accept_below_threshold,
+        );
         if let Ok(RouteDecision::Forward(edge)) = &decision {
             self.metrics.forwarded(&request.stage, &edge.stage);
         }
@@ -143,20 +149,20 @@ impl Router {
     }
 }
 
-/// Applies a stage's exit. With `settle`, prefers an answer over forwarding.
+/// Applies a stage's exit. With `accept_below_threshold`, prefers an answer over forwarding.
 pub(crate) fn decide<'a>(
     version: &'a PlanVersion,
     gear: u32,
     stage: &str,
     confidence: Option<f64>,
-    settle: bool,
+    accept_below_threshold: bool,
 ) -> Result<RouteDecision<'a>, Fault> {
     let Some(found) = version.stage(gear, stage) else {
         let message = format!("epoch {} gear {gear} has no stage `{stage}`", version.epoch);
         return Err(Fault::new(Code::Internal, message));
     };
     let continues = matches!(found.exit, Exit::Next { .. });
-    let pick = if settle {
+    let pick = if accept_below_threshold {
         routing::accept_below_threshold
     } else {
         routing::route
@@ -233,12 +239,12 @@ mod tests {
     use crate::dispatch::dispatcher::{Dispatcher, Finished};
     use crate::subjects::App;
     use crate::wire::headers::Trace;
-    use crate::wire::{Done, DoneResult, StageRequest};
+    use crate::wire::{StageOutcome, StageReply, StageRequest};
 
     const APP: &str = "exits";
 
     /// An ingress that passes on the results of its requests.
-    struct Owner(mpsc::UnboundedSender<Done>);
+    struct Owner(mpsc::UnboundedSender<StageReply>);
 
     impl Actor for Owner {
         type Context = Context<Self>;
@@ -271,7 +277,7 @@ mod tests {
             let outputs = vec![Tensor::from_f32("logits", &[2], &[0.0, 1.0]).unwrap()];
             router.route(delivery, outputs.clone());
             let done = result.recv().await.unwrap();
-            let unchanged = DoneResult::Outputs {
+            let unchanged = StageOutcome::Outputs {
                 outputs,
                 confidence: None,
                 routed: false,

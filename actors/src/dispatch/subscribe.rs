@@ -21,7 +21,7 @@ use crate::{
     dispatch::epoch_check::EpochCheck,
     error::{Code, Fault},
     wire::headers::{self, Trace},
-    wire::{Done, DoneResult, Message as _, StageRequest, chunks::Assembler},
+    wire::{Message as _, StageOutcome, StageReply, StageRequest, chunks::Assembler},
 };
 
 /// An actor that serves a replica, and its permits.
@@ -177,8 +177,8 @@ fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Opti
     let Some(reply) = reply else {
         return;
     };
-    let result = DoneResult::Fault(fault);
-    let done = Done {
+    let result = StageOutcome::Fault(fault);
+    let done = StageReply {
         id: 0,
         attempt: 0,
         branch: Branch::ROOT,

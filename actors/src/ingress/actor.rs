@@ -103,7 +103,7 @@ impl Ingress {
         };
         if wiring.ensemble.is_empty() {
             let first = &wiring.entry;
-            let may_be_forwarded = version.may_be_forwarded(gear, first) && !request.via_ingress;
+            let may_be_forwarded = version.may_be_forwarded(gear, first) && !request.return_to_ingress;
             self.send_to(first, request, now);
             if may_be_forwarded {
                 // Stages forward it without telling the ingress: any lost replica may have had it.
@@ -136,8 +136,8 @@ impl Ingress {
     /// Begins a dispatch of a request: to its first stage, or to where a stage's exit leads. `None` if it has been
     /// answered.
     pub(super) fn stage_request(&mut self, id: u64, attempt: u32, hops: Vec<Hop>) -> Option<StageRequest> {
-        let settle = self.ledger.must_accept_below_threshold(attempt);
-        let via_ingress = self.ledger.is_suspect(id);
+        let accept_below_threshold = self.ledger.must_accept_below_threshold(attempt);
+        let return_to_ingress = self.ledger.is_suspect(id);
         let entry = self.ledger.get_mut(id)?;
         let inputs = entry.inputs.get();
         let inputs =
@@ -155,8 +155,8 @@ impl Ingress {
             hops,
             stream: entry.reading.is_some(),
             optimistic: matches!(entry.reading, Some(Reading::Optimistic(_))),
-            settle,
-            via_ingress,
+            accept_below_threshold,
+            return_to_ingress,
             inputs: inputs.ok()?,
         })
     }

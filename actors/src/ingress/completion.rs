@@ -14,16 +14,16 @@ use crate::{
     dispatch::exits::{self, RouteDecision},
     dispatch::fan_out,
     error::{Code, Fault},
-    wire::{Abandoned, Done, DoneResult, MAX_ABANDONED, Message as _, StageRequest},
+    wire::{Abandoned, MAX_ABANDONED, Message as _, StageOutcome, StageReply, StageRequest},
 };
 
 impl Ingress {
     /// Routes a result for a stage that does not route by itself (a custom actor, a process in another language).
-    pub(super) fn route_for_stage(&mut self, mut done: Done, now: u64) {
+    pub(super) fn route_for_stage(&mut self, mut done: StageReply, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
-        let DoneResult::Outputs {
+        let StageOutcome::Outputs {
             outputs, confidence, ..
-        } = std::mem::replace(&mut done.result, DoneResult::nothing())
+        } = std::mem::replace(&mut done.result, StageOutcome::nothing())
         else {
             return;
         };
@@ -47,20 +47,26 @@ impl Ingress {
                 calibrated,
                 &outputs,
             );
-            let settle = self.ledger.must_accept_below_threshold(attempt);
-            exits::decide(&version, entry.gear, &done.stage, confidence, settle)
-                .map(|route| (route, confidence))
+            let accept_below_threshold = self.ledger.must_accept_below_threshold(attempt);
+            exits::decide(
+                &version,
+                entry.gear,
+                &done.stage,
+                confidence,
+                accept_below_threshold,
+            )
+            .map(|route| (route, confidence))
         });
         match decided {
             Err(fault) => self.fail_branch(done, fault, now),
             Ok((RouteDecision::Reply, confidence)) => {
-                let result = DoneResult::Outputs {
+                let result = StageOutcome::Outputs {
                     outputs,
                     confidence,
                     routed: true,
                     children: BTreeMap::new(),
                 };
-                self.answer(Done { result, ..done }, now);
+                self.answer(StageReply { result, ..done }, now);
             }
             // The ingress keeps the inputs of the root only.
             Ok((RouteDecision::Forward(_), _)) if !done.branch.is_root() => {
@@ -102,7 +108,7 @@ impl Ingress {
     }
 
     /// Sends a request that is too long for the model of a stage to the stage after it. Returns false if there is none.
-    pub(super) fn goes_on(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
+    pub(super) fn goes_on(&mut self, done: &StageReply, fault: &Fault, now: u64) -> bool {
         if fault.code != Code::TooLong || !done.branch.is_root() {
             return false;
         }
@@ -133,13 +139,13 @@ impl Ingress {
         true
     }
 
-    fn forward_once(&mut self, done: &Done) -> bool {
+    fn forward_once(&mut self, done: &StageReply) -> bool {
         let entry = self.ledger.get_mut(done.id);
         entry.is_some_and(|entry| entry.forward_once(done))
     }
 
     /// Sends the child requests of a pipeline's task, for a stage that does not do so itself.
-    fn fan_out_for_stage(&mut self, done: Done, children: &[Child], outputs: Vec<Tensor>, now: u64) {
+    fn fan_out_for_stage(&mut self, done: StageReply, children: &[Child], outputs: Vec<Tensor>, now: u64) {
         let Some(entry) = self.ledger.get(done.id) else {
             return;
         };
@@ -188,17 +194,17 @@ impl Ingress {
             }
         }
         self.ledger.sent(done.id, done.attempt, None, now);
-        let result = DoneResult::Outputs {
+        let result = StageOutcome::Outputs {
             children: counts,
             outputs: parts.own,
             confidence: None,
             routed: true,
         };
-        self.answer(Done { result, ..done }, now);
+        self.answer(StageReply { result, ..done }, now);
     }
 
     /// Fills in fields that a worker in another language may omit, from the last dispatch of the request.
-    pub(super) fn fill_defaults(&self, done: &mut Done) {
+    pub(super) fn fill_defaults(&self, done: &mut StageReply) {
         if done.attempt == 0 {
             done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
         }
@@ -224,7 +230,7 @@ impl Ingress {
     }
 
     /// Handles a routed result: ends the request, or collects the votes of an ensemble or the branches of a pipeline.
-    pub(super) fn answer(&mut self, done: Done, now: u64) {
+    pub(super) fn answer(&mut self, done: StageReply, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
         if done.is_of_a_pipeline() {
             return self.gather(done, now);
@@ -241,8 +247,8 @@ impl Ingress {
     }
 
     /// Returns whether the stage would have deferred this answer, had a later stage been available.
-    fn would_defer(&self, done: &Done) -> bool {
-        let DoneResult::Outputs { confidence, .. } = &done.result else {
+    fn would_defer(&self, done: &StageReply) -> bool {
+        let StageOutcome::Outputs { confidence, .. } = &done.result else {
             return false;
         };
         let Some(entry) = self.ledger.get(done.id) else {
@@ -269,7 +275,7 @@ impl Ingress {
         let degraded = tally.is_incomplete(members);
         match tally.winner().filter(|_| tally.len() >= members) {
             Some(winner) => self.finish(
-                Done {
+                StageReply {
                     id,
                     attempt,
                     ..winner
@@ -283,8 +289,8 @@ impl Ingress {
     }
 
     /// Forwards a part of a streamed answer to its client if it is the next one of the newest attempt.
-    pub(super) fn forward_part(&mut self, done: Done) {
-        let DoneResult::Part {
+    pub(super) fn forward_part(&mut self, done: StageReply) {
+        let StageOutcome::Part {
             outputs,
             from,
             until,
@@ -330,7 +336,7 @@ impl Ingress {
         }
     }
 
-    fn finish(&mut self, done: Done, degraded: bool, now: u64) {
+    fn finish(&mut self, done: StageReply, degraded: bool, now: u64) {
         match self.ledger.answered(done.id, done.attempt, now) {
             Answer::First(entry) => {
                 self.served(done.attempt, now);
@@ -350,7 +356,7 @@ impl Ingress {
 
     /// Records the end of a branch of a pipeline's request, with outputs or with its own fault. The last branch ends
     /// the request.
-    pub(super) fn gather(&mut self, done: Done, now: u64) {
+    pub(super) fn gather(&mut self, done: StageReply, now: u64) {
         let (id, attempt) = (done.id, done.attempt);
         let newest = self.ledger.place(id).map_or(0, |(newest, _)| newest);
         let Some(entry) = self.ledger.get_mut(id) else {
@@ -374,12 +380,12 @@ impl Ingress {
     }
 
     /// Records a permanent failure: of the whole request, or of one branch of a pipeline.
-    fn fail_branch(&mut self, done: Done, fault: Fault, now: u64) {
+    fn fail_branch(&mut self, done: StageReply, fault: Fault, now: u64) {
         if done.branch.is_root() {
             return self.fail(done.id, done.attempt, &fault, now);
         }
-        let result = DoneResult::Fault(fault);
-        self.gather(Done { result, ..done }, now);
+        let result = StageOutcome::Fault(fault);
+        self.gather(StageReply { result, ..done }, now);
     }
 
     /// Ends a request without its regular answer: with the branches that finished, the vote of the members that
@@ -398,7 +404,7 @@ impl Ingress {
     }
 
     /// Records the permanent failure of a member of an ensemble. Returns true if other members answer, or still may.
-    pub(super) fn fail_member(&mut self, done: &Done, fault: &Fault, now: u64) -> bool {
+    pub(super) fn fail_member(&mut self, done: &StageReply, fault: &Fault, now: u64) -> bool {
         let members = self.members(done.id);
         if members <= 1 || may_retry(fault) {
             return false;
@@ -419,7 +425,7 @@ impl Ingress {
 
     /// Returns whether an endpoint broke off an answer of which the client has a part. Another attempt would have another answer,
     /// since an endpoint repeats none.
-    pub(super) fn broke_off(&self, done: &Done, fault: &Fault) -> bool {
+    pub(super) fn broke_off(&self, done: &StageReply, fault: &Fault) -> bool {
         let reading = || self.ledger.get(done.id)?.reading.as_ref();
         fault.code == Code::EndpointUnavailable
             && reading().is_some_and(|reading| reading.has_begun(&done.stage))

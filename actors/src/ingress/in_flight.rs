@@ -9,7 +9,7 @@ use super::client::Client;
 use super::client_ids::Listed;
 use super::inputs::RetainedInputs;
 use super::votes::Tally;
-use crate::{plan::versions::PlanVersion, wire::Done, wire::headers::Trace};
+use crate::{plan::versions::PlanVersion, wire::StageReply, wire::headers::Trace};
 
 /// State of a request until its terminal reply.
 pub(super) struct InFlight {
@@ -35,7 +35,7 @@ pub(super) struct InFlight {
     /// The votes of an ensemble.
     pub(super) tally: Tally,
     /// The results of a pipeline's branches.
-    pub(super) gather: Gather<Done>,
+    pub(super) gather: Gather<StageReply>,
     /// Progress of a streamed answer, if the client asked for streaming.
     pub(super) reading: Option<Reading>,
     /// The stage whose parts another attempt would not repeat, if the client has one of them.
@@ -77,7 +77,7 @@ impl InFlight {
 
     /// Notes that the result of a stage is forwarded. Returns false if it was before: a stage that repeats its answer
     /// must not multiply the work of the next one.
-    pub(super) fn forward_once(&mut self, done: &Done) -> bool {
+    pub(super) fn forward_once(&mut self, done: &StageReply) -> bool {
         let key = (done.attempt, done.branch.clone(), done.stage.clone());
         self.forwarded.insert(key)
     }

@@ -29,7 +29,7 @@ use crate::{
     metrics::Metrics,
     subjects,
     wire::headers,
-    wire::{Done, DoneResult, Message as _, TokenKey, chunks::Assembler},
+    wire::{Message as _, StageOutcome, StageReply, TokenKey, chunks::Assembler},
 };
 
 /// The room for requests in flight, shared by the ingresses of a process.
@@ -262,9 +262,9 @@ impl Results {
         }
         let Some(done) = self.read(message) else { return };
         // The subject identifies the request: a worker may omit the id and the attempt, or get them wrong.
-        let done = Done { id, attempt, ..done };
+        let done = StageReply { id, attempt, ..done };
         // Any branch may fail the whole request. A branch may answer itself and those below it.
-        let answers = !matches!(done.result, DoneResult::Fault(_));
+        let answers = !matches!(done.result, StageOutcome::Fault(_));
         if answers && !self.key.permits(id, attempt, token, &done.branch) {
             return self.forged(message);
         }
@@ -272,12 +272,12 @@ impl Results {
     }
 
     /// Decodes a result, or makes one of the reason why it cannot be read. `None` if chunks are missing.
-    fn read(&mut self, message: &Message) -> Option<Done> {
+    fn read(&mut self, message: &Message) -> Option<StageReply> {
         let now = self.dispatcher.clock().now();
         let until = now.saturating_add(self.wanted_us);
         let done = match subscribe::whole(&mut self.assembler, message, now, until) {
             Ok(None) => return None,
-            Ok(Some(payload)) => Done::decode(&payload).map_err(|error| {
+            Ok(Some(payload)) => StageReply::decode(&payload).map_err(|error| {
                 let reason = format!("the stage's result could not be decoded: {error}");
                 Fault::new(Code::BadOutput, reason)
             }),
@@ -285,14 +285,14 @@ impl Results {
         };
         Some(done.unwrap_or_else(|fault| {
             self.metrics.decode_error();
-            Done {
+            StageReply {
                 id: 0,
                 attempt: 0,
                 branch: Branch::ROOT,
                 stage: String::new(),
                 replica: String::new(),
                 hops: Vec::new(),
-                result: DoneResult::Fault(fault),
+                result: StageOutcome::Fault(fault),
             }
         }))
     }

@@ -74,7 +74,7 @@ use votes::Tally;
 use crate::{
     dispatch::dispatcher::Finished,
     error::{Code, Fault},
-    wire::DoneResult,
+    wire::StageOutcome,
 };
 
 /// Interval of the check for expired requests and due resends, if no message triggers it: longer than a typical
@@ -272,10 +272,10 @@ impl Handler<Finished> for Ingress {
         }
         self.fill_defaults(&mut done);
         match &done.result {
-            DoneResult::Outputs { routed: true, .. } => self.answer(done, now),
-            DoneResult::Outputs { routed: false, .. } => self.route_for_stage(done, now),
-            DoneResult::Part { .. } => self.forward_part(done),
-            DoneResult::Fault(fault) => {
+            StageOutcome::Outputs { routed: true, .. } => self.answer(done, now),
+            StageOutcome::Outputs { routed: false, .. } => self.route_for_stage(done, now),
+            StageOutcome::Part { .. } => self.forward_part(done),
+            StageOutcome::Fault(fault) => {
                 let fault = fault.clone();
                 if fault.code == Code::Unreadable {
                     self.metrics.decode_error();

@@ -16,14 +16,14 @@ use crate::{
     metrics::Metrics,
     ops::spans,
     wire::headers,
-    wire::{self, BranchReply, ContentType, Done, DoneResult, InferReply, MAX_HOPS},
+    wire::{self, BranchReply, ContentType, InferReply, MAX_HOPS, StageOutcome, StageReply},
 };
 
 impl Ingress {
     /// Publishes the result, marked `degraded` if a preferred answer is missing. A result that cannot be published
     /// becomes a fault, so that the client is answered in any case.
-    pub(super) fn reply_with(&self, entry: InFlight, done: Done, degraded: bool) {
-        let DoneResult::Outputs {
+    pub(super) fn reply_with(&self, entry: InFlight, done: StageReply, degraded: bool) {
+        let StageOutcome::Outputs {
             outputs, confidence, ..
         } = done.result
         else {
@@ -64,10 +64,10 @@ impl Ingress {
             return self.refuse(entry.client, &fault);
         }
         let (outputs, confidence) = match root.result {
-            DoneResult::Outputs {
+            StageOutcome::Outputs {
                 outputs, confidence, ..
             } => (outputs, confidence),
-            DoneResult::Part { .. } | DoneResult::Fault(_) => (Vec::new(), None),
+            StageOutcome::Part { .. } | StageOutcome::Fault(_) => (Vec::new(), None),
         };
         let reply = InferReply {
             id: entry.client.id.clone(),
@@ -254,7 +254,7 @@ fn variant(entry: &InFlight, stage: &str) -> String {
 fn branch_reply(
     entry: &InFlight,
     branch: Branch,
-    done: Option<Done>,
+    done: Option<StageReply>,
     missing: Option<&Fault>,
 ) -> BranchReply {
     let Some(done) = done else {
@@ -265,11 +265,11 @@ fn branch_reply(
         };
     };
     let (outputs, confidence, error) = match done.result {
-        DoneResult::Outputs {
+        StageOutcome::Outputs {
             outputs, confidence, ..
         } => (outputs, confidence, None),
-        DoneResult::Part { .. } => (Vec::new(), None, None),
-        DoneResult::Fault(fault) => (Vec::new(), None, Some(fault)),
+        StageOutcome::Part { .. } => (Vec::new(), None, None),
+        StageOutcome::Fault(fault) => (Vec::new(), None, Some(fault)),
     };
     BranchReply {
         branch,

@@ -5,14 +5,14 @@ use kaskade_models::check_outputs;
 use crate::{
     error::{Code, Fault},
     subjects::MAX_TOKEN,
-    wire::{Done, DoneResult},
+    wire::{StageOutcome, StageReply},
 };
 
 /// Replaces a result that must not be used by a [`Code::BadOutput`] fault: no outputs, an output that is empty, not
 /// finite or does not match its shape, a confidence outside [0, 1], or a name longer than any valid one.
-pub fn checked(mut done: Done) -> Done {
+pub fn checked(mut done: StageReply) -> StageReply {
     let checked = match &mut done.result {
-        DoneResult::Outputs {
+        StageOutcome::Outputs {
             outputs,
             confidence,
             routed,
@@ -28,18 +28,20 @@ pub fn checked(mut done: Done) -> Done {
             };
             check_confidence(*confidence).and_then(|()| outputs.map_err(Fault::from))
         }
-        DoneResult::Part { outputs, .. } => check_outputs(std::mem::take(outputs)).map_err(Fault::from),
-        DoneResult::Fault(_) => Ok(Vec::new()),
+        StageOutcome::Part { outputs, .. } => check_outputs(std::mem::take(outputs)).map_err(Fault::from),
+        StageOutcome::Fault(_) => Ok(Vec::new()),
     };
     match check_names(&done).and(checked) {
         Ok(sound) => {
-            if let DoneResult::Outputs { outputs, .. } | DoneResult::Part { outputs, .. } = &mut done.result {
+            if let StageOutcome::Outputs { outputs, .. } | StageOutcome::Part { outputs, .. } =
+                &mut done.result
+            {
                 *outputs = sound;
             }
         }
         Err(fault) => {
             done.hops.clear();
-            done.result = DoneResult::Fault(fault);
+            done.result = StageOutcome::Fault(fault);
         }
     }
     done
@@ -55,7 +57,7 @@ fn check_confidence(confidence: Option<f64>) -> Result<(), Fault> {
 }
 
 /// The names go into replies and into requests to later stages.
-fn check_names(done: &Done) -> Result<(), Fault> {
+fn check_names(done: &StageReply) -> Result<(), Fault> {
     let hops = done.hops.iter().map(|hop| &hop.stage);
     let mut names = hops.chain([&done.stage, &done.replica]);
     match names.find(|name| name.len() > MAX_TOKEN) {
@@ -82,8 +84,8 @@ mod tests {
     use super::*;
     use crate::wire::Hop;
 
-    fn done(result: DoneResult) -> Done {
-        Done {
+    fn done(result: StageOutcome) -> StageReply {
+        StageReply {
             id: 1,
             attempt: 1,
             branch: Branch::ROOT,
@@ -94,8 +96,8 @@ mod tests {
         }
     }
 
-    fn answer(outputs: Vec<Tensor>, confidence: Option<f64>, children: &[(&str, u32)]) -> Done {
-        done(DoneResult::Outputs {
+    fn answer(outputs: Vec<Tensor>, confidence: Option<f64>, children: &[(&str, u32)]) -> StageReply {
+        done(StageOutcome::Outputs {
             outputs,
             confidence,
             routed: true,
@@ -112,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_sound_result_passes_unchanged() {
-        let part = DoneResult::Part {
+        let part = StageOutcome::Part {
             outputs: vec![tensor(&[1.0])],
             from: 0,
             until: 1,
@@ -123,7 +125,7 @@ mod tests {
             answer(vec![tensor(&[0.5])], None, &[]),
             answer(Vec::new(), None, &[("classify", 0)]),
             done(part),
-            done(DoneResult::Fault(Fault::new(Code::ModelFailed, "why"))),
+            done(StageOutcome::Fault(Fault::new(Code::ModelFailed, "why"))),
         ] {
             assert_eq!(checked(sound.clone()), sound);
         }
@@ -137,14 +139,14 @@ mod tests {
             datatype: Datatype::F32,
             data: Bytes::from_static(&[0; 4]),
         };
-        let part = |outputs| DoneResult::Part {
+        let part = |outputs| StageOutcome::Part {
             outputs,
             from: 0,
             until: 1,
             once: false,
         };
         let long = |size: usize| "x".repeat(size);
-        let named = |stage: String, replica: String, hop: String| Done {
+        let named = |stage: String, replica: String, hop: String| StageReply {
             stage,
             replica,
             hops: vec![Hop {
@@ -165,7 +167,7 @@ mod tests {
             named(long(65), String::new(), String::new()),
             named(String::new(), long(65), String::new()),
             named(String::new(), String::new(), long(65)),
-            done(DoneResult::Outputs {
+            done(StageOutcome::Outputs {
                 outputs: Vec::new(),
                 confidence: None,
                 routed: false,
@@ -173,7 +175,7 @@ mod tests {
             }),
         ] {
             match checked(unsound.clone()).result {
-                DoneResult::Fault(fault) => assert_eq!(fault.code, Code::BadOutput, "{fault}"),
+                StageOutcome::Fault(fault) => assert_eq!(fault.code, Code::BadOutput, "{fault}"),
                 passed => panic!("{unsound:?} passed as {passed:?}"),
             }
         }

@@ -5,19 +5,19 @@ use std::collections::BTreeSet;
 use kaskade_policy::vote::{Vote, majority};
 
 use crate::dispatch::answer::answer_number;
-use crate::wire::{Done, DoneResult};
+use crate::wire::{StageOutcome, StageReply};
 
 /// The answers and failures of the members so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    votes: Vec<Done>,
+    votes: Vec<StageReply>,
     /// Stages that failed permanently.
     failed: BTreeSet<String>,
 }
 
 impl Tally {
     /// Adds a member's answer; a second answer of the same member, to an older attempt, is ignored.
-    pub(super) fn add(&mut self, done: Done) {
+    pub(super) fn add(&mut self, done: StageReply) {
         if !self.has(&done.stage) {
             self.votes.push(done);
         }
@@ -46,18 +46,18 @@ impl Tally {
     }
 
     /// Returns the winning answer with the hops of all voters; `None` without votes.
-    pub(super) fn winner(&self) -> Option<Done> {
+    pub(super) fn winner(&self) -> Option<StageReply> {
         let votes: Vec<Vote> = self.votes.iter().map(vote).collect();
         let place = majority(&votes)?;
         let hops = self.votes.iter().flat_map(|vote| vote.hops.clone()).collect();
         let winner = self.votes.get(place)?.clone();
-        Some(Done { hops, ..winner })
+        Some(StageReply { hops, ..winner })
     }
 }
 
 /// A vote for an answer, by its number in profiles. Answers that cannot be compared, such as embeddings, count as the same.
-fn vote(done: &Done) -> Vote {
-    let DoneResult::Outputs {
+fn vote(done: &StageReply) -> Vote {
+    let StageOutcome::Outputs {
         outputs, confidence, ..
     } = &done.result
     else {
@@ -85,14 +85,14 @@ mod tests {
     fn winner(answers: Vec<(Tensor, f64)>) -> String {
         let mut tally = Tally::default();
         for (place, (output, confidence)) in answers.into_iter().enumerate() {
-            tally.add(Done {
+            tally.add(StageReply {
                 id: 1,
                 attempt: 1,
                 branch: Branch::ROOT,
                 stage: place.to_string(),
                 replica: String::new(),
                 hops: Vec::new(),
-                result: DoneResult::Outputs {
+                result: StageOutcome::Outputs {
                     outputs: vec![output],
                     confidence: Some(confidence),
                     routed: true,

@@ -103,7 +103,7 @@ pub enum Route<'a> {
     /// `replica.<replica>`
     Replica(&'a str),
     /// `done.<ingress>.<id>.<attempt>.<token>`
-    Done {
+    StageReply {
         /// The ingress that owns the request.
         ingress: &'a str,
         /// The request, as that ingress numbers it.
@@ -240,7 +240,7 @@ impl App {
     /// Returns the request id, the attempt and the token in a subject of [`App::done`]; `None` for any other subject.
     pub fn parse_done<'a>(&self, subject: &'a str) -> Option<(u64, u32, &'a str)> {
         match self.parse(subject) {
-            Some(Route::Done {
+            Some(Route::StageReply {
                 id, attempt, token, ..
             }) => Some((id, attempt, token)),
             _ => None,
@@ -322,7 +322,7 @@ impl App {
             "beat" => Route::Beat(name()?),
             "ingress" => Route::Ingress(name()?),
             "event" => Route::Event(name()?),
-            "done" => Route::Done {
+            "done" => Route::StageReply {
                 ingress: name()?,
                 id: parse_id(name()?)?,
                 attempt: parse_id(name()?)?.try_into().ok()?,

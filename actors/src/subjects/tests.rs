@@ -70,7 +70,7 @@ proptest! {
         }
         let attempt = (id >> 40) as u32;
         let done = app.done(&name, id, attempt, "1-2-3").unwrap();
-        let route = Route::Done { ingress: &name, id, attempt, token: "1-2-3" };
+        let route = Route::StageReply { ingress: &name, id, attempt, token: "1-2-3" };
         prop_assert_eq!(app.parse(&done), Some(route));
         prop_assert_eq!(app.parse_done(&done), Some((id, attempt, "1-2-3")));
         prop_assert!(done.starts_with(app.done_all(&name).unwrap().trim_end_matches(['*', '.'])));
@@ -101,7 +101,7 @@ proptest! {
         let again = match app.parse(&subject) {
             None => return Ok(()),
             Some(Route::Stage(name)) => app.stage(name).unwrap(),
-            Some(Route::Done { ingress, id, attempt, token }) => {
+            Some(Route::StageReply { ingress, id, attempt, token }) => {
                 app.done(ingress, id, attempt, token).unwrap()
             }
             Some(Route::Beat(name)) => app.beat(name).unwrap(),

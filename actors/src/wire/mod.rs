@@ -9,7 +9,6 @@ mod client;
 pub mod client_codec;
 mod codec;
 mod control;
-mod done;
 mod energy;
 pub mod headers;
 mod heartbeat;
@@ -17,6 +16,7 @@ mod lists;
 mod options;
 mod scan;
 mod stage;
+mod stage_reply;
 mod tensors;
 #[cfg(test)]
 mod tests;
@@ -32,13 +32,13 @@ pub use codec::{CodecError, Limits, Message};
 pub use control::{
     DriftNotice, GearShift, LoadCount, Observation, PlanNotice, PlanReport, PlanRequest, ShiftReport,
 };
-pub use done::{Done, DoneResult};
 pub use energy::{EnergyReport, ModelEnergy, Spent, Tokens};
 pub use heartbeat::{FanOuts, Heartbeat, IngressState, ReplicaBeat, Runs};
 pub use lists::MAX_PARAMETERS;
 pub use options::RequestOptions;
 pub(crate) use options::STREAM;
 pub use stage::{Abandoned, Hop, HopAnswer, StageRequest};
+pub use stage_reply::{StageOutcome, StageReply};
 pub use tensors::{Data as TensorData, MAX_RANK, MAX_TENSORS, WrittenData as TensorElements};
 pub use token::{NotAToken, Token, TokenKey};
 

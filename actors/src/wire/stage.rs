@@ -1,4 +1,4 @@
-//! Messages from an ingress to the replicas of a stage. They answer with a [`Done`](super::Done).
+//! Messages from an ingress to the replicas of a stage. They answer with a [`StageReply`](super::StageReply).
 
 use kaskade_models::Tensor;
 use kaskade_policy::confidence::deferral::ScoredSample;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::lists::at_most;
 use super::{MAX_ABANDONED, MAX_HOPS, Message, Token, tensors};
 
-/// A request to a stage. A worker answers with a [`Done`](super::Done) to the message's reply subject.
+/// A request to a stage. A worker answers with a [`StageReply`](super::StageReply) to the message's reply subject.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -49,11 +49,11 @@ pub struct StageRequest {
     pub optimistic: bool,
     /// Whether the stage must reply even if it would defer, because no later stage could be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub settle: bool,
+    pub accept_below_threshold: bool,
     /// Whether the stage must return its result to the ingress instead of sending the request on: a replica that may have
     /// had the request was lost, so the ingress has to know where it is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub via_ingress: bool,
+    pub return_to_ingress: bool,
     /// The inputs, without a batch dimension.
     #[serde(with = "tensors")]
     pub inputs: Vec<Tensor>,

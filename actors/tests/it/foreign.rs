@@ -7,7 +7,7 @@ use futures::{FutureExt, StreamExt};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::wire::{
-    Done, DoneResult, Heartbeat, InferRequest, Message as _, ReplicaBeat, StageRequest, headers,
+    Heartbeat, InferRequest, Message as _, ReplicaBeat, StageOutcome, StageReply, StageRequest, headers,
 };
 use kaskade_actors::{App, Client, Code, Fault, Node, Service};
 use kaskade_models::{Datatype, Tensor};
@@ -87,7 +87,7 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
 
 /// The body of a result with these outputs.
 pub(crate) fn outputs(outputs: Vec<Tensor>, confidence: Option<f64>, routed: bool) -> Vec<u8> {
-    let result = DoneResult::Outputs {
+    let result = StageOutcome::Outputs {
         outputs,
         confidence,
         routed,
@@ -96,8 +96,8 @@ pub(crate) fn outputs(outputs: Vec<Tensor>, confidence: Option<f64>, routed: boo
     done(result).encode().unwrap().to_vec()
 }
 
-pub(crate) fn done(result: DoneResult) -> Done {
-    Done {
+pub(crate) fn done(result: StageOutcome) -> StageReply {
+    StageReply {
         id: 0,
         attempt: 0,
         branch: Branch::ROOT,
@@ -294,7 +294,7 @@ fn a_result_without_the_token_of_the_request_is_dropped_and_counted() {
             publish(
                 &served,
                 subject.clone(),
-                done(DoneResult::Fault(Fault::new(Code::InvalidInput, "no")))
+                done(StageOutcome::Fault(Fault::new(Code::InvalidInput, "no")))
                     .encode()
                     .unwrap()
                     .to_vec(),
@@ -346,13 +346,13 @@ fn a_child_task_cannot_answer_for_its_parent_or_a_sibling() {
             Branch::ROOT.child("classify", 1 - own),
             Branch::ROOT.child("classify", 77),
         ] {
-            let result = DoneResult::Outputs {
+            let result = StageOutcome::Outputs {
                 outputs: vec![logits(&[9.0])],
                 confidence: Some(1.0),
                 routed: true,
                 children: BTreeMap::new(),
             };
-            let forged = Done {
+            let forged = StageReply {
                 branch,
                 ..done(result)
             };
@@ -440,7 +440,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
         let first = next.expect("a first attempt").unwrap();
         let old = first.reply.unwrap().to_string();
         // The first attempt fails, and the request moves on.
-        let failed = done(DoneResult::Fault(Fault::new(Code::Unavailable, "scripted")));
+        let failed = done(StageOutcome::Fault(Fault::new(Code::Unavailable, "scripted")));
         publish(&served, old.clone(), failed.encode().unwrap().to_vec()).await;
         let next = timeout(TIMEOUT, requests.next()).await;
         let second = next.expect("a second attempt").unwrap();
@@ -483,7 +483,7 @@ fn an_unreadable_internal_message_is_the_services_fault_and_is_tried_again() {
                     return outputs(vec![logits(&[2.0])], Some(1.0), true);
                 }
                 let fault = Fault::new(Code::Unreadable, "scripted");
-                done(DoneResult::Fault(fault)).encode().unwrap().to_vec()
+                done(StageOutcome::Fault(fault)).encode().unwrap().to_vec()
             })
             .await;
         assert!(served.ask(BUDGET).await.is_ok());
@@ -573,7 +573,7 @@ fn a_repeated_answer_makes_no_more_work_for_later_stages() {
             .serve("second", move |request| {
                 seen.send(request.attempt).unwrap();
                 // A part without meaning: the request stays in flight.
-                let result = DoneResult::Part {
+                let result = StageOutcome::Part {
                     outputs: vec![logits(&[1.0])],
                     from: 0,
                     until: 1,
@@ -584,13 +584,13 @@ fn a_repeated_answer_makes_no_more_work_for_later_stages() {
             .await;
         let held = hold(&served, "first").await;
         for stage in ["first"; 30] {
-            let result = DoneResult::Outputs {
+            let result = StageOutcome::Outputs {
                 outputs: vec![logits(&[1.0])],
                 confidence: Some(0.1),
                 routed: false,
                 children: BTreeMap::new(),
             };
-            let again = Done {
+            let again = StageReply {
                 stage: stage.into(),
                 ..done(result)
             };
@@ -635,7 +635,7 @@ fn an_answer_that_an_endpoint_breaks_off_after_a_part_is_not_begun_again() {
         for has_part in [false, true] {
             let serving = async {
                 let reply = requests.next().await.unwrap().reply.unwrap().to_string();
-                let part = has_part.then(|| DoneResult::Part {
+                let part = has_part.then(|| StageOutcome::Part {
                     outputs: texts("one"),
                     from: 0,
                     until: 1,
@@ -646,7 +646,7 @@ fn an_answer_that_an_endpoint_breaks_off_after_a_part_is_not_begun_again() {
                     // Faults have a queue of their own and may overtake parts.
                     arrived.notified().await;
                 }
-                let fault = DoneResult::Fault(Fault::new(Code::EndpointUnavailable, "it broke off"));
+                let fault = StageOutcome::Fault(Fault::new(Code::EndpointUnavailable, "it broke off"));
                 publish(&served, reply, done(fault).encode().unwrap().to_vec()).await;
                 if !has_part {
                     let reply = requests.next().await.unwrap().reply.unwrap().to_string();
@@ -707,7 +707,7 @@ fn the_loss_of_a_replica_ends_an_answer_that_no_other_attempt_repeats() {
         let arrived = tokio::sync::Notify::new();
         let serving = async {
             let reply = requests.next().await.unwrap().reply.unwrap().to_string();
-            let part = DoneResult::Part {
+            let part = StageOutcome::Part {
                 outputs: texts("one"),
                 from: 0,
                 until: 1,

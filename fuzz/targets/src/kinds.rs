@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, CertificateNotice, CertificateReport, Done, DriftNotice, EnergyReport, Feedback,
+    Abandoned, AuditReport, CertificateNotice, CertificateReport, DriftNotice, EnergyReport, Feedback,
     FeedbackReply, GearShift, Heartbeat, InferReply, InferRequest, IngressState, LoadCount, Message,
-    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest,
+    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageReply, StageRequest,
 };
 
 use crate::edit::edited;
@@ -49,7 +49,7 @@ kinds! {
     "wire_audit_report": AuditReport => receivers::audit_report;
     "wire_beat": Heartbeat => receivers::beat;
     "wire_certificate_notice": CertificateNotice => receivers::none;
-    "wire_done": Done => receivers::done;
+    "wire_done": StageReply => receivers::done;
     "wire_drift_notice": DriftNotice => receivers::none;
     "wire_energy_report": EnergyReport => receivers::none;
     "wire_feedback": Feedback => receivers::feedback;

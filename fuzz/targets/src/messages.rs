@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, BranchReply, CertificateFinding, CertificateNotice, CertificateReport, Done,
-    DoneResult, DriftNotice, EnergyReport, FanOuts, Feedback, FeedbackReply, GearShift, Heartbeat, Hop,
-    HopAnswer, InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation,
-    PlanNotice, PlanReport, PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageRequest,
-    Tokens,
+    Abandoned, AuditReport, BranchReply, CertificateFinding, CertificateNotice, CertificateReport,
+    DriftNotice, EnergyReport, FanOuts, Feedback, FeedbackReply, GearShift, Heartbeat, Hop, HopAnswer,
+    InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice,
+    PlanReport, PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageOutcome, StageReply,
+    StageRequest, Tokens,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::certificate_monitor::Counts;
@@ -139,7 +139,7 @@ fn stage() -> StageRequest {
         stage: "large".into(),
         hops: vec![hop("small")],
         stream: true,
-        via_ingress: true,
+        return_to_ingress: true,
         optimistic: true,
         inputs: vec![pixels()],
         ..StageRequest::default()
@@ -167,8 +167,8 @@ fn branch() -> Branch {
     Branch::ROOT.child("classify", 3).child("colour", 0)
 }
 
-fn done(result: DoneResult) -> Done {
-    Done {
+fn done(result: StageOutcome) -> StageReply {
+    StageReply {
         id: 7,
         attempt: 1,
         branch: branch(),
@@ -179,8 +179,8 @@ fn done(result: DoneResult) -> Done {
     }
 }
 
-fn outputs() -> (&'static str, DoneResult) {
-    let result = DoneResult::Outputs {
+fn outputs() -> (&'static str, StageOutcome) {
+    let result = StageOutcome::Outputs {
         outputs: vec![pixels()],
         confidence: Some(0.75),
         routed: true,
@@ -189,8 +189,8 @@ fn outputs() -> (&'static str, DoneResult) {
     ("outputs", result)
 }
 
-fn part() -> (&'static str, DoneResult) {
-    let result = DoneResult::Part {
+fn part() -> (&'static str, StageOutcome) {
+    let result = StageOutcome::Part {
         outputs: vec![texts()],
         from: 2,
         until: 4,
@@ -199,9 +199,9 @@ fn part() -> (&'static str, DoneResult) {
     ("part", result)
 }
 
-fn fault() -> (&'static str, DoneResult) {
+fn fault() -> (&'static str, StageOutcome) {
     let fault = Fault::new(Code::BadOutput, "the model says no");
-    ("fault", DoneResult::Fault(fault))
+    ("fault", StageOutcome::Fault(fault))
 }
 
 fn beat() -> Heartbeat {

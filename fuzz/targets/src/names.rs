@@ -35,7 +35,7 @@ fn named(app: &App, name: &str) {
         (app.event(name), Route::Event(name)),
         (
             app.done(name, u64::MAX, u32::MAX, "1-a-b"),
-            Route::Done {
+            Route::StageReply {
                 ingress: name,
                 id: u64::MAX,
                 attempt: u32::MAX,
@@ -61,7 +61,7 @@ fn parsed(app: &App, subject: &str, route: Route<'_>) {
         Route::Beat(name) => app.beat(name),
         Route::Ingress(name) => app.ingress(name),
         Route::Event(name) => app.event(name),
-        Route::Done {
+        Route::StageReply {
             ingress,
             id,
             attempt,

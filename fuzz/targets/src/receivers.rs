@@ -6,8 +6,8 @@ use bytes::Bytes;
 use kaskade_actors::ingress::result_checks::checked;
 use kaskade_actors::plan::versions::PlanVersions;
 use kaskade_actors::wire::{
-    AuditReport, ContentType, Done, DoneResult, Feedback, FeedbackReply, GearShift, Heartbeat, IngressState,
-    LoadCount, Message, StageRequest,
+    AuditReport, ContentType, Feedback, FeedbackReply, GearShift, Heartbeat, IngressState, LoadCount,
+    Message, StageOutcome, StageReply, StageRequest,
 };
 use kaskade_models::check_outputs;
 use kaskade_policy::adoption::arrival::{Arrival, ArrivingRequest, arrival};
@@ -69,12 +69,14 @@ fn read_feedback_reply(content_type: ContentType, bytes: &Bytes) {
 
 /// The result of a stage as the ingress takes it: what passes its check may be an answer.
 pub fn done(bytes: &Bytes) {
-    let Ok(done) = Done::decode(bytes) else { return };
+    let Ok(done) = StageReply::decode(bytes) else {
+        return;
+    };
     let done = checked(done);
     match &done.result {
-        DoneResult::Fault(_) => {}
-        DoneResult::Part { outputs, .. } => assert!(check_outputs(outputs.clone()).is_ok()),
-        DoneResult::Outputs {
+        StageOutcome::Fault(_) => {}
+        StageOutcome::Part { outputs, .. } => assert!(check_outputs(outputs.clone()).is_ok()),
+        StageOutcome::Outputs {
             outputs,
             confidence,
             children,

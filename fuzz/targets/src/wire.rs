@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, CertificateNotice, CertificateReport, ContentType, Done, DriftNotice,
-    EnergyReport, Feedback, FeedbackReply, GearShift, Heartbeat, InferReply, InferRequest, IngressState,
-    LoadCount, Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageRequest, decode_infer,
+    Abandoned, AuditReport, CertificateNotice, CertificateReport, ContentType, DriftNotice, EnergyReport,
+    Feedback, FeedbackReply, GearShift, Heartbeat, InferReply, InferRequest, IngressState, LoadCount,
+    Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageReply, StageRequest, decode_infer,
     decode_reply, encode_fault, encode_reply,
 };
 
@@ -16,7 +16,7 @@ pub fn wire(input: &[u8]) {
     round::<InferRequest>(&bytes);
     round::<InferReply>(&bytes);
     round::<StageRequest>(&bytes);
-    round::<Done>(&bytes);
+    round::<StageReply>(&bytes);
     receivers::done(&bytes);
     round::<Heartbeat>(&bytes);
     round::<Abandoned>(&bytes);

@@ -58,7 +58,7 @@ fn certified() -> Plan {
     };
     plan.certified = Some(CertifiedList {
         texts: None,
-        homes: vec![1],
+        cascade_of_gear: vec![1],
         cascades: vec![
             cascade(&alone, vec![stage("second", 1_000)]),
             cascade(&cheap, vec![stage("first", 1_000), stage("second", 0)]),
@@ -146,6 +146,7 @@ fn a_tenant_labels_its_own_requests_alone() {
         key: format!("key of {tenant}"),
         max_in_flight: None,
         rate: None,
+        operator: false,
     };
     let open = stand(Limits::default());
     let limits = Limits {

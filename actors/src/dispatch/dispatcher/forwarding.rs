@@ -218,7 +218,7 @@ impl Dispatcher {
             }
         };
         let fits = payload.len() <= self.0.publisher.payload_limit();
-        if fits && !request.via_ingress {
+        if fits && !request.return_to_ingress {
             self.send(
                 self.0.process.app.stage(&edge.stage),
                 request,

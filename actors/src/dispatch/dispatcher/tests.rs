@@ -27,7 +27,7 @@ impl Handler<Finished> for Owner {
     type Result = ();
 
     fn handle(&mut self, Finished { done, .. }: Finished, _: &mut Context<Self>) {
-        let DoneResult::Fault(fault) = done.result else {
+        let StageOutcome::Fault(fault) = done.result else {
             panic!("{:?}", done.result)
         };
         self.0.send(fault).unwrap();
@@ -35,7 +35,7 @@ impl Handler<Finished> for Owner {
 }
 
 /// The fault of a request with `floats` values for a stage that no replica of the plan serves.
-fn fault_of_a_request_to_no_replica(via_ingress: bool, floats: usize) -> Fault {
+fn fault_of_a_request_to_no_replica(return_to_ingress: bool, floats: usize) -> Fault {
     System::new().block_on(async {
         let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
         let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
@@ -51,7 +51,7 @@ fn fault_of_a_request_to_no_replica(via_ingress: bool, floats: usize) -> Fault {
             attempt: 1,
             epoch: 1,
             gear,
-            via_ingress,
+            return_to_ingress,
             inputs: vec![Tensor::from_f32("x", &[floats], &vec![0.5; floats]).unwrap()],
             ..StageRequest::default()
         };
@@ -72,8 +72,8 @@ fn a_small_request_that_must_be_addressed_and_has_no_replica_may_be_retried() {
 
 #[test]
 fn a_large_request_without_a_replica_to_address_is_too_large() {
-    for via_ingress in [false, true] {
-        let fault = fault_of_a_request_to_no_replica(via_ingress, 1 << 20);
+    for return_to_ingress in [false, true] {
+        let fault = fault_of_a_request_to_no_replica(return_to_ingress, 1 << 20);
         assert_eq!(fault.code, Code::TooLarge, "{}", fault.message);
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     },
     error::Code,
     wire::headers::Trace,
-    wire::{Done, DoneResult, Hop, StageRequest},
+    wire::{Hop, StageOutcome, StageReply, StageRequest},
 };
 
 impl Ingress {
@@ -27,7 +27,7 @@ impl Ingress {
     pub(in crate::ingress) fn note_answer(
         &mut self,
         entry: &InFlight,
-        done: &Done,
+        done: &StageReply,
         degraded: bool,
     ) -> Option<Chosen> {
         let version = &entry.version;
@@ -42,7 +42,7 @@ impl Ingress {
             .audits
             .sampler
             .chooses(self.audits.watched.is_in_doubt(), capacity);
-        let DoneResult::Outputs {
+        let StageOutcome::Outputs {
             outputs, confidence, ..
         } = &done.result
         else {
@@ -185,8 +185,8 @@ impl Ingress {
             stage: String::new(),
             hops,
             stream: false,
-            settle: false,
-            via_ingress: false,
+            accept_below_threshold: false,
+            return_to_ingress: false,
             optimistic: false,
             inputs,
         };
@@ -196,7 +196,7 @@ impl Ingress {
     }
 
     /// Handles a result of an audit's request.
-    pub(in crate::ingress) fn audit_ended(&mut self, mut done: Done) {
+    pub(in crate::ingress) fn audit_ended(&mut self, mut done: StageReply) {
         let (number, part) = place_of(done.id);
         let Some(open) = self.audits.open.get(&number) else {
             return;
@@ -209,8 +209,8 @@ impl Ingress {
         }
         let texts = open.version.plan.certified.as_ref().and_then(|list| list.texts);
         match done.result {
-            DoneResult::Part { .. } => {}
-            DoneResult::Fault(fault) => {
+            StageOutcome::Part { .. } => {}
+            StageOutcome::Fault(fault) => {
                 let stage = open.version.stage(asked.gear, &done.stage);
                 let onward = stage.and_then(|stage| routing::past_a_short_context(&stage.exit));
                 match onward.filter(|_| fault.code == Code::TooLong).cloned() {
@@ -219,12 +219,12 @@ impl Ingress {
                     None => self.end_part(number, part, None),
                 }
             }
-            DoneResult::Outputs {
+            StageOutcome::Outputs {
                 outputs,
                 routed: true,
                 ..
             } => self.end_part(number, part, comparable(&outputs, texts)),
-            DoneResult::Outputs {
+            StageOutcome::Outputs {
                 outputs, confidence, ..
             } => {
                 let (version, gear) = (Arc::clone(&open.version), asked.gear);

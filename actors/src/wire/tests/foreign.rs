@@ -38,9 +38,9 @@ fn a_hand_written_worker_answers_with_two_fields() {
         "outputs": [{"name": "y", "shape": [2], "datatype": "FP32", "data": [1, 0.5]}],
         "confidence": 0.9,
     }));
-    let done = Done::decode(&bytes).unwrap();
+    let done = StageReply::decode(&bytes).unwrap();
     assert_eq!((done.id, done.attempt, done.stage.as_str()), (0, 0, ""));
-    let DoneResult::Outputs {
+    let StageOutcome::Outputs {
         outputs,
         confidence,
         routed,
@@ -56,15 +56,15 @@ fn a_hand_written_worker_answers_with_two_fields() {
 
 #[test]
 fn a_hand_written_worker_fails_with_one() {
-    let done = Done::decode(&pack(&json!({"error": "no such image"}))).unwrap();
+    let done = StageReply::decode(&pack(&json!({"error": "no such image"}))).unwrap();
     assert_eq!(
         done.result,
-        DoneResult::Fault(Fault::new(Code::ModelFailed, "no such image"))
+        StageOutcome::Fault(Fault::new(Code::ModelFailed, "no such image"))
     );
-    let done = Done::decode(&pack(&json!({"outputs": null, "error": {"code": "KSK0006"}}))).unwrap();
+    let done = StageReply::decode(&pack(&json!({"outputs": null, "error": {"code": "KSK0006"}}))).unwrap();
     assert!(matches!(
         done.result,
-        DoneResult::Fault(Fault {
+        StageOutcome::Fault(Fault {
             code: Code::Overloaded,
             ..
         })
@@ -76,7 +76,7 @@ fn a_result_that_is_neither_or_both_is_refused() {
     let outputs = json!([{"name": "y", "shape": [], "datatype": "BOOL", "data": [true]}]);
     for body in [json!({}), json!({"outputs": outputs, "error": "why"})] {
         assert!(matches!(
-            Done::decode(&pack(&body)),
+            StageReply::decode(&pack(&body)),
             Err(CodecError::Schema { .. })
         ));
     }
@@ -85,25 +85,25 @@ fn a_result_that_is_neither_or_both_is_refused() {
 #[test]
 fn a_confidence_that_is_no_probability_is_a_bad_output() {
     for confidence in [f64::NAN, f64::INFINITY, -0.1, 1.000_001] {
-        let sent = Done {
+        let sent = StageReply {
             id: 1,
             attempt: 0,
             branch: Branch::ROOT,
             stage: "s".into(),
             replica: "r".into(),
             hops: Vec::new(),
-            result: DoneResult::Outputs {
+            result: StageOutcome::Outputs {
                 outputs: Vec::new(),
                 confidence: Some(confidence),
                 routed: true,
                 children: BTreeMap::new(),
             },
         };
-        let received = Done::decode(&sent.encode().unwrap()).unwrap();
+        let received = StageReply::decode(&sent.encode().unwrap()).unwrap();
         assert_eq!(received.id, 1);
         assert!(matches!(
             received.result,
-            DoneResult::Fault(Fault {
+            StageOutcome::Fault(Fault {
                 code: Code::BadOutput,
                 ..
             })

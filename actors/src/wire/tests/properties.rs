@@ -85,7 +85,7 @@ fn survive(bytes: &Bytes) {
     let _ = InferRequest::decode(bytes);
     let _ = InferReply::decode(bytes);
     let _ = StageRequest::decode(bytes);
-    let _ = Done::decode(bytes);
+    let _ = StageReply::decode(bytes);
     let _ = Heartbeat::decode(bytes);
     let _ = GearShift::decode(bytes);
     let _ = LoadCount::decode(bytes);

@@ -181,7 +181,7 @@ pub(super) fn stage_request() -> impl Strategy<Value = StageRequest> {
     )
         .prop_map(
             |(
-                (id, attempt, epoch, gear, stream, optimistic, settle, via_ingress),
+                (id, attempt, epoch, gear, stream, optimistic, accept_below_threshold, return_to_ingress),
                 branch,
                 ingress,
                 stage,
@@ -200,15 +200,15 @@ pub(super) fn stage_request() -> impl Strategy<Value = StageRequest> {
                     hops,
                     stream,
                     optimistic,
-                    settle,
-                    via_ingress,
+                    accept_below_threshold,
+                    return_to_ingress,
                     inputs,
                 }
             },
         )
 }
 
-pub(super) fn done() -> impl Strategy<Value = Done> {
+pub(super) fn done() -> impl Strategy<Value = StageReply> {
     let children = proptest::collection::btree_map("[a-z]{1,6}", any::<u32>(), 0..3);
     let outputs = (
         vec(tensor(false), 0..4),
@@ -216,21 +216,21 @@ pub(super) fn done() -> impl Strategy<Value = Done> {
         any::<bool>(),
         children,
     )
-        .prop_map(|(outputs, confidence, routed, children)| DoneResult::Outputs {
+        .prop_map(|(outputs, confidence, routed, children)| StageOutcome::Outputs {
             outputs,
             confidence,
             routed,
             children,
         });
     let part = (vec(tensor(false), 0..4), any::<(u32, u32)>());
-    let part = (part, any::<bool>()).prop_map(|((outputs, (from, until)), once)| DoneResult::Part {
+    let part = (part, any::<bool>()).prop_map(|((outputs, (from, until)), once)| StageOutcome::Part {
         outputs,
         from,
         until,
         once,
     });
     let fault = (proptest::sample::select(Code::ALL), ".{0,20}")
-        .prop_map(|(code, message)| DoneResult::Fault(Fault::new(code, message)));
+        .prop_map(|(code, message)| StageOutcome::Fault(Fault::new(code, message)));
     (
         any::<(u64, u32)>(),
         branch(),
@@ -239,15 +239,17 @@ pub(super) fn done() -> impl Strategy<Value = Done> {
         hops(),
         prop_oneof![outputs, part, fault],
     )
-        .prop_map(|((id, attempt), branch, stage, replica, hops, result)| Done {
-            id,
-            attempt,
-            branch,
-            stage,
-            replica,
-            hops,
-            result,
-        })
+        .prop_map(
+            |((id, attempt), branch, stage, replica, hops, result)| StageReply {
+                id,
+                attempt,
+                branch,
+                stage,
+                replica,
+                hops,
+                result,
+            },
+        )
 }
 
 fn runs() -> impl Strategy<Value = Runs> {

@@ -7,7 +7,7 @@ use kaskade_policy::plan::{Edge, Plan, Replica as Placed};
 use kaskade_policy::routing::{self, Destination};
 use rand::Rng;
 
-use super::messages::{Delivery, Done, Mail, Message, Name, Request};
+use super::messages::{Delivery, Mail, Message, Name, Request, StageReply};
 use super::oracle::{Fault, Oracle};
 use super::replica::{Replica, key as key_of};
 use super::sabotage::Sabotage;
@@ -274,14 +274,14 @@ impl World {
     }
 
     pub(crate) fn answer_fault(&mut self, of: usize, request: &Request, fault: Fault) {
-        let done = Done {
+        let done = StageReply {
             owner: request.owner,
             id: request.id,
             attempt: request.attempt,
             token: request.token,
             stage: Rc::clone(&request.stage),
             decided_by: (request.epoch, request.gear),
-            settle: request.settle,
+            accept_below_threshold: request.accept_below_threshold,
             confidence: 0.0,
             result: Err(fault),
         };
@@ -289,7 +289,7 @@ impl World {
     }
 
     /// Brings an answer to the ingress that owns the request.
-    pub(crate) fn done(&mut self, of: usize, done: Done) {
+    pub(crate) fn done(&mut self, of: usize, done: StageReply) {
         let owner = done.owner;
         if owner == self.processes[of].owner(of) {
             return self.mail(of, Mail::Finished(done));
@@ -297,7 +297,7 @@ impl World {
         // The subject belongs to one life of an ingress; an earlier life's has no listener and needs no notice.
         let there = &self.processes[owner.process];
         if there.up && there.life == owner.life {
-            self.post(of, owner.process, Message::Done(done));
+            self.post(of, owner.process, Message::StageReply(done));
         }
     }
 

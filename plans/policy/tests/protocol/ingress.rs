@@ -12,7 +12,7 @@ use kaskade_policy::{
     shifting::{self, ShiftConfig},
 };
 
-use super::messages::{Beat, Done, Name, Request, Timer};
+use super::messages::{Beat, Name, Request, StageReply, Timer};
 use super::oracle::{Fault, Oracle, Owner};
 use super::sabotage::Sabotage;
 use super::scenario::{STOP_US, SWEEP_US};
@@ -163,7 +163,7 @@ impl World {
             epoch: kept.epoch,
             gear: kept.gear,
             stage: entry.stage.as_str().into(),
-            settle: ingress.ledger.must_accept_below_threshold(attempt),
+            accept_below_threshold: ingress.ledger.must_accept_below_threshold(attempt),
         };
         let (token, deadline, from) = (kept.token, kept.deadline, Rc::clone(&ingress.id));
         self.judge.sent(token, attempt);
@@ -286,7 +286,7 @@ impl World {
     }
 
     /// A stage's answer.
-    pub(crate) fn finished(&mut self, of: usize, done: &Done) {
+    pub(crate) fn finished(&mut self, of: usize, done: &StageReply) {
         if self.processes[of].owner(of) != done.owner {
             return;
         }
@@ -297,7 +297,7 @@ impl World {
         self.sweep(of);
     }
 
-    fn answer(&mut self, of: usize, done: &Done) {
+    fn answer(&mut self, of: usize, done: &StageReply) {
         let now = self.now;
         let Some(ingress) = self.ingress(of) else { return };
         match ingress.ledger.answered(done.id, done.attempt, now) {
@@ -331,10 +331,10 @@ impl World {
 
     /// Whether the answer is that of the request, given by the rules of the plan that admitted it.
     ///
-    /// Below the threshold, only an attempt that may settle answers.
-    fn examine(&mut self, kept: &Kept, done: &Done) {
+    /// Below the threshold, only an attempt that may be accepted below it answers.
+    fn examine(&mut self, kept: &Kept, done: &StageReply) {
         let ledger = self.processes[done.owner.process].ingress.as_ref();
-        let may_settle =
+        let may_accept =
             ledger.is_some_and(|ingress| ingress.ledger.must_accept_below_threshold(done.attempt));
         let (token, theirs) = (kept.token, done.token);
         self.judge.demand(Oracle::OwnAnswer, token == theirs, || {
@@ -353,8 +353,8 @@ impl World {
         );
         let gear = kept.plan.gears.get(kept.gear as usize);
         let stage = gear.and_then(|gear| gear.wiring.stages.iter().find(|stage| *stage.name == *done.stage));
-        let settle = done.settle && may_settle;
-        let pick = if settle {
+        let accept_below_threshold = done.accept_below_threshold && may_accept;
+        let pick = if accept_below_threshold {
             routing::accept_below_threshold
         } else {
             routing::route

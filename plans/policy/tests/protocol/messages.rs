@@ -22,7 +22,7 @@ pub(crate) struct Request {
     pub(crate) gear: u32,
     pub(crate) stage: Name,
     /// Whether the next result that can be an answer is one, whatever its confidence.
-    pub(crate) settle: bool,
+    pub(crate) accept_below_threshold: bool,
 }
 
 /// A request in the hands of a replica.
@@ -37,7 +37,7 @@ pub(crate) struct Delivery {
 
 /// What a stage answers to the ingress that owns the request.
 #[derive(Debug, Clone)]
-pub(crate) struct Done {
+pub(crate) struct StageReply {
     pub(crate) owner: Owner,
     pub(crate) id: u64,
     pub(crate) attempt: u32,
@@ -45,8 +45,8 @@ pub(crate) struct Done {
     pub(crate) stage: Name,
     /// The epoch and the gear by which it was decided that this is the end.
     pub(crate) decided_by: (u64, u32),
-    /// [`Request::settle`].
-    pub(crate) settle: bool,
+    /// [`Request::accept_below_threshold`].
+    pub(crate) accept_below_threshold: bool,
     pub(crate) confidence: f64,
     pub(crate) result: Result<(), Fault>,
 }
@@ -74,7 +74,7 @@ pub(crate) enum Message {
         request: Request,
         budget_us: u64,
     },
-    Done(Done),
+    StageReply(StageReply),
     /// No listener where the request was sent. The notice contains the request, not the attempt.
     NobodyListens {
         owner: Owner,
@@ -105,7 +105,7 @@ pub(crate) enum Message {
 pub(crate) enum Mail {
     Inbound { token: usize, budget_us: u64 },
     Delivery { replica: Name, delivery: Delivery },
-    Finished(Done),
+    Finished(StageReply),
 }
 
 /// A process's own clock rings.

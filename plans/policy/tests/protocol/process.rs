@@ -225,7 +225,7 @@ impl World {
                 request,
                 budget_us,
             } => self.receive(to, &replica, addressed, request, budget_us),
-            Message::Done(done) => self.finished(to, &done),
+            Message::StageReply(done) => self.finished(to, &done),
             Message::NobodyListens { owner, id, attempt } => self.undeliverable(to, owner, id, attempt),
             Message::Beat(beat) => self.hear_beat(to, &beat),
             Message::State {

@@ -11,7 +11,7 @@ use kaskade_policy::{
     run_time::RunTimeEstimate,
 };
 
-use super::messages::{Delivery, Done, Name, Request, Timer};
+use super::messages::{Delivery, Name, Request, StageReply, Timer};
 use super::oracle::{Fault, Oracle};
 use super::plans;
 use super::sabotage::Sabotage;
@@ -248,7 +248,7 @@ impl World {
             (plan, request.epoch, request.gear)
         };
         let mut request = request.clone();
-        request.settle |= self.sabotage == Some(Sabotage::SettlesEarly);
+        request.accept_below_threshold |= self.sabotage == Some(Sabotage::SettlesEarly);
         let request = &request;
         match way(&plan, gear, request) {
             Err(fault) => self.answer_fault(of, request, fault),
@@ -257,14 +257,14 @@ impl World {
                 self.dispatch(of, &from, &edge, request.clone(), delivery.deadline);
             }
             Ok((_, confidence)) => {
-                let done = Done {
+                let done = StageReply {
                     owner: request.owner,
                     id: request.id,
                     attempt: request.attempt,
                     token: request.token,
                     stage: Rc::clone(&request.stage),
                     decided_by: (epoch, gear),
-                    settle: request.settle,
+                    accept_below_threshold: request.accept_below_threshold,
                     confidence,
                     result: Ok(()),
                 };
@@ -324,7 +324,7 @@ pub(crate) fn key(placed: &Placed) -> Name {
     format!("{}/{}/{}", placed.id, placed.variant, placed.device).into()
 }
 
-/// The exit of a stage for a model's result: a function of the result, and of whether the request must settle.
+/// The exit of a stage for a model's result: a function of the result, and of whether the request must be accepted below the threshold.
 fn way<'a>(plan: &'a Plan, gear: u32, request: &Request) -> Result<(Route<'a>, f64), Fault> {
     let gear = plan.gears.get(gear as usize).ok_or(Fault::Internal)?;
     let stage = gear
@@ -341,7 +341,7 @@ fn way<'a>(plan: &'a Plan, gear: u32, request: &Request) -> Result<(Route<'a>, f
     let confidence = calibration
         .confidence(&Scores::Given(given))
         .map_err(|_| Fault::BadOutput)?;
-    let pick = if request.settle {
+    let pick = if request.accept_below_threshold {
         routing::accept_below_threshold
     } else {
         routing::route

@@ -349,7 +349,7 @@ class Replica:
 
 
 def _encode(request: StageRequest, replica: str, outcome: Outcome, hop: Hop) -> bytes:
-    """Returns the `Done` of an outcome; an answer that cannot be encoded becomes an error."""
+    """Returns the `StageReply` of an outcome; an answer that cannot be encoded becomes an error."""
     if not isinstance(outcome, Answer):
         return wire.encode_done(request, replica, outcome, hop)
     try:

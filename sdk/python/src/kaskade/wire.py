@@ -312,7 +312,7 @@ def encode_done(
     outcome: tuple[list[dict[str, Any]], float | None] | KaskadeError,
     hop: Hop | None = None,
 ) -> bytes:
-    """Encodes a `Done`: the encoded outputs and the confidence of a request, or its error.
+    """Encodes a `StageReply`: the encoded outputs and the confidence of a request, or its error.
 
     Without a request, which could not be decoded, the reply subject names it.
     """

@@ -17,7 +17,7 @@ use crate::error::{Code, Fault};
 /// On the wire it is one flat map, and everything but the result has a default: a worker in any language may answer
 /// `{outputs: [...], confidence: 0.9}` or `{error: "why"}`. The reply subject identifies the request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Done {
+pub struct StageReply {
     /// The request, as its ingress numbers it; 0 if the worker omits it.
     pub id: u64,
     /// The attempt that this answers.
@@ -31,12 +31,12 @@ pub struct Done {
     /// Every stage passed, this one last.
     pub hops: Vec<Hop>,
     /// The result.
-    pub result: DoneResult,
+    pub result: StageOutcome,
 }
 
 /// The outcome of a stage.
 #[derive(Debug, Clone, PartialEq)]
-pub enum DoneResult {
+pub enum StageOutcome {
     /// Outputs of the model.
     Outputs {
         /// Without a batch dimension.
@@ -63,7 +63,7 @@ pub enum DoneResult {
     Fault(Fault),
 }
 
-impl Done {
+impl StageReply {
     /// Returns whether it belongs to a pipeline's request: a branch below the root, or a root that fanned out.
     pub(crate) fn is_of_a_pipeline(&self) -> bool {
         !self.branch.is_root() || !self.children().is_empty()
@@ -73,13 +73,13 @@ impl Done {
     pub fn children(&self) -> &BTreeMap<String, u32> {
         static NONE: BTreeMap<String, u32> = BTreeMap::new();
         match &self.result {
-            DoneResult::Outputs { children, .. } => children,
-            DoneResult::Part { .. } | DoneResult::Fault(_) => &NONE,
+            StageOutcome::Outputs { children, .. } => children,
+            StageOutcome::Part { .. } | StageOutcome::Fault(_) => &NONE,
         }
     }
 }
 
-impl DoneResult {
+impl StageOutcome {
     /// No outputs, no exit applied.
     pub(crate) fn nothing() -> Self {
         Self::Outputs {
@@ -91,19 +91,19 @@ impl DoneResult {
     }
 }
 
-impl Message for Done {
-    const NAME: &'static str = "Done";
+impl Message for StageReply {
+    const NAME: &'static str = "StageReply";
 
     fn size_hint(&self) -> usize {
         let result = match &self.result {
-            DoneResult::Outputs {
+            StageOutcome::Outputs {
                 outputs, children, ..
             } => {
                 let children = children.keys().map(|task| task.len() + 16);
                 tensors::size_hint(outputs) + children.sum::<usize>() + 16
             }
-            DoneResult::Part { outputs, .. } => tensors::size_hint(outputs) + 32,
-            DoneResult::Fault(fault) => fault.message.len(),
+            StageOutcome::Part { outputs, .. } => tensors::size_hint(outputs) + 32,
+            StageOutcome::Fault(fault) => fault.message.len(),
         };
         result
             + hops_hint(&self.hops)
@@ -122,14 +122,14 @@ impl Serialize for Tensors<'_> {
     }
 }
 
-impl Serialize for Done {
+impl Serialize for StageReply {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let result_fields = match &self.result {
-            DoneResult::Outputs {
+            StageOutcome::Outputs {
                 confidence, children, ..
             } => 2 + usize::from(confidence.is_some()) + usize::from(!children.is_empty()),
-            DoneResult::Part { once, .. } => 2 + usize::from(*once),
-            DoneResult::Fault(_) => 1,
+            StageOutcome::Part { once, .. } => 2 + usize::from(*once),
+            StageOutcome::Fault(_) => 1,
         };
         let branch = usize::from(!self.branch.is_root());
         let mut map = serializer.serialize_map(Some(5 + branch + result_fields))?;
@@ -142,7 +142,7 @@ impl Serialize for Done {
         map.serialize_entry("replica", &self.replica)?;
         map.serialize_entry("hops", &self.hops)?;
         match &self.result {
-            DoneResult::Outputs {
+            StageOutcome::Outputs {
                 outputs,
                 confidence,
                 routed,
@@ -157,7 +157,7 @@ impl Serialize for Done {
                 map.serialize_entry("routed", routed)?;
                 map.serialize_entry("outputs", &Tensors(outputs))?;
             }
-            DoneResult::Part {
+            StageOutcome::Part {
                 outputs,
                 from,
                 until,
@@ -169,7 +169,7 @@ impl Serialize for Done {
                 }
                 map.serialize_entry("outputs", &Tensors(outputs))?;
             }
-            DoneResult::Fault(fault) => map.serialize_entry("error", fault)?,
+            StageOutcome::Fault(fault) => map.serialize_entry("error", fault)?,
         }
         map.end()
     }
@@ -205,19 +205,19 @@ struct Received {
     error: Option<Fault>,
 }
 
-impl<'de> Deserialize<'de> for Done {
+impl<'de> Deserialize<'de> for StageReply {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let received = Received::deserialize(deserializer)?;
         let result = match (received.outputs, received.error) {
-            (None, Some(fault)) => DoneResult::Fault(fault),
+            (None, Some(fault)) => StageOutcome::Fault(fault),
             (Some(outputs), None) => match received.part {
-                Some((from, until)) => DoneResult::Part {
+                Some((from, until)) => StageOutcome::Part {
                     outputs,
                     from,
                     until,
                     once: received.once,
                 },
-                None => judge(DoneResult::Outputs {
+                None => judge(StageOutcome::Outputs {
                     outputs,
                     confidence: received.confidence,
                     routed: received.routed,
@@ -240,12 +240,12 @@ impl<'de> Deserialize<'de> for Done {
 }
 
 /// Refuses a confidence that is not a probability before it reaches a threshold: NaN compares false with all of them.
-fn judge(result: DoneResult) -> DoneResult {
+fn judge(result: StageOutcome) -> StageOutcome {
     match result {
-        DoneResult::Outputs {
+        StageOutcome::Outputs {
             confidence: Some(value),
             ..
-        } if !(0.0..=1.0).contains(&value) => DoneResult::Fault(Fault::new(
+        } if !(0.0..=1.0).contains(&value) => StageOutcome::Fault(Fault::new(
             Code::BadOutput,
             format!("the worker's confidence is {value}; it must be in [0, 1]"),
         )),
