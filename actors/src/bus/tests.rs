@@ -89,7 +89,7 @@ async fn an_unreachable_server_is_reported_immediately() {
     assert!(matches!(error, BusError::Unreachable { .. }), "{error}");
     let said = error.to_string();
     assert!(
-        said.contains("a nats-server, or give another address") && !said.contains("secret"),
+        said.contains("(`nats-server -js`), or give another address") && !said.contains("secret"),
         "{said}"
     );
 }

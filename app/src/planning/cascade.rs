@@ -364,18 +364,18 @@ fn frontier_text(profile: &Profile, planned: &CascadePlan, kind: &str) -> String
     let points: Vec<&Point> = planned.frontier.points.iter().filter(keeps).collect();
     let named = [(&planned.eo, "EO"), (&planned.ap, "AP")];
     let (shown, left_out): (Vec<_>, Vec<_>) = named.into_iter().partition(|(point, _)| keeps(point));
+    let mut left_out: Vec<String> = left_out.iter().map(|(_, name)| (*name).to_owned()).collect();
     let dominated = planned.frontier.points.len() - points.len();
-    let remark = if dominated > 0 {
-        let of_these: String = left_out
-            .iter()
-            .map(|(_, name)| format!(", {name} among them"))
-            .collect();
-        format!(
-            "\nleft out: {}{of_these}, because the largest variant alone is as accurate at no more cost",
-            units::counted(dominated, "cascade", "cascades")
-        )
-    } else {
+    if dominated > 0 {
+        left_out.push(units::counted(dominated, "cascade", "cascades"));
+    }
+    let remark = if left_out.is_empty() {
         String::new()
+    } else {
+        format!(
+            "\nleft out, because the largest variant alone is as accurate at no more cost: {}",
+            left_out.join(", ")
+        )
     };
     format!(
         "\nfrontier: {}, {kind}\n{}{remark}",
