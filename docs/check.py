@@ -118,8 +118,8 @@ def metrics():
 
 
 def architectures():
-    """The architectures page names every architecture of the registries, which name them as `config.json` does."""
-    page = (ROOT / "docs/reference/architectures.md").read_text()
+    """The architectures pages name every architecture of the registries, which name them as `config.json` does."""
+    page = "\n".join(path.read_text() for path in sorted((ROOT / "docs/reference/architectures").glob("*.md")))
     before, _, popular = page.partition("## Popular checkpoints")
     supported = before + popular.partition("\n## ")[2]
     sources = [path.read_text() for path in ROOT.glob("models/src/**/*.rs") if "test" not in path.name]
@@ -127,7 +127,7 @@ def architectures():
     known = {first or second for source in sources for first, second in name.findall(source.partition("#[cfg(test)]\nmod ")[0])}
     for architecture in sorted(known):
         if f"`{architecture}`" not in supported:
-            yield f"`{architecture}` is in the code and not on the page"
+            yield f"`{architecture}` is in the code and on none of the pages"
 
 
 def wire():
@@ -213,7 +213,7 @@ def main():
     problems += [f"docs/reference/cli.md: {problem}" for problem in variables()]
     problems += [f"docs/evidence/index.md: {problem}" for problem in headlines()]
     problems += [f"docs/reference/metrics.md: {problem}" for problem in metrics()]
-    problems += [f"docs/reference/architectures.md: {problem}" for problem in architectures()]
+    problems += [f"docs/reference/architectures: {problem}" for problem in architectures()]
     problems += fields.stale()
     problems += claims.stale()
     problems += claims.sums(*((ROOT / page).read_text() for page in ("docs/evidence/index.md", "README.md", "docs/index.md")))

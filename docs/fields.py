@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-PAGES = ("reference/app-toml.md", "reference/plan.md", "reference/profile.md")
+APP = tuple(f"reference/app-toml/{name}.md" for name in ("index", "models", "data", "planning", "operation"))
+PAGES = (*APP, "reference/plan.md", "reference/profile.md")
 MARKED = re.compile(r"(<!-- fields of ([\w.]+)(?:: (\w+))? -->\n).*?(<!-- end of fields -->)", re.DOTALL)
 
 # Definitions that are one value with a form of its own.
@@ -110,16 +111,20 @@ def filled(text):
 
 
 def stale():
+    shown = {}
     for page in PAGES:
         text = (DOCS / page).read_text()
         if filled(text) != text:
             yield f"docs/{page}: a table of fields is not that of the schema; `python3 docs/check.py --write` writes it"
-        for file in set(re.findall(r"<!-- fields of ([\w.]+)", text)):
-            schema = json.loads((DOCS / file).read_text())
-            shown = {found[3] or "" for found in MARKED.finditer(text)}
-            objects = {name for name, node in schema.get("$defs", {}).items() if "properties" in node}
-            for name in sorted(objects - shown):
-                yield f"docs/{page}: `{name}` of {file} has no table"
+        for found in MARKED.finditer(text):
+            pages, names = shown.setdefault(found[2], ([], set()))
+            pages.append(page)
+            names.add(found[3] or "")
+    for file, (pages, names) in shown.items():
+        schema = json.loads((DOCS / file).read_text())
+        objects = {name for name, node in schema.get("$defs", {}).items() if "properties" in node}
+        for name in sorted(objects - names):
+            yield f"docs/{pages[0]}: `{name}` of {file} has no table"
 
 
 def write():

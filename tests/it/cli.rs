@@ -128,7 +128,7 @@ fn validate_refuses_an_architecture_that_is_not_supported() {
     for part in [
         "app.toml: variants[0].dir: variant `small`",
         "`FunnelForSequenceClassification`, which is not supported",
-        "docs/reference/architectures.md",
+        "docs/reference/architectures",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

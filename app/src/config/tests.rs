@@ -425,7 +425,7 @@ fn a_checkpoint_of_an_unsupported_architecture_is_refused() {
         "variants[1].dir: variant `funnel-base`",
         "funnel/config.json` names the architecture `FunnelForSequenceClassification`, which is not supported",
         "ForSequenceClassification",
-        "docs/reference/architectures.md",
+        "docs/reference/architectures",
     ] {
         assert!(unknown.contains(part), "{part}: {unknown}");
     }

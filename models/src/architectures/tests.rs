@@ -378,8 +378,7 @@ fn an_unknown_architecture_is_rejected_with_the_supported_ones() {
         .unwrap()
         .to_string();
     assert!(
-        error.contains("`FocalNetForImageClassification`")
-            && error.contains("docs/reference/architectures.md"),
+        error.contains("`FocalNetForImageClassification`") && error.contains("docs/reference/architectures"),
         "{error}"
     );
     let none = load_parts(&fixture, b"{}", fixture.weights.to_vec())

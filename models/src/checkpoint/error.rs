@@ -76,7 +76,7 @@ pub enum LoadError {
     /// The architecture is not supported.
     #[error(
         "`{file}` names the architecture {found}, which is not supported here; of similar names are {}, and all are in \
-         docs/reference/architectures.md. Serve another one as an ONNX file, behind an endpoint (`remote`) or from Python \
+         docs/reference/architectures. Serve another one as an ONNX file, behind an endpoint (`remote`) or from Python \
          (`kaskade` in sdk/python)",
         nearest(found, known)
     )]
