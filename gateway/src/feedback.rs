@@ -22,7 +22,7 @@ use crate::request_ids;
 use crate::state::GatewayState;
 
 /// Time within which the ingress that answered the request replies; without a reply, none remembers it.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the route.
 pub(crate) fn routes() -> Router<Arc<GatewayState>> {
@@ -65,7 +65,7 @@ async fn label(shared: &GatewayState, request: Request) -> Result<FeedbackReply,
     if !request_ids::is_of(permits.and_then(Permits::tenant), &id) {
         return Err(Failure::unknown_request(&id));
     }
-    let reply = app.client.feedback(&id, right, PATIENCE).await?;
+    let reply = app.client.feedback(&id, right, TIMEOUT).await?;
     let reply = reply.ok_or_else(|| Failure::unknown_request(&id))?;
     match reply.refused {
         Some(reason) => Err(Failure {
