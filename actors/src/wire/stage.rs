@@ -82,7 +82,7 @@ impl Message for StageRequest {
             + branch_name_hint(&self.branch)
             + self.ingress.len()
             + self.stage.len()
-            + 160
+            + 184
     }
 }
 

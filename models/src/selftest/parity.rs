@@ -292,11 +292,9 @@ mod tests {
         let compared: BTreeSet<String> = fixtures::ALL
             .iter()
             .map(|fixture| {
-                let config: serde_json::Value = serde_json::from_slice(fixture.config).unwrap();
-                let class = config
-                    .pointer("/architectures/0")
-                    .unwrap_or(&config["model_type"]);
-                form(class.as_str().unwrap())
+                let config = fixture.checkpoint().unwrap().config;
+                let model_type = || config.optional("model_type").unwrap();
+                form(&config.class().unwrap().or_else(model_type).unwrap())
             })
             .collect();
         assert_eq!(known, compared);
