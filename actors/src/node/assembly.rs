@@ -76,15 +76,14 @@ async fn assemble(
 ) -> Result<(Parts, Up), NodeError> {
     let app = App::new(&config.app)?;
     let bus = Bus::connect_with_control(config.bus.clone()).await?;
-    let store = match &config.plan {
-        Some(_) => store::open(&bus, &app).await?,
+    let store = if config.plan.is_some() {
+        store::open(&bus, &app).await?
+    } else {
         // Who follows the store has nothing to write into it. The users of an ingress and of a worker may not create it either.
-        None => {
-            let is_whole = config.ingress.is_some() && config.worker.is_some();
-            let is_user = config.bus.nkey.is_some() || config.bus.credentials.is_some();
-            let creates = config.planner.is_some() || is_whole || !is_user;
-            store::open_or_wait(&bus, &app, creates).await?
-        }
+        let is_whole = config.ingress.is_some() && config.worker.is_some();
+        let is_user = config.bus.nkey.is_some() || config.bus.credentials.is_some();
+        let creates = config.planner.is_some() || is_whole || !is_user;
+        store::open_or_wait(&bus, &app, creates).await?
     };
     let plans = PlanVersions::new(&config.app);
     first_plan::adopt(&*store, &plans, config.plan).await?;
