@@ -95,14 +95,7 @@ fn entities_go_from_data_to_answers() {
     // The labels are the large variant's answers.
     assert_eq!(right(2), 60);
     assert!(right(0) < 60 && right(1) > 30, "{} {}", right(0), right(1));
-    let planned = [
-        "--profile",
-        "profile.json",
-        "--objective",
-        "thresholds",
-        "--thresholds",
-        "1,1",
-    ];
+    let planned = ["--profile", "profile.json", "--thresholds", "1,1"];
     done(
         folder,
         &[&["plan", "cascade"], &app[..], &planned, &["--out", "plan.json"]].concat(),

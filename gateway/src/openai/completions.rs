@@ -162,6 +162,40 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
     answered.unwrap_or_else(|failure| failure.response(Api::OpenAi))
 }
 
+/// Returns a request for each choice of each prompt. `described` is the number of the most probable tokens at each place of the
+/// prompt, if the model describes it.
+fn requests(
+    common: &Common,
+    prompts: &[Prompt],
+    (echo, logprobs, described): (bool, Option<u32>, Option<u32>),
+) -> Result<Vec<ChoiceRequest>, Failure> {
+    let mut requests = Vec::new();
+    let sampling = common.inputs(logprobs)?;
+    for prompt in prompts {
+        let mut inputs = vec![prompt.input()?];
+        inputs.extend_from_slice(&sampling);
+        if let Some(count) = described {
+            inputs.push(Tensor::from_i64(PROMPT_LOGPROBS, &[1], &[count.into()])?);
+        }
+        for choice in 0..common.choices() {
+            let text = match prompt {
+                Prompt::Text(text) if echo => text.clone(),
+                _ => String::new(),
+            };
+            requests.push(ChoiceRequest {
+                request: InferRequest {
+                    inputs: common.of_choice(&inputs, choice)?,
+                    ..InferRequest::default()
+                },
+                prompt_tokens: prompt.tokens(),
+                first: choice == 0,
+                echo: text,
+            });
+        }
+    }
+    Ok(requests)
+}
+
 async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, mut asked): (_, Completion) = begin(shared, request, |asked: &Completion| {
         asked.common.model.as_deref()
@@ -193,31 +227,8 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
             format!("prompts times `n` must be at most {MAX_REQUESTS}"),
         ));
     }
-    let mut requests = Vec::new();
-    let sampling = asked.common.inputs(asked.logprobs)?;
-    for prompt in &prompts {
-        let mut inputs = vec![prompt.input()?];
-        inputs.extend_from_slice(&sampling);
-        if echoes_tokens || prompt_logprobs.is_some() {
-            let count = prompt_logprobs.unwrap_or(top);
-            inputs.push(Tensor::from_i64(PROMPT_LOGPROBS, &[1], &[count.into()])?);
-        }
-        for choice in 0..asked.common.choices() {
-            let text = match prompt {
-                Prompt::Text(text) if echo => text.clone(),
-                _ => String::new(),
-            };
-            requests.push(ChoiceRequest {
-                request: InferRequest {
-                    inputs: asked.common.of_choice(&inputs, choice)?,
-                    ..InferRequest::default()
-                },
-                prompt_tokens: prompt.tokens(),
-                first: choice == 0,
-                echo: text,
-            });
-        }
-    }
+    let described = (echoes_tokens || prompt_logprobs.is_some()).then(|| prompt_logprobs.unwrap_or(top));
+    let mut requests = requests(&asked.common, &prompts, (echo, asked.logprobs, described))?;
     let head = Head {
         api: ApiKind::Completion,
         id: format!("cmpl-{}", kaskade_actors::ids::unique_token()),
