@@ -268,10 +268,10 @@ async fn drive(
         return Ok(generator::closed_loop(questions, clients as usize, until, warm_up, record).await);
     }
     let arrivals = match (args.trace.read()?, args.load.rate) {
-        (Some(trace), _) => Arrivals::of_trace(&trace, args.arrivals.into(), args.speed, args.seed),
+        (Some(trace), _) => Arrivals::of_trace(&trace, args.arrivals, args.speed, args.seed),
         (None, rate) => {
             let rate = rate.context("there is no load; give `--rate`, `--trace` or `--concurrency`")?;
-            Arrivals::generated(args.arrivals.into(), rate, warm_up + length, args.seed)
+            Arrivals::generated(args.arrivals, rate, warm_up + length, args.seed)
         }
     };
     Ok(generator::open_loop(questions, generator::paced(arrivals), warm_up, record).await)

@@ -286,7 +286,7 @@ mod tests {
             config["id2label"] = serde_json::json!({"0": classes[0], "1": classes[1], "2": classes[2]});
             std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
             std::fs::copy(fixture.join("model.safetensors"), dir.join("model.safetensors")).unwrap();
-            variants += &format!("[[variants]]\nname = \"{name}\"\ndir = \"{name}\"\n");
+            variants.extend([format!("[[variants]]\nname = \"{name}\"\ndir = \"{name}\"\n")]);
         }
         let file = folder.path().join("app.toml");
         let app = format!("name = \"a\"\nplan = {{ single = \"small\" }}\n{variants}");

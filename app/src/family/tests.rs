@@ -59,7 +59,7 @@ fn app_with_second_classes(folder: &std::path::Path, id2label: &str) -> App {
         config["id2label"] = serde_json::from_str(id2label).unwrap();
         std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
         std::fs::copy(fixture.join("model.safetensors"), dir.join("model.safetensors")).unwrap();
-        variants += &format!("[[variants]]\nname = \"{name}\"\ndir = {dir:?}\n");
+        variants.extend([format!("[[variants]]\nname = \"{name}\"\ndir = {dir:?}\n")]);
     }
     let app = format!("name = \"a\"\ntask = \"classification\"\nplan = {{ single = \"small\" }}\n{variants}");
     App::parse(&app).unwrap()

@@ -326,8 +326,8 @@ fn remarks(samples: &Samples, names: &[String]) -> Vec<String> {
         ));
     }
     let name = |class: u64| {
-        let named = usize::try_from(class).ok().and_then(|class| names.get(class));
-        named.map_or_else(|| format!("class {class}"), |name| format!("class `{name}`"))
+        let known = usize::try_from(class).ok().and_then(|class| names.get(class));
+        known.map_or_else(|| format!("class {class}"), |name| format!("class `{name}`"))
     };
     if let Some(said) = profile_warnings::unequal_classes(&samples.classes(), name) {
         remarks.push(format!("profile: of the validation samples, {said}"));

@@ -389,7 +389,7 @@ fn frontier_table<'a>(
     profile: &Profile,
     planned: &CascadePlan,
     points: &[&'a Point],
-    named: Vec<(&'a Point, &'static str)>,
+    labelled: Vec<(&'a Point, &'static str)>,
 ) -> String {
     let last = points.len().saturating_sub(1);
     let step = (last as f64 / (EXCERPT - 1) as f64).max(1.0);
@@ -400,7 +400,7 @@ fn frontier_table<'a>(
         .filter_map(|place| Some((*points.get(place)?, "")))
         .collect();
     shown.retain(|(point, _)| **point != planned.ap && **point != planned.eo);
-    shown.extend(named);
+    shown.extend(labelled);
     shown.sort_by(|(a, _), (b, _)| a.energy_j.total_cmp(&b.energy_j));
     let largest = planned.estimates.largest_energy_j;
     let rows = shown.into_iter().map(|(point, name)| {

@@ -111,7 +111,7 @@ fn a_request_leaves_a_span_per_hop_queue_and_run_below_that_of_its_client() {
     names.sort_unstable();
     assert_eq!(names, ["GET", "GET", "HTTP"]);
     let of: Vec<&Value> = spans.iter().filter(|span| span["traceId"] == sampled).collect();
-    let named = |name: &str| {
+    let only = |name: &str| {
         let found: Vec<&&Value> = of.iter().filter(|span| span["name"] == name).collect();
         assert_eq!(found.len(), 1, "{name}: {of:?}");
         *found[0]
@@ -129,14 +129,14 @@ fn a_request_leaves_a_span_per_hop_queue_and_run_below_that_of_its_client() {
     let fine = posts
         .iter()
         .find(|post| attribute(post, "http.response.status_code") == Some(json!("200")));
-    let ask = named("send app");
+    let ask = only("send app");
     assert_eq!(ask["parentSpanId"], fine.unwrap()["spanId"]);
     assert_eq!(attribute(ask, "kaskade.hops"), Some(json!("first>second")));
     assert_eq!(attribute(ask, "kaskade.variant"), Some(json!("large")));
-    let ingress = named("ingress app");
+    let ingress = only("ingress app");
     assert_eq!(ingress["parentSpanId"], ask["spanId"]);
     for (stage, variant) in [("stage first", "small"), ("stage second", "large")] {
-        let hop = named(stage);
+        let hop = only(stage);
         assert_eq!(hop["parentSpanId"], ingress["spanId"]);
         assert_eq!(attribute(hop, "kaskade.variant"), Some(json!(variant)));
         let below: Vec<&&Value> = of

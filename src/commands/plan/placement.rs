@@ -31,7 +31,7 @@ use crate::args::{Aim, Overwrite};
 use crate::output;
 
 /// Time limit of a solver other than the embedded one for one program.
-const SOLVER_TIME: Duration = Duration::from_secs(60);
+const SOLVER_TIME: Duration = Duration::from_mins(1);
 
 /// Places a cascade on devices (HybridServe).
 ///
