@@ -35,7 +35,7 @@ pub(crate) use self::list::{Wired, certified_list, steps};
 pub use self::sequence::Candidate;
 use crate::thresholds::{CascadeOutcome, Family, Paired, Scoring};
 
-/// What is to be certified: a [`Guarantee`](kaskade_policy::plan::Guarantee) before the variant to compare with is known.
+/// What is to be certified: a [`Guarantee`] before the variant to compare with is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AccuracyTarget {
     /// At most this loss of accuracy against the largest variant, as a share in (0, 1).
