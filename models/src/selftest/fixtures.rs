@@ -118,7 +118,7 @@ pub const ALL: [Fixture; 79] = [
     fixture!("timm-efficientnet"),
     fixture!("timm-mobilenetv3"),
     fixture!("timm-mobilenetv4"),
-    fixture!("timm-resnet-groups"),
+    fixture!("timm-resnet-squeezing"),
     fixture!("timm-densenet"),
     fixture!("timm-vgg"),
     fixture!("mobilevit"),
