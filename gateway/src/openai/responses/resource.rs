@@ -107,8 +107,8 @@ impl Resource {
             "parallel_tool_calls": self.structured.parallel(),
             "text": {"format": self.structured.response_format()},
             // Null where the app or the checkpoint has a default, which the gateway does not know.
-            "temperature": self.temperature,
-            "top_p": self.top_p,
+            "temperature": self.temperature.unwrap_or(1.0),
+            "top_p": self.top_p.unwrap_or(1.0),
             "presence_penalty": self.penalties[0],
             "frequency_penalty": self.penalties[1],
             "top_logprobs": 0,
