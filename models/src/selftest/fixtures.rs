@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 79] = [
+pub const ALL: [Fixture; 77] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -118,12 +118,10 @@ pub const ALL: [Fixture; 79] = [
     fixture!("timm-efficientnet"),
     fixture!("timm-mobilenetv3"),
     fixture!("timm-mobilenetv4"),
-    fixture!("timm-resnet-squeezing"),
     fixture!("timm-densenet"),
     fixture!("timm-vgg"),
     fixture!("mobilevit"),
     fixture!("mobilevitv2"),
-    fixture!("pvt"),
     fixture!("pvt-v2"),
     fixture!("segformer"),
     fixture!("poolformer"),
