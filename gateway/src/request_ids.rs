@@ -29,7 +29,7 @@ fn prefix(tenant: &str) -> String {
     if tenant.len() <= MAX_NAME && tenant.bytes().all(|byte| byte.is_ascii_graphic()) {
         return tenant.to_owned();
     }
-    // FNV-1a; the operator chooses the names.
+    // FNV-1a. It need not resist attacks, because the operator chooses the names.
     let hash = tenant.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

@@ -22,7 +22,7 @@ pub(super) const RETENTION: Duration = Duration::from_hours(24);
 pub(super) const MAX_COUNTED: i64 = 65_536;
 
 /// Attempts to add to a count that another ingress adds to as well.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// The counts of failures, as one ingress reads and writes them.
 pub(super) struct SharedFailures {
@@ -77,7 +77,7 @@ impl SharedFailures {
         if blame != Blame::Request || !self.is_shared.load(Ordering::Relaxed) {
             return seen;
         }
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let stored = self.stored(request.number).await;
             match self.add(request, stored, seen).await {
                 Ok(failures) => return failures,

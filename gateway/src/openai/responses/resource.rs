@@ -106,7 +106,7 @@ impl Resource {
             "truncation": "disabled",
             "parallel_tool_calls": self.structured.parallel(),
             "text": {"format": self.structured.response_format()},
-            // Null where the app or the checkpoint has a default, which the gateway does not know.
+            // Clients require numbers, although the app or the checkpoint may have other defaults.
             "temperature": self.temperature.unwrap_or(1.0),
             "top_p": self.top_p.unwrap_or(1.0),
             "presence_penalty": self.penalties[0],
