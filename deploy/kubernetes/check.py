@@ -88,7 +88,7 @@ def check_workers(found):
 
 
 def check_network(found):
-    """The pods of the app reach the NATS servers, these each other, and nobody the port of their monitoring."""
+    """Pods of the app can connect to the NATS servers, and these to each other; no pod can connect to the monitoring port."""
     pods = {
         one["metadata"]["name"]: (one["spec"]["template"]["metadata"]["labels"], pod_of(one)["containers"][0]["ports"])
         for _, one in found
