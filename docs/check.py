@@ -134,7 +134,7 @@ def wire():
     """The wire page names every subject, header and field of the code."""
     page = (ROOT / "docs/reference/wire.md").read_text()
     actors = ROOT / "actors/src"
-    routes = (actors / "subjects/mod.rs").read_text().partition("pub enum Route")[2].partition("\n}\n")[0]
+    routes = (actors / "subjects.rs").read_text().partition("pub enum Route")[2].partition("\n}\n")[0]
     for name in re.findall(r"^    /// `([a-z]+)", routes, re.MULTILINE):
         if f"`kaskade.<app>.{name}" not in page:
             yield f"the subject `{name}` is in the code and not on the page"

@@ -340,5 +340,4 @@ fn all(parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
 }
 
 #[cfg(test)]
-#[path = "overview_tests.rs"]
 mod tests;

@@ -333,5 +333,4 @@ impl Writer {
 }
 
 #[cfg(test)]
-#[path = "publisher_tests.rs"]
 mod tests;

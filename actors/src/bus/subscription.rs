@@ -229,5 +229,4 @@ async fn lost(bus: &Bus, link: &mut watch::Receiver<Link>, seen: u64) {
 }
 
 #[cfg(test)]
-#[path = "subscription_tests.rs"]
 mod tests;

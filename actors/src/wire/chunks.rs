@@ -295,5 +295,4 @@ impl Partial {
 }
 
 #[cfg(test)]
-#[path = "chunks_tests.rs"]
 mod tests;

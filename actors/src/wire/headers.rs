@@ -426,5 +426,4 @@ fn hex(text: &str, digits: usize) -> Option<u128> {
 }
 
 #[cfg(test)]
-#[path = "headers_tests.rs"]
 mod tests;

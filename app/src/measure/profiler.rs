@@ -368,5 +368,4 @@ fn on_a_thread<T: Send>(measure: impl FnOnce() -> Result<T, MeasureError> + Send
 }
 
 #[cfg(test)]
-#[path = "profiler_tests.rs"]
 mod tests;

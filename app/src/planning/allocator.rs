@@ -239,5 +239,4 @@ impl PipelinePlanner {
 }
 
 #[cfg(test)]
-#[path = "allocator_tests.rs"]
 mod tests;

@@ -220,5 +220,4 @@ fn edges(gear: &Gear, routes: &RouteCounts) -> Vec<Value> {
 }
 
 #[cfg(test)]
-#[path = "snapshot_tests.rs"]
 mod tests;

@@ -307,5 +307,4 @@ impl<O: Ops> Model for TextDecoder<O> {
 }
 
 #[cfg(test)]
-#[path = "text_decoder_tests.rs"]
 mod tests;

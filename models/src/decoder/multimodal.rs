@@ -478,5 +478,4 @@ fn is_decoder(family: &Family) -> bool {
 }
 
 #[cfg(test)]
-#[path = "multimodal_tests.rs"]
 mod tests;

@@ -176,5 +176,4 @@ impl<M: Ops> Model for LanguagePartition<M> {
 }
 
 #[cfg(test)]
-#[path = "partition_tests.rs"]
 mod tests;

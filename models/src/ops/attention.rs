@@ -396,5 +396,4 @@ impl ScoreRules<'_, Rows> {
 }
 
 #[cfg(test)]
-#[path = "attention_tests.rs"]
 mod tests;

@@ -382,5 +382,4 @@ impl WithSimd for Softmax<'_> {
 }
 
 #[cfg(test)]
-#[path = "self_attention_tests.rs"]
 mod tests;

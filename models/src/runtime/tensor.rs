@@ -353,5 +353,4 @@ fn first_not_finite<const N: usize>(
 }
 
 #[cfg(test)]
-#[path = "tensor_tests.rs"]
 mod tests;

@@ -381,5 +381,4 @@ impl Schedule {
 }
 
 #[cfg(test)]
-#[path = "cocktail_tests.rs"]
 mod tests;

@@ -245,5 +245,4 @@ fn collocate(kinds: Vec<Group>, models: &Models) -> Vec<Group> {
 }
 
 #[cfg(test)]
-#[path = "gears_tests.rs"]
 mod tests;

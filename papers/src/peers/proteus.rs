@@ -213,5 +213,6 @@ fn spread(mut instances: Vec<Instances>, share: u32) -> Vec<Instances> {
 }
 
 #[cfg(test)]
-#[path = "proteus_tests.rs"]
+// An example of kaskade-planners includes this file by its path.
+#[path = "proteus/tests.rs"]
 mod tests;

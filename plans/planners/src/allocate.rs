@@ -273,8 +273,6 @@ impl Allocator {
 }
 
 #[cfg(test)]
-#[path = "allocate/exact_tests.rs"]
 mod exact_tests;
 #[cfg(test)]
-#[path = "allocate/tests.rs"]
 mod tests;

@@ -342,5 +342,4 @@ fn host(pipeline: &Pipeline, tree: &Tree, own: &Instances) -> Host {
 }
 
 #[cfg(test)]
-#[path = "balance_tests.rs"]
 mod tests;

@@ -381,5 +381,4 @@ fn at(sample: usize, cause: ConfidenceError) -> ConfidenceError {
 }
 
 #[cfg(test)]
-#[path = "calibration_tests.rs"]
 mod tests;

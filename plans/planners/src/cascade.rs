@@ -431,5 +431,4 @@ fn estimates(whole: &Family, basis: CostBasis, family: &Family, outcome: &Cascad
 }
 
 #[cfg(test)]
-#[path = "cascade_tests.rs"]
 mod tests;

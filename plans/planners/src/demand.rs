@@ -221,5 +221,4 @@ impl DemandEstimator {
 }
 
 #[cfg(test)]
-#[path = "demand/tests.rs"]
 mod tests;

@@ -286,5 +286,4 @@ fn splits(gate: &Gate, alive: &[u32], shares: usize) -> Vec<(usize, f64)> {
 }
 
 #[cfg(test)]
-#[path = "forecast_tests.rs"]
 mod tests;

@@ -73,5 +73,4 @@ impl Solver {
 }
 
 #[cfg(test)]
-#[path = "lp/tests.rs"]
 mod tests;

@@ -356,5 +356,4 @@ impl Controller for Manager {
 }
 
 #[cfg(test)]
-#[path = "manager_tests.rs"]
 mod tests;

@@ -260,5 +260,4 @@ fn rounded(value: f64) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "skips_tests.rs"]
 mod tests;

@@ -144,5 +144,4 @@ impl Admission {
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;

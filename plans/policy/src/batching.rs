@@ -292,5 +292,4 @@ impl<T> BatchQueue<T> {
 }
 
 #[cfg(test)]
-#[path = "batching_tests.rs"]
 mod tests;

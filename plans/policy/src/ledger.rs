@@ -559,5 +559,4 @@ fn mix(seed: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
 mod tests;

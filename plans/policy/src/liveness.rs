@@ -319,5 +319,4 @@ impl Liveness {
 }
 
 #[cfg(test)]
-#[path = "liveness_tests.rs"]
 mod tests;

@@ -175,5 +175,4 @@ impl TaskVariant {
 }
 
 #[cfg(test)]
-#[path = "pipeline/tests.rs"]
 mod tests;

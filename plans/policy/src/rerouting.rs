@@ -208,5 +208,4 @@ fn most_accurate<R: Copy>(backups: impl Iterator<Item = Backup<R>> + Clone, draw
 }
 
 #[cfg(test)]
-#[path = "rerouting_tests.rs"]
 mod tests;

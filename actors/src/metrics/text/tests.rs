@@ -151,7 +151,7 @@ fn every_sample_stands_below_its_metric() {
 #[test]
 fn every_named_metric_is_exported() {
     let page = Metrics::default().text("digits", &Gauges::default());
-    let names = include_str!("../mod.rs")
+    let names = include_str!("../../metrics.rs")
         .lines()
         .filter(|line| line.starts_with("pub const ") && line.contains(": &str = \"kaskade_"))
         .map(|line| line.split('"').nth(1).unwrap());

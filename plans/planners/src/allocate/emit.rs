@@ -356,5 +356,4 @@ fn micros(us: f64) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "emit_tests.rs"]
 mod tests;

@@ -151,5 +151,4 @@ fn shortest(pipeline: &Pipeline, instances: &[Instances]) -> Option<usize> {
 }
 
 #[cfg(test)]
-#[path = "standby_tests.rs"]
 mod tests;

@@ -190,5 +190,4 @@ impl Tail {
 }
 
 #[cfg(test)]
-#[path = "paired_tests.rs"]
 mod tests;

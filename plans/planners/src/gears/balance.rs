@@ -278,5 +278,4 @@ fn solve(demands: &[Demand], groups: &[(usize, &Group)]) -> Result<Vec<(usize, u
 }
 
 #[cfg(test)]
-#[path = "balance_tests.rs"]
 mod tests;

@@ -237,5 +237,4 @@ impl Window {
 }
 
 #[cfg(test)]
-#[path = "evaluate_tests.rs"]
 mod tests;

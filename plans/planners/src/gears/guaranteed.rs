@@ -62,5 +62,4 @@ fn cascade(passed: &Passed, place: impl Fn(&str) -> Option<usize>) -> Option<Cas
 }
 
 #[cfg(test)]
-#[path = "guaranteed_tests.rs"]
 mod tests;

@@ -354,5 +354,4 @@ pub(super) fn bottleneck(models: &Models, cascade: &Cascade, binding: ModelSet) 
 }
 
 #[cfg(test)]
-#[path = "mapping_tests.rs"]
 mod tests;

@@ -425,5 +425,4 @@ fn cascades(workload: &Workload, assignment: &[usize]) -> Vec<Cascade> {
 }
 
 #[cfg(test)]
-#[path = "planner_tests.rs"]
 mod tests;

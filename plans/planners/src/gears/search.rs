@@ -395,5 +395,4 @@ fn common(a: &[u64], b: &[u64]) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "search_tests.rs"]
 mod tests;

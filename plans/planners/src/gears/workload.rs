@@ -403,5 +403,4 @@ impl Choice<'_> {
 }
 
 #[cfg(test)]
-#[path = "workload_tests.rs"]
 mod tests;

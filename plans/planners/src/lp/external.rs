@@ -182,5 +182,4 @@ fn parse<S: SolverWithSolutionParsing>(
 }
 
 #[cfg(test)]
-#[path = "external_tests.rs"]
 mod tests;

@@ -248,5 +248,4 @@ impl Points {
 }
 
 #[cfg(test)]
-#[path = "curves_tests.rs"]
 mod tests;

@@ -188,5 +188,4 @@ fn has_variant(profile: &Profile, variant: &str) -> Result<(), PlacementError> {
 }
 
 #[cfg(test)]
-#[path = "flow_tests.rs"]
 mod tests;

@@ -93,5 +93,4 @@ impl Case<'_> {
 }
 
 #[cfg(test)]
-#[path = "planner_tests.rs"]
 mod tests;

@@ -405,5 +405,4 @@ fn product(ranges: &[(u32, u32)]) -> Vec<Vec<u32>> {
 }
 
 #[cfg(test)]
-#[path = "shapes_tests.rs"]
 mod tests;

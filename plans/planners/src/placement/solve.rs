@@ -131,5 +131,4 @@ fn sound(problem: &Problem<'_>, placed: Vec<usize>) -> Option<Solved> {
 }
 
 #[cfg(test)]
-#[path = "solve_tests.rs"]
 mod tests;

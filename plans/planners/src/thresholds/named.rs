@@ -218,5 +218,4 @@ fn height(hull: &[&Point], energy: f64) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "named_tests.rs"]
 mod tests;

@@ -90,5 +90,4 @@ pub fn members<'a>(plan: &'a Plan, gear: u32, stage: &str) -> impl Iterator<Item
 }
 
 #[cfg(test)]
-#[path = "arrival_tests.rs"]
 mod tests;

@@ -205,5 +205,4 @@ fn is_alive(heard: u64, now: u64) -> bool {
 }
 
 #[cfg(test)]
-#[path = "gate_tests.rs"]
 mod tests;

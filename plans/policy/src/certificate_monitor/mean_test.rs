@@ -152,5 +152,4 @@ pub(super) fn log_mean(logs: &[f64]) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "mean_test_tests.rs"]
 mod tests;

@@ -369,5 +369,4 @@ fn interpolate(knots: &[Knot], confidence: f64) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "deferral_tests.rs"]
 mod tests;

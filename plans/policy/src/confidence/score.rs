@@ -319,5 +319,4 @@ pub fn mismatch(estimator: Estimator, scores: &Scores<'_>) -> ConfidenceError {
 }
 
 #[cfg(test)]
-#[path = "score_tests.rs"]
 mod tests;

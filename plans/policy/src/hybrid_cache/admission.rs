@@ -391,5 +391,4 @@ impl Scheduler {
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;

@@ -219,5 +219,4 @@ fn whole(bytes: u64, piece: u64) -> usize {
 }
 
 #[cfg(test)]
-#[path = "allocation_tests.rs"]
 mod tests;

@@ -445,5 +445,4 @@ impl BlockSpace {
 }
 
 #[cfg(test)]
-#[path = "blocks_tests.rs"]
 mod tests;

@@ -210,5 +210,4 @@ impl Plan {
 }
 
 #[cfg(test)]
-#[path = "certified_tests.rs"]
 mod tests;

@@ -153,5 +153,4 @@ fn load(path: &Path<'_>, load: LoadRange, before: Option<LoadRange>) -> Result<(
 }
 
 #[cfg(test)]
-#[path = "validate_tests.rs"]
 mod tests;

@@ -263,5 +263,4 @@ impl Default for Batching {
 }
 
 #[cfg(test)]
-#[path = "task_tests.rs"]
 mod tests;

@@ -153,5 +153,4 @@ fn quantiles(path: &Path<'_>, quantiles: Option<LatencyQuantiles>) -> Result<(),
 }
 
 #[cfg(test)]
-#[path = "validate_tests.rs"]
 mod tests;

@@ -198,5 +198,4 @@ impl CascadeOutcomes {
 }
 
 #[cfg(test)]
-#[path = "exhaustive_tests.rs"]
 mod tests;

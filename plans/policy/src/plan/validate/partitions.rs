@@ -127,5 +127,4 @@ fn target<'a>(edge: &Edge, wiring: &'a Wiring) -> Option<(&'a Stage, Option<Part
 }
 
 #[cfg(test)]
-#[path = "partitions_tests.rs"]
 mod tests;

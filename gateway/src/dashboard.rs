@@ -19,7 +19,7 @@ use crate::path_params::Path;
 use crate::permits::Permits;
 use crate::state::{GatewayState, Served};
 
-const PAGE: &str = include_str!("page.html");
+const PAGE: &str = include_str!("dashboard/page.html");
 
 /// Where the paths of the events begin. Where keys are needed, only that of an operator opens them: they show messages of errors, which
 /// quote parts of inputs, of all tenants.

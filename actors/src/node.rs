@@ -187,5 +187,4 @@ impl Drop for Node {
 }
 
 #[cfg(test)]
-#[path = "supervision_tests.rs"]
 mod supervision_tests;

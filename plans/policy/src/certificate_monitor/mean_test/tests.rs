@@ -172,7 +172,7 @@ impl Sequence {
 }
 
 fn oracle() -> Oracle {
-    let oracle: Oracle = serde_json::from_str(include_str!("../../fixtures/betting_bounds.json")).unwrap();
+    let oracle: Oracle = serde_json::from_str(include_str!("../../../fixtures/betting_bounds.json")).unwrap();
     assert!(oracle.sequences.len() >= 40);
     oracle
 }

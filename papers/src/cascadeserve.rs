@@ -41,7 +41,7 @@ const FINER: f64 = 2.0;
 const FLEETS: [usize; 13] = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 17, 20, 24];
 
 /// The measured family that is compared beside the stated ones.
-const DIGITS: &str = include_str!("../../../examples/digits/profile.json");
+const DIGITS: &str = include_str!("../../examples/digits/profile.json");
 
 /// Runs CascadeServe's comparisons (§6) in simulation and prints them beside the paper's figures: devices by latency and
 /// accuracy against DynBa, MS+ and Cocktail+, a spike, ablations, and the planner against exhaustive and random search.
