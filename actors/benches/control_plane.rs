@@ -67,6 +67,7 @@ fn plan(workers: usize) -> Plan {
             worker: format!("w{number}"),
             device: "cpu".to_owned(),
             partition: None,
+            checkpoint: None,
         })
         .collect();
     plan

@@ -91,6 +91,7 @@ fn plan() -> Plan {
         worker: format!("w{number}"),
         device: "cpu".to_owned(),
         partition: None,
+        checkpoint: None,
     };
     Plan {
         version: PLAN_VERSION,

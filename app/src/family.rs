@@ -12,7 +12,8 @@ use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
     Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
-    ModelInfo, PinnedModel, Throttled, WeightType, load_checkpoint, load_onnx, warm_up,
+    ModelInfo, PinnedModel, Throttled, WeightType, fingerprint, fingerprint_of_bytes, load_checkpoint,
+    load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -72,6 +73,20 @@ pub enum FamilyError {
         variant: String,
         /// How they differ.
         source: OtherClasses,
+    },
+    /// The checkpoint is not the one that the plan was made for.
+    #[error(
+        "`{variant}` is another checkpoint than the profiled one (its fingerprint is {found}, the plan names {planned}), so the thresholds and \
+         latencies of the plan are not its own: run `kaskade profile` and plan again, or put the profiled files back. To serve it \
+         unmeasured, remove `checkpoint` from its replicas in the plan"
+    )]
+    OtherCheckpoint {
+        /// The variant.
+        variant: String,
+        /// The fingerprint that the plan names.
+        planned: String,
+        /// The fingerprint of the files.
+        found: String,
     },
     /// The model cannot rank passages.
     #[error(
@@ -265,6 +280,7 @@ impl Family {
         let member = member.ok_or_else(|| FamilyError::NoVariant {
             variant: replica.variant.clone(),
         })?;
+        member.check_checkpoint(replica)?;
         let mut model = self.load_as(member, replica)?.model;
         if !member.is_remote() && replica.device.parse() != Ok(DeviceChoice::Cpu) {
             warm_up(model.as_mut(), self.max_batch);
@@ -349,6 +365,41 @@ impl VariantSpec {
             *budget = memory.min(*budget);
         }
         member
+    }
+
+    /// Returns the fingerprint of its checkpoint, followed by the type of its weights if that is not the stored one (`/q8_0`); `None` if it
+    /// computes elsewhere.
+    ///
+    /// # Errors
+    /// For a file that cannot be read.
+    pub fn fingerprint(&self) -> Result<Option<String>, FamilyError> {
+        let files = match &self.source {
+            Source::Directory(path) | Source::Onnx(path) => fingerprint(path)?,
+            Source::Embedded { config, weights } => fingerprint_of_bytes(config, weights),
+            Source::Attached | Source::Remote { .. } => return Ok(None),
+        };
+        Ok(Some(match self.dtype {
+            Some(dtype) => format!("{files}/{dtype}"),
+            None => files,
+        }))
+    }
+
+    /// Compares its checkpoint with the one that a plan names for a replica.
+    ///
+    /// # Errors
+    /// [`FamilyError::OtherCheckpoint`] if it is another one, and as [`VariantSpec::fingerprint`].
+    pub fn check_checkpoint(&self, replica: &Replica) -> Result<(), FamilyError> {
+        let Some(planned) = &replica.checkpoint else {
+            return Ok(());
+        };
+        match self.fingerprint()? {
+            Some(found) if found != *planned => Err(FamilyError::OtherCheckpoint {
+                variant: self.name.clone(),
+                planned: planned.clone(),
+                found,
+            }),
+            _ => Ok(()),
+        }
     }
 
     /// Opens the files of its checkpoint, if it has a directory, and reads all but the weights.

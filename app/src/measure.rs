@@ -285,6 +285,7 @@ fn variant(
     let measured = VariantProfile {
         name: member.name.clone(),
         parameters: info.parameters,
+        checkpoint: member.fingerprint()?,
         money,
         costs,
         calibration,

@@ -38,7 +38,7 @@ mod test_support;
 
 pub use architectures::onnx::load_onnx;
 pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint, partitioning};
-pub use checkpoint::{Checkpoint, LoadError};
+pub use checkpoint::{Checkpoint, LoadError, fingerprint, fingerprint_of_bytes};
 pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
 pub use kaskade_policy::plan::Partition;
 pub use language::Generation;

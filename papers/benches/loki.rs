@@ -222,6 +222,7 @@ fn invented(tree: bool) -> Pipeline {
             };
             TaskVariant {
                 name: format!("{}{rank}", names[place]),
+                checkpoint: None,
                 accuracy: 0.6 + 0.4 * worth.powf(0.6 + 0.2 * place as f64),
                 latency: batches.map(sample).to_vec(),
                 multiplicative_factor: 1.0 + 3.0 * worth,

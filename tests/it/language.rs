@@ -333,6 +333,7 @@ fn cascade(app: &str) -> Plan {
         worker: "local".into(),
         device: "cpu".into(),
         partition: None,
+        checkpoint: None,
     };
     let stage = |name: &str, exit| Stage::new(name, name, exit, Batching::default());
     let bands = vec![

@@ -52,6 +52,7 @@ fn plan((variant, _): Model, of: u32) -> Plan {
         worker: format!("w{index}"),
         device: "cpu".into(),
         partition: partition(index),
+        checkpoint: None,
     };
     Plan {
         made_by: "test".into(),

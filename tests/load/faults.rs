@@ -51,6 +51,7 @@ impl Rig {
                 worker: (*worker).into(),
                 device: "cpu".into(),
                 partition: None,
+                checkpoint: None,
             })
             .collect();
         std::fs::write(&plan, two.to_json().unwrap()).unwrap();

@@ -287,6 +287,7 @@ fn replica(worker: &str, variant: &str) -> Replica {
         worker: worker.to_owned(),
         device: "cpu".to_owned(),
         partition: None,
+        checkpoint: None,
     }
 }
 

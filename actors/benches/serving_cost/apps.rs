@@ -114,6 +114,7 @@ pub(crate) fn cascade() -> Plan {
             worker: "local".into(),
             device: "cpu".into(),
             partition: None,
+            checkpoint: None,
         })
         .collect();
     let stage = |name: &str, next: Option<&str>| {

@@ -539,6 +539,7 @@ mod tests {
                     worker: "w".to_owned(),
                     device: "cpu".to_owned(),
                     partition: None,
+                    checkpoint: None,
                 },
                 executor: Executor::spawn("r", load).map_err(|error| error.to_string()),
             });

@@ -86,10 +86,16 @@ impl Named {
         if index + 1 < of {
             return Ok(vec![x]);
         }
-        let Replica { variant, worker, .. } = &self.replica;
+        let Replica {
+            variant,
+            worker,
+            checkpoint,
+            ..
+        } = &self.replica;
+        let checkpoint = checkpoint.as_deref().unwrap_or_default();
         Ok(vec![
             x,
-            Tensor::from_texts("by", &[variant, worker])?,
+            Tensor::from_texts("by", &[variant, worker, checkpoint])?,
             Tensor::from_f32("confidence", &[1], &[1.0])?,
         ])
     }
@@ -612,6 +618,45 @@ fn a_model_that_is_cut_anew_under_the_same_ids_answers_every_request() {
         }
     });
     assert!(replies.iter().all(|reply| [2, 3].contains(&partitions(reply))));
+    assert!(slowest < SOON, "the slowest reply took {slowest:?}");
+    cluster.stop();
+}
+
+/// A plan that names other weights under the same ids changes them without a restart.
+#[test]
+fn retrained_weights_replace_the_old_ones_under_load() {
+    let app = "retrained";
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let bus = BusConfig::new(app).url(server.url().clone());
+    let holding = |checkpoint: &str| {
+        let mut plan = entry_on(app, ("small", "w1"), ("large", "w2"));
+        let replica = plan.placement[0].clone();
+        plan.placement[0] = replica.with_checkpoint(Some(checkpoint));
+        plan
+    };
+    let cluster = Cluster::start(app, &bus, &holding("first"));
+    let weights = |reply: &InferReply| {
+        let by = reply.outputs.iter().find(|output| output.name == "by").unwrap();
+        by.to_texts().unwrap()[2].to_owned()
+    };
+    assert_eq!(weights(&cluster.ask()), "first");
+    let (replies, slowest) = cluster.under_load(|| {
+        cluster.loading.set(|hold| hold.held = true);
+        let epoch = cluster.apply(&holding("second"));
+        cluster.loading.waits(1);
+        assert_eq!(weights(&cluster.ask()), "first", "while the new ones load");
+        cluster.loading.set(|hold| hold.held = false);
+        cluster.admits(epoch);
+        for _ in 0..30 {
+            assert_eq!(weights(&cluster.ask()), "second");
+        }
+        cluster.loading.unloaded(1);
+    });
+    assert!(
+        replies
+            .iter()
+            .all(|reply| ["first", "second"].contains(&weights(reply).as_str()))
+    );
     assert!(slowest < SOON, "the slowest reply took {slowest:?}");
     cluster.stop();
 }

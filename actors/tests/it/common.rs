@@ -112,6 +112,7 @@ pub(crate) fn cascade(app: &str) -> Plan {
                     worker: SOLE_WORKER.into(),
                     device: "cpu".into(),
                     partition: None,
+                    checkpoint: None,
                 })
                 .collect(),
             Wiring {

@@ -123,6 +123,7 @@ pub(crate) fn pipeline(app: &str, worker: impl Fn(&str) -> String) -> Plan {
                     worker: worker(name),
                     device: "cpu".into(),
                     partition: None,
+                    checkpoint: None,
                 })
                 .to_vec(),
             Wiring {

@@ -176,6 +176,7 @@ impl PipelineConfig {
         };
         TaskVariant {
             name: name.to_string(),
+            checkpoint: None,
             accuracy: 1.0,
             latency: self.batches.iter().map(latency).collect(),
             multiplicative_factor: children,

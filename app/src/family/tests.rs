@@ -84,3 +84,57 @@ fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
     std::fs::remove_dir_all(folder.path().join("large")).unwrap();
     assert!(Family::of(&app).check_classes().is_ok());
 }
+
+/// A plan served whatever lay in the directory: retrained weights under the thresholds of the ones before.
+#[test]
+fn a_worker_refuses_another_checkpoint_than_the_profiled_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = app_with_second_classes(folder.path(), r#"{"0": "bad", "1": "good", "2": "neutral"}"#);
+    let large = Family::of(&app).members[1].clone();
+    let profiled = large.fingerprint().unwrap();
+    let replica = Replica::whole("large-0", "large", "local", "cpu").with_checkpoint(profiled.as_deref());
+    let load = |replica: &Replica| Family::of(&app).loader()(replica).map(|_| ());
+    assert_eq!(load(&replica), Ok(()));
+    let config = folder.path().join("large/config.json");
+    let retrained = std::fs::read_to_string(&config)
+        .unwrap()
+        .replace("neutral", "mixed");
+    std::fs::write(&config, retrained).unwrap();
+    let refused = load(&replica).unwrap_err();
+    assert!(
+        refused.starts_with("`large` is another checkpoint than the profiled one")
+            && refused.contains("kaskade profile"),
+        "{refused}"
+    );
+    assert_eq!(load(&replica.clone().with_checkpoint(None)), Ok(()));
+    // `serve`, `validate` and `plan apply --app` say so before anything starts.
+    let mut plan = crate::planning::initial::single(&app, "large");
+    let named = plan.placement[0].clone().with_checkpoint(profiled.as_deref());
+    plan.placement[0] = named;
+    let refused = crate::planning::initial::check(&app, &plan)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        refused.starts_with("placement[0].checkpoint: `large` is another"),
+        "{refused}"
+    );
+    // A host that has no files of this variant.
+    std::fs::remove_dir_all(folder.path().join("large")).unwrap();
+    assert!(crate::planning::initial::check(&app, &plan).is_ok());
+}
+
+#[test]
+fn converted_weights_are_another_checkpoint() {
+    let fixture = std::path::Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
+    let fingerprint = |dtype: &str| {
+        let app = format!(
+            "name = \"a\"\ntask = \"classification\"\n[[variants]]\nname = \"small\"\ndir = {fixture:?}\n{dtype}"
+        );
+        let app = App::parse(&app).unwrap();
+        Family::of(&app).members[0].fingerprint().unwrap().unwrap()
+    };
+    assert_eq!(
+        fingerprint("dtype = \"q8_0\"\n"),
+        format!("{}/q8_0", fingerprint(""))
+    );
+}

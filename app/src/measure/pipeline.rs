@@ -68,6 +68,7 @@ impl PipelineMeasurement<'_> {
                 } else {
                     variant.accuracy = answers.singles.get(&variant.name).copied().unwrap_or(0.0);
                 }
+                variant.checkpoint = members.get(&variant.name)?.fingerprint()?;
                 variant.latency = self.latency(members.get(&variant.name)?, &requests)?;
             }
         }

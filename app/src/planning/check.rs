@@ -3,12 +3,14 @@
 use kaskade_policy::plan::Plan;
 
 use crate::config::App;
+use crate::family::{Family, FamilyError};
 use crate::planning::PlanningError;
 
 /// Checks that the app can be served by the plan.
 ///
 /// # Errors
-/// When it is another app's, or names a variant or worker that the app does not have.
+/// When it is another app's, names a variant or worker that the app does not have, or was made for another checkpoint than the one on this
+/// host.
 pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     if plan.app != app.name.as_str() {
         return Err(PlanningError::OtherApp {
@@ -38,6 +40,22 @@ pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
                 index,
                 worker: replica.worker.clone(),
             });
+        }
+    }
+    check_checkpoints(app, plan)
+}
+
+/// Compares each variant's checkpoint with the plan's. One that is not on this host is left to the worker that loads it.
+fn check_checkpoints(app: &App, plan: &Plan) -> Result<(), PlanningError> {
+    for member in Family::of(app).members {
+        let mut replicas = plan.placement.iter().enumerate();
+        let named =
+            replicas.find(|(_, replica)| replica.variant == member.name && replica.checkpoint.is_some());
+        let Some((index, replica)) = named else {
+            continue;
+        };
+        if let Err(source @ FamilyError::OtherCheckpoint { .. }) = member.check_checkpoint(replica) {
+            return Err(PlanningError::OtherCheckpoint { index, source });
         }
     }
     Ok(())

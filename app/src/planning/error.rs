@@ -10,6 +10,8 @@ use kaskade_planners::manager::ManageError;
 use kaskade_policy::invalid::{FileError, Invalid};
 use thiserror::Error;
 
+use crate::family::FamilyError;
+
 /// A plan for an app cannot be made, or its inputs cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -103,6 +105,14 @@ pub enum PlanningError {
         index: usize,
         /// The worker.
         worker: String,
+    },
+    /// A checkpoint is not the one that the plan was made for.
+    #[error("placement[{index}].checkpoint: {source}")]
+    OtherCheckpoint {
+        /// The place of its replica in the plan.
+        index: usize,
+        /// How it differs.
+        source: FamilyError,
     },
     /// The planner cannot bound the quantile of the objective.
     #[error(

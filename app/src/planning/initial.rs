@@ -71,6 +71,7 @@ pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
             worker: worker.name.to_string(),
             device: device(worker, variant),
             partition: None,
+            checkpoint: None,
         })
         .collect()
 }

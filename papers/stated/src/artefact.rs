@@ -224,6 +224,7 @@ impl Reader<'_> {
             };
             variants.push(TaskVariant {
                 name: name.clone(),
+                checkpoint: None,
                 accuracy,
                 latency: latency.clone(),
                 multiplicative_factor,

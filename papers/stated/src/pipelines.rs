@@ -119,6 +119,7 @@ fn variant((name, accuracy, base_us, request_us): &Stated) -> TaskVariant {
     };
     TaskVariant {
         name: (*name).into(),
+        checkpoint: None,
         accuracy: *accuracy,
         latency: BATCHES.map(sample).to_vec(),
         multiplicative_factor: 1.0,

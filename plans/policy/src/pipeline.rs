@@ -56,6 +56,9 @@ pub struct Task {
 pub struct TaskVariant {
     /// Unique in the pipeline, over all tasks: a worker hosts it under this name.
     pub name: String,
+    /// Fingerprint of the measured checkpoint and the type of its weights; absent if it has no files here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
     /// Single-model accuracy `A(v)`, in [0, 1], usually relative to the most accurate of its task.
     pub accuracy: f64,
     /// Profiled latency by batch size: the pipeline's batch sizes from the first, without holes, as far as memory lasts.
@@ -137,6 +140,13 @@ impl Pipeline {
             let variant = task.variants.iter().position(|variant| variant.name == name)?;
             Some((at, variant))
         })
+    }
+
+    /// Returns the fingerprint of the checkpoint that was measured as this variant, if it has one.
+    pub fn checkpoint(&self, variant: &str) -> Option<&str> {
+        let mut variants = self.tasks.iter().flat_map(|task| &task.variants);
+        let measured = variants.find(|measured| measured.name == variant)?;
+        measured.checkpoint.as_deref()
     }
 }
 

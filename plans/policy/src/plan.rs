@@ -110,6 +110,9 @@ pub struct Replica {
     /// The partition it holds; absent for the whole model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<Partition>,
+    /// Fingerprint of the checkpoint that was profiled; a worker refuses to load another one. Absent: it loads any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
 }
 
 impl Replica {
@@ -126,6 +129,16 @@ impl Replica {
             worker: worker.into(),
             device: device.into(),
             partition: None,
+            checkpoint: None,
+        }
+    }
+
+    /// The replica with the fingerprint of the checkpoint that it must hold.
+    #[must_use]
+    pub fn with_checkpoint(self, checkpoint: Option<&str>) -> Self {
+        Self {
+            checkpoint: checkpoint.map(str::to_owned),
+            ..self
         }
     }
 }

@@ -100,6 +100,12 @@ impl Profile {
         Ok(serde_json::to_string(self)? + "\n")
     }
 
+    /// Returns the fingerprint of the checkpoint that was measured as this variant, if it has one.
+    pub fn checkpoint(&self, variant: &str) -> Option<&str> {
+        let measured = self.variants.iter().find(|measured| measured.name == variant)?;
+        measured.checkpoint.as_deref()
+    }
+
     /// The time between two batches, microseconds; 0 if it was not measured.
     pub fn turnaround_us(&self) -> u64 {
         (self.turnaround_s.unwrap_or_default() * 1e6).round() as u64
@@ -119,6 +125,9 @@ pub struct VariantProfile {
     pub name: String,
     /// Number of weights.
     pub parameters: u64,
+    /// Fingerprint of the measured checkpoint and the type of its weights; absent if it has no files here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
     /// Cost by batch size, ascending, at least one.
     pub costs: Vec<BatchCost>,
     /// What a request costs in money. Absent if unknown.
@@ -143,6 +152,7 @@ impl VariantProfile {
         Self {
             name: name.into(),
             parameters: 1,
+            checkpoint: None,
             costs,
             money: None,
             calibration,

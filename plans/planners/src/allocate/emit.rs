@@ -95,6 +95,10 @@ impl Allocation {
             name: own.variant.clone(),
             calibration: None,
         };
+        let holding = |replica: Replica| {
+            let profiled = pipeline.checkpoint(&replica.variant);
+            replica.with_checkpoint(profiled)
+        };
         let plan = Plan {
             version: PLAN_VERSION,
             app: plan_for.app.to_owned(),
@@ -113,7 +117,7 @@ impl Allocation {
                 expected: None,
                 wiring: emitter.wiring(),
             }],
-            placement,
+            placement: placement.into_iter().map(holding).collect(),
         };
         plan.validate()
             .map_err(|invalid| EmitError::Unsound(Box::new(invalid)))?;

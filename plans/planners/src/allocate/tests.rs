@@ -239,6 +239,7 @@ fn small(tasks: &[Vec<(f64, f64, f64, f64)>], tree: bool) -> Pipeline {
         };
         let variant = |(rank, (accuracy, base, each, factor)): (usize, &(f64, f64, f64, f64))| TaskVariant {
             name: format!("t{place}v{rank}"),
+            checkpoint: None,
             accuracy: *accuracy,
             latency: [1, 2, 4]
                 .map(|batch| BatchLatency {

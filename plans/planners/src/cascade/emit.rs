@@ -42,7 +42,7 @@ pub(super) fn plan(profile: &Profile, chosen: &ChosenCascade, options: &CascadeO
                 calibration: Some(variant.calibration),
             })
             .collect(),
-        placement: placement(&names, options),
+        placement: placement(profile, &names, options),
         sharing: Sharing::default(),
         dropping: Dropping::None,
         slo: None,
@@ -155,7 +155,7 @@ fn exit(bands: &[thresholds::Band], names: &[&str]) -> Exit {
 }
 
 /// Replicas go to the workers round robin, across variants, so that no worker hosts all of the largest.
-fn placement(names: &[&str], options: &CascadeOptions) -> Vec<Replica> {
+fn placement(profile: &Profile, names: &[&str], options: &CascadeOptions) -> Vec<Replica> {
     let mut workers = options.workers.iter().cycle();
     let mut placement = Vec::new();
     for name in names {
@@ -165,12 +165,9 @@ fn placement(names: &[&str], options: &CascadeOptions) -> Vec<Replica> {
             .copied()
             .unwrap_or(options.replicas);
         for index in 0..replicas {
-            placement.push(Replica::whole(
-                format!("{name}-{index}"),
-                *name,
-                workers.next().cloned().unwrap_or_default(),
-                &options.device,
-            ));
+            let worker = workers.next().cloned().unwrap_or_default();
+            let replica = Replica::whole(format!("{name}-{index}"), *name, worker, &options.device);
+            placement.push(replica.with_checkpoint(profile.checkpoint(name)));
         }
     }
     placement

@@ -212,6 +212,7 @@ fn in_batches(variant: &VariantProfile) -> TaskVariant {
     });
     TaskVariant {
         name: variant.name.clone(),
+        checkpoint: variant.checkpoint.clone(),
         accuracy: 1.0,
         latency: samples.collect(),
         multiplicative_factor: 1.0,

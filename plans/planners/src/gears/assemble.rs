@@ -89,12 +89,14 @@ impl Parts<'_> {
 
     fn replica(&self, model: usize, device: usize) -> Option<Replica> {
         let spec = self.devices.get(device)?;
-        Some(Replica::whole(
+        let variant = self.models.name(model);
+        let replica = Replica::whole(
             self.replica_id(model, device),
-            self.models.name(model),
+            variant,
             &spec.worker,
             &spec.device,
-        ))
+        );
+        Some(replica.with_checkpoint(self.profile.checkpoint(variant)))
     }
 
     /// A model is at most once on a device, so the two name the replica.

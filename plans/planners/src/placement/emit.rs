@@ -25,6 +25,7 @@ pub(super) fn placed(
     found: &SearchResult,
 ) -> Result<Placement, PlacementError> {
     let names = Names {
+        profile,
         models,
         shape: &found.shape,
     };
@@ -97,6 +98,7 @@ fn made_by(cascade: &Plan, options: &PlacementOptions, qps: f64) -> String {
 
 /// The names of replicas and stages.
 struct Names<'a> {
+    profile: &'a Profile,
     models: &'a Models<'a>,
     shape: &'a ReplicaPartition,
 }
@@ -130,12 +132,14 @@ impl Names<'_> {
             let kind = problem.kind_of(number)?;
             let instance = problem.instances.get(number)?;
             let at = options.devices.get(*device)?;
+            let checkpoint = self.profile.checkpoint(self.variant(kind.model));
             Some(Replica {
                 id: self.replica(kind.model, instance.copy, kind.part),
                 variant: self.variant(kind.model).to_owned(),
                 worker: at.worker.clone(),
                 device: at.device.clone(),
                 partition: self.partition(kind.model, kind.part),
+                checkpoint: checkpoint.map(str::to_owned),
             })
         };
         devices.iter().enumerate().filter_map(replica).collect()

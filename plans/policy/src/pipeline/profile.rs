@@ -42,6 +42,7 @@ fn profiled(variant: &TaskVariant) -> VariantProfile {
     let cost = |sample: &super::BatchLatency| BatchCost::new(sample.batch, sample.us / 1e6);
     VariantProfile {
         parameters: 0,
+        checkpoint: variant.checkpoint.clone(),
         ..VariantProfile::new(
             &variant.name,
             Calibration::uncalibrated(ESTIMATOR),

@@ -29,6 +29,7 @@ fn sample() -> Pipeline {
     let batches = vec![1, 2, 4, 8];
     let variant = |(name, accuracy, base_us, request_us): &Row, ratios: &[(&str, f64)]| TaskVariant {
         name: (*name).into(),
+        checkpoint: None,
         accuracy: *accuracy,
         latency: batches
             .iter()

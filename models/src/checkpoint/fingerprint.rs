@@ -1,0 +1,204 @@
+//! The fingerprint of a checkpoint, by which a plan names the weights that were profiled.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::{Config, LoadError};
+
+/// Files up to this size are read whole, bytes.
+const WHOLE: u64 = 32 << 20;
+/// Bytes that are read at each place of a larger file.
+const SAMPLE: u64 = 4 << 10;
+/// Places that are read of a larger file whose tensors are not known.
+const PLACES: u64 = 4096;
+/// Largest header of a safetensors file, bytes; the format's own limit.
+const MAX_HEADER: u64 = 100_000_000;
+/// Bytes of the hash that the fingerprint shows: two checkpoints have the same by chance once in 2^64.
+const SHOWN: usize = 8;
+
+/// Returns the fingerprint of these files, in the order of their names.
+pub(super) fn of(files: &[(String, PathBuf)]) -> Result<String, LoadError> {
+    let mut hash = Sha256::new();
+    let mut files: Vec<&(String, PathBuf)> = files.iter().collect();
+    files.sort();
+    for (name, file) in files {
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name.as_bytes());
+        add(&mut hash, file).map_err(|source| LoadError::Io {
+            path: file.clone(),
+            source,
+        })?;
+    }
+    Ok(shown(&hash.finalize()))
+}
+
+/// Returns the fingerprint of a checkpoint in memory: its configuration and its weights.
+pub fn fingerprint_of_bytes(config: &[u8], weights: &[u8]) -> String {
+    let mut hash = Sha256::new();
+    for part in [config, weights] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    shown(&hash.finalize())
+}
+
+fn shown(digest: &[u8]) -> String {
+    digest.iter().take(SHOWN).fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// Returns the files of a Hugging Face directory that decide its answers, with their names in it.
+pub(super) fn of_directory(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
+    // A missing `config.json` gets the hint of a load.
+    if !path.join("modules.json").exists() {
+        Config::open(path)?;
+    }
+    let mut found = Vec::new();
+    add_folder(path, &is_read, &mut found)?;
+    Ok(found)
+}
+
+/// Returns an ONNX file, its external data, and the configurations beside it.
+pub(super) fn of_onnx(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
+    let (own, folder) = (name_of(path), path.parent().unwrap_or_else(|| Path::new("")));
+    let beside = |name: &str| name.starts_with(&own) || is_text(name);
+    let mut found = Vec::new();
+    add_files(folder, "", &beside, &mut found)?;
+    Ok(found)
+}
+
+/// The files of a directory and of the folders of its modules (`1_Pooling`).
+fn add_folder(
+    folder: &Path,
+    counts: &dyn Fn(&str) -> bool,
+    found: &mut Vec<(String, PathBuf)>,
+) -> Result<(), LoadError> {
+    add_files(folder, "", counts, found)?;
+    for module in entries(folder)? {
+        let name = name_of(&module);
+        let is_module = name
+            .split_once('_')
+            .is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+        if module.is_dir() && (is_module || name == "additional_chat_templates") {
+            add_files(&module, &format!("{name}/"), counts, found)?;
+        }
+    }
+    Ok(())
+}
+
+fn add_files(
+    folder: &Path,
+    prefix: &str,
+    counts: &dyn Fn(&str) -> bool,
+    found: &mut Vec<(String, PathBuf)>,
+) -> Result<(), LoadError> {
+    for path in entries(folder)? {
+        let name = name_of(&path);
+        if counts(&name) && path.is_file() {
+            found.push((format!("{prefix}{name}"), path));
+        }
+    }
+    Ok(())
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let failed = |source| LoadError::Io {
+        path: folder.to_owned(),
+        source,
+    };
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        paths.push(entry.map_err(failed)?.path());
+    }
+    Ok(paths)
+}
+
+pub(super) fn name_of(path: &Path) -> String {
+    path.file_name()
+        .map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
+fn is_read(name: &str) -> bool {
+    is_text(name) || name.ends_with(".safetensors")
+}
+
+/// Whether a file is a configuration, a vocabulary or a template, and not a record of a training run.
+fn is_text(name: &str) -> bool {
+    let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
+    let counts = match extension {
+        "json" => !stem.ends_with("_results") && stem != "trainer_state",
+        "txt" => matches!(stem, "vocab" | "merges" | "dict"),
+        "model" | "jinja" | "tiktoken" | "vocab" | "bpe" => true,
+        _ => false,
+    };
+    counts && !name.starts_with('.')
+}
+
+fn add(hash: &mut Sha256, path: &Path) -> std::io::Result<()> {
+    let mut file = File::open(path)?;
+    let length = file.metadata()?.len();
+    hash.update(length.to_le_bytes());
+    if length <= WHOLE {
+        std::io::copy(&mut file, hash)?;
+        return Ok(());
+    }
+    let ends = match tensors(&mut file, length)? {
+        Some((header, ends)) => {
+            hash.update(&header);
+            ends
+        }
+        None => places(length),
+    };
+    for at in ends {
+        file.seek(SeekFrom::Start(at))?;
+        std::io::copy(&mut file.by_ref().take(SAMPLE), hash)?;
+    }
+    Ok(())
+}
+
+/// Evenly spaced places of a file, its first and its last bytes among them.
+fn places(length: u64) -> Vec<u64> {
+    let last = length.saturating_sub(SAMPLE);
+    (0..PLACES)
+        .map(|place| last / (PLACES - 1) * place)
+        .chain([last])
+        .collect()
+}
+
+/// The header of a safetensors file, and where the first and the last bytes of each of its tensors are. `None` for another format.
+fn tensors(file: &mut File, length: u64) -> std::io::Result<Option<(Vec<u8>, Vec<u64>)>> {
+    let mut size = [0; 8];
+    file.read_exact(&mut size)?;
+    let size = u64::from_le_bytes(size);
+    if size > MAX_HEADER.min(length) {
+        return Ok(None);
+    }
+    let mut header = Vec::new();
+    file.by_ref().take(size).read_to_end(&mut header)?;
+    let Ok(named) = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&header) else {
+        return Ok(None);
+    };
+    let tensors = named.values().filter_map(|tensor| {
+        let offsets = tensor.get("data_offsets")?;
+        Some((offsets.get(0)?.as_u64()?, offsets.get(1)?.as_u64()?))
+    });
+    let ends = tensors.flat_map(|(start, end)| [start, end.saturating_sub(SAMPLE).max(start)]);
+    let mut ends: Vec<u64> = ends.map(|at| at.saturating_add(8 + size)).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    Ok(Some((header, ends)))
+}
+
+#[cfg(test)]
+mod tests;
