@@ -3,12 +3,17 @@
 //! A full queue sheds too late: by then every queued request waits longer than its budget, and the models compute results
 //! that have already expired. Little's law predicts how long a request admitted now will take: the requests in flight over the
 //! rate at which they are answered. What would take longer than its budget is refused while it has cost nothing.
+//!
+//! Few requests in flight do not reveal the rate that a service could reach, so up to [`AdmissionConfig::always`] the prediction does
+//! not count. A slow service, such as a language model, misses budgets with fewer than that. So a second bound follows what happens, as
+//! TCP's congestion window does (additive increase, multiplicative decrease): while requests expire that were among many in flight, it
+//! shrinks; while it refuses and none expires, it grows until it is no bound any more.
 
 /// Parameters of [`Admission`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdmissionConfig {
-    /// Up to this many in flight nothing is shed. About as many as can run at once: the replicas of the entry stage times
-    /// their largest batch. Fewer requests in flight do not reveal the capacity.
+    /// Up to this many in flight nothing is shed while requests keep their budgets: fewer do not reveal the capacity.
+    /// [`Admission::set_replicas`] raises it for plans that run more at once.
     pub always: usize,
     /// The share of a budget that the expected time may take; the rest is for its scatter. In (0, 1].
     pub share: f64,
@@ -36,9 +41,20 @@ impl Default for AdmissionConfig {
 #[derive(Debug, Clone)]
 pub struct Admission {
     config: AdmissionConfig,
+    /// What the replicas of the plan run at once.
+    at_once: usize,
     in_flight: usize,
     window: Option<Window>,
     rate: Option<f64>,
+    /// Bound on the requests in flight since some expired.
+    limit: Option<usize>,
+    /// Answers and expiries since that bound last changed.
+    answered: u32,
+    expired: u32,
+    /// When requests that were accepted under the bound before have all ended.
+    settled_at: u64,
+    /// When the bound is given up if it refuses nothing until then.
+    forgotten_at: u64,
 }
 
 /// An interval during which the service was busy without interruption.
@@ -51,15 +67,32 @@ struct Window {
 /// Minimum number of answers for a rate.
 const MIN_ANSWERS: u32 = 16;
 
+/// Share that is left of the bound when requests expire.
+const DECREASE: f64 = 0.7;
+
+/// Budgets without an expired or refused request after which the bound is given up.
+const MEMORY_BUDGETS: u64 = 10;
+
 impl Admission {
     /// Creates an admission that has measured nothing yet.
     pub fn new(config: AdmissionConfig) -> Self {
         Self {
             config,
+            at_once: 0,
             in_flight: 0,
             window: None,
             rate: None,
+            limit: None,
+            answered: 0,
+            expired: 0,
+            settled_at: 0,
+            forgotten_at: 0,
         }
+    }
+
+    /// Sets how many requests the replicas of the plan run at once, over the ingresses that share them.
+    pub const fn set_replicas(&mut self, at_once: usize) {
+        self.at_once = at_once;
     }
 
     /// Returns whether to accept a request with this budget, microseconds, while `in_flight` accepted ones have no reply.
@@ -71,12 +104,51 @@ impl Admission {
                 answered: 0,
             });
         }
-        let accepted = in_flight < self.config.always.max(1)
-            || self
+        if self.limit.is_some() && self.forgotten_at <= now {
+            self.limit = None;
+        }
+        let accepted = match self.limit {
+            Some(limit) => in_flight < limit || self.grow(limit, now, budget_us),
+            None if in_flight < self.always() => true,
+            None => self
                 .expected_us(in_flight + 1)
-                .is_none_or(|expected| expected <= budget_us as f64 * self.config.share);
+                .is_none_or(|expected| expected <= budget_us as f64 * self.config.share),
+        };
         self.in_flight += usize::from(accepted);
         accepted
+    }
+
+    /// Raises the bound, which would refuse a request, if hardly any has expired under it. Returns whether it is raised.
+    fn grow(&mut self, limit: usize, now: u64, budget_us: u64) -> bool {
+        self.forgotten_at = now.saturating_add(budget_us.saturating_mul(MEMORY_BUDGETS));
+        let grows = now >= self.settled_at && self.expired * 20 <= self.answered;
+        if grows {
+            self.set_limit(limit + limit.div_ceil(8), now, budget_us);
+        }
+        grows
+    }
+
+    /// Notes that an accepted request with this budget, microseconds, expired at its first attempt. It counts as [`Admission::ended`] too.
+    ///
+    /// It lowers the bound if it was one of many in flight, of which a fifth expire: one that has too short a budget, or that a replica lost,
+    /// says nothing about the load. With more in flight than [`AdmissionConfig::always`] the prediction is the bound.
+    pub fn expired(&mut self, now: u64, budget_us: u64) {
+        self.expired = self.expired.saturating_add(1);
+        let bound = self.limit.unwrap_or_else(|| self.always());
+        let most = if self.limit.is_some() { usize::MAX } else { bound };
+        let is_bounded_by_it = (bound.div_ceil(2)..=most).contains(&self.in_flight);
+        if is_bounded_by_it && now >= self.settled_at && self.expired * 4 >= self.answered {
+            let limit = self.in_flight.min(bound) as f64 * DECREASE;
+            self.set_limit((limit as usize).max(1), now, budget_us);
+            self.forgotten_at = now.saturating_add(budget_us.saturating_mul(MEMORY_BUDGETS));
+        }
+        self.ended();
+    }
+
+    fn set_limit(&mut self, limit: usize, now: u64, budget_us: u64) {
+        self.limit = (limit < self.always()).then_some(limit);
+        (self.answered, self.expired) = (0, 0);
+        self.settled_at = now.saturating_add(budget_us);
     }
 
     /// Notes that an accepted request ended without an answer: refused by a full queue, expired, cancelled. That cost no
@@ -90,6 +162,7 @@ impl Admission {
 
     /// Notes that an accepted request got its answer. Errors do not count: [`Admission::ended`].
     pub fn completed(&mut self, now: u64) {
+        self.answered = self.answered.saturating_add(1);
         self.in_flight = self.in_flight.saturating_sub(1);
         if !self.is_busy() {
             self.window = None;
@@ -129,9 +202,14 @@ impl Admission {
         self.rate.map(|rate| in_flight as f64 / rate)
     }
 
+    /// In flight up to this number, requests are accepted unconditionally while they keep their budgets.
+    fn always(&self) -> usize {
+        self.config.always.max(self.at_once).max(1)
+    }
+
     /// Half of `always`, so that a service held at that mark by shedding keeps being measured.
     fn is_busy(&self) -> bool {
-        self.in_flight >= self.config.always.max(1).div_ceil(2)
+        self.in_flight >= self.always().div_ceil(2)
     }
 
     fn learn(&mut self, measured: f64, elapsed_us: u64) {

@@ -78,6 +78,23 @@ impl Plan {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
+    /// Returns how many requests the replicas of the entry stage run at once with full batches, in the gear where these are most. Of an ensemble,
+    /// the member that runs fewest counts, because a request waits for all.
+    pub fn runs_at_once(&self) -> usize {
+        let of_stage = |gear: &Gear, edge: &Edge| {
+            let stage = gear.wiring.stages.iter().find(|stage| stage.name == edge.stage)?;
+            let replicas = self.placement.iter().filter(|replica| stage.is_run_by(replica));
+            Some(replicas.count() * stage.batching.max_batch as usize)
+        };
+        let of_gear = |gear: &Gear| {
+            gear.wiring
+                .members()
+                .filter_map(|edge| of_stage(gear, edge))
+                .min()
+        };
+        self.gears.iter().filter_map(of_gear).max().unwrap_or(0)
+    }
+
     /// The JSON schema of a plan file, as committed in `docs/plan.schema.json`.
     pub fn json_schema() -> schemars::Schema {
         schemars::schema_for!(Self)

@@ -23,6 +23,8 @@ pub(super) struct Compiled {
     pub(super) dropping: Dropping,
     /// Number of validation samples.
     pub(super) samples: u32,
+    /// Requests that its replicas run at once, which its admission goes by.
+    pub(super) at_once: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -150,6 +152,7 @@ impl Compiled {
                 what: "validation samples",
                 limit: u32::MAX as usize,
             })?,
+            at_once: plan.runs_at_once(),
             placement,
         };
         let names = Names::new(plan, profile, config, world, &compiled.placement);

@@ -257,7 +257,10 @@ impl<'a, O: Observer> Engine<'a, O> {
         }
         let budget = self.config.budget_us.unwrap_or(NEVER);
         match &mut self.admission {
-            Some(admission) => admission.admit(self.now, self.in_flight, budget),
+            Some(admission) => {
+                admission.set_replicas(self.epochs.current().plan.at_once);
+                admission.admit(self.now, self.in_flight, budget)
+            }
             None => true,
         }
     }

@@ -1,4 +1,4 @@
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::*;
 
@@ -9,6 +9,8 @@ struct Simulation {
     base_us: u64,
     per_request_us: u64,
     budget_us: u64,
+    /// Whether the queue drops what has expired, as queues of replicas do.
+    drops_expired: bool,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -26,41 +28,59 @@ impl Simulation {
         (self.servers * self.max_batch) as f64 * 1e6 / batch_us as f64
     }
 
-    /// Runs `seconds` at `load` times the capacity, in steps of 100 us. What is admitted is served in order, so that
+    /// Runs `seconds` at `load` times the capacity, What is admitted is served in order, so that
     /// everything the service does for a request too late is wasted. Counts after `skip` seconds.
     fn run(&self, admission: &mut Admission, load: f64, seconds: u64, skip: u64) -> Outcome {
-        const STEP: u64 = 100;
-        let mut queue: VecDeque<u64> = VecDeque::new();
-        let mut running: Vec<(u64, Vec<u64>)> = Vec::new();
+        self.run_from(0, admission, load, seconds, skip)
+    }
+
+    /// The same, after so many seconds.
+    fn run_from(&self, start: u64, admission: &mut Admission, load: f64, seconds: u64, skip: u64) -> Outcome {
+        // A thousandth of the budget, which keeps a slow service from taking minutes.
+        let step = (self.budget_us / 1_000).max(100);
+        let mut queue: VecDeque<(u64, u64)> = VecDeque::new();
+        let mut running: Vec<(u64, Vec<(u64, u64)>)> = Vec::new();
         let mut outcome = Outcome::default();
-        let mut owed = 0.0;
-        let mut in_flight = 0;
-        for now in (0..seconds * 1_000_000).step_by(STEP as usize) {
-            let counts = u64::from(now >= skip * 1_000_000);
+        let (mut owed, mut number) = (0.0, 0);
+        // The requests without a reply, by number; they arrive in order.
+        let mut open: BTreeSet<(u64, u64)> = BTreeSet::new();
+        for now in (start * 1_000_000..(start + seconds) * 1_000_000).step_by(step as usize) {
+            let counts = u64::from(now >= (start + skip) * 1_000_000);
             let (done, still): (Vec<_>, Vec<_>) = running.into_iter().partition(|(end, _)| *end <= now);
             running = still;
-            for arrival in done.into_iter().flat_map(|(_, batch)| batch) {
-                admission.completed(now);
-                in_flight -= 1;
-                if now - arrival <= self.budget_us {
+            for request in done.into_iter().flat_map(|(_, batch)| batch) {
+                if open.remove(&request) {
+                    admission.completed(now);
                     outcome.in_time += counts;
-                } else {
-                    outcome.too_late += counts;
                 }
             }
-            owed += self.capacity() * load * STEP as f64 / 1e6;
+            while let Some(first) = open
+                .first()
+                .copied()
+                .filter(|(arrival, _)| arrival + self.budget_us < now)
+            {
+                open.remove(&first);
+                if self.drops_expired {
+                    queue.retain(|request| *request != first);
+                }
+                admission.expired(now, self.budget_us);
+                outcome.too_late += counts;
+            }
+            owed += self.capacity() * load * step as f64 / 1e6;
             while owed >= 1.0 {
                 owed -= 1.0;
+                number += 1;
                 outcome.offered += counts;
-                if admission.admit(now, in_flight, self.budget_us) {
-                    in_flight += 1;
-                    queue.push_back(now);
+                if admission.admit(now, open.len(), self.budget_us) {
+                    let request = (now, number);
+                    open.insert(request);
+                    queue.push_back(request);
                 } else {
                     outcome.shed += counts;
                 }
             }
             while running.len() < self.servers && !queue.is_empty() {
-                let batch: Vec<u64> = queue.drain(..queue.len().min(self.max_batch)).collect();
+                let batch: Vec<(u64, u64)> = queue.drain(..queue.len().min(self.max_batch)).collect();
                 let run_us = self.base_us + self.per_request_us * batch.len() as u64;
                 running.push((now + run_us, batch));
             }
@@ -79,6 +99,7 @@ const FAST: Simulation = Simulation {
     base_us: 2_000,
     per_request_us: 100,
     budget_us: 100_000,
+    drops_expired: false,
 };
 const SLOW: Simulation = Simulation {
     servers: 1,
@@ -86,6 +107,7 @@ const SLOW: Simulation = Simulation {
     base_us: 50_000,
     per_request_us: 10_000,
     budget_us: 2_000_000,
+    drops_expired: false,
 };
 
 fn admission(simulation: &Simulation) -> Admission {
@@ -109,6 +131,85 @@ fn goodput_stays_level_at_four_times_the_capacity() {
             assert!(goodput >= 0.9, "load {load}: goodput {goodput}, {outcome:?}");
         }
     }
+}
+
+/// A language model: 2.3 answers/s, so that 18 in flight keep their budgets. Up to 64 were accepted at any load, and all expired.
+const VERY_SLOW: Simulation = Simulation {
+    servers: 1,
+    max_batch: 8,
+    base_us: 1_500_000,
+    per_request_us: 250_000,
+    budget_us: 10_000_000,
+    drops_expired: true,
+};
+
+#[test]
+fn a_service_that_misses_budgets_with_few_in_flight_sheds_too() {
+    for load in [1.5, 3.0, 10.0] {
+        let mut admission = Admission::new(AdmissionConfig::default());
+        let outcome = VERY_SLOW.run(&mut admission, load, 600, 60);
+        let goodput = VERY_SLOW.goodput(&outcome, 540);
+        assert!(goodput >= 0.8, "load {load}: goodput {goodput}, {outcome:?}");
+        let answered = outcome.in_time as f64;
+        assert!(
+            (outcome.too_late as f64) < 0.2 * answered,
+            "load {load}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn a_service_that_was_too_slow_once_takes_bursts_again() {
+    let mut admission = Admission::new(AdmissionConfig::default());
+    VERY_SLOW.run(&mut admission, 3.0, 120, 0);
+    let budget = VERY_SLOW.budget_us;
+    assert!(!admission.admit(120_000_000, 40, budget), "it is overloaded");
+    let later = 120_000_000 + MEMORY_BUDGETS * budget;
+    assert!(admission.admit(later, 40, budget), "nothing was refused for long");
+}
+
+/// A client whose budgets no load could keep must not close the service for the others.
+#[test]
+fn requests_with_too_short_a_budget_lower_no_bound() {
+    let mut admission = Admission::new(AdmissionConfig::default());
+    for number in 0..10_000_u64 {
+        let now = number * 1_000;
+        assert!(admission.admit(now, 4, 1_000_000));
+        assert!(admission.admit(now, 5, 100));
+        admission.expired(now + 100, 100);
+        admission.completed(now + 900);
+    }
+    assert!(admission.admit(10_000_000, 63, 1_000_000));
+}
+
+/// A replica became ten: what was learned about one must not hold the service down.
+#[test]
+fn a_slow_service_that_becomes_faster_is_measured_again() {
+    let mut admission = Admission::new(AdmissionConfig::default());
+    VERY_SLOW.run(&mut admission, 3.0, 120, 0);
+    let faster = Simulation {
+        servers: 10,
+        ..VERY_SLOW
+    };
+    let outcome = faster.run_from(120, &mut admission, 1.2, 300, 120);
+    let goodput = faster.goodput(&outcome, 180);
+    assert!(goodput >= 0.8, "goodput {goodput}, {outcome:?}");
+}
+
+/// A burst at a service of many replicas was refused while most of them were idle: 40 requests in flight tell the rate of arrivals.
+#[test]
+fn replicas_of_the_plan_raise_what_is_always_accepted() {
+    let takes_a_burst = |replicas: usize| {
+        let mut admission = Admission::new(AdmissionConfig::default());
+        admission.set_replicas(replicas);
+        for number in 0..4_000 {
+            admission.admit(number * 2_500, 40, 10_000_000);
+            admission.completed(number * 2_500);
+        }
+        admission.admit(10_000_000, 100, 100_000)
+    };
+    assert!(takes_a_burst(640));
+    assert!(!takes_a_burst(32));
 }
 
 #[test]

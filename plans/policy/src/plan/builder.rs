@@ -305,6 +305,22 @@ mod tests {
     }
 
     #[test]
+    fn the_replicas_of_the_entry_say_what_runs_at_once() {
+        let mut plan = parity().build().unwrap();
+        let max_batch = plan.gears[0].wiring.stages[0].batching.max_batch as usize;
+        assert_eq!(plan.runs_at_once(), max_batch);
+        let another = Replica {
+            id: "guess-1".to_owned(),
+            ..plan.placement[0].clone()
+        };
+        plan.placement.push(another);
+        assert_eq!(plan.runs_at_once(), 2 * max_batch);
+        // A request waits for both members.
+        plan.gears[0].wiring.ensemble = vec![Edge::to("round")];
+        assert_eq!(plan.runs_at_once(), max_batch);
+    }
+
+    #[test]
     fn two_stages_make_a_valid_plan_that_survives_json() {
         let plan = parity().build().unwrap();
         plan.validate().unwrap();

@@ -4,7 +4,7 @@
 //! has: a lost branch is that branch's failure and the others are answered, so that the request is answered if all of them
 //! are, and otherwise has the outcome of the branch that was lost first.
 
-use super::Engine;
+use super::{Engine, NEVER};
 use crate::branches::{NO_COPY, TaskPath};
 use crate::events::Task;
 use crate::in_flight::Flight;
@@ -116,6 +116,14 @@ impl<O: Observer> Engine<'_, O> {
     #[cold]
     fn ends_without_answer(&mut self, flight: &Flight, loss: Loss) {
         self.in_flight -= 1;
+        let budget = self.config.budget_us.unwrap_or(NEVER);
+        match &mut self.admission {
+            Some(admission) if loss == Loss::Expired && flight.losses == 0 => {
+                admission.expired(self.now, budget)
+            }
+            Some(admission) => admission.ended(),
+            None => {}
+        }
         self.report.duration_us = self.report.duration_us.max(self.now);
         self.count_loss(loss, flight.arrived);
     }
