@@ -12,6 +12,7 @@ use kaskade_policy::energy;
 use kaskade_policy::remote::price::CostSource;
 
 mod rows;
+mod shared_counters;
 
 pub use rows::{AppSnapshot, EdgeRow, IngressRates, ModelRow, NodeRow};
 
@@ -121,11 +122,11 @@ impl Overview {
         self.energy.retain(|_, told| !told.silent(now));
         self.counts.retain(|_, told| !told.silent(now));
         self.beats.retain(|_, told| !told.silent(now));
-        let nodes: Vec<NodeRow> = self.energy.values().filter_map(node).collect();
+        let nodes = shared_counters::divided(self.energy.values().filter_map(node).collect());
         let ingresses = self.ingresses();
         let watts = all(nodes.iter().map(|node| node.watts));
         let answered = ingresses.as_ref().map(|rates| rates.answered_per_s);
-        let models = self.models();
+        let models = self.models(&nodes);
         let (money, money_source) = money(&models).unzip();
         let newest = self.beats.values().filter_map(ReportHistory::newest);
         let epoch = newest.map(|beat| beat.epoch).max().unwrap_or(0);
@@ -210,7 +211,8 @@ impl Overview {
         rows.collect()
     }
 
-    fn models(&self) -> Vec<ModelRow> {
+    /// `nodes` have each process's part of the energy that it read.
+    fn models(&self, nodes: &[NodeRow]) -> Vec<ModelRow> {
         let mut rows: BTreeMap<&str, ModelRow> = BTreeMap::new();
         for beat in self.beats.values().filter_map(ReportHistory::newest) {
             for replica in beat.replicas.iter().filter(|replica| !replica.variant.is_empty()) {
@@ -222,7 +224,8 @@ impl Overview {
         }
         for told in self.energy.values() {
             if let Some((first, last, _)) = told.ends() {
-                add_rates(&mut rows, first, last);
+                let node = nodes.iter().find(|node| node.node == last.node);
+                add_rates(&mut rows, first, last, node.and_then(|node| node.watts));
             }
         }
         let named = rows.into_iter().map(|(variant, row)| ModelRow {
@@ -233,8 +236,13 @@ impl Overview {
     }
 }
 
-/// Adds the rates of one process's models between two of its reports.
-fn add_rates<'a>(rows: &mut BTreeMap<&'a str, ModelRow>, first: &'a EnergyReport, last: &'a EnergyReport) {
+/// Adds the rates of one process's models between two of its reports, between which it used `watts`.
+fn add_rates<'a>(
+    rows: &mut BTreeMap<&'a str, ModelRow>,
+    first: &'a EnergyReport,
+    last: &'a EnergyReport,
+    watts: Option<f64>,
+) {
     let seconds = last.wall_s - first.wall_s;
     if seconds <= 0.0 {
         return;
@@ -244,7 +252,7 @@ fn add_rates<'a>(rows: &mut BTreeMap<&'a str, ModelRow>, first: &'a EnergyReport
         .models
         .iter()
         .map(|(name, now)| (name.as_str(), now.busy_s - before(name).busy_s));
-    let joules = last.joules.zip(first.joules).map(|(last, first)| last - first);
+    let joules = watts.map(|watts| watts * seconds);
     let busy: BTreeMap<&str, f64> = busy.collect();
     let shares = energy::attributed(joules, &busy);
     for (name, now) in &last.models {
@@ -324,6 +332,7 @@ fn node(told: &ReportHistory<EnergyReport>) -> Option<NodeRow> {
     Some(NodeRow {
         node: newest.node.clone(),
         source: newest.source.clone(),
+        counter: newest.counter.clone(),
         watts: between.and_then(joules),
         joules: newest.joules,
         cores: between.map(|(first, last, seconds)| (last.busy_core_s - first.busy_core_s) / seconds),

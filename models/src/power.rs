@@ -118,6 +118,9 @@ impl From<EnergySource> for String {
     }
 }
 
+/// The number that the kernel drew when it started.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// One reading. Totals count from [`PowerMeter::detect`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct EnergySample {
@@ -147,6 +150,8 @@ pub enum PowerError {
 /// Reads one device's energy.
 pub struct PowerMeter {
     reader: Reader,
+    /// PCI address of the device, if it has one.
+    pci_address: Option<String>,
     passed_over: Vec<String>,
     started: Instant,
     cpu_at_start: f64,
@@ -186,6 +191,7 @@ impl PowerMeter {
             .unwrap_or(Reader::Nothing);
         Ok(Self {
             reader,
+            pci_address: device.pci_address.clone(),
             passed_over,
             started: Instant::now(),
             cpu_at_start: process_cpu_s(),
@@ -202,6 +208,18 @@ impl PowerMeter {
             Reader::Cores(watts) => EnergySource::ModelledCores(*watts),
             Reader::Gpu(watts) => EnergySource::ModelledGpu(*watts),
             Reader::Nothing => EnergySource::Unknown,
+        }
+    }
+
+    /// Returns the name of the counter that is read, if it counts the energy of other processes too: the same in every process of the host,
+    /// in containers as well, and another one on another host. `None` for energy that is of this process alone.
+    pub fn counter(&self) -> Option<String> {
+        let host = std::fs::read_to_string(BOOT_ID).ok()?;
+        let host = host.split('-').next().unwrap_or_default();
+        match &self.reader {
+            Reader::Nvml(_) => Some(format!("{host}/{}", self.pci_address.as_deref()?)),
+            Reader::Rapl(_) => Some(format!("{host}/cpu")),
+            Reader::Cores(_) | Reader::Gpu(_) | Reader::Nothing => None,
         }
     }
 
@@ -305,6 +323,33 @@ mod tests {
         let joules = last.joules_total.unwrap();
         assert!((joules - (7.5 * wall + 4.0 * busy)).abs() < 1e-9);
         assert!(joules > first.joules_total.unwrap() + 4.0 * 0.01);
+    }
+
+    #[test]
+    fn a_counter_of_the_whole_host_has_the_same_name_in_every_process() {
+        let root = tempfile::tempdir().unwrap();
+        let zone = root.path().join("intel-rapl:0");
+        std::fs::create_dir(&zone).unwrap();
+        for (file, value) in [
+            ("name", "package-0"),
+            ("energy_uj", "7"),
+            ("max_energy_range_uj", "1000"),
+        ] {
+            std::fs::write(zone.join(file), value).unwrap();
+        }
+        let config = PowerConfig {
+            rapl_root: root.path().to_owned(),
+            ..only(&[SourceKind::Rapl])
+        };
+        let counter = || {
+            let meter = PowerMeter::detect(&config, &device(DeviceChoice::Cpu)).unwrap();
+            meter.counter().unwrap()
+        };
+        assert!(counter().ends_with("/cpu"), "{}", counter());
+        assert_eq!(counter(), counter());
+        let modelled = only(&[SourceKind::Modelled]);
+        let modelled = PowerMeter::detect(&modelled, &device(DeviceChoice::Cpu)).unwrap();
+        assert_eq!(modelled.counter(), None, "it is of this process alone");
     }
 
     #[test]

@@ -426,7 +426,8 @@ fn fan_outs<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
     }
 }
 
-/// Joules carry their source as a label, so that modelled and measured values are not summed.
+/// Joules carry their source as a label, so that modelled and measured values are not summed, and their counter, so that what several processes
+/// read is summed once.
 fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
     let report = snapshot.energy.as_ref();
     let source = report.map_or("", |report| report.source.as_str());
@@ -436,7 +437,12 @@ fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
         "Energy of the process since its start, idle included; absent if unknown.",
     );
     if let Some(joules) = report.and_then(|report| report.joules) {
-        page.sample(ENERGY_JOULES, &[("source", source)], &joules);
+        let counter = report.map_or("", |report| report.counter.as_deref().unwrap_or(&report.node));
+        page.sample(
+            ENERGY_JOULES,
+            &[("source", source), ("counter", counter)],
+            &joules,
+        );
     }
     page.metric(
         VARIANT_ENERGY_JOULES,

@@ -74,6 +74,7 @@ impl Meter {
         EnergyReport {
             node: self.node.clone(),
             source: self.last.source.to_string(),
+            counter: self.power.counter(),
             joules,
             requests,
             joules_per_request: energy::joules_per_request(joules, requests),

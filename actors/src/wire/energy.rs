@@ -14,6 +14,9 @@ pub struct EnergyReport {
     pub node: String,
     /// Source of the readings.
     pub source: String,
+    /// The counter that was read, if it counts the energy of other processes too: reports that name the same counter tell the same energy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counter: Option<String>,
     /// Energy since the start, idle included, joules; `None` if no source could be read.
     pub joules: Option<f64>,
     /// Requests that its replicas ran or its ingress answered since the start, whichever applies.

@@ -365,6 +365,7 @@ fn energy() -> EnergyReport {
     EnergyReport {
         node: "a".into(),
         source: "rapl".into(),
+        counter: Some("c0ffee00/cpu".into()),
         joules: Some(12.5),
         requests: 40,
         joules_per_request: Some(0.3125),

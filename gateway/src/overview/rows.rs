@@ -139,9 +139,12 @@ pub struct NodeRow {
     pub node: String,
     /// Source of its energy readings.
     pub source: String,
-    /// Power, watts.
+    /// The energy counter that it reads, if other processes use that too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counter: Option<String>,
+    /// Power, watts; its part of a counter that several processes read, by their processor time.
     pub watts: Option<f64>,
-    /// Energy since its start, joules.
+    /// Energy that it has read since its start, joules.
     pub joules: Option<f64>,
     /// Processor time per second.
     pub cores: Option<f64>,

@@ -27,6 +27,7 @@ fn report(node: &str, wall_s: f64, busy: &[(&str, f64)]) -> EnergyReport {
     EnergyReport {
         node: node.into(),
         source: "modelled".into(),
+        counter: None,
         joules: Some(20.0 * wall_s),
         requests: 0,
         joules_per_request: None,
@@ -231,4 +232,46 @@ fn what_was_found_about_another_plan_is_not_shown() {
     assert!(overview.snapshot("app", at(1)).certificates.is_some());
     overview.beat(at(2), beat(4));
     assert_eq!(overview.snapshot("app", at(2)).certificates, None);
+}
+
+/// Two workers of one host, both of which read its counter, were counted twice.
+#[test]
+fn energy_that_several_processes_read_counts_once() {
+    let mut overview = Overview::default();
+    for second in [1, 3] {
+        for (node, counter, busy) in [
+            ("busy", Some("c0ffee/cpu"), 0.75),
+            ("idle", Some("c0ffee/cpu"), 0.25),
+            ("elsewhere", Some("decaf/cpu"), 0.5),
+            ("modelled", None, 0.5),
+        ] {
+            let wall_s = second as f64;
+            let report = EnergyReport {
+                counter: counter.map(str::to_owned),
+                busy_core_s: busy * wall_s,
+                ..report(node, wall_s, &[("small", busy * wall_s)])
+            };
+            overview.energy(at(second), report);
+        }
+    }
+    let snapshot = overview.snapshot("digits", at(3));
+    let watts: BTreeMap<&str, f64> = snapshot
+        .nodes
+        .iter()
+        .map(|node| (node.node.as_str(), node.watts.unwrap()))
+        .collect();
+    assert_eq!(
+        watts,
+        BTreeMap::from([
+            ("busy", 15.0),
+            ("idle", 5.0),
+            ("elsewhere", 20.0),
+            ("modelled", 20.0)
+        ])
+    );
+    assert_eq!(snapshot.watts, Some(60.0));
+    assert_eq!(
+        snapshot.models.iter().map(|row| row.watts.unwrap()).sum::<f64>(),
+        60.0
+    );
 }

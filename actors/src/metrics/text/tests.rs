@@ -22,6 +22,7 @@ fn metered(metrics: &Metrics, joules: Option<f64>) {
     metrics.metered(EnergyReport {
         node: "a".into(),
         source: "modelled".into(),
+        counter: None,
         joules,
         requests: 4,
         joules_per_request: joules.map(|joules| joules / 4.0),
@@ -99,7 +100,7 @@ fn counters_have_their_labels_and_values() {
         "kaskade_time_per_output_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.002",
         "kaskade_variant_busy_seconds_total{app=\"digits\",variant=\"small\"} 0.0007",
         "kaskade_fan_out_child_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
-        "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\"} 2.5",
+        "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\",counter=\"a\"} 2.5",
         "kaskade_variant_energy_joules_total{app=\"digits\",source=\"modelled\",variant=\"small\"} 2.5",
     ] {
         assert!(

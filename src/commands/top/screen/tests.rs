@@ -36,6 +36,7 @@ fn energy(second: u64) -> EnergyReport {
     EnergyReport {
         node: "worker-a".to_owned(),
         source: "modelled".to_owned(),
+        counter: None,
         joules: Some(20.0 * second as f64),
         requests: 100 * second,
         joules_per_request: None,
