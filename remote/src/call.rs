@@ -122,24 +122,12 @@ impl Caller {
         deadline: Option<Instant>,
         parts: Parts<'_>,
     ) -> Result<Answer, ModelError> {
-        if let Some(recorded) = self
-            .cache
-            .as_ref()
-            .and_then(|cache| cache.get(&called.http.url(&request.path), &request.body))
-        {
+        if let Some(recorded) = self.recorded(called, request) {
             // As long as it took: measurements of recorded answers are those of the endpoint.
             tokio::time::sleep(recorded.took).await;
             return Ok(called.decode(request, &recorded.head, &recorded.body)?);
         }
-        let left = || {
-            deadline.map_or(Duration::MAX, |deadline| {
-                deadline.saturating_duration_since(Instant::now())
-            })
-        };
-        let late = |awaited: &str| ModelError::Late {
-            reason: format!("waiting for {awaited}"),
-        };
-        let place = timeout(left(), self.places.acquire()).await;
+        let place = timeout(left_until(deadline), self.places.acquire()).await;
         let Ok(Ok(_place)) = place else {
             return Err(late("one of the places that `concurrency` allows"));
         };
@@ -147,44 +135,13 @@ impl Caller {
         let mut body = called.dialect.write(request);
         loop {
             let probe = self.admit()?;
-            let mut streamed = false;
-            let budget = left();
-            // A stream may take as long as its parts arrive.
-            let limit = if request.streamed {
-                budget
-            } else {
-                self.timeout.min(budget)
-            };
-            let begun = Instant::now();
-            let outcome = timeout(limit, async {
-                self.call(called, request, &body, &mut |part| {
-                    streamed = true;
-                    parts(part);
-                })
-                .await
-            });
-            let outcome = outcome.await;
-            let took = micros(begun.elapsed());
-            let outcome = match outcome {
-                Ok(outcome) => {
-                    probe.ended(&outcome, took);
-                    outcome
-                }
-                Err(_) if limit < self.timeout || request.streamed => {
-                    probe.cut_off(took, streamed);
-                    Err(CallError::Timeout { after: limit })
-                }
-                Err(_) => {
-                    let outcome = Err(CallError::Timeout { after: limit });
-                    probe.ended(&outcome, took);
-                    outcome
-                }
-            };
-            let error = match outcome {
+            let budget = left_until(deadline);
+            let attempt = self.attempt(probe, called, request, &body, budget, parts).await;
+            let AttemptError { error, streamed } = match attempt {
                 Ok(answer) => return Ok(answer),
-                Err(error) => error,
+                Err(failed) => failed,
             };
-            if left().is_zero() {
+            if left_until(deadline).is_zero() {
                 return Err(late("the endpoint's answer"));
             }
             if let Some(changed) = called.dialect.learn(request, &body, &error) {
@@ -198,13 +155,56 @@ impl Caller {
                 retry_after_us: error.retry_after().map(micros),
                 streamed,
             };
-            let Some(pause) = retry::pause(&self.retry, failed, micros(left()), draw()) else {
+            let left_us = micros(left_until(deadline));
+            let Some(pause) = retry::pause(&self.retry, failed, left_us, draw()) else {
                 return Err(dialect::explained(error, &body).into());
             };
             tracing::debug!(%error, pause, "repeating a call");
             tokio::time::sleep(Duration::from_micros(pause)).await;
             repeated += 1;
         }
+    }
+
+    /// Makes one attempt within the endpoint's timeout and the budget, and reports its outcome to the circuit breaker.
+    async fn attempt(
+        &self,
+        probe: Outcome<'_>,
+        called: &EndpointCall,
+        request: &Prepared,
+        body: &Bytes,
+        budget: Duration,
+        parts: Parts<'_>,
+    ) -> Result<Answer, AttemptError> {
+        let mut streamed = false;
+        // A stream may take as long as its parts arrive.
+        let limit = if request.streamed {
+            budget
+        } else {
+            self.timeout.min(budget)
+        };
+        let begun = Instant::now();
+        let mut noted = |part| {
+            streamed = true;
+            parts(part);
+        };
+        let outcome = timeout(limit, self.call(called, request, body, &mut noted)).await;
+        let took = micros(begun.elapsed());
+        let outcome = match outcome {
+            Ok(outcome) => {
+                probe.ended(&outcome, took);
+                outcome
+            }
+            Err(_) if limit < self.timeout || request.streamed => {
+                probe.cut_off(took, streamed);
+                Err(CallError::Timeout { after: limit })
+            }
+            Err(_) => {
+                let outcome = Err(CallError::Timeout { after: limit });
+                probe.ended(&outcome, took);
+                outcome
+            }
+        };
+        outcome.map_err(|error| AttemptError { error, streamed })
     }
 
     /// Calls a model once, with the body as the model takes it.
@@ -312,11 +312,15 @@ impl Caller {
         (samples, None)
     }
 
+    /// Returns the answer to a request that is on disk.
+    fn recorded(&self, called: &EndpointCall, request: &Prepared) -> Option<Recorded> {
+        let url = called.http.url(&request.path);
+        self.cache.as_ref()?.get(&url, &request.body)
+    }
+
     /// Returns whether the answer to a request is on disk.
     pub(crate) fn is_recorded(&self, request: &Prepared) -> bool {
-        let url = self.model.http.url(&request.path);
-        let cache = self.cache.as_ref();
-        cache.is_some_and(|cache| cache.get(&url, &request.body).is_some())
+        self.recorded(&self.model, request).is_some()
     }
 
     /// Takes a permission of the circuit breaker.
@@ -377,6 +381,27 @@ impl Caller {
             most,
             cost: Some(most),
         })
+    }
+}
+
+/// Why an attempt failed.
+struct AttemptError {
+    error: CallError,
+    /// Whether a part of the answer had arrived.
+    streamed: bool,
+}
+
+/// Returns the time until a deadline.
+fn left_until(deadline: Option<Instant>) -> Duration {
+    deadline.map_or(Duration::MAX, |deadline| {
+        deadline.saturating_duration_since(Instant::now())
+    })
+}
+
+/// The error of a request whose deadline came while it waited.
+fn late(awaited: &str) -> ModelError {
+    ModelError::Late {
+        reason: format!("waiting for {awaited}"),
     }
 }
 

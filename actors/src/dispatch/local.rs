@@ -96,9 +96,10 @@ impl LocalReplicas {
 
     pub(super) fn unregister(&self, replica: &LocalReplica) {
         for registered in [&self.by_stage, &self.by_id] {
-            for mut replicas in registered.iter_mut() {
+            registered.retain(|_, replicas| {
                 replicas.retain(|local| !local.is(replica));
-            }
+                !replicas.is_empty()
+            });
         }
     }
 
@@ -106,6 +107,7 @@ impl LocalReplicas {
         if let Some(mut replicas) = self.by_stage.get_mut(stage) {
             replicas.retain(|local| !local.is(replica));
         }
+        self.by_stage.remove_if(stage, |_, replicas| replicas.is_empty());
     }
 
     /// Returns what plans place of them.
@@ -221,15 +223,16 @@ mod tests {
             let replica = replica("a");
             let replicas = LocalReplicas::default();
             for round in 0..1_000 {
-                let stage = format!("stage-{}", round % 2);
+                let stage = format!("stage-{round}");
                 replicas.register(&stage, replica.clone());
                 replicas.unregister_from(&stage, &replica);
             }
+            assert!(replicas.by_stage.is_empty(), "plans may give stages other names");
             replicas.register("one", replica.clone());
             replicas.register("other", replica.clone());
             assert_eq!(replicas.by_id.get("a").unwrap().len(), 1);
             replicas.unregister(&replica);
-            assert!(replicas.by_id.get("a").unwrap().is_empty());
+            assert!(replicas.by_id.is_empty() && replicas.by_stage.is_empty());
         });
     }
 

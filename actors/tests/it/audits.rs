@@ -14,10 +14,9 @@ use kaskade_actors::{App, Client, Node, Service};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::certificate_monitor::AuditSettings;
 use kaskade_policy::confidence::{Calibration, Estimator};
-use kaskade_policy::plan::{
-    Certificate, CertifiedCascade, CertifiedList, Edge, Exit, ExpectedStage, Gear, Guarantee, Plan,
-};
+use kaskade_policy::plan::{Exit, Plan};
 use kaskade_policy::text_metrics::{Metric, TextComparison};
+use kaskade_testkit::certified;
 
 use crate::common::gears::{block_on, events, next, quick_shifts};
 use crate::common::{BUDGET, Scripted, ask, cascade, label};
@@ -59,63 +58,14 @@ impl Model for Deceived {
 }
 
 /// A plan whose list has the largest variant alone, and `small` before it. Both answered a thousand samples alike.
-fn certified(app: &str) -> Plan {
+fn plan(app: &str) -> Plan {
     let mut plan = cascade(app);
-    let gear = |name: &str, plan: &Plan, keep: &[&str]| {
-        let mut gear: Gear = plan.gears[0].clone();
-        name.clone_into(&mut gear.name);
-        gear.wiring
-            .stages
-            .retain(|stage| keep.contains(&stage.name.as_str()));
-        gear.wiring.entry = Edge::to(keep[0]);
-        for stage in &mut gear.wiring.stages {
-            if let Exit::Bands { bands } = &mut stage.exit {
-                bands.remove(1);
-            }
-        }
-        gear
-    };
-    let stage = |name: &str, samples: u64| ExpectedStage {
-        stage: name.to_owned(),
-        samples,
-        deferred: 0,
-        edges: Vec::new(),
-        exits: vec![samples],
-    };
-    let certificate = Certificate {
-        guarantee: Guarantee::MaxLoss {
-            loss: 0.02,
-            against: "large".to_owned(),
-        },
-        confidence: 0.95,
-        samples: 1_000,
-        right: 990,
-        lost: Some(0),
-        gained: Some(0),
-        p_value: 0.0,
-    };
-    let cheap = gear("cheap", &plan, &["small", "large"]);
-    let list = CertifiedList {
-        texts: None,
-        cascade_of_gear: vec![1],
-        cascades: vec![
-            CertifiedCascade {
-                gear: gear("alone", &plan, &["large"]),
-                certificate: certificate.clone(),
-                differs: Some(0),
-                stages: vec![stage("large", 1_000)],
-            },
-            CertifiedCascade {
-                gear: cheap.clone(),
-                certificate,
-                differs: Some(0),
-                stages: vec![stage("small", 1_000), stage("large", 0)],
-            },
-        ],
-    };
-    plan.gears = vec![cheap];
-    plan.certified = Some(list);
-    plan
+    let stages = &mut plan.gears[0].wiring.stages;
+    stages.retain(|stage| stage.name != "medium");
+    if let Exit::Bands { bands } = &mut stages[0].exit {
+        bands.remove(1);
+    }
+    certified(plan)
 }
 
 /// A service whose `small` can be made to answer wrongly, and its `large` to fail.
@@ -139,7 +89,7 @@ fn service(app: &str, ingress: IngressConfig) -> (Node, Arc<AtomicBool>, Arc<Ato
         .model("small", model(1.0, &wrong, &never))
         .model("medium", model(2.0, &never, &never))
         .model("large", model(4.0, &never, &fails))
-        .plan(certified(app))
+        .plan(plan(app))
         .ingress(ingress)
         .start()
         .unwrap();
@@ -350,7 +300,7 @@ fn the_audits_of_other_processes_reach_the_leader() {
         .model("small", config(&wrong)(1.0))
         .model("medium", config(&never)(2.0))
         .model("large", config(&never)(4.0))
-        .plan(certified(app))
+        .plan(plan(app))
         .ingress(all_audited())
         .start()
         .unwrap();
@@ -416,7 +366,7 @@ impl Model for Worded {
 #[test]
 fn texts_are_audited_and_labelled_by_the_metric_of_the_plan() {
     let app = "worded";
-    let mut plan = certified(app);
+    let mut plan = plan(app);
     plan.certified.as_mut().unwrap().texts = Some(TextComparison {
         metric: Metric::F1,
         min_score: 0.5,

@@ -3,10 +3,8 @@
 use kaskade_actors::Service;
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Limits};
-use kaskade_policy::plan::{
-    Certificate, CertifiedCascade, CertifiedList, Edge, ExpectedStage, Gear, Guarantee, Plan,
-};
-use kaskade_testkit::TIMEOUT;
+use kaskade_policy::plan::Plan;
+use kaskade_testkit::{TIMEOUT, certified};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Echo, Stand, THRESHOLD};
@@ -15,62 +13,17 @@ const INFER: &str = "/v2/models/app/infer";
 const FEEDBACK: &str = "/v1/feedback";
 
 /// A cascade and a certified list of it and of the largest variant alone.
-fn certified() -> Plan {
+fn plan() -> Plan {
     let plan = Plan::cascade("app")
         .stage("first", "small")
         .below(THRESHOLD)
         .then("second", "large");
-    let mut plan = plan.build().unwrap();
-    let cheap = Gear {
-        name: "cheap".to_owned(),
-        ..plan.gears[0].clone()
-    };
-    let mut alone = Gear {
-        name: "alone".to_owned(),
-        ..plan.gears[0].clone()
-    };
-    alone.wiring.stages.retain(|stage| stage.name == "second");
-    alone.wiring.entry = Edge::to("second");
-    let stage = |name: &str, samples: u64| ExpectedStage {
-        stage: name.to_owned(),
-        samples,
-        deferred: 0,
-        edges: Vec::new(),
-        exits: vec![samples],
-    };
-    let certificate = Certificate {
-        guarantee: Guarantee::MaxLoss {
-            loss: 0.02,
-            against: "large".to_owned(),
-        },
-        confidence: 0.95,
-        samples: 1_000,
-        right: 990,
-        lost: Some(0),
-        gained: Some(0),
-        p_value: 0.0,
-    };
-    let cascade = |gear: &Gear, stages: Vec<ExpectedStage>| CertifiedCascade {
-        gear: gear.clone(),
-        certificate: certificate.clone(),
-        differs: Some(0),
-        stages,
-    };
-    plan.certified = Some(CertifiedList {
-        texts: None,
-        cascade_of_gear: vec![1],
-        cascades: vec![
-            cascade(&alone, vec![stage("second", 1_000)]),
-            cascade(&cheap, vec![stage("first", 1_000), stage("second", 0)]),
-        ],
-    });
-    plan.gears = vec![cheap];
-    plan
+    certified(plan.build().unwrap())
 }
 
 fn stand(limits: Limits) -> Stand {
     let service = Service::new("app")
-        .plan(certified())
+        .plan(plan())
         .model("small", || Ok::<_, String>(Echo(0.9)))
         .model("large", || Ok::<_, String>(Echo(0.9)));
     Stand::of(service, AppOptions::new("app").default_budget(TIMEOUT), limits)

@@ -6,6 +6,7 @@
 //! - [`Process`] is a child process that is killed when dropped (`process.rs`).
 //! - [`DelayProxy`] delays what a server sends (`proxy.rs`).
 //! - [`endpoint`] stands in for an endpoint of another party, and behaves as told.
+//! - [`certified`] gives a cascade a certified list (`certified.rs`).
 //! - [`oracle`] sends requests and counts the terminal replies to each (`oracle.rs`).
 //! - [`python`] returns an interpreter that has `nats-py` and `msgpack`, [`onnx_python`] one that has `onnxruntime`
 //!   (`python.rs`).
@@ -25,6 +26,7 @@
 pub mod bench;
 mod binary;
 mod cache;
+mod certified;
 pub mod endpoint;
 mod kaskade;
 pub mod oracle;
@@ -35,6 +37,7 @@ mod server;
 mod wait;
 
 pub use binary::nats_server_binary;
+pub use certified::certified;
 pub use kaskade::{
     DIGITS, ROOT, Served, TIMEOUT, built, command, digits_app, digits_profile, http_get, http_post, is_ready,
     json, kaskade, refusal, said, text,

@@ -190,9 +190,9 @@ impl Streams {
         self.in_progress.insert(number, ack);
     }
 
-    /// Stops sending progress notices for the request.
-    pub(super) fn untrack(&self, number: u64) {
-        self.in_progress.remove(&number);
+    /// Stops sending progress notices for a delivery of the request. A later delivery has an ack subject of its own.
+    pub(super) fn untrack(&self, number: u64, ack: &Subject) {
+        self.in_progress.remove_if(&number, |_, tracked| tracked == ack);
     }
 
     /// Returns the interval at which [`Streams::send_in_progress`] must be called.
@@ -272,5 +272,32 @@ fn stream_config(name: String, subject: Subject) -> stream::Config {
         subjects: vec![subject.into_string()],
         storage: StorageType::File,
         ..stream::Config::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actor::System;
+    use crate::bus::BusConfig;
+    use crate::clock::Clock;
+
+    /// A request was delivered again while its first delivery ended: it got no progress notices, and was delivered a third time.
+    #[test]
+    fn the_end_of_a_delivery_leaves_the_notices_of_a_later_one() {
+        System::new().block_on(async {
+            let bus = Bus::connect(BusConfig::new("deliveries")).await.unwrap();
+            let app = App::new("deliveries").unwrap();
+            let dispatcher = Dispatcher::new(&bus, app, Clock::start());
+            let streams = Streams::new(&bus, DurableConfig::default(), dispatcher, Arc::default());
+            let [first, second] = ["ack.1", "ack.2"].map(Subject::from);
+            streams.track(7, first.clone());
+            streams.track(7, second.clone());
+            streams.untrack(7, &first);
+            let noticed = |number| streams.in_progress.get(&number).map(|ack| ack.clone());
+            assert_eq!(noticed(7), Some(second.clone()));
+            streams.untrack(7, &second);
+            assert_eq!(noticed(7), None);
+        });
     }
 }

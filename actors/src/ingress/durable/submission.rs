@@ -32,8 +32,10 @@ pub(crate) struct Submitted {
 /// A delivery of a durable request. Dropping it unsettled returns it to the stream.
 pub(crate) struct Submission {
     streams: Arc<Streams>,
-    /// The ack subject; taken when the delivery is acknowledged.
-    ack: Option<Subject>,
+    /// The ack subject of the delivery.
+    ack: Subject,
+    /// Whether the delivery is acknowledged.
+    is_acknowledged: bool,
     /// The client's id, or a name made of the sequence number.
     id: String,
     /// Its sequence number in the stream.
@@ -67,7 +69,8 @@ impl Submission {
         streams.track(info.stream_sequence, reply.clone());
         Some(Self {
             streams: Arc::clone(streams),
-            ack: Some(reply),
+            ack: reply,
+            is_acknowledged: false,
             id,
             number: info.stream_sequence,
             delivered: u32::try_from(info.delivered).unwrap_or(u32::MAX),
@@ -231,7 +234,8 @@ impl Submission {
     /// Acknowledges to the stream. A lost acknowledgement is harmless: the request is redelivered, its result is
     /// found, and it is acknowledged again.
     fn ack(&mut self, kind: AckKind) {
-        if let Some(ack) = self.ack.take() {
+        if !std::mem::replace(&mut self.is_acknowledged, true) {
+            let ack = self.ack.clone();
             self.streams.dispatcher.publish(ack, None, None, kind.into());
         }
     }
@@ -239,7 +243,7 @@ impl Submission {
 
 impl Drop for Submission {
     fn drop(&mut self) {
-        self.streams.untrack(self.number);
+        self.streams.untrack(self.number, &self.ack);
         self.ack(AckKind::Nak(None));
     }
 }

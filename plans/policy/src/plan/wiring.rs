@@ -52,6 +52,20 @@ impl Wiring {
     pub fn siblings<'a>(&'a self, of: &'a Stage) -> impl Iterator<Item = &'a Stage> {
         self.stages.iter().filter(move |stage| stage.is_sibling(of))
     }
+
+    /// Returns whether a request that came along `edge` may move on to another stage without its ingress. The ingress does not know where
+    /// such a request is: any replica that is lost may have had it, and any connection that breaks may have carried it.
+    ///
+    /// `returns` is whether stages return its results to the ingress instead. What a task makes for its children goes to them regardless,
+    /// because those inputs exist nowhere else.
+    pub fn may_move_on(&self, edge: &Edge, returns: bool) -> bool {
+        let named = self.stages.iter().find(|stage| stage.name == edge.stage);
+        let mut exits = named.into_iter().flat_map(|named| self.siblings(named));
+        exits.any(|stage| match &stage.exit {
+            Exit::FanOut { .. } => true,
+            exit => !returns && !exit.always_replies(),
+        })
+    }
 }
 
 /// A place in a cascade or pipeline. A pipeline's task has one stage per variant in use, its siblings: what comes out of a

@@ -280,6 +280,7 @@ impl World {
             attempt: request.attempt,
             token: request.token,
             stage: Rc::clone(&request.stage),
+            routed: true,
             decided_by: (request.epoch, request.gear),
             accept_below_threshold: request.accept_below_threshold,
             confidence: 0.0,

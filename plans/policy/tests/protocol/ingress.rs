@@ -7,13 +7,14 @@ use kaskade_policy::{
     admission::{Admission, AdmissionConfig},
     arrivals::ArrivalCounter,
     ledger::{Answer, Failure, Ledger, LedgerConfig},
-    plan::{Exit, Plan},
+    plan::{Edge, Plan},
     routing::{self, Route},
     shifting::{self, ShiftConfig},
 };
 
 use super::messages::{Beat, Name, Request, StageReply, Timer};
 use super::oracle::{Fault, Oracle, Owner};
+use super::replica::way;
 use super::sabotage::Sabotage;
 use super::scenario::{STOP_US, SWEEP_US};
 use super::world::World;
@@ -142,6 +143,19 @@ impl World {
 
     /// Sends an attempt to the first stage of its wiring.
     fn send(&mut self, of: usize, id: u64, attempt: u32) {
+        let Some(kept) = self.ingress(of).and_then(|ingress| ingress.ledger.get(id)) else {
+            return;
+        };
+        let Some(gear) = kept.plan.gears.get(kept.gear as usize) else {
+            return;
+        };
+        let (entry, token) = (gear.wiring.entry.clone(), kept.token);
+        self.judge.sent(token, attempt);
+        self.send_along(of, &entry, id, attempt, false);
+    }
+
+    /// Sends an attempt along an edge of its wiring: to its first stage, or `forwarded` from a stage that leaves this to the ingress.
+    fn send_along(&mut self, of: usize, edge: &Edge, id: u64, attempt: u32, forwarded: bool) {
         let (now, owner) = (self.now, self.processes[of].owner(of));
         let Some(ingress) = self.processes[of].ingress.as_mut() else {
             return;
@@ -149,12 +163,9 @@ impl World {
         let Some(kept) = ingress.ledger.get(id) else {
             return;
         };
-        let Some(gear) = kept.plan.gears.get(kept.gear as usize) else {
-            return;
-        };
-        let entry = gear.wiring.entry.clone();
-        let first = gear.wiring.stages.iter().find(|stage| stage.name == entry.stage);
-        let roams = first.is_some_and(|stage| stage.exit != Exit::Reply);
+        let gear = kept.plan.gears.get(kept.gear as usize);
+        // The next router does not report here: it may be at any replica, also one that is lost.
+        let moves_on = gear.is_some_and(|gear| gear.wiring.may_move_on(edge, false));
         let request = Request {
             owner,
             id,
@@ -162,21 +173,34 @@ impl World {
             token: kept.token,
             epoch: kept.epoch,
             gear: kept.gear,
-            stage: entry.stage.as_str().into(),
+            stage: edge.stage.as_str().into(),
             accept_below_threshold: ingress.ledger.must_accept_below_threshold(attempt),
         };
         let (token, deadline, from) = (kept.token, kept.deadline, Rc::clone(&ingress.id));
-        self.judge.sent(token, attempt);
-        let to = self.dispatch(of, &from, &entry, request, deadline);
+        let to = self.dispatch(of, &from, edge, request, deadline);
         self.note(format_args!(
             "p{of} sends request {token}, attempt {attempt}, to {to:?}"
         ));
+        let places = forwarded && self.sabotage == Some(Sabotage::PlacesWhatMovesOn);
         let Some(ingress) = self.ingress(of) else { return };
-        ingress.ledger.sent(id, attempt, to.as_deref(), now);
-        if roams {
-            // The next router does not report here: it may be at any replica, also one that is lost.
-            ingress.ledger.sent(id, attempt, None, now);
-        }
+        let at = to.filter(|_| places || !moves_on);
+        ingress.ledger.sent(id, attempt, at.as_deref(), now);
+    }
+
+    /// The connection was lost and is up again: what may have used it is sent again.
+    pub(crate) fn send_scattered(&mut self, of: usize) {
+        let now = self.now;
+        let process = &mut self.processes[of];
+        let Some(ingress) = &mut process.ingress else {
+            return;
+        };
+        let replicas = &process.replicas;
+        let is_local = |kept: &Kept, id: &str| {
+            let mut named = replicas.values().filter(|replica| *replica.id == *id);
+            named.any(|replica| kept.plan.placement.contains(&replica.placed))
+        };
+        let entries = ingress.ledger.scattered(now, is_local);
+        self.resend(of, entries);
     }
 
     pub(crate) fn sweep_timer(&mut self, of: usize) {
@@ -291,10 +315,44 @@ impl World {
             return;
         }
         match done.result {
+            Ok(()) if !done.routed => self.route_for_stage(of, done),
             Ok(()) => self.answer(of, done),
             Err(fault) => self.fail(of, done.id, done.attempt, fault),
         }
         self.sweep(of);
+    }
+
+    /// Routes a result for a stage that does not.
+    fn route_for_stage(&mut self, of: usize, done: &StageReply) {
+        let Some(ingress) = self.ingress(of) else { return };
+        let Some(kept) = ingress.ledger.get(done.id) else {
+            return;
+        };
+        let request = Request {
+            owner: done.owner,
+            id: done.id,
+            attempt: done.attempt,
+            token: kept.token,
+            epoch: kept.epoch,
+            gear: kept.gear,
+            stage: Rc::clone(&done.stage),
+            accept_below_threshold: ingress.ledger.must_accept_below_threshold(done.attempt),
+        };
+        let plan = Rc::clone(&kept.plan);
+        match way(&plan, request.gear, &request) {
+            Err(fault) => self.fail(of, done.id, done.attempt, fault),
+            Ok((Route::Forward(edge), _)) => self.send_along(of, edge, done.id, done.attempt, true),
+            Ok((_, confidence)) => {
+                let done = StageReply {
+                    routed: true,
+                    decided_by: (request.epoch, request.gear),
+                    accept_below_threshold: request.accept_below_threshold,
+                    confidence,
+                    ..done.clone()
+                };
+                self.answer(of, &done);
+            }
+        }
     }
 
     fn answer(&mut self, of: usize, done: &StageReply) {

@@ -107,11 +107,23 @@ fn leaves() {
     run("leaves", Weather::Leaves, Glue::SERVING, STORMS / 3);
 }
 
+/// Connections that break and come back, also that of an ingress with clients and replicas in its process.
+#[test]
+fn reconnects() {
+    run("reconnects", Weather::Reconnects, Glue::SERVING, STORMS / 3);
+}
+
 /// The same seed is the same run, to the last event.
 #[test]
 fn replays() {
     for seed in 0..40 {
-        for weather in [Weather::Storm, Weather::Calm, Weather::Crashes, Weather::Leaves] {
+        for weather in [
+            Weather::Storm,
+            Weather::Calm,
+            Weather::Crashes,
+            Weather::Leaves,
+            Weather::Reconnects,
+        ] {
             let trace = || {
                 let world = played(seed, weather, Glue::SERVING, None, false);
                 (world.log.hash(), world.log.lines(), world.judge.tally)

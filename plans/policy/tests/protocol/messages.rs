@@ -43,6 +43,8 @@ pub(crate) struct StageReply {
     pub(crate) attempt: u32,
     pub(crate) token: usize,
     pub(crate) stage: Name,
+    /// Whether the stage has decided that this is the end; otherwise the ingress decides.
+    pub(crate) routed: bool,
     /// The epoch and the gear by which it was decided that this is the end.
     pub(crate) decided_by: (u64, u32),
     /// [`Request::accept_below_threshold`].
@@ -55,7 +57,8 @@ pub(crate) struct StageReply {
 #[derive(Debug, Clone)]
 pub(crate) struct Beat {
     pub(crate) worker: Name,
-    pub(crate) life: u32,
+    /// The life of its process, and of the connection of that.
+    pub(crate) life: (u32, u32),
     pub(crate) leaving: bool,
     /// Replica, variant, requests that wait.
     pub(crate) replicas: Rc<[(Name, Name, usize)]>,
@@ -174,6 +177,11 @@ pub(crate) enum Event {
     },
     Strike(Strike),
     Return {
+        process: usize,
+        life: u32,
+    },
+    /// A connection that broke is up again.
+    Reconnected {
         process: usize,
         life: u32,
     },

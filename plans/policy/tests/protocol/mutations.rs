@@ -199,6 +199,17 @@ fn a_leave_without_an_announcement_is_noticed() {
     notices(Sabotage::LeavesSilently, Weather::Leaves, Oracle::SentOnce);
 }
 
+/// What the actors did before: a request that the ingress forwarded to a stage of its process was lost with the connection over which
+/// that stage sent it on.
+#[test]
+fn a_forward_into_a_dead_connection_is_noticed() {
+    notices(
+        Sabotage::PlacesWhatMovesOn,
+        Weather::Reconnects,
+        Oracle::NothingLost,
+    );
+}
+
 #[test]
 fn an_unreported_loss_is_noticed() {
     notices(Sabotage::IgnoresLosses, Weather::Crashes, Oracle::NothingLost);

@@ -50,7 +50,7 @@ impl Oracle {
             Self::Calm => "without faults nothing fails and nothing is sent twice",
             Self::Recovers => "once faults are over every request succeeds",
             Self::NothingLost => {
-                "a death or a leave costs no reply while another replica lives and budget is left"
+                "a death, a leave or a broken connection costs no reply while another replica lives and budget is left"
             }
             Self::RightModel => "a stage is run by the variant that the request's plan has for it",
             Self::SentOnce => "no request is sent again because a worker leaves in good order",
@@ -266,7 +266,10 @@ impl Judge {
         };
         self.demand(Oracle::Calm, self.weather != Weather::Calm, how);
         self.demand(Oracle::Recovers, request.accepted < SETTLED_US, how);
-        let strict = matches!(self.weather, Weather::Crashes | Weather::Leaves);
+        let strict = matches!(
+            self.weather,
+            Weather::Crashes | Weather::Leaves | Weather::Reconnects
+        );
         self.demand(Oracle::NothingLost, !strict, how);
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct Process {
     pub(crate) name: Name,
     /// Counts its starts: what was meant for an earlier life does not reach a later one.
     pub(crate) life: u32,
+    /// Counts its connections in this life.
+    connection: u32,
     pub(crate) up: bool,
     pub(crate) paused_until: u64,
     pub(crate) cut_until: u64,
@@ -46,7 +48,7 @@ pub(crate) struct Process {
     /// Worker to the replicas that its last beat named.
     hosts: BTreeMap<Name, BTreeSet<Name>>,
     /// Worker to the newest life heard of, if heartbeats carry lives.
-    lives: BTreeMap<Name, u32>,
+    lives: BTreeMap<Name, (u32, u32)>,
     /// Draws so far, by sender.
     pub(crate) draws: BTreeMap<Name, u64>,
     pub(crate) ingress: Option<Ingress>,
@@ -71,6 +73,7 @@ impl Process {
         Self {
             name: format!("w{index}").into(),
             life: 0,
+            connection: 0,
             up: false,
             paused_until: 0,
             cut_until: 0,
@@ -188,6 +191,11 @@ impl World {
         match blow {
             Blow::Pause => there.paused_until = there.paused_until.max(until),
             Blow::Cut => there.cut_until = there.cut_until.max(until),
+            Blow::Disconnect => {
+                there.cut_until = there.cut_until.max(until);
+                let life = there.life;
+                self.at(until, Event::Reconnected { process, life });
+            }
             Blow::Leave => {
                 there.leaving = true;
                 there.away_us = for_us;
@@ -213,6 +221,16 @@ impl World {
     pub(crate) fn come_back(&mut self, process: usize, life: u32) {
         if self.processes[process].life == life && !self.processes[process].up {
             self.start(process);
+        }
+    }
+
+    /// The connection of a process is up again. Its heartbeats tell the other processes.
+    pub(crate) fn reconnected(&mut self, process: usize, life: u32) {
+        let there = &mut self.processes[process];
+        if there.life == life && there.up {
+            there.connection += 1;
+            self.note(format_args!("p{process} is connected again"));
+            self.send_scattered(process);
         }
     }
 
@@ -262,7 +280,7 @@ impl World {
             .filter(|replica| !worker.has_moved(process, replica));
         let beat = Beat {
             worker: Rc::clone(&process.name),
-            life: process.life,
+            life: (process.life, process.connection),
             leaving: process.leaving && !silently,
             replicas: listed
                 .map(|replica| {
@@ -498,7 +516,10 @@ impl World {
         if !self.scenario.glue.beats_name_lives {
             return true;
         }
-        let lives = &mut self.processes[to].lives;
+        let process = &mut self.processes[to];
+        // What its own replicas have never used the connection.
+        let is_own = process.name == beat.worker;
+        let lives = &mut process.lives;
         let known = lives
             .insert(Rc::clone(&beat.worker), beat.life)
             .unwrap_or(beat.life);
@@ -506,7 +527,7 @@ impl World {
             lives.insert(Rc::clone(&beat.worker), known);
             return false;
         }
-        if known < beat.life {
+        if known < beat.life && !is_own {
             let before = self.processes[to].hosts.get(&beat.worker).cloned();
             for replica in before.unwrap_or_default() {
                 self.lose(to, &replica);

@@ -252,6 +252,9 @@ impl World {
         let request = &request;
         match way(&plan, gear, request) {
             Err(fault) => self.answer_fault(of, request, fault),
+            Ok((Route::Forward(_), confidence)) if self.is_foreign(variant.as_deref()) => {
+                self.return_result(of, request, confidence);
+            }
             Ok((Route::Forward(edge), _)) => {
                 let edge = edge.clone();
                 self.dispatch(of, &from, &edge, request.clone(), delivery.deadline);
@@ -263,6 +266,7 @@ impl World {
                     attempt: request.attempt,
                     token: request.token,
                     stage: Rc::clone(&request.stage),
+                    routed: true,
                     decided_by: (epoch, gear),
                     accept_below_threshold: request.accept_below_threshold,
                     confidence,
@@ -271,6 +275,28 @@ impl World {
                 self.done(of, done);
             }
         }
+    }
+
+    /// Whether a replica of this variant leaves it to the ingress where a result goes.
+    fn is_foreign(&self, variant: Option<&str>) -> bool {
+        self.scenario.foreign && variant == plans::variants(&self.scenario).first().copied()
+    }
+
+    /// Returns a result to the ingress that owns the request, which routes it.
+    fn return_result(&mut self, of: usize, request: &Request, confidence: f64) {
+        let done = StageReply {
+            owner: request.owner,
+            id: request.id,
+            attempt: request.attempt,
+            token: request.token,
+            stage: Rc::clone(&request.stage),
+            routed: false,
+            decided_by: (request.epoch, request.gear),
+            accept_below_threshold: request.accept_below_threshold,
+            confidence,
+            result: Ok(()),
+        };
+        self.done(of, done);
     }
 
     /// Whether the plan of the request has this variant for its stage.
@@ -325,7 +351,7 @@ pub(crate) fn key(placed: &Placed) -> Name {
 }
 
 /// The exit of a stage for a model's result: a function of the result, and of whether the request must be accepted below the threshold.
-fn way<'a>(plan: &'a Plan, gear: u32, request: &Request) -> Result<(Route<'a>, f64), Fault> {
+pub(crate) fn way<'a>(plan: &'a Plan, gear: u32, request: &Request) -> Result<(Route<'a>, f64), Fault> {
     let gear = plan.gears.get(gear as usize).ok_or(Fault::Internal)?;
     let stage = gear
         .wiring

@@ -51,6 +51,8 @@ pub(crate) enum Sabotage {
     LeavesSilently,
     /// The ingress gets no notice of silent processes.
     IgnoresLosses,
+    /// The ingress takes a request that it has forwarded for at the replica that got it, although that may send it on.
+    PlacesWhatMovesOn,
     /// Ingresses admit under a plan as soon as they know it.
     AdmitsAtOnce,
     /// Workers unload what the newest plan does not need as soon as they have loaded it.

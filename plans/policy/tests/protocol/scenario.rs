@@ -29,6 +29,8 @@ pub(crate) enum Weather {
     Crashes,
     /// Workers leave in good order and come back, never two at once; messages are late, none is lost, and the plan stays.
     Leaves,
+    /// Connections break in mid-batch and come back, one at a time; what is on its way over one is lost, and both of its ends notice.
+    Reconnects,
     /// Everything that the scenario draws.
     Storm,
 }
@@ -67,6 +69,8 @@ pub(crate) enum Blow {
     Pause,
     /// It is cut off in both directions; the broker has not noticed.
     Cut,
+    /// Its connection breaks, and comes back.
+    Disconnect,
 }
 
 /// A blow, its victim and its time.
@@ -111,6 +115,8 @@ pub(crate) struct Scenario {
     pub(crate) workers: usize,
     /// Whether the first ingress has replicas in its own process.
     pub(crate) near: bool,
+    /// Whether the smallest variant is a program that returns its results to the ingress, instead of routing them.
+    pub(crate) foreign: bool,
     /// Whether there is a third variant between the smallest and the largest.
     pub(crate) skips: bool,
     pub(crate) planners: usize,
@@ -148,6 +154,7 @@ impl Scenario {
             ingresses,
             workers: rng.random_range(2..=3),
             near: rng.random_bool(0.4),
+            foreign: false,
             skips: rng.random_bool(0.5),
             planners: rng.random_range(0..=2),
             moves: rng.random_bool(0.6),
@@ -166,6 +173,7 @@ impl Scenario {
             Weather::Calm => scenario.calm(rng),
             Weather::Crashes => scenario.crashes(rng),
             Weather::Leaves => scenario.leaves(rng),
+            Weather::Reconnects => scenario.reconnects(rng),
             Weather::Storm => scenario.storm(rng),
         }
         scenario
@@ -212,6 +220,27 @@ impl Scenario {
             strike.blow = Blow::Leave;
             // Time to leave comes on top.
             strike.for_us /= 4;
+        }
+    }
+
+    /// One process after the other, the first one most often, for less time than silence takes to be noticed.
+    fn reconnects(&mut self, rng: &mut ChaCha8Rng) {
+        self.crashes(rng);
+        self.strikes.clear();
+        self.capacity = 96;
+        self.near = rng.random_bool(0.75);
+        self.skips = rng.random_bool(0.75);
+        self.foreign = rng.random_bool(0.75);
+        let mut at = rng.random_range(300_000..500_000);
+        while at < 1_600_000 {
+            let strike = Strike {
+                at,
+                process: [0, rng.random_range(0..self.processes())][rng.random_range(0..2)],
+                blow: Blow::Disconnect,
+                for_us: rng.random_range(20_000..125_000),
+            };
+            at = strike.at + strike.for_us + rng.random_range(200_000..400_000);
+            self.strikes.push(strike);
         }
     }
 

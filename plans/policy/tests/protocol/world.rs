@@ -158,6 +158,7 @@ impl World {
             } => self.write(number, expected, plan),
             Event::Strike(strike) => self.strike(strike),
             Event::Return { process, life } => self.come_back(process, life),
+            Event::Reconnected { process, life } => self.reconnected(process, life),
         }
     }
 
@@ -228,7 +229,10 @@ impl World {
         }
         let open = |index: &usize| {
             let process = &self.processes[*index];
-            process.up && process.cut_until <= self.now
+            // Its own clients need no connection.
+            let has_clients =
+                self.scenario.weather == Weather::Reconnects && self.scenario.near && *index == 0;
+            process.up && (has_clients || process.cut_until <= self.now)
         };
         let open_ingresses: Vec<usize> = (0..self.scenario.ingresses).filter(open).collect();
         if open_ingresses.is_empty() {
@@ -297,7 +301,7 @@ impl World {
         };
         let jitter = match self.scenario.weather {
             Weather::Storm => self.rng.random_range(0..400),
-            Weather::Calm | Weather::Crashes | Weather::Leaves => 0,
+            Weather::Calm | Weather::Crashes | Weather::Leaves | Weather::Reconnects => 0,
         };
         100 + jitter + held_up
     }

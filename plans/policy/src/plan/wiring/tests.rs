@@ -255,3 +255,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_request_may_move_on_from_a_stage_that_forwards_or_fans_out() {
+    let tasks = sound().gears.remove(0).wiring;
+    let moves_on = |wiring: &Wiring, stage: &str| {
+        let edge = Edge::to(stage);
+        [false, true].map(|returns| wiring.may_move_on(&edge, returns))
+    };
+    // Any sibling may be the one that runs it.
+    assert_eq!(
+        moves_on(&tasks, "detect-fast"),
+        [true, true],
+        "children are sent on"
+    );
+    assert_eq!(moves_on(&tasks, "classify-small"), [false, false]);
+    assert_eq!(moves_on(&tasks, "unknown"), [false, false]);
+    let cascade = Plan::cascade("a").stage("first", "small").below(0.5);
+    let mut cascade = cascade
+        .then("second", "large")
+        .build()
+        .unwrap()
+        .gears
+        .remove(0)
+        .wiring;
+    assert_eq!(
+        moves_on(&cascade, "first"),
+        [true, false],
+        "the ingress forwards it"
+    );
+    assert_eq!(moves_on(&cascade, "second"), [false, false]);
+    cascade.stages[0].exit = Exit::Next {
+        to: Edge::to("second"),
+    };
+    assert_eq!(moves_on(&cascade, "first"), [true, false]);
+}
