@@ -83,8 +83,8 @@ Check `nats micro ls`, start the app with `kaskade serve`, or correct the name o
         "The request's remaining budget reached zero before an answer was ready: in a queue, in a model, or in transit.\n\
 Give a larger budget (`Kaskade-Budget-Us`), lower the load, or plan with a looser latency objective."
     Overloaded "KSK0006" 429 true "No capacity for another request."
-        "All permits of the ingress, or a replica's queue, are in use; the request was refused immediately, \
-so that accepted requests meet their objective.\n\
+        "All permits of the ingress, or a replica's queue, are in use, or so many requests wait that this one would miss its budget; \
+it was refused immediately, so that accepted requests meet their objective.\n\
 Try again with increasing pauses, add replicas, or let the planner use a faster gear."
     Unavailable "KSK0007" 503 true "No replica can run this stage now."
         "The replicas of the stage are gone or unreachable, and none returned within the budget.\n\

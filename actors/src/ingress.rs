@@ -74,6 +74,7 @@ use votes::Tally;
 use crate::{
     dispatch::dispatcher::Finished,
     error::{Code, Fault},
+    plan::versions::PlanVersion,
     wire::StageOutcome,
 };
 
@@ -93,8 +94,9 @@ impl Ingress {
             let message = "no stage answered within the budget";
             self.close(entry, &Fault::new(Code::Expired, message));
         }
-        for (_, entry) in due.exhausted {
+        for (id, entry) in due.exhausted {
             let message = "every attempt was lost with its replica";
+            self.abandon(&[id]);
             self.close(entry, &Fault::new(Code::ReplicasLost, message));
         }
         self.resend(due.resend, now);
@@ -135,6 +137,16 @@ impl Ingress {
         self.resend(entries, now);
     }
 
+    /// Adapts the admission to the replicas of a plan, of which each ingress of the process uses a part.
+    fn size_admission(&mut self, version: &PlanVersion) {
+        if self.sized_for != version.epoch {
+            self.sized_for = version.epoch;
+            let at_once = version.plan.runs_at_once();
+            self.admission
+                .set_replicas(at_once.div_ceil(self.siblings.count().max(1)));
+        }
+    }
+
     fn accept(&mut self, source: &Source<'_>, mut to: To, now: u64) {
         let Some((version, gear)) = self.plans.current() else {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
@@ -154,6 +166,7 @@ impl Ingress {
             Err(fault) => return self.refuse(source.client(to), &fault),
         };
         let client = read.client(to);
+        self.size_admission(&version);
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
             return refuse_at_once(&self.dispatcher, &self.metrics, client, &TOO_MANY_WAIT);
         }

@@ -32,6 +32,8 @@ pub struct Ingress {
     pub(super) key: TokenKey,
     pub(super) by_client: ClientIds,
     pub(super) admission: Admission,
+    /// The epoch whose replicas the admission knows; 0 before the first.
+    pub(super) sized_for: u64,
     pub(super) plans: PlanVersions,
     pub(super) dispatcher: Dispatcher,
     pub(super) metrics: Arc<Metrics>,
@@ -67,6 +69,7 @@ impl Ingress {
             key,
             by_client: ClientIds::default(),
             admission: Admission::new(AdmissionConfig::default()),
+            sized_for: 0,
             plans,
             _guard: dispatcher.supervisor().guard("ingress"),
             dispatcher,

@@ -392,7 +392,12 @@ impl Ingress {
     /// answered, or the fault.
     pub(super) fn close(&mut self, entry: InFlight, fault: &Fault) {
         // Not a service: a refusal that counted would make a refusing stage look fast.
-        self.admission.ended();
+        if fault.code == Code::Expired && entry.dispatches <= 1 {
+            let now = self.dispatcher.clock().now();
+            self.admission.expired(now, entry.deadline - entry.accepted);
+        } else {
+            self.admission.ended();
+        }
         if entry.gather.begun() {
             return self.reply_with_branches(entry, Some(fault));
         }
@@ -436,7 +441,13 @@ impl Ingress {
         match self.ledger.failed(id, attempt, may_retry, now) {
             // The sweep resends it once it is due.
             Failure::Retry { .. } => {}
-            Failure::Terminal(entry) => self.close(entry, fault),
+            Failure::Terminal(entry) => {
+                // Other members of an ensemble, branches of a pipeline or attempts may still run for it.
+                if entry.dispatches > 1 || entry.gather.begun() {
+                    self.abandon(&[id]);
+                }
+                self.close(entry, fault);
+            }
             Failure::Stale => self.metrics.stale(),
         }
     }

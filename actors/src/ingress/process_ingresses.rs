@@ -48,6 +48,11 @@ impl Ingresses {
         }
     }
 
+    /// Returns how many there are.
+    pub(super) fn count(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     fn members(&self) -> Vec<Member> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

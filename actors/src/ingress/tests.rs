@@ -324,3 +324,50 @@ fn a_fault_comes_after_the_parts_of_its_stream() {
         assert_eq!(replies, [false, false, false, true]);
     });
 }
+
+/// A replica that is away for the first attempt, and cannot run the second.
+#[derive(Default)]
+struct FailsTwice(usize);
+
+impl Actor for FailsTwice {
+    type Context = Context<Self>;
+}
+
+impl Handler<Delivery> for FailsTwice {
+    type Result = ();
+
+    fn handle(&mut self, mut delivery: Delivery, _: &mut Context<Self>) {
+        self.0 += 1;
+        delivery.fail(match self.0 {
+            1 => Fault::new(Code::Unavailable, "on its way out"),
+            _ => Fault::new(Code::ModelFailed, "no such token"),
+        });
+    }
+}
+
+/// A replica that had the first attempt generated for nobody until the deadline.
+#[test]
+fn a_request_that_ends_with_an_error_is_cancelled_where_earlier_attempts_may_run() {
+    System::new().block_on(async {
+        let bus = Bus::connect(BusConfig::new("fails-twice")).await.unwrap();
+        let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
+        let plans = PlanVersions::new(APP);
+        let plan = single(APP, "model", "worker", NonZeroU32::MIN, Batching::default());
+        let (placed, stage) = (
+            plan.placement[0].clone(),
+            plan.gears[0].wiring.entry.stage.clone(),
+        );
+        plans.adopt(1, plan).unwrap();
+        let replica = FailsTwice::default().start();
+        dispatcher.register_replica(&stage, local(placed, replica.recipient()));
+        let cancelled = App::new(APP).unwrap().abandon();
+        let mut cancelled = bus.client().subscribe(cancelled).await.unwrap();
+        let ingress = ingress(plans, dispatcher, &bus).start();
+        let (reply, answer) = oneshot::channel();
+        ingress.send(request(reply)).await.unwrap();
+        assert_eq!(answer.await.unwrap().unwrap_err().code, Code::ModelFailed);
+        let message = cancelled.next().await.unwrap();
+        let cancelled = crate::wire::Abandoned::decode(&message.payload).unwrap();
+        assert_eq!((cancelled.ingress.as_str(), cancelled.ids.len()), ("i", 1));
+    });
+}

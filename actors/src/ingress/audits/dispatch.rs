@@ -8,7 +8,7 @@ use kaskade_policy::fan_in::Branch;
 use kaskade_policy::plan::Edge;
 use kaskade_policy::routing;
 
-use super::{BUDGET_US, Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};
+use super::{Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};
 use crate::ingress::actor::Ingress;
 use crate::ingress::in_flight::InFlight;
 use crate::{
@@ -142,7 +142,8 @@ impl Ingress {
             inputs,
             client,
             live,
-            deadline: now.saturating_add(BUDGET_US),
+            // As long as any request may take: the largest variant may need more than the client's budget.
+            deadline: now.saturating_add(self.config.max_budget.as_micros() as u64),
         };
         let entries: Vec<(usize, Option<Edge>)> = [LARGEST, PROBE]
             .into_iter()
