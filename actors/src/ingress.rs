@@ -61,6 +61,7 @@ use durable::Submitted;
 use in_flight::InFlight;
 pub use intake::{Capacity, Identity, IntakeParts, open};
 pub use local::LocalIntake;
+pub(crate) use messages::ProcessReconnected;
 use messages::{Cancel, Dropped, Inbound, LocalRequest, Reconnected, Undeliverable};
 pub use messages::{DepartedReplicas, FailInFlight, LostReplicas};
 pub(crate) use process_ingresses::Ingresses;
@@ -200,8 +201,7 @@ impl Actor for Ingress {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.dispatcher
             .register_ingress(&self.id, ctx.address().recipient());
-        self.siblings
-            .add(&self.id, ctx.address().recipient(), ctx.address().recipient());
+        self.siblings.add(&self.id, &ctx.address());
         ctx.run_interval(SWEEP, |ingress, _| {
             let now = ingress.dispatcher.clock().now();
             ingress.sweep(now);
@@ -387,6 +387,18 @@ impl Handler<Reconnected> for Ingress {
         let is_local = |entry: &InFlight, replica: &str| self.dispatcher.has_replica(&entry.version, replica);
         let entries = self.ledger.scattered(now, is_local);
         tracing::warn!(resent = entries.len(), "reconnected to the broker");
+        self.resend(entries, now);
+    }
+}
+
+impl Handler<ProcessReconnected> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, _: ProcessReconnected, _: &mut Context<Self>) {
+        let now = self.dispatcher.clock().now();
+        // Requests at a known replica were sent over the connection of this ingress, which it watches itself.
+        let entries = self.ledger.scattered(now, |_, _| true);
+        tracing::warn!(resent = entries.len(), "a connection of the process broke");
         self.resend(entries, now);
     }
 }
