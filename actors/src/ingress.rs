@@ -9,7 +9,7 @@
 //! | `local` | requests of clients in the same process |
 //! | `request` | reading and checking a client's request |
 //! | `actor`, `config` | the actor, and how it sends requests; its configuration |
-//! | `in_flight`, `client` | the state of each request, and where its reply goes |
+//! | `in_flight`, `reply_target` | the state of each request, and where its reply goes |
 //! | `reservation` | the permits and bytes that requests hold |
 //! | `messages` | what an ingress handles besides results |
 //! | `result_checks` | what results of stages must satisfy |
@@ -27,7 +27,6 @@
 
 mod actor;
 mod audits;
-pub(crate) mod client;
 mod client_ids;
 mod completion;
 mod config;
@@ -42,6 +41,7 @@ mod messages;
 mod process_ingresses;
 mod refusal;
 mod reply;
+pub(crate) mod reply_target;
 mod request;
 pub(crate) mod reservation;
 pub mod result_checks;
@@ -56,17 +56,18 @@ use kaskade_policy::ledger::{Admitted, Answer};
 
 pub use actor::Ingress;
 use actor::may_retry;
-use client::To;
 pub use config::IngressConfig;
 use durable::Submitted;
 use in_flight::InFlight;
 pub use intake::{Capacity, Identity, IntakeParts, open};
 pub use local::LocalIntake;
+pub(crate) use messages::ProcessReconnected;
 use messages::{Cancel, Dropped, Inbound, LocalRequest, Reconnected, Undeliverable};
 pub use messages::{DepartedReplicas, FailInFlight, LostReplicas};
 pub(crate) use process_ingresses::Ingresses;
 use refusal::TOO_MANY_WAIT;
 use reply::refuse_at_once;
+use reply_target::Destination;
 use request::Source;
 pub(crate) use state::StatePublisher;
 use votes::Tally;
@@ -123,7 +124,7 @@ impl Ingress {
             if let Answer::First(entry) = self.ledger.answered(*number, attempt, now) {
                 self.admission.ended();
                 self.refuse(
-                    entry.client,
+                    entry.target,
                     &Fault::new(Code::Cancelled, "the client cancelled it"),
                 );
             }
@@ -147,34 +148,34 @@ impl Ingress {
         }
     }
 
-    fn accept(&mut self, source: &Source<'_>, mut to: To, now: u64) {
+    fn accept(&mut self, source: &Source<'_>, mut to: Destination, now: u64) {
         let Some((version, gear)) = self.plans.current() else {
             let fault = Fault::new(Code::Unavailable, "no plan has been adopted yet");
-            return self.refuse(source.client(to), &fault);
+            return self.refuse(source.reply_target(to), &fault);
         };
         if self.plans.is_loading() {
             let fault = Fault::new(
                 Code::Unavailable,
                 "the workers load their models; send the request again",
             );
-            return self.refuse(source.client(to), &fault);
+            return self.refuse(source.reply_target(to), &fault);
         }
         let read = source.read(&self.config);
         let read = read.and_then(|read| read.check(&mut to).map(|()| read));
         let read = match read {
             Ok(read) => read,
-            Err(fault) => return self.refuse(source.client(to), &fault),
+            Err(fault) => return self.refuse(source.reply_target(to), &fault),
         };
-        let client = read.client(to);
+        let target = read.reply_target(to);
         self.size_admission(&version);
         if !self.admission.admit(now, self.ledger.len(), read.budget_us) {
-            return refuse_at_once(&self.dispatcher, &self.metrics, client, &TOO_MANY_WAIT);
+            return refuse_at_once(&self.dispatcher, &self.metrics, target, &TOO_MANY_WAIT);
         }
         let one_answer = version
             .gear(gear)
             .is_some_and(|gear| gear.wiring.gives_one_answer());
         let entry = InFlight {
-            client,
+            target,
             listed: None,
             inputs: read.inputs,
             trace: read.trace.child(),
@@ -183,8 +184,7 @@ impl Ingress {
             deadline: now.saturating_add(read.budget_us),
             version,
             gear,
-            stage: String::new(),
-            dispatches: 0,
+            dispatched: Vec::new(),
             forwarded: BTreeSet::new(),
             refused_by: Vec::new(),
             tally: Tally::default(),
@@ -196,13 +196,13 @@ impl Ingress {
             Ok(Admitted { id, attempt }) => {
                 self.metrics.accepted();
                 if let Some(entry) = self.ledger.get_mut(id) {
-                    let named = entry.client.id.as_deref();
+                    let named = entry.target.id.as_deref();
                     entry.listed = named.map(|named| self.by_client.list(named, id));
                 }
                 self.send(id, attempt, now);
             }
             Err((refusal, entry)) => {
-                self.refuse(entry.client, &refusal::not_admitted(refusal));
+                self.refuse(entry.target, &refusal::not_admitted(refusal));
             }
         }
     }
@@ -214,8 +214,7 @@ impl Actor for Ingress {
     fn started(&mut self, ctx: &mut Context<Self>) {
         self.dispatcher
             .register_ingress(&self.id, ctx.address().recipient());
-        self.siblings
-            .add(&self.id, ctx.address().recipient(), ctx.address().recipient());
+        self.siblings.add(&self.id, &ctx.address());
         ctx.run_interval(SWEEP, |ingress, _| {
             let now = ingress.dispatcher.clock().now();
             ingress.sweep(now);
@@ -231,7 +230,11 @@ impl Handler<Inbound> for Ingress {
     fn handle(&mut self, Inbound { message, held }: Inbound, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         self.sweep(now);
-        self.accept(&Source::Message(&message), To::inbox(&message, held), now);
+        self.accept(
+            &Source::Message(&message),
+            Destination::inbox(&message, held),
+            now,
+        );
     }
 }
 
@@ -242,7 +245,7 @@ impl Handler<LocalRequest> for Ingress {
         let LocalRequest { request, options, to } = local;
         let now = self.dispatcher.clock().now();
         self.sweep(now);
-        self.accept(&Source::Local(&request, &options), To::Local(to), now);
+        self.accept(&Source::Local(&request, &options), Destination::Local(to), now);
     }
 }
 
@@ -253,7 +256,7 @@ impl Handler<Dropped> for Ingress {
         let mut dropped = self.by_client.numbers(&id);
         dropped.retain(|number| {
             let entry = self.ledger.get(*number);
-            entry.is_some_and(|entry| entry.client.to.is_dropped())
+            entry.is_some_and(|entry| entry.target.destination.is_dropped())
         });
         self.cancel(&dropped);
     }
@@ -265,7 +268,7 @@ impl Handler<Submitted> for Ingress {
     fn handle(&mut self, Submitted { message, submission }: Submitted, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         self.sweep(now);
-        let to = To::Stream(Box::new(submission));
+        let to = Destination::Stream(Box::new(submission));
         self.accept(&Source::Message(&message), to, now);
     }
 }
@@ -273,7 +276,12 @@ impl Handler<Submitted> for Ingress {
 impl Handler<Finished> for Ingress {
     type Result = ();
 
-    fn handle(&mut self, Finished { done, checked }: Finished, _: &mut Context<Self>) {
+    fn handle(&mut self, finished: Finished, _: &mut Context<Self>) {
+        let Finished {
+            done,
+            checked,
+            dispatch,
+        } = finished;
         let now = self.dispatcher.clock().now();
         let mut done = if checked {
             done
@@ -283,7 +291,7 @@ impl Handler<Finished> for Ingress {
         if audits::is_audit(done.id) {
             return self.audit_ended(done);
         }
-        self.fill_defaults(&mut done);
+        self.fill_defaults(&mut done, dispatch);
         match &done.result {
             StageOutcome::Outputs { routed: true, .. } => self.answer(done, now),
             StageOutcome::Outputs { routed: false, .. } => self.route_for_stage(done, now),
@@ -329,7 +337,7 @@ impl Handler<Undeliverable> for Ingress {
             return self.metrics.stale();
         }
         // Only the last dispatch went to the replica that the ledger names.
-        let is_last = dispatch == entry.dispatches;
+        let is_last = dispatch == entry.dispatches();
         if let Some(replica) = replica.filter(|_| is_last).map(ToOwned::to_owned)
             && self
                 .dispatcher
@@ -396,6 +404,18 @@ impl Handler<Reconnected> for Ingress {
     }
 }
 
+impl Handler<ProcessReconnected> for Ingress {
+    type Result = ();
+
+    fn handle(&mut self, _: ProcessReconnected, _: &mut Context<Self>) {
+        let now = self.dispatcher.clock().now();
+        // Requests at a known replica were sent over the connection of this ingress, which it watches itself.
+        let entries = self.ledger.scattered(now, |_, _| true);
+        tracing::warn!(resent = entries.len(), "a connection of the process broke");
+        self.resend(entries, now);
+    }
+}
+
 impl Handler<FailInFlight> for Ingress {
     type Result = ();
 
@@ -404,7 +424,7 @@ impl Handler<FailInFlight> for Ingress {
             "the service is shutting down and the grace time is over; send the request again".to_owned();
         let fault = Fault::new(Code::Draining, message);
         for (_, entry) in self.ledger.drain_all() {
-            self.refuse(entry.client, &fault);
+            self.refuse(entry.target, &fault);
         }
     }
 }

@@ -10,12 +10,13 @@ pub(crate) struct BeatSequence {
 }
 
 impl BeatSequence {
-    /// Returns the number of the next heartbeat of a process whose connections have broken so many times.
-    pub(crate) fn next(&mut self, disconnects: u64) -> u64 {
+    /// Returns the number of the next heartbeat of a process whose connections have broken so many times. One that is not sent, because a
+    /// connection is down, does not count: after a long outage the numbers would be larger than before it.
+    pub(crate) fn next(&mut self, disconnects: u64, is_sent: bool) -> u64 {
         if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
             self.beats = 0;
         }
-        self.beats += 1;
+        self.beats += u64::from(is_sent);
         self.beats
     }
 }
@@ -27,7 +28,16 @@ mod tests {
     #[test]
     fn a_connection_that_broke_restarts_the_numbers() {
         let mut sequence = BeatSequence::default();
-        let numbers = [0, 0, 0, 1, 1, 3].map(|disconnects| sequence.next(disconnects));
+        let numbers = [0, 0, 0, 1, 1, 3].map(|disconnects| sequence.next(disconnects, true));
         assert_eq!(numbers, [1, 2, 3, 1, 2, 1]);
+    }
+
+    /// After an outage that was longer than the time before it, the numbers seemed to continue.
+    #[test]
+    fn an_outage_does_not_hide_the_restart_of_the_numbers() {
+        let mut sequence = BeatSequence::default();
+        let before = [true; 3].map(|is_sent| sequence.next(0, is_sent));
+        let _ = [false; 9].map(|is_sent| sequence.next(1, is_sent));
+        assert!(sequence.next(1, true) < before[2]);
     }
 }

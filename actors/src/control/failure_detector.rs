@@ -15,6 +15,8 @@ pub(crate) struct FailureDetector {
     bus: Bus,
     dispatcher: Dispatcher,
     ingresses: Ingresses,
+    /// The instance of the worker of this process.
+    own: Option<u64>,
     /// Replicas that have left since the last check, and before it.
     left: [Vec<String>; 2],
     /// Replicas by the worker whose last heartbeat listed them.
@@ -32,10 +34,17 @@ impl FailureDetector {
             bus: bus.control().clone(),
             dispatcher: dispatcher.clone(),
             ingresses: ingresses.clone(),
+            own: None,
             left: Default::default(),
             hosts: BTreeMap::new(),
             forgotten_at: 0,
         }
+    }
+
+    /// Makes it the detector of the process in which the worker of that instance runs.
+    pub(crate) fn beside(mut self, worker: Option<u64>) -> Self {
+        self.own = worker;
+        self
     }
 
     /// Records a heartbeat: the replicas that it lists are alive; those that its sender no longer lists have left in
@@ -70,7 +79,10 @@ impl FailureDetector {
                 "two processes serve as this worker, so what one of them loses is noticed late; stop one, or give it a name of its own"
             );
         }
-        if start == Start::Restarted {
+        if start == Start::Restarted && self.own == Some(beat.instance) {
+            // A connection broke. What its replicas were given in this process is still there.
+            self.ingresses.reconnected();
+        } else if start == Start::Restarted {
             self.tell(&before.into_iter().collect::<Vec<_>>());
         } else if beat.leaving {
             // A worker that stays unloads only what has drained.
@@ -129,7 +141,7 @@ mod tests {
     use crate::bus::{BusConfig, Embedded};
     use crate::clock::Clock;
     use crate::control::heartbeats::Heartbeats;
-    use crate::ingress::{DepartedReplicas, LostReplicas};
+    use crate::ingress::{DepartedReplicas, LostReplicas, ProcessReconnected};
     use crate::subjects::App;
     use crate::wire::{Message as _, ReplicaBeat};
     use kaskade_policy::liveness::{CHECK_PERIOD_US, FORGOTTEN_US, HEARTBEAT_PERIOD_US};
@@ -156,6 +168,57 @@ mod tests {
         fn handle(&mut self, _: DepartedReplicas, _: &mut Context<Self>) {}
     }
 
+    impl Handler<ProcessReconnected> for Recorder {
+        type Result = ();
+
+        fn handle(&mut self, _: ProcessReconnected, _: &mut Context<Self>) {
+            self.0.lock().unwrap().push("reconnected".to_owned());
+        }
+    }
+
+    /// A connection of the process broke, and every request at a replica of the process was sent again, although none of them had used it.
+    #[test]
+    fn a_broken_connection_of_the_process_loses_no_replica_of_it() {
+        System::new().block_on(async {
+            let bus = Bus::connect(BusConfig::new("own-beats")).await.unwrap();
+            let dispatcher = Dispatcher::new(&bus, App::new("own-beats").unwrap(), Clock::start());
+            for (shards, is_own, told) in [
+                (1, true, Vec::new()),
+                (2, true, vec!["reconnected"; 2]),
+                (1, false, vec!["r"]),
+            ] {
+                let recorded = Arc::new(Mutex::new(Vec::new()));
+                let ingresses = Ingresses::default();
+                let recorders: Vec<_> = (0..shards)
+                    .map(|_| Recorder(Arc::clone(&recorded)).start())
+                    .collect();
+                for recorder in &recorders {
+                    ingresses.add("recorder", recorder);
+                }
+                let detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
+                let mut detector = detector.beside(is_own.then_some(7));
+                let worker = format!("w-{shards}-{is_own}");
+                for sequence in [1, 2, 3, 1] {
+                    detector.record(&Heartbeat {
+                        actor: worker.clone(),
+                        instance: 7,
+                        replicas: vec![ReplicaBeat {
+                            id: "r".to_owned(),
+                            ..ReplicaBeat::default()
+                        }],
+                        sequence,
+                        ..Heartbeat::default()
+                    });
+                }
+                for recorder in &recorders {
+                    // Behind what it was told.
+                    recorder.send(DepartedReplicas(Vec::new())).await.unwrap();
+                }
+                assert_eq!(*recorded.lock().unwrap(), told, "{shards} {is_own}");
+            }
+        });
+    }
+
     #[test]
     fn a_stalled_process_blames_no_other() {
         System::new().block_on(async {
@@ -167,7 +230,7 @@ mod tests {
             let recorder = Recorder(Arc::clone(&lost)).start();
             let mut heartbeats = Heartbeats::default();
             let ingresses = Ingresses::default();
-            ingresses.add("recorder", recorder.clone().recipient(), recorder.recipient());
+            ingresses.add("recorder", &recorder);
             let detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
             heartbeats.detect(detector);
             heartbeats
@@ -242,7 +305,7 @@ mod tests {
             let lost = Arc::new(Mutex::new(Vec::new()));
             let recorder = Recorder(Arc::clone(&lost)).start();
             let ingresses = Ingresses::default();
-            ingresses.add("recorder", recorder.clone().recipient(), recorder.recipient());
+            ingresses.add("recorder", &recorder);
             let mut detector = FailureDetector::new(&bus, &dispatcher, &ingresses);
             let mut beat = |unavailable: bool, sequence: u64| {
                 detector.record(&Heartbeat {

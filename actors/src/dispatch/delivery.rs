@@ -122,7 +122,11 @@ impl Delivery {
                 once,
             },
         };
-        let finished = Finished { done, checked: false };
+        let finished = Finished {
+            done,
+            checked: false,
+            dispatch: 0,
+        };
         handle
             .dispatcher
             .done(&request.ingress, request.token, finished, Vec::new());
@@ -239,6 +243,7 @@ impl Delivery {
         let finished = Finished {
             done,
             checked: self.checked,
+            dispatch: 0,
         };
         handle
             .dispatcher

@@ -38,6 +38,8 @@ pub struct Finished {
     pub done: StageReply,
     /// Whether the executor of this process has checked the outputs. Results of other origin are checked by the ingress.
     pub checked: bool,
+    /// The dispatch that its token names; 0 for a result from this process.
+    pub dispatch: u32,
 }
 
 /// Timing of a request at the end of a pipeline's task: the replica, the time spent, the task's latency budget.
@@ -267,7 +269,11 @@ impl Dispatcher {
             hops: request.hops,
             result: StageOutcome::Fault(fault),
         };
-        let finished = Finished { done, checked: true };
+        let finished = Finished {
+            done,
+            checked: true,
+            dispatch: 0,
+        };
         self.done(&request.ingress, request.token, finished, Permits::new());
     }
 

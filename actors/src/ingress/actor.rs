@@ -21,7 +21,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::PlanVersions,
     supervision::TaskGuard,
-    wire::{Hop, StageRequest, TokenKey},
+    wire::{Hop, StageRequest, Token, TokenKey},
 };
 
 /// The ingress actor.
@@ -105,35 +105,47 @@ impl Ingress {
             return;
         };
         if wiring.ensemble.is_empty() {
-            let first = &wiring.entry;
-            let may_be_forwarded = version.may_be_forwarded(gear, first) && !request.return_to_ingress;
-            self.send_to(first, request, now);
-            if may_be_forwarded {
-                // Stages forward it without telling the ingress: any lost replica may have had it.
-                self.ledger.sent(id, attempt, None, now);
-            }
-            return;
+            return self.send_to(&wiring.entry, request, now);
         }
         let missing = wiring.members().filter(|edge| !entry.tally.has(&edge.stage));
         for edge in missing.collect::<Vec<_>>() {
-            self.send_to(edge, request.clone(), now);
+            // Each has a token of its own, which names the member in its result.
+            let Some(token) = self.issue_token(id, attempt) else {
+                return;
+            };
+            let request = StageRequest {
+                token,
+                ..request.clone()
+            };
+            self.send_to(edge, request, now);
         }
         // It is at several replicas: if one is lost, the missing members are asked again.
         self.ledger.sent(id, attempt, None, now);
     }
 
+    /// Sends a request along an edge: to its first stage, or to where the exit of a stage leads.
     pub(super) fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
         let (id, attempt) = (request.id, request.attempt);
         let Some(entry) = self.ledger.get_mut(id) else {
             return;
         };
-        edge.stage.clone_into(&mut entry.stage);
-        let version = Arc::clone(&entry.version);
+        entry.dispatch_to(&edge.stage);
+        let (version, gear) = (Arc::clone(&entry.version), entry.gear);
         let (deadline, trace) = (entry.deadline, entry.trace);
+        // Stages forward it without telling the ingress, and a branch is only a part of it: any lost replica may have had it.
+        let is_unplaced =
+            !request.branch.is_root() || version.may_move_on(gear, edge, request.return_to_ingress);
         let to = self
             .dispatcher
             .dispatch(&self.id, &version, edge, request, deadline, trace);
-        self.ledger.sent(id, attempt, to.as_deref(), now);
+        let replica = to.filter(|_| !is_unplaced);
+        self.ledger.sent(id, attempt, replica.as_deref(), now);
+    }
+
+    /// Begins a dispatch of a request, and issues its token. `None` if it has been answered.
+    fn issue_token(&mut self, id: u64, attempt: u32) -> Option<Token> {
+        let dispatch = self.ledger.get_mut(id)?.next_dispatch();
+        Some(self.key.issue(id, attempt, dispatch))
     }
 
     /// Begins a dispatch of a request: to its first stage, or to where a stage's exit leads. `None` if it has been
@@ -145,12 +157,12 @@ impl Ingress {
         let inputs = entry.inputs.get();
         let inputs =
             inputs.inspect_err(|fault| tracing::error!(%fault, "a request could not be decoded again"));
-        entry.dispatches = entry.dispatches.saturating_add(1);
+        let dispatch = entry.next_dispatch();
         Some(StageRequest {
             id,
             ingress: self.id.clone(),
             attempt,
-            token: self.key.issue(id, attempt, entry.dispatches),
+            token: self.key.issue(id, attempt, dispatch),
             branch: Branch::ROOT,
             epoch: entry.version.epoch,
             gear: entry.gear,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use kaskade_models::Tensor;
 use kaskade_policy::ledger::{Answer, Failure};
-use kaskade_policy::plan::Child;
+use kaskade_policy::plan::{Child, Edge};
 use kaskade_policy::routing;
 
 use super::actor::{Ingress, may_retry};
@@ -14,50 +14,23 @@ use crate::{
     dispatch::exits::{self, RouteDecision},
     dispatch::fan_out,
     error::{Code, Fault},
+    plan::versions::PlanVersion,
     wire::{Abandoned, MAX_ABANDONED, Message as _, StageOutcome, StageReply, StageRequest},
 };
 
 impl Ingress {
     /// Routes a result for a stage that does not route by itself (a custom actor, a process in another language).
     pub(super) fn route_for_stage(&mut self, mut done: StageReply, now: u64) {
-        let (id, attempt) = (done.id, done.attempt);
         let StageOutcome::Outputs {
             outputs, confidence, ..
         } = std::mem::replace(&mut done.result, StageOutcome::nothing())
         else {
             return;
         };
-        let Some(entry) = self.ledger.get(id) else {
+        let Some(version) = self.ledger.get(done.id).map(|entry| Arc::clone(&entry.version)) else {
             return self.metrics.stale();
         };
-        let decided = match confidence {
-            Some(given) => Ok(Some(given)),
-            None => Self::confidence_of(entry, &done.stage, &outputs),
-        };
-        let version = Arc::clone(&entry.version);
-        let decided = decided.and_then(|calibrated| {
-            // The inputs of a branch are those that its parent made.
-            let input_bytes = done.branch.is_root().then(|| entry.inputs.input_bytes());
-            let confidence = deferral::score_for_stage(
-                &version,
-                entry.gear,
-                &done.stage,
-                &mut done.hops,
-                input_bytes,
-                calibrated,
-                &outputs,
-            );
-            let accept_below_threshold = self.ledger.must_accept_below_threshold(attempt);
-            exits::decide(
-                &version,
-                entry.gear,
-                &done.stage,
-                confidence,
-                accept_below_threshold,
-            )
-            .map(|route| (route, confidence))
-        });
-        match decided {
+        match self.decide_for_stage(&version, &mut done, confidence, &outputs) {
             Err(fault) => self.fail_branch(done, fault, now),
             Ok((RouteDecision::Reply, confidence)) => {
                 let result = StageOutcome::Outputs {
@@ -68,42 +41,68 @@ impl Ingress {
                 };
                 self.answer(StageReply { result, ..done }, now);
             }
-            // The ingress keeps the inputs of the root only.
-            Ok((RouteDecision::Forward(_), _)) if !done.branch.is_root() => {
-                let message = format!(
-                    "stage `{}` forwards a branch whose inputs only it has; route in the stage, or fan out",
-                    done.stage
-                );
-                self.fail_branch(done, Fault::new(Code::Internal, message), now);
-            }
-            Ok((RouteDecision::Forward(edge), _)) => {
-                let edge = edge.clone();
-                if !self.forward_once(&done) {
-                    return self.metrics.stale();
-                }
-                if let Some(request) = self.stage_request(id, attempt, done.hops) {
-                    self.send_to(&edge, request, now);
-                }
-            }
-            Ok((RouteDecision::Continue(edge), _)) => {
-                let edge = edge.clone();
-                if !self.forward_once(&done) {
-                    return self.metrics.stale();
-                }
-                if let Some(request) = self.stage_request(id, attempt, done.hops) {
-                    let request = StageRequest {
-                        inputs: outputs,
-                        token: request.token.of_branch(&done.branch),
-                        branch: done.branch,
-                        ..request
-                    };
-                    self.send_to(&edge, request, now);
-                }
-            }
-            Ok((RouteDecision::FanOut(children), _)) => {
-                let children = children.to_vec();
-                self.fan_out_for_stage(done, &children, outputs, now);
-            }
+            Ok((RouteDecision::Forward(edge), _)) => self.forward_for_stage(edge, done, now),
+            Ok((RouteDecision::Continue(edge), _)) => self.continue_for_stage(edge, done, outputs, now),
+            Ok((RouteDecision::FanOut(children), _)) => self.fan_out_for_stage(done, children, outputs, now),
+        }
+    }
+
+    /// Decides where a result goes by the exit of its stage, and returns the score that decided. `given` is the confidence that the stage
+    /// gave.
+    fn decide_for_stage<'a>(
+        &self,
+        version: &'a PlanVersion,
+        done: &mut StageReply,
+        given: Option<f64>,
+        outputs: &[Tensor],
+    ) -> Result<(RouteDecision<'a>, Option<f64>), Fault> {
+        let entry = self.ledger.get(done.id);
+        let gear = entry.map_or(0, |entry| entry.gear);
+        let calibrated = match given {
+            Some(given) => Some(given),
+            None => confidence_of(version, gear, &done.stage, outputs)?,
+        };
+        // The inputs of a branch are those that its parent made.
+        let inputs = entry.filter(|_| done.branch.is_root());
+        let input_bytes = inputs.map(|entry| entry.inputs.input_bytes());
+        let (stage, hops) = (&done.stage, &mut done.hops);
+        let score = deferral::score_for_stage(version, gear, stage, hops, input_bytes, calibrated, outputs);
+        let accept_below_threshold = self.ledger.must_accept_below_threshold(done.attempt);
+        let route = exits::decide(version, gear, stage, score, accept_below_threshold)?;
+        Ok((route, score))
+    }
+
+    /// Sends a request with its own inputs to the next stage.
+    fn forward_for_stage(&mut self, edge: &Edge, done: StageReply, now: u64) {
+        // The ingress keeps the inputs of the root only.
+        if !done.branch.is_root() {
+            let message = format!(
+                "stage `{}` forwards a branch whose inputs only it has; route in the stage, or fan out",
+                done.stage
+            );
+            return self.fail_branch(done, Fault::new(Code::Internal, message), now);
+        }
+        if !self.forward_once(&done) {
+            return self.metrics.stale();
+        }
+        if let Some(request) = self.stage_request(done.id, done.attempt, done.hops) {
+            self.send_to(edge, request, now);
+        }
+    }
+
+    /// Sends what a partition made to the next one.
+    fn continue_for_stage(&mut self, edge: &Edge, done: StageReply, outputs: Vec<Tensor>, now: u64) {
+        if !self.forward_once(&done) {
+            return self.metrics.stale();
+        }
+        if let Some(request) = self.stage_request(done.id, done.attempt, done.hops) {
+            let request = StageRequest {
+                inputs: outputs,
+                token: request.token.of_branch(&done.branch),
+                branch: done.branch,
+                ..request
+            };
+            self.send_to(edge, request, now);
         }
     }
 
@@ -203,30 +202,19 @@ impl Ingress {
         self.answer(StageReply { result, ..done }, now);
     }
 
-    /// Fills in fields that a worker in another language may omit, from the last dispatch of the request.
-    pub(super) fn fill_defaults(&self, done: &mut StageReply) {
+    /// Fills in fields that a worker in another language may omit, from the dispatch that it answers. A stage that the gear does not
+    /// have counts as omitted; a member of an ensemble answers for itself, whatever it says.
+    pub(super) fn fill_defaults(&self, done: &mut StageReply, dispatch: u32) {
         if done.attempt == 0 {
             done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
         }
-        if done.stage.is_empty()
-            && let Some(entry) = self.ledger.get(done.id)
-        {
-            entry.stage.clone_into(&mut done.stage);
+        let Some(entry) = self.ledger.get(done.id) else {
+            return;
+        };
+        let is_known = entry.version.stage(entry.gear, &done.stage).is_some();
+        if !is_known || (dispatch > 0 && self.members(done.id) > 1) {
+            entry.stage_of(dispatch).clone_into(&mut done.stage);
         }
-    }
-
-    fn confidence_of(entry: &InFlight, stage: &str, outputs: &[Tensor]) -> Result<Option<f64>, Fault> {
-        // Partitions of one model exit unconditionally, and hidden states have no confidence.
-        if entry.version.has_next_partition(entry.gear, stage) {
-            return Ok(None);
-        }
-        let variant = entry
-            .version
-            .stage(entry.gear, stage)
-            .map(|stage| stage.variant.as_str());
-        variant.map_or(Ok(None), |variant| {
-            exits::confidence(&entry.version, variant, outputs)
-        })
     }
 
     /// Handles a routed result: ends the request, or collects the votes of an ensemble or the branches of a pipeline.
@@ -308,7 +296,7 @@ impl Ingress {
             if once && entry.once.as_ref() != Some(&done.stage) {
                 entry.once = Some(done.stage.clone());
             }
-            entry.client.has_parts = true;
+            entry.target.has_parts = true;
             self.publish_part(done.id, done.stage, outputs, from);
         }
     }
@@ -405,7 +393,7 @@ impl Ingress {
             return self.reply_with(entry, done, true);
         }
         self.trace(&entry, Err(fault));
-        self.refuse(entry.client, fault);
+        self.refuse(entry.target, fault);
     }
 
     /// Records the permanent failure of a member of an ensemble. Returns true if other members answer, or still may.
@@ -451,4 +439,19 @@ impl Ingress {
             Failure::Stale => self.metrics.stale(),
         }
     }
+}
+
+/// Returns the confidence that a variant's calibration computes from its outputs.
+fn confidence_of(
+    version: &PlanVersion,
+    gear: u32,
+    stage: &str,
+    outputs: &[Tensor],
+) -> Result<Option<f64>, Fault> {
+    // Partitions of one model exit unconditionally, and hidden states have no confidence.
+    if version.has_next_partition(gear, stage) {
+        return Ok(None);
+    }
+    let variant = version.stage(gear, stage).map(|stage| stage.variant.as_str());
+    variant.map_or(Ok(None), |variant| exits::confidence(version, variant, outputs))
 }

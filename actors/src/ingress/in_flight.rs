@@ -5,15 +5,15 @@ use std::{collections::BTreeSet, sync::Arc};
 use kaskade_policy::fan_in::{Branch, Gather};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
-use super::client::Client;
 use super::client_ids::Listed;
 use super::inputs::RetainedInputs;
+use super::reply_target::ReplyTarget;
 use super::votes::Tally;
 use crate::{plan::versions::PlanVersion, wire::StageReply, wire::headers::Trace};
 
 /// State of a request until its terminal reply.
 pub(super) struct InFlight {
-    pub(super) client: Client,
+    pub(super) target: ReplyTarget,
     /// Its place in the index of client ids.
     pub(super) listed: Option<Listed>,
     pub(super) inputs: RetainedInputs,
@@ -24,10 +24,8 @@ pub(super) struct InFlight {
     pub(super) deadline: u64,
     pub(super) version: Arc<PlanVersion>,
     pub(super) gear: u32,
-    /// The stage to which this ingress sent it last.
-    pub(super) stage: String,
-    /// How often this ingress has sent it.
-    pub(super) dispatches: u32,
+    /// The stage to which each dispatch by this ingress went; of several at once, the last.
+    pub(super) dispatched: Vec<String>,
     /// The attempts, branches and stages whose results this ingress has forwarded: each is forwarded once.
     pub(super) forwarded: BTreeSet<(u32, Branch, String)>,
     /// The stages for whose models it was too long.
@@ -73,6 +71,31 @@ impl InFlight {
     pub(super) fn is_begun_once(&self) -> bool {
         let stage = self.once.as_deref().zip(self.reading.as_ref());
         stage.is_some_and(|(stage, reading)| reading.has_begun(stage))
+    }
+
+    /// Returns how often this ingress has sent it.
+    pub(super) fn dispatches(&self) -> u32 {
+        u32::try_from(self.dispatched.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Begins another dispatch, and returns its number, from 1.
+    pub(super) fn next_dispatch(&mut self) -> u32 {
+        self.dispatched.push(String::new());
+        self.dispatches()
+    }
+
+    /// Notes the stage to which the newest dispatch goes.
+    pub(super) fn dispatch_to(&mut self, stage: &str) {
+        if let Some(newest) = self.dispatched.last_mut() {
+            stage.clone_into(newest);
+        }
+    }
+
+    /// Returns the stage to which a dispatch went; for an unknown one, that of the newest.
+    pub(super) fn stage_of(&self, dispatch: u32) -> &str {
+        let place = (dispatch as usize).checked_sub(1);
+        let stage = place.and_then(|place| self.dispatched.get(place));
+        stage.or(self.dispatched.last()).map_or("", String::as_str)
     }
 
     /// Notes that the result of a stage is forwarded. Returns false if it was before: a stage that repeats its answer

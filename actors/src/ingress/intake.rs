@@ -14,12 +14,12 @@ use tokio::{
 };
 
 use super::actor::Ingress;
-use super::client::{Client, To};
 use super::config::IngressConfig;
 use super::feedback;
 use super::messages::{Cancel, Inbound, Reconnected, Undeliverable};
 use super::refusal::{ENDED, Refusal, TOO_MANY_BYTES, TOO_MANY_REQUESTS};
 use super::reply;
+use super::reply_target::{Destination, ReplyTarget};
 use super::reservation::RequestReservation;
 use crate::{
     bus::{Bus, BusError, Link, Subscription},
@@ -204,8 +204,9 @@ fn in_memory_of_its_own(body: Bytes) -> Bytes {
 
 /// Refuses a request immediately.
 fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, refusal: &Refusal) {
-    let client = Client::of(message, To::inbox(message, RequestReservation::default()));
-    reply::refuse_at_once(dispatcher, metrics, client, refusal);
+    let destination = Destination::inbox(message, RequestReservation::default());
+    let target = ReplyTarget::of(message, destination);
+    reply::refuse_at_once(dispatcher, metrics, target, refusal);
 }
 
 /// Every ingress receives every cancellation; only the owner of the request acts on it.
@@ -268,7 +269,11 @@ impl Results {
         if answers && !self.key.permits(id, attempt, token, &done.branch) {
             return self.forged(message);
         }
-        self.ingress.do_send(Finished { done, checked: false });
+        self.ingress.do_send(Finished {
+            done,
+            checked: false,
+            dispatch: token.dispatch(),
+        });
     }
 
     /// Decodes a result, or makes one of the reason why it cannot be read. `None` if chunks are missing.

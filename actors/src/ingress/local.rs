@@ -11,10 +11,10 @@ use crate::actor::Addr;
 use tokio::sync::{oneshot, watch};
 
 use super::actor::Ingress;
-use super::client::{LocalClient, Parts};
 use super::intake::Capacity;
 use super::messages::{Dropped, LocalRequest};
 use super::refusal::{TOO_MANY_BYTES, TOO_MANY_REQUESTS};
+use super::reply_target::{LocalClient, Parts};
 use super::reservation::RequestReservation;
 use crate::{
     bus::publisher::HEADROOM,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::client::LocalClient;
+use super::reply_target::LocalClient;
 use super::reservation::RequestReservation;
 use crate::actor::Message;
 use crate::wire::{InferRequest, RequestOptions};
@@ -61,6 +61,12 @@ pub struct DepartedReplicas(pub Vec<String>);
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Reconnected;
+
+/// A connection of the process was lost and is up again, perhaps that of another shard: a request that moves on by itself may have been
+/// on its way over it.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct ProcessReconnected;
 
 /// Answers all requests in flight with a `Draining` fault: the grace time is over.
 #[derive(Message)]

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::actor::Recipient;
+use crate::actor::{Actor, Addr, Context, Handler, Recipient};
 
-use super::messages::{DepartedReplicas, LostReplicas};
+use super::messages::{DepartedReplicas, LostReplicas, ProcessReconnected};
 
 /// The ingresses of a process, one per shard. The process learns once that a replica is gone, and each of its ingresses may
 /// have requests there. Clones are the same list.
@@ -16,16 +16,24 @@ struct Member {
     id: String,
     losses: Recipient<LostReplicas>,
     leaves: Recipient<DepartedReplicas>,
+    reconnects: Recipient<ProcessReconnected>,
 }
 
 impl Ingresses {
     /// Adds the ingress of that id.
-    pub(crate) fn add(&self, id: &str, losses: Recipient<LostReplicas>, leaves: Recipient<DepartedReplicas>) {
+    pub(crate) fn add<A>(&self, id: &str, ingress: &Addr<A>)
+    where
+        A: Actor<Context = Context<A>>
+            + Handler<LostReplicas>
+            + Handler<DepartedReplicas>
+            + Handler<ProcessReconnected>,
+    {
         let mut members = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         members.push(Member {
             id: id.to_owned(),
-            losses,
-            leaves,
+            losses: ingress.clone().recipient(),
+            leaves: ingress.clone().recipient(),
+            reconnects: ingress.clone().recipient(),
         });
     }
 
@@ -51,6 +59,15 @@ impl Ingresses {
     /// Returns how many there are.
     pub(super) fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Tells every ingress that a connection of the process was lost and is up again. Where there is one, it watches that connection
+    /// itself.
+    pub(crate) fn reconnected(&self) {
+        let members = self.members();
+        for member in members.iter().filter(|_| members.len() > 1) {
+            member.reconnects.do_send(ProcessReconnected);
+        }
     }
 
     fn members(&self) -> Vec<Member> {

@@ -5,9 +5,9 @@ use kaskade_models::Tensor;
 use kaskade_policy::fan_in::Branch;
 
 use super::actor::Ingress;
-use super::client::{Client, To};
 use super::in_flight::InFlight;
 use super::refusal::Refusal;
+use super::reply_target::{Destination, ReplyTarget};
 use super::reservation::RequestReservation;
 use crate::{
     bus::publisher::HEADROOM,
@@ -30,7 +30,7 @@ impl Ingress {
             return;
         };
         let reply = InferReply {
-            id: entry.client.id.clone(),
+            id: entry.target.id.clone(),
             outputs,
             variant: variant(&entry, &done.stage),
             stage: done.stage,
@@ -61,7 +61,7 @@ impl Ingress {
         let none_answered = branches.iter().all(|branch| branch.outputs.is_empty());
         if let Some(fault) = failure.filter(|_| none_answered) {
             let fault = fault.clone();
-            return self.refuse(entry.client, &fault);
+            return self.refuse(entry.target, &fault);
         }
         let (outputs, confidence) = match root.result {
             StageOutcome::Outputs {
@@ -70,7 +70,7 @@ impl Ingress {
             StageOutcome::Part { .. } | StageOutcome::Fault(_) => (Vec::new(), None),
         };
         let reply = InferReply {
-            id: entry.client.id.clone(),
+            id: entry.target.id.clone(),
             outputs,
             variant: variant(&entry, &root.stage),
             stage: root.stage,
@@ -87,20 +87,23 @@ impl Ingress {
     /// follows.
     pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
         let Some(entry) = self.ledger.get(id) else { return };
-        if matches!(&entry.client.to, To::Stream(_) | To::Inbox { inbox: None, .. }) {
+        if matches!(
+            &entry.target.destination,
+            Destination::Stream(_) | Destination::Inbox { inbox: None, .. }
+        ) {
             return;
         }
-        let content_type = entry.client.content_type;
+        let content_type = entry.target.content_type;
         let part = InferReply {
-            id: entry.client.id.clone(),
+            id: entry.target.id.clone(),
             outputs,
             variant: variant(entry, &stage),
             stage,
             part: Some(from),
             ..InferReply::default()
         };
-        match &entry.client.to {
-            To::Inbox {
+        match &entry.target.destination {
+            Destination::Inbox {
                 inbox: Some(inbox), ..
             } => {
                 if let Ok(payload) = wire::encode_reply(content_type, &part) {
@@ -109,29 +112,29 @@ impl Ingress {
                     let _ = self.dispatcher.reply(inbox, headers, &payload, Vec::new());
                 }
             }
-            To::Local(client) => {
+            Destination::Local(client) => {
                 if let Some(parts) = &client.parts {
                     // A client that no longer reads has cancelled.
                     let _ = parts.send(Box::new(part));
                 }
             }
-            To::Inbox { inbox: None, .. } | To::Stream(_) => {}
+            Destination::Inbox { inbox: None, .. } | Destination::Stream(_) => {}
         }
     }
 
     fn publish_reply(&self, entry: InFlight, reply: InferReply) {
         self.trace(&entry, Ok(&reply));
         let answered_in = self.dispatcher.clock().now().saturating_sub(entry.accepted);
-        if let To::Local(client) = entry.client.to {
+        if let Destination::Local(client) = entry.target.destination {
             // Counted first, so that a client that reads the reply finds it counted. A client that has gone needs none.
             self.metrics.answered(answered_in);
             drop(client.held);
             let _ = client.reply.send(Ok(reply));
             return;
         }
-        let payload = match wire::encode_reply(entry.client.content_type, &reply).map_err(Fault::from) {
+        let payload = match wire::encode_reply(entry.target.content_type, &reply).map_err(Fault::from) {
             Ok(payload) => payload,
-            Err(fault) => return self.refuse(entry.client, &fault),
+            Err(fault) => return self.refuse(entry.target, &fault),
         };
         let limit = self.max_payload.saturating_sub(HEADROOM);
         if payload.len() > limit {
@@ -139,11 +142,11 @@ impl Ingress {
                 "the reply has {} bytes; the broker accepts at most {limit}",
                 payload.len()
             );
-            return self.refuse(entry.client, &Fault::new(Code::TooLarge, message));
+            return self.refuse(entry.target, &Fault::new(Code::TooLarge, message));
         }
-        let content_type = entry.client.content_type;
-        let sent = match entry.client.to {
-            To::Inbox {
+        let content_type = entry.target.content_type;
+        let sent = match entry.target.destination {
+            Destination::Inbox {
                 inbox: Some(inbox),
                 held,
             } => {
@@ -152,26 +155,26 @@ impl Ingress {
                 let sent = self.dispatcher.reply(&inbox, headers, &payload, permits);
                 sent.map_err(|fault| (inbox, fault))
             }
-            To::Inbox { inbox: None, .. } => Ok(()),
-            To::Stream(submission) => {
+            Destination::Inbox { inbox: None, .. } => Ok(()),
+            Destination::Stream(submission) => {
                 submission.answer(content_type, payload);
                 Ok(())
             }
-            To::Local(_) => return,
+            Destination::Local(_) => return,
         };
         match sent {
             Ok(()) => self.metrics.answered(answered_in),
             Err((inbox, fault)) => {
-                let client = Client {
-                    to: To::Inbox {
+                let target = ReplyTarget {
+                    destination: Destination::Inbox {
                         inbox: Some(inbox),
                         held: RequestReservation::default(),
                     },
                     content_type,
-                    id: entry.client.id,
-                    has_parts: entry.client.has_parts,
+                    id: entry.target.id,
+                    has_parts: entry.target.has_parts,
                 };
-                self.refuse(client, &fault);
+                self.refuse(target, &fault);
             }
         }
     }
@@ -188,46 +191,53 @@ impl Ingress {
         spans::request(&request, outcome);
     }
 
-    pub(super) fn refuse(&self, client: Client, fault: &Fault) {
-        refuse(&self.dispatcher, &self.metrics, client, fault);
+    pub(super) fn refuse(&self, target: ReplyTarget, fault: &Fault) {
+        refuse(&self.dispatcher, &self.metrics, target, fault);
     }
 }
 
 /// Answers with a constant refusal.
-pub(super) fn refuse_at_once(dispatcher: &Dispatcher, metrics: &Metrics, client: Client, refusal: &Refusal) {
-    let inbox = match client.to {
-        To::Inbox { inbox, .. } => inbox,
-        To::Stream(submission) => return submission.fail(client.content_type, Fault::clone(refusal.fault())),
-        To::Local(client) => {
+pub(super) fn refuse_at_once(
+    dispatcher: &Dispatcher,
+    metrics: &Metrics,
+    target: ReplyTarget,
+    refusal: &Refusal,
+) {
+    let inbox = match target.destination {
+        Destination::Inbox { inbox, .. } => inbox,
+        Destination::Stream(submission) => {
+            return submission.fail(target.content_type, Fault::clone(refusal.fault()));
+        }
+        Destination::Local(client) => {
             metrics.shared_fault(refusal.fault());
             return client.refuse(refusal.fault());
         }
     };
     metrics.shared_fault(refusal.fault());
     if let Some(inbox) = inbox {
-        let (headers, body) = refusal.encoded(client.content_type);
+        let (headers, body) = refusal.encoded(target.content_type);
         dispatcher.publish(inbox, None, Some(headers), body);
     }
 }
 
 /// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body. A client that has parts of an answer gets it after
 /// them, unless the queue of outgoing messages is full.
-pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, client: Client, fault: &Fault) {
-    let (inbox, held) = match client.to {
-        To::Inbox { inbox, held } => (inbox, held),
+pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, target: ReplyTarget, fault: &Fault) {
+    let (inbox, held) = match target.destination {
+        Destination::Inbox { inbox, held } => (inbox, held),
         // A durable request may be retried; the submission decides.
-        To::Stream(submission) => return submission.fail(client.content_type, fault.clone()),
-        To::Local(client) => {
+        Destination::Stream(submission) => return submission.fail(target.content_type, fault.clone()),
+        Destination::Local(client) => {
             metrics.fault(fault);
             return client.refuse(fault);
         }
     };
     metrics.fault(fault);
     if let Some(inbox) = inbox {
-        let payload = wire::encode_fault(client.content_type, fault);
-        let headers = headers::for_fault(client.content_type, fault);
+        let payload = wire::encode_fault(target.content_type, fault);
+        let headers = headers::for_fault(target.content_type, fault);
         // The control queue does not wait for the parts, and a fault that came before them would end the stream without them.
-        let is_sent = client.has_parts
+        let is_sent = target.has_parts
             && dispatcher
                 .reply(&inbox, Some(headers.clone()), &payload, held.into_permits())
                 .is_ok();

@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use async_nats::{Message, Subject};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
-use super::client::{Client, To};
 use super::config::IngressConfig;
 use super::in_flight::Reading;
 use super::inputs::RetainedInputs;
 use super::refusal::TOO_MANY_BYTES;
+use super::reply_target::{Destination, ReplyTarget};
 use super::reservation::RequestReservation;
 use crate::{
     error::{Code, Fault},
@@ -54,21 +54,21 @@ impl Streamed {
 impl CheckedRequest {
     /// Charges the request for its inputs, and checks that it can be answered to `to`: results of durable requests are stored under the request's
     /// id, which must be valid.
-    pub(super) fn check(&self, to: &mut To) -> Result<(), Fault> {
+    pub(super) fn check(&self, to: &mut Destination) -> Result<(), Fault> {
         to.charge(self.inputs.size())?;
         match (to, &self.id) {
-            (To::Stream(_), Some(id)) => headers::check_request_id(id),
+            (Destination::Stream(_), Some(id)) => headers::check_request_id(id),
             _ => Ok(()),
         }
     }
 
-    /// Returns the recipient of the reply.
-    pub(super) fn client(&self, mut to: To) -> Client {
-        if let (To::Stream(submission), Some(id)) = (&mut to, &self.id) {
+    /// Returns where the reply goes.
+    pub(super) fn reply_target(&self, mut to: Destination) -> ReplyTarget {
+        if let (Destination::Stream(submission), Some(id)) = (&mut to, &self.id) {
             submission.set_id(id);
         }
-        Client {
-            to,
+        ReplyTarget {
+            destination: to,
             content_type: self.content_type,
             id: self.id.clone(),
             has_parts: false,
@@ -76,7 +76,7 @@ impl CheckedRequest {
     }
 }
 
-impl To {
+impl Destination {
     /// The sender of the message, and what its request holds.
     pub(super) fn inbox(message: &Message, held: RequestReservation) -> Self {
         Self::Inbox {
@@ -99,16 +99,16 @@ impl To {
     }
 }
 
-impl Client {
-    /// Identifies the client without reading the body.
-    pub(super) fn of(message: &Message, to: To) -> Self {
+impl ReplyTarget {
+    /// Returns where the reply to a message goes, without reading its body.
+    pub(super) fn of(message: &Message, to: Destination) -> Self {
         // `read` refuses an invalid content type or id; the refusal itself uses the default format.
         let id = message
             .headers
             .as_ref()
             .and_then(|headers| headers::request_id(headers).ok().flatten());
         Self {
-            to,
+            destination: to,
             content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
             id: id.map(ToOwned::to_owned),
             has_parts: false,
@@ -143,12 +143,12 @@ impl Source<'_> {
         }
     }
 
-    /// Identifies the client without reading the request.
-    pub(super) fn client(&self, to: To) -> Client {
+    /// Returns where the reply goes, without reading the request.
+    pub(super) fn reply_target(&self, to: Destination) -> ReplyTarget {
         match self {
-            Self::Message(message) => Client::of(message, to),
-            Self::Local(_, options) => Client {
-                to,
+            Self::Message(message) => ReplyTarget::of(message, to),
+            Self::Local(_, options) => ReplyTarget {
+                destination: to,
                 content_type: ContentType::default(),
                 id: Some(options.id.clone()),
                 has_parts: false,

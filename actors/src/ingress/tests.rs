@@ -8,13 +8,12 @@ use async_nats::Subject;
 use futures::StreamExt;
 use kaskade_models::Tensor;
 use kaskade_policy::certificate_monitor::{AuditCounts as AgreementCounts, AuditSettings};
-use kaskade_policy::plan::{
-    Batching, Certificate, CertifiedCascade, CertifiedList, Edge, ExpectedStage, Guarantee, Plan, Replica,
-};
+use kaskade_policy::plan::{Batching, Child, Edge, Exit, Plan, Replica};
+use kaskade_testkit::certified;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
-use super::client::LocalClient;
+use super::reply_target::LocalClient;
 use super::reservation::RequestReservation;
 use super::*;
 use crate::actor::{Addr, Message, Recipient, System};
@@ -157,56 +156,91 @@ impl Handler<Delivery> for Short {
     }
 }
 
+/// Starts an ingress under a plan. Of its variants, `first` answers each request, and another waits; `third` has no replica here.
+async fn started(app: &str, plan: Plan, first: Recipient<Delivery>) -> (Addr<Ingress>, Addr<Busy>) {
+    let bus = Bus::connect(BusConfig::new(app)).await.unwrap();
+    let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
+    let plans = PlanVersions::new(APP);
+    let waiting = Busy::default().start();
+    for placed in plan.placement.iter().filter(|placed| placed.variant != "third") {
+        let mailbox = match placed.variant.as_str() {
+            "first" => first.clone(),
+            _ => waiting.clone().recipient(),
+        };
+        dispatcher.register_replica(&placed.variant, local(placed.clone(), mailbox));
+    }
+    plans.adopt(1, plan).unwrap();
+    (ingress(plans, dispatcher, &bus).start(), waiting)
+}
+
+/// Waits until a replica has got so many requests.
+async fn got(replica: &Addr<Busy>, requests: usize) {
+    let waits = async {
+        while replica.send(Count).await.unwrap() < requests {
+            tokio::task::yield_now().await;
+        }
+    };
+    let waited = timeout(Duration::from_secs(10), waits).await;
+    assert!(waited.is_ok(), "never {requests} requests");
+}
+
+/// The ingress took it for at the stage in its process, which had sent it on over the connection that broke.
+#[test]
+fn a_request_that_a_stage_of_the_process_may_have_sent_on_is_sent_again_when_the_connection_broke() {
+    System::new().block_on(async {
+        // `first` leaves it to the ingress where its result goes, or is too small for the request.
+        for (app, is_short) in [("forwarded", false), ("passed-over", true)] {
+            let first = Plan::cascade(APP).stage("first", "first").below(0.95);
+            let second = first.then("second", "second").below(0.5);
+            let plan = second.then("third", "third").build().unwrap();
+            let first = Short(is_short).start();
+            let (ingress, second) = started(app, plan, first.recipient()).await;
+            let (reply, _answer) = oneshot::channel();
+            ingress.send(request(reply)).await.unwrap();
+            got(&second, 1).await;
+            ingress.send(Reconnected).await.unwrap();
+            got(&second, 2).await;
+        }
+    });
+}
+
+/// It was taken for at the task that had sent its children on.
+#[test]
+fn the_children_of_a_request_that_may_have_brought_a_replica_down_are_not_lost_with_a_connection() {
+    System::new().block_on(async {
+        let first = Plan::cascade(APP).stage("detect", "detect").below(0.5);
+        let mut plan = first.then("third", "third").build().unwrap();
+        plan.gears[0].wiring.stages[0].exit = Exit::FanOut {
+            children: vec![Child {
+                to: Edge::to("third"),
+                multiplicity: 1.0,
+            }],
+        };
+        let never = Short(false).start();
+        let (ingress, detect) = started("suspect", plan, never.recipient()).await;
+        let (reply, _answer) = oneshot::channel();
+        ingress.send(request(reply)).await.unwrap();
+        got(&detect, 1).await;
+        ingress
+            .send(LostReplicas(vec!["other".to_owned()]))
+            .await
+            .unwrap();
+        got(&detect, 2).await;
+        ingress.send(Reconnected).await.unwrap();
+        got(&detect, 3).await;
+    });
+}
+
 /// A plan whose list has `large` alone, and `small` before it.
-fn certified() -> Plan {
+fn certified_plan() -> Plan {
     let small = Plan::cascade(APP).stage("small", "small");
-    let mut plan = small.below(0.5).then("large", "large").build().unwrap();
-    let cheap = plan.gears[0].clone();
-    let mut alone = cheap.clone();
-    "large".clone_into(&mut alone.name);
-    alone.wiring.stages.remove(0);
-    alone.wiring.entry = Edge::to("large");
-    let stage = |stage: &str, samples| ExpectedStage {
-        stage: stage.to_owned(),
-        samples,
-        deferred: 0,
-        edges: Vec::new(),
-        exits: vec![samples],
-    };
-    let certificate = Certificate {
-        guarantee: Guarantee::MaxLoss {
-            loss: 0.02,
-            against: "large".to_owned(),
-        },
-        confidence: 0.95,
-        samples: 1_000,
-        right: 990,
-        lost: Some(0),
-        gained: Some(0),
-        p_value: 0.0,
-    };
-    let cascades = [
-        (alone, vec![stage("large", 1_000)]),
-        (cheap, vec![stage("small", 1_000), stage("large", 0)]),
-    ];
-    let cascades = cascades.map(|(gear, stages)| CertifiedCascade {
-        gear,
-        certificate: certificate.clone(),
-        differs: Some(0),
-        stages,
-    });
-    plan.certified = Some(CertifiedList {
-        texts: None,
-        cascade_of_gear: vec![1],
-        cascades: cascades.into(),
-    });
-    plan
+    certified(small.below(0.5).then("large", "large").build().unwrap())
 }
 
 /// Starts replicas of the certified plan, for whose small model every request is too long, and an ingress.
 fn certified_ingress(plans: &PlanVersions, bus: &Bus, counted: &Arc<AuditCounts>) -> Addr<Ingress> {
     let dispatcher = Dispatcher::new(bus, App::new(APP).unwrap(), Clock::start());
-    let plan = certified();
+    let plan = certified_plan();
     for placed in &plan.placement {
         let replica = Short(placed.variant == "small").start();
         dispatcher.register_replica(&placed.variant, local(placed.clone(), replica.recipient()));

@@ -96,19 +96,20 @@ async fn assemble(
     let shards = Shards::open(shards, &config.bus, &bus, &dispatcher, &plans, &metrics).await?;
     let (close, closed) = watch::channel(false);
 
-    let (worker, worker_health) = match config.worker {
+    let (worker, instance, worker_health) = match config.worker {
         Some((mut worker, loader)) => {
             if let Some(ingress) = &config.ingress {
                 worker.max_budget = worker.max_budget.max(ingress.max_budget);
             }
-            let (worker, health) = host((worker, loader), config.ingress.is_none(), &shards).await?;
-            (Some(worker), Some(health))
+            let (worker, instance, health) =
+                host((worker, loader), config.ingress.is_none(), &shards).await?;
+            (Some(worker), Some(instance), Some(health))
         }
-        None => (None, None),
+        None => (None, None, None),
     };
     let mut heartbeats = Heartbeats::default();
     let ingresses = match &config.ingress {
-        Some(limits) => Some(start_ingresses(limits, &shards, &mut heartbeats, closed).await?),
+        Some(limits) => Some(start_ingresses(limits, &shards, &mut heartbeats, instance, closed).await?),
         None => None,
     };
     if let Some(planner) = config.planner {
@@ -161,11 +162,13 @@ async fn assemble(
     Ok((parts, up))
 }
 
-/// Starts one ingress per shard, and what they have together: the shifter, the failure detector and the gate of epochs.
+/// Starts one ingress per shard, and what they have together: the shifter, the failure detector and the gate of epochs. `worker` is the
+/// instance of the worker of this process.
 async fn start_ingresses(
     limits: &IngressConfig,
     shards: &Shards,
     heartbeats: &mut Heartbeats,
+    worker: Option<u64>,
     closed: watch::Receiver<bool>,
 ) -> Result<RunningIngresses, NodeError> {
     let (capacity, ingresses) = (Capacity::of(limits), Ingresses::default());
@@ -210,7 +213,7 @@ async fn start_ingresses(
         watched,
     );
     shifter.listen(bus, heartbeats).await?;
-    heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses));
+    heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses).beside(worker));
     epoch_gate::watch(heartbeats, dispatcher, plans);
     let entries = running.iter().map(|ingress| local::Entry {
         ingress: ingress.address.clone(),
@@ -232,16 +235,17 @@ async fn start_ingresses(
 }
 
 /// Starts the worker on the first shard, `alone` if its process has no ingress, and waits until it has loaded its replicas of
-/// the first plan.
+/// the first plan. Returns the worker, its instance and its health.
 async fn host(
     (config, loader): (WorkerConfig, Loader),
     alone: bool,
     shards: &Shards,
-) -> Result<(Addr<Worker>, WorkerHealth), NodeError> {
+) -> Result<(Addr<Worker>, u64, WorkerHealth), NodeError> {
     let first = shards.shared().first().ok_or_else(shards::ended)?;
     let queue_capacity = config.queue_capacity;
     let (worker, readiness) = Worker::new(config, first.clone(), loader);
     let worker = worker.on_shards(shards.shared().to_vec());
+    let instance = worker.instance();
     let health = WorkerHealth {
         readiness: readiness.clone(),
         beat: worker.heartbeats(),
@@ -253,7 +257,7 @@ async fn host(
     // With an ingress in the same process, the dispatcher knows the heartbeats themselves.
     ingress_states::follow(&first.bus, &first.dispatcher, alone, heard).await?;
     ready(&first.plans, readiness).await?;
-    Ok((worker, health))
+    Ok((worker, instance, health))
 }
 
 /// Waits until the worker has loaded its replicas of the first plan.

@@ -186,10 +186,12 @@ async fn beat(
             in_flight,
             ..ReplicaBeat::default()
         };
+        // A heartbeat covers the connection on which requests arrive, not only its own.
+        let is_sent = bus.connection().is_up();
         let beat = Heartbeat {
             actor: config.replica.clone(),
             kind: "custom".to_owned(),
-            sequence: sequence.next(bus.connection().counts().disconnects),
+            sequence: sequence.next(bus.connection().counts().disconnects, is_sent),
             instance,
             leaving: now != Presence::Serving,
             replicas: if now == Presence::Gone {
@@ -199,8 +201,7 @@ async fn beat(
             },
             ..Heartbeat::default()
         };
-        // A heartbeat covers the connection on which requests arrive, not only for its own.
-        if let (true, Ok(payload)) = (bus.connection().is_up(), beat.encode()) {
+        if let (true, Ok(payload)) = (is_sent, beat.encode()) {
             dispatcher.publish_control(subject.clone(), payload);
         }
         if now == Presence::Gone {

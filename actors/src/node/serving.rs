@@ -124,7 +124,8 @@ impl Parts {
 }
 
 /// Takes the worker's replicas out of service: others stop choosing them, the subscriptions end, what was accepted is answered,
-/// and a last heartbeat tells that they are gone.
+/// and a last heartbeat tells that they are gone. If the grace time ends first, the worker falls silent instead: ingresses send again
+/// whatever a lost replica may have had, but of one that has left only what is known to be there.
 async fn leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
     let senders = drain::Senders::listen(&shard.bus, shard.dispatcher.app()).await;
     let Ok(replicas) = worker.send(AnnounceLeave).await else {
@@ -137,6 +138,9 @@ async fn leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
     }
     if let Ok(draining) = worker.send(Leave).await {
         until(end, || draining.done()).await;
+        if !draining.done() {
+            return tracing::warn!("the grace time is over; the worker ends with unanswered requests");
+        }
     }
     let _ = worker.send(Left).await;
 }

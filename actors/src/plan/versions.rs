@@ -134,15 +134,12 @@ impl PlanVersion {
             .find(|stage| stage.name == name)
     }
 
-    /// Returns whether a request that comes along that edge may be forwarded to another stage.
-    pub(crate) fn may_be_forwarded(&self, gear: u32, edge: &Edge) -> bool {
-        let Some(gear) = self.gear(gear) else { return false };
-        let stages = &gear.wiring.stages;
-        let named = stages.iter().find(|stage| stage.name == edge.stage);
-        named.is_some_and(|named| {
-            let mut siblings = gear.wiring.siblings(named);
-            siblings.any(|stage| stage.exit != Exit::Reply)
-        })
+    /// Returns whether a request that comes along that edge may move on to another stage without its ingress ([`Wiring::may_move_on`]).
+    ///
+    /// [`Wiring::may_move_on`]: kaskade_policy::plan::Wiring::may_move_on
+    pub(crate) fn may_move_on(&self, gear: u32, edge: &Edge, returns: bool) -> bool {
+        let gear = self.gear(gear);
+        gear.is_some_and(|gear| gear.wiring.may_move_on(edge, returns))
     }
 
     /// Returns the task that an edge leads to; the stage's name if it serves no task.

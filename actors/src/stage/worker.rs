@@ -222,6 +222,11 @@ impl Worker {
         self.shards.get(shard).unwrap_or(&self.shared).clone()
     }
 
+    /// Returns the number that its heartbeats carry, which no other start of the worker has.
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance
+    }
+
     /// Returns a channel of its newest heartbeat.
     pub fn heartbeats(&self) -> watch::Receiver<Arc<Heartbeat>> {
         self.beat.subscribe()
@@ -232,13 +237,15 @@ impl Worker {
         let disconnects = connections()
             .map(|connection| connection.counts().disconnects)
             .sum();
+        // A heartbeat covers the connections on which requests arrive, not only its own.
+        let is_sent = connections().all(|connection| connection.is_up());
         let mut replicas: Vec<_> = self.listed().map(Hosted::beat).collect();
         replicas.dedup_by(|one, other| one.id == other.id);
         let ready = self.readiness.borrow().clone();
         let beat = Heartbeat {
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
-            sequence: self.beats.next(disconnects),
+            sequence: self.beats.next(disconnects, is_sent),
             instance: self.instance,
             epoch: self.newest,
             in_place: ready.epoch,
@@ -250,8 +257,7 @@ impl Worker {
             runs: self.shared.metrics.runs(),
             replicas,
         };
-        // A heartbeat covers the connections on which requests arrive, not only for its own.
-        if self.shards.iter().all(|shard| shard.bus.connection().is_up()) {
+        if is_sent {
             // The name was validated when the worker was created.
             if let (Ok(subject), Ok(payload)) = (
                 self.shared.dispatcher.app().beat(&self.config.name),

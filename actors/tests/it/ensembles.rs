@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::common::{BUDGET, Scripted, ask, cascade, gears::block_on, label};
+use crate::foreign::{Foreign, outputs, runtime};
 use kaskade_actors::{App, Client, Service};
-use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
-use kaskade_policy::plan::{Edge, Exit};
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_policy::plan::{Edge, Exit, Plan};
 
 #[test]
 fn an_ensemble_answers_by_majority_vote() {
@@ -52,6 +53,37 @@ fn an_ensemble_answers_by_majority_vote() {
     let counted = node.metrics().read();
     assert_eq!((counted.accepted, counted.answered), (2, 2));
     node.stop();
+}
+
+/// Both answers were taken for one of the last member, and the reply waited for the other until the budget ended.
+#[test]
+fn members_in_other_languages_need_not_name_their_stages() {
+    let app = "vote-foreign";
+    let plan = Plan::cascade(app)
+        .stage("one", "first")
+        .worker("elsewhere")
+        .below(0.5);
+    let mut plan = plan.then("other", "second").worker("elsewhere").build().unwrap();
+    let wiring = &mut plan.gears[0].wiring;
+    wiring.ensemble = vec![Edge::to("other")];
+    for stage in &mut wiring.stages {
+        stage.exit = Exit::Reply;
+    }
+    let served = Foreign::start(app, plan);
+    runtime().block_on(async {
+        let logits = || vec![Tensor::from_f32("logits", &[2], &[0.0, 1.0]).unwrap()];
+        let answer = move |_| outputs(logits(), Some(0.9), false);
+        let members = [
+            served.serve("one", answer).await,
+            served.serve("other", answer).await,
+        ];
+        let reply = served.ask(BUDGET).await.unwrap();
+        assert!(!reply.degraded);
+        for member in members {
+            member.abort();
+        }
+    });
+    served.node.stop();
 }
 
 /// The label of a request that makes the first member fail.

@@ -1,6 +1,7 @@
 //! Processes that leave behind a connection that is slow from the server to the client: no request is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -9,14 +10,15 @@ use crate::common::{Scripted, ask, label};
 use futures::StreamExt;
 use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::ingress::IngressConfig;
-use kaskade_actors::stage::worker::WorkerConfig;
+use kaskade_actors::stage::worker::{Loader, WorkerConfig};
 use kaskade_actors::wire::{Message as _, StageRequest};
 use kaskade_actors::{
     App, AttachConfig, Client, Code, Fault, Node, NodeConfig, Stage, StageInput, StageOutput, attach_stage,
 };
-use kaskade_models::Model;
+use kaskade_models::{Inputs, Model, ModelError, Outputs};
+use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{Plan, Replica};
-use kaskade_testkit::{DelayProxy, NatsOptions, NatsServer};
+use kaskade_testkit::{DelayProxy, NatsOptions, NatsServer, wait_until};
 use tokio::time::timeout;
 
 const DELAY: Duration = Duration::from_millis(50);
@@ -49,7 +51,7 @@ fn node(app: &str, bus: BusConfig, worker: Option<&str>, workers: &[&str]) -> No
             queue_capacity: 10_000,
             ..WorkerConfig::default()
         };
-        let loader: kaskade_actors::stage::worker::Loader = std::sync::Arc::new(|_: &Replica| {
+        let loader: Loader = Arc::new(|_: &Replica| {
             Ok(Box::new(Scripted {
                 strength: 9.0,
                 run: Duration::from_millis(2),
@@ -197,6 +199,96 @@ fn an_ingress_leaves_without_losing_a_request() {
     block_on(loses_nothing(client, stop(slow)));
     staying.stop();
     worker.stop();
+}
+
+/// A cascade on each of these workers. Its first stage may send requests on.
+fn two_stages(app: &str, workers: &[&str]) -> Plan {
+    let first = Plan::cascade(app)
+        .stage("only", "small")
+        .worker(workers[0])
+        .below(0.5);
+    let mut plan = first.then("second", "large").worker(workers[0]).build().unwrap();
+    for variant in &mut plan.variants {
+        variant.calibration = Some(Calibration {
+            estimator: Estimator::MaxSquared,
+            temperature: 1.0,
+        });
+    }
+    let placed = std::mem::take(&mut plan.placement);
+    for worker in workers {
+        plan.placement.extend(placed.iter().map(|replica| Replica {
+            id: format!("{}-{worker}", replica.variant),
+            worker: (*worker).to_owned(),
+            ..replica.clone()
+        }));
+    }
+    plan
+}
+
+/// Answers after three seconds.
+struct Slow(Arc<AtomicBool>);
+
+impl Model for Slow {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        self.0.store(true, Ordering::SeqCst);
+        let model = &mut Scripted {
+            strength: 9.0,
+            run: Duration::from_secs(3),
+        };
+        model.run(batch)
+    }
+}
+
+/// A request that may have moved on waited for the end of its budget.
+#[test]
+fn what_a_worker_has_not_answered_when_its_grace_time_is_over_is_sent_again() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let (app, began) = ("leaving-late", Arc::<AtomicBool>::default());
+    let node = |worker: Option<&str>, is_slow: bool| {
+        let began = Arc::clone(&began);
+        let loader: Loader = Arc::new(move |_: &Replica| {
+            Ok(if is_slow {
+                Box::new(Slow(Arc::clone(&began))) as Box<dyn Model>
+            } else {
+                Box::new(Scripted {
+                    strength: 9.0,
+                    run: Duration::ZERO,
+                })
+            })
+        });
+        let worker = worker.map(|name| {
+            let config = WorkerConfig {
+                name: name.to_owned(),
+                ..WorkerConfig::default()
+            };
+            (config, loader)
+        });
+        Node::start(NodeConfig {
+            app: app.to_owned(),
+            bus: BusConfig::new(app).url(server.url()),
+            ingress: worker.is_none().then(IngressConfig::default),
+            worker,
+            plan: Some(two_stages(app, &["slow", "fast"])),
+            planner: None,
+            power: None,
+            grace: Duration::from_millis(200),
+        })
+        .unwrap()
+    };
+    let slow = node(Some("slow"), true);
+    let ingress = node(None, false);
+    let client = Client::new(ingress.bus(), App::new(app).unwrap()).retry(false);
+    let runtime = crate::foreign::runtime();
+    let asked = runtime.spawn(async move { client.infer(ask(1.0, 1.0), 2 * BUDGET).await });
+    wait_until("the request is at the worker", BUDGET, || {
+        began.load(Ordering::SeqCst)
+    });
+    let fast = node(Some("fast"), false);
+    slow.stop();
+    let reply = runtime.block_on(asked).unwrap().unwrap();
+    assert_eq!((label(&reply.outputs), ingress.metrics().read().retried), (1, 1));
+    ingress.stop();
+    fast.stop();
 }
 
 /// Answers like the scripted model.

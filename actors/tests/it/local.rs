@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{BUDGET, FAIL, Scripted, ask, label, service};
 use futures::{FutureExt as _, StreamExt as _};
-use kaskade_actors::bus::BusConfig;
+use kaskade_actors::bus::{Bus, BusConfig};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
@@ -347,4 +347,59 @@ fn a_client_turns_to_other_processes_when_its_own_ingress_leaves() {
     assert!(failed.lock().unwrap().is_empty(), "{failed:?}");
     drop(client);
     connection.stop();
+}
+
+/// A model that runs a request until it is let go.
+struct Held {
+    begun: Arc<AtomicUsize>,
+    let_go: Arc<Mutex<std::sync::mpsc::Receiver<()>>>,
+}
+
+impl Model for Held {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        self.begun.fetch_add(batch.len(), Ordering::SeqCst);
+        // The sender is dropped to let all go.
+        let _ = self.let_go.lock().unwrap().recv();
+        batch.iter().map(|inputs| Ok(inputs.clone())).collect()
+    }
+}
+
+/// The worker's heartbeats count anew after a connection broke, from which the ingress beside it took its replicas for lost.
+#[test]
+fn a_request_in_the_process_runs_once_although_the_connection_broke() {
+    let app = "local-broken";
+    let mut server = NatsServer::start(NatsOptions::jetstream());
+    let begun = Arc::<AtomicUsize>::default();
+    let (hold, let_go) = std::sync::mpsc::channel::<()>();
+    let (counted, let_go) = (Arc::clone(&begun), Arc::new(Mutex::new(let_go)));
+    let node = Service::new(app)
+        .model("held", move || {
+            Ok::<_, String>(Held {
+                begun: Arc::clone(&counted),
+                let_go: Arc::clone(&let_go),
+            })
+        })
+        .bus(BusConfig::new(app).url(server.url()))
+        .start()
+        .unwrap();
+    let runtime = runtime();
+    let [_, beside] = both(&node, app);
+    let asked = runtime.spawn(async move { asked(&beside, ask(1.0, 1.0), TIMEOUT).await });
+    wait_until("the model runs", TIMEOUT, || begun.load(Ordering::SeqCst) == 1);
+    let beats = |url| async {
+        let bus = Bus::connect(BusConfig::new(app).url(url)).await.unwrap();
+        let mut beats = bus.subscribe(App::new(app).unwrap().beats(), None).await.unwrap();
+        for _ in 0..5 {
+            beats.next().await.unwrap();
+        }
+    };
+    runtime.block_on(beats(server.url()));
+    server.kill();
+    server.restart();
+    runtime.block_on(beats(server.url()));
+    drop(hold);
+    assert!(runtime.block_on(asked).unwrap().is_ok());
+    assert_eq!(node.metrics().read().retried, 0);
+    assert_eq!(begun.load(Ordering::SeqCst), 1);
+    node.stop();
 }

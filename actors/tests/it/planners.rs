@@ -8,6 +8,7 @@ use crate::common::{
     service,
 };
 use async_nats::Subscriber;
+use futures::{FutureExt, StreamExt};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
@@ -85,6 +86,36 @@ fn a_planner_that_fails_keeps_the_running_plan() {
         assert_eq!(node.plans().current().unwrap().0.epoch, 1);
         node.stop();
     }
+}
+
+/// The planner's user may publish gears, and the requester may not.
+#[test]
+fn a_planner_reports_to_no_reserved_subject() {
+    let name = "planner-reply";
+    let planning: Planning = Arc::new(|_, _| Err("none".to_owned()));
+    let service = service(name).planner(planner(planning, TIMEOUT));
+    let node = service.plan(geared(name)).start().unwrap();
+    block_on(async {
+        let app = App::new(name).unwrap();
+        let nats = node.bus().client();
+        let mut reported = nats.subscribe("reports").await.unwrap();
+        let mut reserved = nats.subscribe(app.cancel()).await.unwrap();
+        let mut told = events(&node, name, "planner").await;
+        for reply in [app.cancel().to_string(), "reports".to_owned()] {
+            let request = PlanRequest::default().encode().unwrap();
+            nats.publish_with_reply(app.replan(), reply, request)
+                .await
+                .unwrap();
+            next::<PlanReport>(&mut told).await;
+        }
+        timeout(TIMEOUT, reported.next()).await.unwrap().unwrap();
+        node.bus().barrier().await.unwrap();
+        assert!(
+            reserved.next().now_or_never().is_none(),
+            "a report in another's name"
+        );
+    });
+    node.stop();
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl Ingress {
             audit,
             version: Arc::clone(version),
             inputs: entry.inputs.again(),
-            client: entry.client.id.clone(),
+            client: entry.target.id.clone(),
             live,
         })
     }
@@ -107,7 +107,7 @@ impl Ingress {
         live: Answer,
         chosen: Option<(u64, Audit)>,
     ) {
-        let Some(id) = &entry.client.id else { return };
+        let Some(id) = &entry.target.id else { return };
         let is_largest = chosen.is_some_and(|(_, audit)| audit.largest.is_none());
         let reply = RecentReply {
             epoch: entry.version.epoch,

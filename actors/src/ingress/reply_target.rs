@@ -1,4 +1,4 @@
-//! The clients of requests: where a reply goes, and in which format.
+//! Where the reply to a request goes, and in which format.
 
 use async_nats::Subject;
 use tokio::sync::{mpsc, oneshot};
@@ -8,9 +8,9 @@ use super::reservation::RequestReservation;
 use crate::error::Fault;
 use crate::wire::{ContentType, InferReply};
 
-/// Destination and format of the reply.
-pub(super) struct Client {
-    pub(super) to: To,
+/// Destination and format of a reply, and the id that the client gave its request.
+pub(super) struct ReplyTarget {
+    pub(super) destination: Destination,
     pub(super) content_type: ContentType,
     pub(super) id: Option<String>,
     /// Whether parts of a streamed answer were sent to it.
@@ -18,7 +18,7 @@ pub(super) struct Client {
 }
 
 /// The recipient of the reply, and the permit that the request holds until then.
-pub(super) enum To {
+pub(super) enum Destination {
     /// A client's inbox; `None` if it gave no reply subject.
     Inbox {
         inbox: Option<Subject>,
@@ -30,7 +30,7 @@ pub(super) enum To {
     Local(LocalClient),
 }
 
-impl To {
+impl Destination {
     /// Returns whether it is a client in this process that no longer waits.
     pub(super) fn is_dropped(&self) -> bool {
         matches!(self, Self::Local(client) if client.reply.is_closed())
