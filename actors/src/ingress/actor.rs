@@ -92,7 +92,7 @@ impl Ingress {
     }
 
     /// Sends the request to the first stage of its wiring.
-    pub(super) fn send(&mut self, id: u64, attempt: u32, now: u64) {
+    pub(super) fn send(&mut self, id: u64, attempt: u32) {
         let Some(request) = self.stage_request(id, attempt, Vec::new()) else {
             return;
         };
@@ -104,22 +104,22 @@ impl Ingress {
         if wiring.ensemble.is_empty() {
             let first = &wiring.entry;
             let may_be_forwarded = version.may_be_forwarded(gear, first) && !request.return_to_ingress;
-            self.send_to(first, request, now);
+            self.send_to(first, request);
             if may_be_forwarded {
                 // Stages forward it without telling the ingress: any lost replica may have had it.
-                self.ledger.sent(id, attempt, None, now);
+                self.ledger.sent(id, attempt, None);
             }
             return;
         }
         let missing = wiring.members().filter(|edge| !entry.tally.has(&edge.stage));
         for edge in missing.collect::<Vec<_>>() {
-            self.send_to(edge, request.clone(), now);
+            self.send_to(edge, request.clone());
         }
         // It is at several replicas: if one is lost, the missing members are asked again.
-        self.ledger.sent(id, attempt, None, now);
+        self.ledger.sent(id, attempt, None);
     }
 
-    pub(super) fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
+    pub(super) fn send_to(&mut self, edge: &Edge, request: StageRequest) {
         let (id, attempt) = (request.id, request.attempt);
         let Some(entry) = self.ledger.get_mut(id) else {
             return;
@@ -130,7 +130,7 @@ impl Ingress {
         let to = self
             .dispatcher
             .dispatch(&self.id, &version, edge, request, deadline, trace);
-        self.ledger.sent(id, attempt, to.as_deref(), now);
+        self.ledger.sent(id, attempt, to.as_deref());
     }
 
     /// Begins a dispatch of a request: to its first stage, or to where a stage's exit leads. `None` if it has been

@@ -82,7 +82,7 @@ impl Ingress {
                     return self.metrics.stale();
                 }
                 if let Some(request) = self.stage_request(id, attempt, done.hops) {
-                    self.send_to(&edge, request, now);
+                    self.send_to(&edge, request);
                 }
             }
             Ok((RouteDecision::Continue(edge), _)) => {
@@ -97,7 +97,7 @@ impl Ingress {
                         branch: done.branch,
                         ..request
                     };
-                    self.send_to(&edge, request, now);
+                    self.send_to(&edge, request);
                 }
             }
             Ok((RouteDecision::FanOut(children), _)) => {
@@ -134,7 +134,7 @@ impl Ingress {
             entry.refused_by.push(done.stage.clone());
         }
         if let Some(request) = self.stage_request(done.id, done.attempt, done.hops.clone()) {
-            self.send_to(&edge, request, now);
+            self.send_to(&edge, request);
         }
         true
     }
@@ -190,10 +190,10 @@ impl Ingress {
                     inputs: inputs.clone(),
                     ..bare.clone()
                 };
-                self.send_to(&child.to, request, now);
+                self.send_to(&child.to, request);
             }
         }
-        self.ledger.sent(done.id, done.attempt, None, now);
+        self.ledger.sent(done.id, done.attempt, None);
         let result = StageOutcome::Outputs {
             children: counts,
             outputs: parts.own,
@@ -337,7 +337,7 @@ impl Ingress {
     }
 
     fn finish(&mut self, done: StageReply, degraded: bool, now: u64) {
-        match self.ledger.answered(done.id, done.attempt, now) {
+        match self.ledger.answered(done.id, done.attempt) {
             Answer::First(entry) => {
                 self.served(done.attempt, now);
                 if done.attempt > 1 {
@@ -370,7 +370,7 @@ impl Ingress {
         if !entry.gather.complete() {
             return;
         }
-        match self.ledger.answered(id, attempt, now) {
+        match self.ledger.answered(id, attempt) {
             Answer::First(entry) => {
                 self.served(attempt, now);
                 self.reply_with_branches(entry, None);

@@ -142,7 +142,7 @@ impl World {
 
     /// Sends an attempt to the first stage of its wiring.
     fn send(&mut self, of: usize, id: u64, attempt: u32) {
-        let (now, owner) = (self.now, self.processes[of].owner(of));
+        let owner = self.processes[of].owner(of);
         let Some(ingress) = self.processes[of].ingress.as_mut() else {
             return;
         };
@@ -172,10 +172,10 @@ impl World {
             "p{of} sends request {token}, attempt {attempt}, to {to:?}"
         ));
         let Some(ingress) = self.ingress(of) else { return };
-        ingress.ledger.sent(id, attempt, to.as_deref(), now);
+        ingress.ledger.sent(id, attempt, to.as_deref());
         if roams {
             // The next router does not report here: it may be at any replica, also one that is lost.
-            ingress.ledger.sent(id, attempt, None, now);
+            ingress.ledger.sent(id, attempt, None);
         }
     }
 
@@ -300,7 +300,7 @@ impl World {
     fn answer(&mut self, of: usize, done: &StageReply) {
         let now = self.now;
         let Some(ingress) = self.ingress(of) else { return };
-        match ingress.ledger.answered(done.id, done.attempt, now) {
+        match ingress.ledger.answered(done.id, done.attempt) {
             Answer::First(kept) => {
                 ingress.admission.completed(now);
                 self.examine(&kept, done);
