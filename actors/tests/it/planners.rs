@@ -8,6 +8,7 @@ use crate::common::{
     service,
 };
 use async_nats::Subscriber;
+use futures::{FutureExt as _, StreamExt as _};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
@@ -85,6 +86,37 @@ fn a_planner_that_fails_keeps_the_running_plan() {
         assert_eq!(node.plans().current().unwrap().0.epoch, 1);
         node.stop();
     }
+}
+
+/// A sender without rights to a subject of the app made the planner publish there.
+#[test]
+fn a_planner_reports_to_no_subject_of_an_app() {
+    let app = "elsewhere";
+    let planning: Planning = Arc::new(|_, _| Err("there is none".to_owned()));
+    let service = service(app).planner(planner(planning, TIMEOUT));
+    let node = service.plan(geared(app)).start().unwrap();
+    block_on(async {
+        let forbidden = format!("kaskade.{app}.replica.nobody");
+        let mut received = node
+            .bus()
+            .subscribe(forbidden.clone().into(), None)
+            .await
+            .unwrap();
+        let mut told = events(&node, app, "planner").await;
+        let subject = App::new(app).unwrap().replan();
+        let request = PlanRequest::default().encode().unwrap();
+        let client = node.bus().client();
+        client
+            .publish_with_reply(subject, forbidden, request)
+            .await
+            .unwrap();
+        let report: PlanReport = next(&mut told).await;
+        assert!(matches!(report, PlanReport::Refused { .. }), "{report:?}");
+        // The report of the next request follows that of the first on the same connection.
+        assert!(matches!(replan(&node, app).await, PlanReport::Refused { .. }));
+        assert!(received.next().now_or_never().is_none());
+    });
+    node.stop();
 }
 
 #[test]
