@@ -2,7 +2,7 @@
 //!
 //! An audit is no request of a client: it has no entry in the ledger, holds no permit, is sent once and never again, and its answers only
 //! count. Its requests to stages carry numbers of their own, so that no result of one can end a client's request. Which requests are
-//! audited, and what an audit asks, are decisions of [`kaskade_policy::certificate_monitor`]. This file has their state; `auditing` sends and counts.
+//! audited, and what an audit asks, are decisions of [`kaskade_policy::certificate_monitor`]. This file has their state; `dispatch` sends and counts.
 
 mod dispatch;
 
@@ -20,7 +20,7 @@ use crate::{
     wire::{Feedback, FeedbackReply, RightAnswer},
 };
 
-/// Marks the number of an audit's request. The ledger counts from 0 and never gets there.
+/// Marks the number of an audit's request. The ledger counts from 1 and never gets there.
 pub(super) const MARK: u64 = 1 << 63;
 
 /// Time in which an audit must end, microseconds.

@@ -197,6 +197,7 @@ fn certified() -> Plan {
     });
     plan.certified = Some(CertifiedList {
         texts: None,
+        samples: None,
         cascade_of_gear: vec![1],
         cascades: cascades.into(),
     });

@@ -97,6 +97,7 @@ fn certified(app: &str) -> Plan {
     let cheap = gear("cheap", &plan, &["small", "large"]);
     let list = CertifiedList {
         texts: None,
+        samples: None,
         cascade_of_gear: vec![1],
         cascades: vec![
             CertifiedCascade {

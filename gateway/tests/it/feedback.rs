@@ -58,6 +58,7 @@ fn certified() -> Plan {
     };
     plan.certified = Some(CertifiedList {
         texts: None,
+        samples: None,
         cascade_of_gear: vec![1],
         cascades: vec![
             cascade(&alone, vec![stage("second", 1_000)]),
