@@ -112,16 +112,15 @@ impl Ingress {
                 continue;
             }
             self.metrics.retried();
-            self.send(id, attempt, now);
+            self.send(id, attempt);
         }
     }
 
     /// Answers requests that their clients have cancelled, and tells the stages.
     fn cancel(&mut self, numbers: &[u64]) {
-        let now = self.dispatcher.clock().now();
         for number in numbers {
             let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
-            if let Answer::First(entry) = self.ledger.answered(*number, attempt, now) {
+            if let Answer::First(entry) = self.ledger.answered(*number, attempt) {
                 self.admission.ended();
                 self.refuse(
                     entry.target,
@@ -199,7 +198,7 @@ impl Ingress {
                     let named = entry.target.id.as_deref();
                     entry.listed = named.map(|named| self.by_client.list(named, id));
                 }
-                self.send(id, attempt, now);
+                self.send(id, attempt);
             }
             Err((refusal, entry)) => {
                 self.refuse(entry.target, &refusal::not_admitted(refusal));

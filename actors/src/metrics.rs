@@ -1,4 +1,5 @@
-//! Every metric: its name and unit (`names.rs`, `certificates.rs`) and its counter. No other module names a metric.
+//! Every metric of this crate: its name and unit (`names.rs`, `certificates.rs`) and its counter. No other module of the crate names a
+//! metric; the gateway names its own (`metric_names`).
 
 use std::{
     collections::BTreeMap,
@@ -106,9 +107,12 @@ impl Default for Distributions {
 pub struct VariantCount {
     /// Requests run.
     pub requests: u64,
-    /// Batches run.
+    /// Batches run; 0 for language models and remote variants, whose requests join and leave between steps.
     pub batches: u64,
-    /// Time its model threads were busy, microseconds.
+    /// Steps of a language model that runs here.
+    #[serde(default)]
+    pub steps: u64,
+    /// Time its model threads were busy, microseconds; of a remote variant, their processor time.
     pub busy_us: u64,
     /// Token counts, for language models.
     #[serde(default)]
@@ -155,7 +159,7 @@ pub struct Snapshot {
     pub latencies: Vec<u64>,
     /// Requests sent on, by stage and next stage.
     pub forwarded: BTreeMap<String, BTreeMap<String, u64>>,
-    /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`] and [`VARIANT_BUSY_SECONDS`], by variant.
+    /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`], [`VARIANT_STEPS`] and [`VARIANT_BUSY_SECONDS`], by variant.
     pub variants: BTreeMap<String, VariantCount>,
     /// [`FAN_OUT_REQUESTS`] and [`FAN_OUT_CHILD_REQUESTS`], by variant.
     pub fan_outs: BTreeMap<String, FanOuts>,
@@ -310,9 +314,14 @@ impl Metrics {
     /// Counts a step of a language model.
     pub(crate) fn step(&self, variant: &str, run_us: u64) {
         self.count(variant, |count| {
-            count.batches += 1;
+            count.steps += 1;
             count.busy_us += run_us;
         });
+    }
+
+    /// Adds the processor time of a step that waited for others. The step counts as none: a waiting model wakes up by a timer too.
+    pub(crate) fn waited(&self, variant: &str, used_us: u64) {
+        self.count(variant, |count| count.busy_us += used_us);
     }
 
     /// Counts new tokens of an answer of a language model.
@@ -378,10 +387,11 @@ impl Metrics {
             .collect()
     }
 
-    /// Returns the batches of each variant that is not a language model, and their run time.
+    /// Returns the batches of each variant that runs in batches, and their run time: not of language models and remote variants, whose
+    /// steps are no batches.
     pub(crate) fn runs(&self) -> BTreeMap<String, Runs> {
         let variants = self.variants.iter();
-        let run = variants.filter(|entry| entry.tokens.count == 0 && entry.batches > 0);
+        let run = variants.filter(|entry| entry.batches > 0);
         run.map(|entry| {
             let runs = Runs {
                 batches: entry.batches,

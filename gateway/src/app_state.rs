@@ -1,5 +1,6 @@
 //! Follows an app on the bus: heartbeats, energy reports, gear shifts, plans and the counters of its ingresses.
 
+mod plans;
 mod snapshot;
 mod subscriptions;
 
@@ -9,12 +10,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kaskade_actors::Fault;
 use kaskade_actors::wire::{Heartbeat, InferReply, IngressState};
-use kaskade_policy::plan::{Plan, Wiring};
+use kaskade_policy::plan::Plan;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::overview::{AppSnapshot, Overview};
 
+use plans::{Plans, variant_in};
 use snapshot::Listed;
 
 pub(crate) use subscriptions::follow;
@@ -55,7 +57,7 @@ struct State {
     begun: Instant,
     overview: Overview,
     look: Option<AppSnapshot>,
-    plan: Option<(u64, Arc<Plan>)>,
+    plans: Plans,
     actors: BTreeMap<String, ReceivedState>,
     /// Replicas to avoid, by ingress, and when it said so.
     unavailable: BTreeMap<String, (Instant, BTreeSet<String>)>,
@@ -150,7 +152,7 @@ impl AppState {
                 begun: Instant::now(),
                 overview: Overview::default(),
                 look: None,
-                plan: None,
+                plans: Plans::default(),
                 actors: BTreeMap::new(),
                 unavailable: BTreeMap::new(),
                 history: VecDeque::new(),
@@ -179,8 +181,10 @@ impl AppState {
     /// Notes an answer.
     pub(crate) fn answered(&self, reply: &InferReply) {
         let state = &mut *self.state();
-        let plan = state.plan.as_ref().map(|(_, plan)| Arc::clone(plan));
-        let wiring = plan.as_ref().and_then(|plan| wiring(plan, state.gear()));
+        let wired = state.plans.of_reply(reply);
+        let wiring = wired
+            .as_ref()
+            .and_then(|(plan, gear)| Some(&plan.gear(*gear)?.wiring));
         let now = now_ms();
         for hop in &reply.hops {
             let variant = wiring.and_then(|wiring| variant_in(wiring, &hop.stage));
@@ -221,9 +225,11 @@ impl AppState {
         });
     }
 
-    /// Returns the newest plan.
+    /// Returns the plan under which requests are admitted.
     pub(crate) fn plan(&self) -> Option<(u64, Arc<Plan>)> {
-        self.state().plan.clone()
+        let state = self.state();
+        let (epoch, plan) = state.plans.admitted()?;
+        Some((epoch, Arc::clone(plan)))
     }
 
     /// Returns the work by variant, and the number of failures, since the start of the gateway.
@@ -259,9 +265,11 @@ impl AppState {
     pub(crate) fn joules(&self, reply: &InferReply) -> Option<Joules> {
         let state = self.state();
         let look = state.look.as_ref()?;
+        let (plan, gear) = state.plans.of_reply(reply)?;
+        let wiring = &plan.gear(gear)?.wiring;
         let mut joules = 0.0;
         for hop in &reply.hops {
-            let variant = state.variant(&hop.stage)?;
+            let variant = variant_in(wiring, &hop.stage)?;
             let row = look.models.iter().find(|row| row.variant == variant)?;
             joules += row.joules_per_request()?;
         }
@@ -281,18 +289,6 @@ impl AppState {
     }
 }
 
-/// Returns the wiring of a gear, of the first one if the plan lacks it.
-fn wiring(plan: &Plan, gear: u32) -> Option<&Wiring> {
-    let gear = plan.gear(gear).or_else(|| plan.gears.first())?;
-    Some(&gear.wiring)
-}
-
-/// Returns the variant of a stage.
-fn variant_in<'a>(wiring: &'a Wiring, stage: &str) -> Option<&'a str> {
-    let found = wiring.stages.iter().find(|found| found.name == stage);
-    found.map(|found| found.variant.as_str())
-}
-
 /// Changes the value of a name; copies the name only if it is new. Replies state names of stages, and a stage may make them up, so
 /// that further names are not counted beyond a limit.
 fn change<T: Default>(values: &mut BTreeMap<String, T>, name: &str, change: impl FnOnce(&mut T)) {
@@ -309,17 +305,6 @@ fn change<T: Default>(values: &mut BTreeMap<String, T>, name: &str, change: impl
 const SILENT: Duration = Duration::from_secs(3);
 
 impl State {
-    /// Returns the gear in force.
-    fn gear(&self) -> u32 {
-        self.look.as_ref().and_then(|look| look.gear).unwrap_or(0)
-    }
-
-    /// Returns the variant of a stage in the gear in force.
-    fn variant(&self, stage: &str) -> Option<&str> {
-        let (_, plan) = self.plan.as_ref()?;
-        variant_in(wiring(plan, self.gear())?, stage)
-    }
-
     fn problem(&mut self, problem: Problem) {
         self.errors.push_back(problem);
         if self.errors.len() > ERRORS {
@@ -340,7 +325,9 @@ impl State {
     fn ingress(&mut self, state: IngressState) {
         if state.gone {
             self.unavailable.remove(&state.ingress);
+            self.plans.left(&state.ingress);
         } else {
+            self.plans.admits(&state.ingress, state.admits);
             let unavailable = state.unavailable.into_iter().collect();
             self.unavailable
                 .insert(state.ingress, (Instant::now(), unavailable));
@@ -351,6 +338,9 @@ impl State {
     fn forget_silent(&mut self) {
         self.actors.retain(|_, heard| heard.at.elapsed() < FORGOTTEN);
         self.unavailable.retain(|_, (at, _)| at.elapsed() < SILENT);
+        let ingresses = &self.unavailable;
+        self.plans
+            .keep_ingresses(|ingress| ingresses.contains_key(ingress));
     }
 
     /// Returns the counts by way of the last seconds.

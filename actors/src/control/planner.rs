@@ -148,10 +148,10 @@ fn after(drift: DriftNotice) -> PlanRequest {
     }
 }
 
-/// Handles a request from the bus and replies with the report if the message has a reply subject.
+/// Handles a request from the bus and replies with the report if the message has a reply subject to which replies are allowed: to no
+/// other subject of the app may the sender make the planner publish.
 fn take(planner: &Addr<Planner>, dispatcher: &Dispatcher, message: &async_nats::Message) {
     let (planner, dispatcher) = (planner.clone(), dispatcher.clone());
-    // The planner may publish what the requester may not.
     let reply = message.reply.clone();
     let reply = reply.filter(|reply| subjects::is_reply_allowed(reply));
     // An empty body requests a plan without a reason.

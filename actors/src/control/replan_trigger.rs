@@ -16,7 +16,7 @@ use crate::{
     control::heartbeats::Heartbeats,
     dispatch::dispatcher::Dispatcher,
     subjects::event::LOAD,
-    wire::{Heartbeat, LoadCount, Message as _, Observation, PlanRequest},
+    wire::{FanOuts, Heartbeat, LoadCount, Message as _, Observation, PlanRequest, Runs},
 };
 
 /// Trigger by which a planner plans without a request.
@@ -83,7 +83,7 @@ impl LoadListener {
         let clock = self.dispatcher.clock();
         let mut load = ArrivalCounter::new(clock.now());
         let mut schedule = Schedule::new(self.trigger, clock.now());
-        let (mut fan_outs, mut runs) = (BTreeMap::new(), BTreeMap::new());
+        let mut reports = VariantReports::default();
         let mut workers = LiveWorkers::default();
         let mut looks = interval(self.trigger.observe());
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -100,17 +100,19 @@ impl LoadListener {
                 beat = self.beats.recv() => match beat {
                     Some(beat) => {
                         workers.record(&beat, clock.now());
-                        record(&mut fan_outs, &beat.actor, &beat.fan_outs);
-                        record(&mut runs, &beat.actor, &beat.runs);
+                        reports.record(&beat, clock.now());
                     }
                     None => return,
                 },
-                _ = silence.tick() => workers.observe(clock.now()),
+                _ = silence.tick() => {
+                    workers.observe(clock.now());
+                    reports.observe(clock.now());
+                }
                 _ = looks.tick() => {
                     let now = clock.now();
                     if let Some(mut request) = schedule.observe(load.take(now), now) {
-                        request.fan_outs.clone_from(&fan_outs);
-                        request.runs.clone_from(&runs);
+                        request.fan_outs.clone_from(&reports.fan_outs);
+                        request.runs.clone_from(&reports.runs);
                         if let Some(observed) = &mut request.observed {
                             observed.workers = workers.alive();
                         }
@@ -119,6 +121,33 @@ impl LoadListener {
                 }
             }
         }
+    }
+}
+
+/// The latest counters of variants, by the actor that reported them: a worker, or a custom actor.
+#[derive(Debug, Default)]
+struct VariantReports {
+    fan_outs: BTreeMap<String, BTreeMap<String, FanOuts>>,
+    runs: BTreeMap<String, BTreeMap<String, Runs>>,
+    actors: Liveness,
+}
+
+impl VariantReports {
+    fn record(&mut self, beat: &Heartbeat, now: u64) {
+        record(&mut self.fan_outs, &beat.actor, &beat.fan_outs);
+        record(&mut self.runs, &beat.actor, &beat.runs);
+        if !beat.fan_outs.is_empty() || !beat.runs.is_empty() {
+            self.actors.beat(&beat.actor, now);
+        }
+    }
+
+    /// Drops the counters of actors that have been silent for so long that they are forgotten: their names may never return.
+    fn observe(&mut self, now: u64) {
+        self.actors.newly_lost(now);
+        self.actors.forget_lost(now, |_| false);
+        let is_known = |actor: &str| self.actors.alive(actor) || self.actors.lost(actor);
+        self.fan_outs.retain(|actor, _| is_known(actor));
+        self.runs.retain(|actor, _| is_known(actor));
     }
 }
 
@@ -250,6 +279,43 @@ mod tests {
             workers.observe(now);
         }
         assert!(!workers.0.lost("a"), "it is forgotten");
+    }
+
+    /// Counters of every name ever seen were kept, and copied into every request.
+    #[test]
+    fn the_counters_of_a_forgotten_actor_are_dropped() {
+        let mut reports = VariantReports::default();
+        let beat = |actor: &str| Heartbeat {
+            actor: actor.into(),
+            kind: "actor".into(),
+            fan_outs: [("find".to_owned(), FanOuts::default())].into(),
+            runs: [("find".to_owned(), Runs::default())].into(),
+            ..Heartbeat::default()
+        };
+        let known = |reports: &VariantReports| {
+            assert!(reports.runs.keys().eq(reports.fan_outs.keys()));
+            reports.runs.keys().cloned().collect::<Vec<_>>()
+        };
+        reports.record(&beat("dead"), 0);
+        let mut now = 0;
+        while now <= FORGOTTEN_US {
+            reports.record(&beat("alive"), now);
+            reports.observe(now);
+            assert_eq!(known(&reports), ["alive", "dead"], "at {now}");
+            now += CHECK_PERIOD_US;
+        }
+        reports.record(&beat("alive"), now);
+        reports.observe(now);
+        assert_eq!(known(&reports), ["alive"]);
+        // Without counters there is nothing to keep.
+        reports.record(
+            &Heartbeat {
+                actor: "alive".into(),
+                ..Heartbeat::default()
+            },
+            now,
+        );
+        assert!(known(&reports).is_empty());
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Shifter {
         let Some((version, gear)) = self.plans.current() else {
             return;
         };
-        self.follow(&version);
+        self.follow(&version, now);
         self.ticks += 1;
         let leads = self.load.leads(&self.ingress, now);
         let is_second = self.ticks.is_multiple_of(SAY_AGAIN);
@@ -158,8 +158,9 @@ impl Shifter {
         // A late timer makes a long tick; scale the count to a tick of the configured length.
         let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
         if !leads {
-            // It knows the load when it comes to lead.
+            // It knows the load, and whether it has drifted, when it comes to lead.
             self.policy.count(counted);
+            self.watch_drift(&version, arrivals, now);
             // A gear of the certified list says nothing about the load.
             if (gear as usize) < version.plan.gears.len() {
                 self.policy.set_gear(gear);
@@ -174,7 +175,9 @@ impl Shifter {
             self.wanted = to;
             self.shift(&version, gear, to, first_queue);
         }
-        self.watch_drift(&version);
+        if let Some(drift) = self.watch_drift(&version, arrivals, now) {
+            self.tell_drift(&version.plan, version.epoch, drift);
+        }
         if is_second && (version.plan.gears.len() > 1 || self.certificates.is_watching()) {
             self.say(&version, to);
         }
@@ -190,7 +193,7 @@ impl Shifter {
     }
 
     /// Resets the policy if a new plan was adopted since the last tick.
-    fn follow(&mut self, version: &PlanVersion) {
+    fn follow(&mut self, version: &PlanVersion, now: u64) {
         if self.epoch == version.epoch {
             return;
         }
@@ -198,7 +201,7 @@ impl Shifter {
         self.policy.adopt(&version.plan.gears);
         self.policy.set_scale(1.0);
         self.wanted = 0;
-        self.drift = DriftWatch::new(&version.plan.gears, self.drift_config);
+        self.drift = DriftWatch::new(&version.plan.gears, self.drift_config, now);
         self.certificates.adopt(version);
     }
 
@@ -239,17 +242,16 @@ impl Shifter {
         }
     }
 
-    fn watch_drift(&mut self, version: &PlanVersion) {
+    /// Compares the load of a tick with the planned one, also while another ingress leads: a new leader continues from there.
+    fn watch_drift(&mut self, version: &PlanVersion, arrivals: u64, now: u64) -> Option<Drift> {
         let qps = self.policy.qps();
-        let Some(watch) = &mut self.drift else { return };
-        let drift = watch.tick(qps);
+        let watch = self.drift.as_mut()?;
+        let drift = watch.tick(qps, arrivals, now);
         if let Some(Slo::Accuracy { .. }) = version.plan.slo {
             let scale = watch.scale();
             self.policy.set_scale(scale);
         }
-        if let Some(drift) = drift {
-            self.tell_drift(&version.plan, version.epoch, drift);
-        }
+        drift
     }
 
     fn tell_drift(&self, plan: &Plan, epoch: u64, drift: Drift) {
@@ -324,3 +326,6 @@ impl Handler<ShifterEvent> for Shifter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -95,7 +95,7 @@ impl Ingress {
     }
 
     /// Sends the request to the first stage of its wiring.
-    pub(super) fn send(&mut self, id: u64, attempt: u32, now: u64) {
+    pub(super) fn send(&mut self, id: u64, attempt: u32) {
         let Some(request) = self.stage_request(id, attempt, Vec::new()) else {
             return;
         };
@@ -105,7 +105,7 @@ impl Ingress {
             return;
         };
         if wiring.ensemble.is_empty() {
-            return self.send_to(&wiring.entry, request, now);
+            return self.send_to(&wiring.entry, request);
         }
         let missing = wiring.members().filter(|edge| !entry.tally.has(&edge.stage));
         for edge in missing.collect::<Vec<_>>() {
@@ -117,14 +117,14 @@ impl Ingress {
                 token,
                 ..request.clone()
             };
-            self.send_to(edge, request, now);
+            self.send_to(edge, request);
         }
         // It is at several replicas: if one is lost, the missing members are asked again.
-        self.ledger.sent(id, attempt, None, now);
+        self.ledger.sent(id, attempt, None);
     }
 
     /// Sends a request along an edge: to its first stage, or to where the exit of a stage leads.
-    pub(super) fn send_to(&mut self, edge: &Edge, request: StageRequest, now: u64) {
+    pub(super) fn send_to(&mut self, edge: &Edge, request: StageRequest) {
         let (id, attempt) = (request.id, request.attempt);
         let Some(entry) = self.ledger.get_mut(id) else {
             return;
@@ -139,7 +139,7 @@ impl Ingress {
             .dispatcher
             .dispatch(&self.id, &version, edge, request, deadline, trace);
         let replica = to.filter(|_| !is_unplaced);
-        self.ledger.sent(id, attempt, replica.as_deref(), now);
+        self.ledger.sent(id, attempt, replica.as_deref());
     }
 
     /// Begins a dispatch of a request, and issues its token. `None` if it has been answered.

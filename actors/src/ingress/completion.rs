@@ -42,7 +42,7 @@ impl Ingress {
                 self.answer(StageReply { result, ..done }, now);
             }
             Ok((RouteDecision::Forward(edge), _)) => self.forward_for_stage(edge, done, now),
-            Ok((RouteDecision::Continue(edge), _)) => self.continue_for_stage(edge, done, outputs, now),
+            Ok((RouteDecision::Continue(edge), _)) => self.continue_for_stage(edge, done, outputs),
             Ok((RouteDecision::FanOut(children), _)) => self.fan_out_for_stage(done, children, outputs, now),
         }
     }
@@ -86,12 +86,12 @@ impl Ingress {
             return self.metrics.stale();
         }
         if let Some(request) = self.stage_request(done.id, done.attempt, done.hops) {
-            self.send_to(edge, request, now);
+            self.send_to(edge, request);
         }
     }
 
     /// Sends what a partition made to the next one.
-    fn continue_for_stage(&mut self, edge: &Edge, done: StageReply, outputs: Vec<Tensor>, now: u64) {
+    fn continue_for_stage(&mut self, edge: &Edge, done: StageReply, outputs: Vec<Tensor>) {
         if !self.forward_once(&done) {
             return self.metrics.stale();
         }
@@ -102,7 +102,7 @@ impl Ingress {
                 branch: done.branch,
                 ..request
             };
-            self.send_to(edge, request, now);
+            self.send_to(edge, request);
         }
     }
 
@@ -133,7 +133,7 @@ impl Ingress {
             entry.refused_by.push(done.stage.clone());
         }
         if let Some(request) = self.stage_request(done.id, done.attempt, done.hops.clone()) {
-            self.send_to(&edge, request, now);
+            self.send_to(&edge, request);
         }
         true
     }
@@ -189,10 +189,10 @@ impl Ingress {
                     inputs: inputs.clone(),
                     ..bare.clone()
                 };
-                self.send_to(&child.to, request, now);
+                self.send_to(&child.to, request);
             }
         }
-        self.ledger.sent(done.id, done.attempt, None, now);
+        self.ledger.sent(done.id, done.attempt, None);
         let result = StageOutcome::Outputs {
             children: counts,
             outputs: parts.own,
@@ -325,7 +325,7 @@ impl Ingress {
     }
 
     fn finish(&mut self, done: StageReply, degraded: bool, now: u64) {
-        match self.ledger.answered(done.id, done.attempt, now) {
+        match self.ledger.answered(done.id, done.attempt) {
             Answer::First(entry) => {
                 self.served(done.attempt, now);
                 if done.attempt > 1 {
@@ -358,7 +358,7 @@ impl Ingress {
         if !entry.gather.complete() {
             return;
         }
-        match self.ledger.answered(id, attempt, now) {
+        match self.ledger.answered(id, attempt) {
             Answer::First(entry) => {
                 self.served(attempt, now);
                 self.reply_with_branches(entry, None);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kaskade_policy::certificate_monitor::AuditSettings;
 use kaskade_policy::drift::DriftConfig;
+use kaskade_policy::ledger::LedgerConfig;
 use kaskade_policy::shifting::ShiftConfig;
 
 use super::durable::DurableConfig;
@@ -20,8 +21,7 @@ pub struct IngressConfig {
     pub default_budget: Duration,
     /// Largest budget; longer ones are reduced to it.
     pub max_budget: Duration,
-    /// Attempts per request, including the first. The pauses between them together must exceed the time in which the
-    /// failure detector notices a lost replica: until then others still send to it.
+    /// Attempts per request, including the first ([`LedgerConfig::max_attempts`]).
     pub max_attempts: u32,
     /// How durable requests are handled; `None` refuses them.
     pub durable: Option<DurableConfig>,
@@ -42,7 +42,7 @@ impl Default for IngressConfig {
             max_in_flight_bytes: 1 << 30,
             default_budget: Duration::from_secs(2),
             max_budget: Duration::from_mins(2),
-            max_attempts: 16,
+            max_attempts: LedgerConfig::default().max_attempts,
             durable: None,
             shift: ShiftConfig::default(),
             drift: DriftConfig::default(),

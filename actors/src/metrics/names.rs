@@ -28,13 +28,15 @@ pub const DURABLE_DEAD_LETTERS: &str = "kaskade_durable_dead_letters_total";
 pub const GEAR_SHIFTS: &str = "kaskade_gear_shifts_total";
 /// Requests run, by variant.
 pub const VARIANT_REQUESTS: &str = "kaskade_variant_requests_total";
-/// Batches run, by variant.
+/// Batches run, by variant that runs in batches.
 pub const VARIANT_BATCHES: &str = "kaskade_variant_batches_total";
+/// Steps run, by language model that runs here.
+pub const VARIANT_STEPS: &str = "kaskade_variant_steps_total";
 /// Requests fanned out by a task of a pipeline, by variant.
 pub const FAN_OUT_REQUESTS: &str = "kaskade_fan_out_requests_total";
 /// Child requests of fan-outs, by variant and task.
 pub const FAN_OUT_CHILD_REQUESTS: &str = "kaskade_fan_out_child_requests_total";
-/// Time the model thread was busy, by variant.
+/// Time the model thread was busy, by variant; of a remote variant, the processor time of the thread that waits for it.
 pub const VARIANT_BUSY_SECONDS: &str = "kaskade_variant_busy_seconds_total";
 /// Cost of requests in money, millionths of the app's currency, by variant and source.
 pub const VARIANT_COST_MILLIONTHS: &str = "kaskade_variant_cost_millionths_total";

@@ -11,8 +11,8 @@ use super::{
     PLAN_STALE, QUEUE_FULL_REJECTIONS, QUEUED_REQUESTS, READY, REQUEST_SECONDS, RETRIED_ATTEMPTS, SATURATED,
     Snapshot, TIME_PER_OUTPUT_TOKEN_SECONDS, TIME_TO_FIRST_TOKEN_SECONDS, VARIANT_BATCH_SIZE,
     VARIANT_BATCHES, VARIANT_BUSY_SECONDS, VARIANT_COST_MILLIONTHS, VARIANT_ENERGY_JOULES,
-    VARIANT_PRICED_REQUESTS, VARIANT_QUEUE_SECONDS, VARIANT_REQUESTS, VARIANT_RUN_SECONDS, VariantCount,
-    histogram::Histogram,
+    VARIANT_PRICED_REQUESTS, VARIANT_QUEUE_SECONDS, VARIANT_REQUESTS, VARIANT_RUN_SECONDS, VARIANT_STEPS,
+    VariantCount, histogram::Histogram,
 };
 
 /// Media type of the page.
@@ -336,12 +336,15 @@ fn requests<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
 fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
     /// Selects a counter of a variant.
     type Part = fn(&VariantCount) -> u64;
-    let counters: [(&str, &str, Part); 4] = [
+    let counters: [(&str, &str, Part); 5] = [
         (VARIANT_REQUESTS, "Requests run by the model.", |count| {
             count.requests
         }),
         (VARIANT_BATCHES, "Batches run by the model.", |count| {
             count.batches
+        }),
+        (VARIANT_STEPS, "Steps run by a language model.", |count| {
+            count.steps
         }),
         (
             GENERATED_TOKENS,

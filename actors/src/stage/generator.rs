@@ -256,7 +256,12 @@ impl Handler<Step> for Generator {
         let now = self.parts.clock.now();
         let began = now.saturating_sub(stepped.run_us);
         let batch = stepped.progress.len();
-        self.parts.metrics.step(&self.parts.variant, stepped.run_us);
+        let (metrics, variant) = (&self.parts.metrics, &self.parts.variant);
+        if self.parts.executor.waits_for_others() {
+            metrics.waited(variant, stepped.run_us);
+        } else {
+            metrics.step(variant, stepped.run_us);
+        }
         for progress in stepped.progress {
             self.progress(progress, began, now, batch);
         }

@@ -64,7 +64,7 @@ pub struct DriftNotice {
     /// Measured share of time in each gear's range.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
     pub measured: Vec<f64>,
-    /// Highest measured load, requests/s.
+    /// Load of the busiest second of the last minutes, requests/s ([`kaskade_policy::drift::Drift::peak_qps`]).
     pub peak_qps: f64,
 }
 

@@ -40,7 +40,7 @@ pub struct EnergyReport {
 pub struct ModelEnergy {
     /// Requests run.
     pub requests: u64,
-    /// Batches run.
+    /// Batches run; 0 for language models and remote variants, which run in steps.
     pub batches: u64,
     /// Time its threads were busy, seconds.
     pub busy_s: f64,

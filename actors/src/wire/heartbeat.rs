@@ -26,7 +26,7 @@ pub struct Heartbeat {
     /// Fan-outs by variant since it started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fan_outs: BTreeMap<String, FanOuts>,
-    /// Batches by variant since it started, without language models, whose batches are steps.
+    /// Batches by variant since it started, without language models and remote variants, which run in steps.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub runs: BTreeMap<String, Runs>,
     /// The newest epoch it knows.

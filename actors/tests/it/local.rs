@@ -11,7 +11,7 @@ use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest, RequestOptions};
 use kaskade_actors::{App, Client, Code, Fault, Node, Service};
-use kaskade_models::{Continuous, Inputs, Model, ModelError, Outputs, Progress, Tensor};
+use kaskade_models::{Continuous, Inputs, Model, ModelError, Outputs, Progress, Tensor, Waker};
 use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -149,6 +149,8 @@ struct Letters {
     running: Vec<(u64, u32)>,
     count: u32,
     at_once: bool,
+    /// Whether its steps wait for others, as those of a remote variant do.
+    waits: bool,
     has: Arc<AtomicUsize>,
 }
 
@@ -172,6 +174,10 @@ impl Continuous for Letters {
     fn cancel(&mut self, number: u64) {
         self.running.retain(|(found, _)| *found != number);
         self.has.store(self.running.len(), Ordering::SeqCst);
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        self.waits.then(|| Arc::new(|| {}) as Waker)
     }
 
     fn step(&mut self) -> Vec<Progress> {
@@ -200,6 +206,10 @@ impl Continuous for Letters {
 }
 
 fn letters(app: &str, letters: u32, at_once: bool) -> (Node, Arc<AtomicUsize>) {
+    writer(app, letters, at_once, false)
+}
+
+fn writer(app: &str, letters: u32, at_once: bool, waits: bool) -> (Node, Arc<AtomicUsize>) {
     let has = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&has);
     let service = Service::new(app).model("letters", move || {
@@ -207,6 +217,7 @@ fn letters(app: &str, letters: u32, at_once: bool) -> (Node, Arc<AtomicUsize>) {
             running: Vec::new(),
             count: letters,
             at_once,
+            waits,
             has: Arc::clone(&counter),
         })
     });
@@ -232,6 +243,23 @@ fn parts_of_a_streamed_answer_come_in_order_before_the_reply() {
         }
     });
     node.stop();
+}
+
+/// Wake-ups of a model that waits for an endpoint counted as its batches, each as long as the processor time of a wake-up.
+#[test]
+fn a_model_that_waits_for_others_runs_neither_batches_nor_steps() {
+    for (app, waits) in [("local-steps", false), ("local-waits", true)] {
+        let (node, _) = writer(app, 20, false, waits);
+        runtime().block_on(async {
+            let [_, beside] = both(&node, app);
+            beside.request(prompt(), &options("one", BUDGET)).await.unwrap();
+        });
+        let counts = node.metrics().read().variants["letters"];
+        let steps = if waits { 0..=0 } else { 20..=20 };
+        assert!(steps.contains(&counts.steps), "{counts:?}");
+        assert_eq!((counts.requests, counts.batches), (1, 0), "{counts:?}");
+        node.stop();
+    }
 }
 
 /// As of a beam search: its run time was that of the last step.

@@ -212,6 +212,10 @@ impl PipelinePlanner {
 
     /// Passes the requests' outcomes since the last call to the manager. A total that falls is that of a worker that restarted.
     fn record(&mut self, request: &PlanRequest) {
+        if !request.fan_outs.is_empty() {
+            self.forks
+                .retain(|(worker, _), _| request.fan_outs.contains_key(worker));
+        }
         let mut news: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
         for (worker, variants) in &request.fan_outs {
             for (variant, now) in variants {

@@ -11,11 +11,14 @@ pub(super) struct RunTotals(BTreeMap<(String, String), Runs>);
 
 impl RunTotals {
     /// Returns what each variant of each worker has run since the last call, by variant. A total that falls is that of a worker that
-    /// restarted.
+    /// restarted. Workers that a report leaves out are forgotten; one without any worker says nothing.
     pub(super) fn since<'a>(
         &mut self,
         runs: &'a BTreeMap<String, BTreeMap<String, Runs>>,
     ) -> Vec<(&'a str, RunCounts)> {
+        if !runs.is_empty() {
+            self.0.retain(|(worker, _), _| runs.contains_key(worker));
+        }
         let mut news = Vec::new();
         for (worker, variants) in runs {
             for (variant, now) in variants {
@@ -44,6 +47,25 @@ mod tests {
             busy_us: 100 * batches,
         };
         BTreeMap::from([("w".to_owned(), BTreeMap::from([("small".to_owned(), runs)]))])
+    }
+
+    /// Totals of every worker ever seen were kept.
+    #[test]
+    fn workers_that_are_gone_are_forgotten() {
+        let mut totals = RunTotals::default();
+        totals.since(&told(10));
+        assert!(totals.since(&BTreeMap::new()).is_empty());
+        assert_eq!(totals.0.len(), 1, "a request without reports says nothing");
+        let other: BTreeMap<_, _> = told(3).into_values().map(|runs| ("v".to_owned(), runs)).collect();
+        totals.since(&other);
+        assert_eq!(
+            totals
+                .0
+                .keys()
+                .map(|(worker, _)| worker.as_str())
+                .collect::<Vec<_>>(),
+            ["v"]
+        );
     }
 
     #[test]

@@ -111,10 +111,10 @@ impl State {
     }
 
     fn plan(&self, routes: &RouteCounts) -> Value {
-        let Some((epoch, plan)) = &self.plan else {
+        let Some((epoch, plan)) = self.plans.admitted() else {
             return Value::Null;
         };
-        let current = self.look.as_ref().and_then(|look| look.gear).unwrap_or(0);
+        let current = self.plans.gear(epoch);
         let gears = plan.gears.iter().map(|gear| {
             json!({
                 "name": gear.name,

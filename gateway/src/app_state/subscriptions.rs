@@ -118,10 +118,14 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
             let Some(store) = store::find(&bus, &app).await? else {
                 return Ok(());
             };
+            // The ingresses may still admit under an older plan than the newest.
+            for past in store.history().await? {
+                watched.state().plans.stored(past.stored.epoch, past.stored.plan);
+            }
             let mut plans = store.watch().await?;
             while let Some(stored) = plans.next().await {
                 match stored {
-                    Ok(stored) => watched.state().plan = Some((stored.epoch, Arc::new(stored.plan))),
+                    Ok(stored) => watched.state().plans.stored(stored.epoch, stored.plan),
                     Err(error) => tracing::warn!(%error, "a stored plan cannot be shown"),
                 }
             }
@@ -156,7 +160,9 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &Ap
         }
         AppMessage::Gear(message) => {
             if let Ok(shift) = GearShift::decode(&message.payload) {
-                watched.state().overview.shifted(shift);
+                let mut state = watched.state();
+                state.plans.shifted(shift);
+                state.overview.shifted(shift);
             }
         }
         AppMessage::Shifted(message) => {

@@ -191,6 +191,12 @@ impl Executor {
         self.availability.as_ref()
     }
 
+    /// Returns whether the model's steps wait for others, such as a remote endpoint, instead of computing
+    /// ([`crate::runtime::model::Continuous::waker`]): their number and run time say nothing about the model.
+    pub fn waits_for_others(&self) -> bool {
+        self.waker.is_some()
+    }
+
     /// Registers the callback for steps; it replaces the previous one. It runs on the model's thread and blocks it, so
     /// it should only forward the result.
     pub fn listen(&self, listener: impl FnMut(StepResult) + Send + 'static) {

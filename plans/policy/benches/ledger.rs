@@ -31,10 +31,10 @@ fn main() {
     let start = Instant::now();
     for now in IN_FLIGHT..IN_FLIGHT + u64::from(ROUNDS) {
         let admitted = ledger.admit(now, BUDGET, [0_u8; 64]).unwrap();
-        ledger.sent(admitted.id, admitted.attempt, Some("replica-1"), now);
+        ledger.sent(admitted.id, admitted.attempt, Some("replica-1"));
         ids.push_back(admitted.id);
         let id = ids.pop_front().unwrap();
-        assert!(matches!(ledger.answered(id, 1, now), Answer::First(_)));
+        assert!(matches!(ledger.answered(id, 1), Answer::First(_)));
         assert!(ledger.due(now).expired.is_empty());
     }
     let each = start.elapsed() / ROUNDS;

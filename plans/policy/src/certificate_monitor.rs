@@ -106,6 +106,8 @@ impl Default for MonitorConfig {
 #[derive(Debug, Clone)]
 pub struct CertificateMonitor {
     cascades: Vec<CascadeWatch>,
+    /// Fingerprint of the certification samples, if the list has one.
+    samples: Option<String>,
     /// The last place of the list that may run.
     limit: usize,
 }
@@ -122,6 +124,7 @@ impl CertificateMonitor {
             cascades.map(|(place, cascade)| CascadeWatch::new(cascade, place == 0, bounds_loss, alpha));
         Self {
             cascades: cascades.collect(),
+            samples: list.samples.clone(),
             limit: list.cascades.len().saturating_sub(1),
         }
     }
@@ -130,9 +133,9 @@ impl CertificateMonitor {
     /// new list, only cascades that were allowed before may run, at least the largest variant alone, until probes acquit the next one.
     pub fn succeeding(list: &CertifiedList, config: MonitorConfig, before: &Self) -> Self {
         let mut watch = Self::new(list, config);
+        let is_on_same_samples = watch.is_on_samples_of(before);
         let mut pairs = watch.cascades.iter().zip(&before.cascades);
-        let proven = |(new, old): (&CascadeWatch, &CascadeWatch)| new.is_proven_on_samples_of(old);
-        if before.limit < before.home() && pairs.clone().next().is_some_and(proven) {
+        if before.limit < before.home() && is_on_same_samples {
             let alike = pairs.position(|(new, old)| !new.is_alike(old));
             let alike = alike.unwrap_or_else(|| watch.cascades.len().min(before.cascades.len()));
             watch.limit = before.limit.min(alike.saturating_sub(1));
@@ -146,6 +149,17 @@ impl CertificateMonitor {
             }
         }
         watch
+    }
+
+    /// Returns whether both lists are proven on the same samples: by their fingerprints, or by their counts if one has no fingerprint.
+    fn is_on_samples_of(&self, other: &Self) -> bool {
+        if let (Some(samples), Some(others)) = (&self.samples, &other.samples) {
+            return samples == others;
+        }
+        let mut pairs = self.cascades.iter().zip(&other.cascades);
+        pairs
+            .next()
+            .is_some_and(|(first, others)| first.has_sample_counts_of(others))
     }
 
     /// Returns the last place of the list that may run.

@@ -3,6 +3,7 @@
 mod periods;
 mod trend;
 
+pub(crate) use periods::BusiestSecond;
 pub use periods::Periods;
 pub use trend::DemandTrend;
 

@@ -3,7 +3,11 @@
 //! A planner weighs gears by the assumed frequency of their loads. When the measured distribution has moved away, the
 //! plan still serves, but another plan would serve better: drift triggers a notice and, if configured, a new plan.
 
+use crate::demand::BusiestSecond;
 use crate::plan::{Gear, LoadRange};
+
+/// Largest number of evaluations between two notices of the same drift: with the default configuration half an hour.
+const MAX_PAUSE: u32 = 6;
 
 /// Parameters by which a difference in load counts as drift.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -30,7 +34,7 @@ pub struct Drift {
     pub distance: f64,
     /// Measured share of time in each gear's range of load.
     pub measured: Vec<f64>,
-    /// Highest load seen, requests/s.
+    /// Load of the busiest second since the evaluation before the last, requests/s.
     pub peak_qps: f64,
 }
 
@@ -45,13 +49,43 @@ pub struct DriftWatch {
     measured: Vec<f64>,
     ticks: u64,
     sum_qps: f64,
-    peak_qps: f64,
-    told: bool,
+    /// The busiest second since the last evaluation.
+    busiest: BusiestSecond,
+    /// The load of the busiest second between the two evaluations before, requests/s.
+    peak_before: f64,
+    repeat: Repeat,
+}
+
+/// When a drift that lasts is reported again.
+#[derive(Debug, Clone, Copy, Default)]
+struct Repeat {
+    /// Evaluations between the last notice and the next; 0 before the first notice.
+    pause: u32,
+    /// Evaluations to come before the next notice.
+    left: u32,
+}
+
+impl Repeat {
+    /// Takes an evaluation; returns whether a notice is due.
+    fn is_due(&mut self, drifted: bool) -> bool {
+        if !drifted {
+            *self = Self::default();
+            return false;
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            return false;
+        }
+        self.pause = (2 * self.pause).clamp(1, MAX_PAUSE);
+        self.left = self.pause - 1;
+        true
+    }
 }
 
 impl DriftWatch {
-    /// Watches the gears of a plan; `None` if the plan does not contain the distribution of loads that it was made for.
-    pub fn new(gears: &[Gear], config: DriftConfig) -> Option<Self> {
+    /// Watches the gears of a plan from `now` (microseconds) on; `None` if the plan does not contain the distribution of loads that it
+    /// was made for.
+    pub fn new(gears: &[Gear], config: DriftConfig, now: u64) -> Option<Self> {
         let planned: Option<Vec<f64>> = gears.iter().map(|gear| Some(gear.expected?.time_share)).collect();
         let planned = planned.filter(|shares| !shares.is_empty())?;
         Some(Self {
@@ -66,14 +100,16 @@ impl DriftWatch {
             planned,
             ticks: 0,
             sum_qps: 0.0,
-            peak_qps: 0.0,
-            told: false,
+            busiest: BusiestSecond::new(now),
+            peak_before: 0.0,
+            repeat: Repeat::default(),
         })
     }
 
-    /// Takes the load of one tick, requests/s. Returns a drift once when it begins, and again only after the load was as
-    /// planned in between.
-    pub fn tick(&mut self, qps: f64) -> Option<Drift> {
+    /// Takes the load at a tick that ends at `now` (microseconds), requests/s, and the arrivals of the tick. Returns a drift when it
+    /// begins, and again while it lasts: a planner may have been busy, or gone, or have found nothing at the time. The pauses between two
+    /// notices double, from one evaluation to six; evaluations are half of `memory_ticks` apart.
+    pub fn tick(&mut self, qps: f64, arrivals: u64, now: u64) -> Option<Drift> {
         let range = self
             .from_qps
             .partition_point(|from| *from <= qps)
@@ -81,20 +117,19 @@ impl DriftWatch {
         if let Some(time) = self.measured.get_mut(range) {
             *time += 1.0;
         }
-        self.peak_qps = self.peak_qps.max(qps);
+        // Not by `qps`: after a jump, that is the rate of a single tick.
+        self.busiest.observe(arrivals, now);
         self.sum_qps += qps;
         self.ticks += 1;
         if self.ticks < self.config.memory_ticks {
             return None;
         }
         let distance = self.distance();
-        let drifted = distance >= self.config.distance;
-        let news = drifted && !self.told;
-        self.told = drifted;
-        let drift = news.then(|| Drift {
+        let is_due = self.repeat.is_due(distance >= self.config.distance);
+        let drift = is_due.then(|| Drift {
             distance,
             measured: self.shares(),
-            peak_qps: self.peak_qps,
+            peak_qps: self.peak_before.max(self.busiest.qps()),
         });
         self.fade();
         drift
@@ -130,8 +165,10 @@ impl DriftWatch {
         self.measured.iter().map(|time| time / total.max(1.0)).collect()
     }
 
-    /// Halves the weight of the past, so that half of the next result comes from new measurements.
+    /// Halves the weight of the past, so that half of the next result comes from new measurements. Of the peaks, that of the last half
+    /// memory is kept.
     fn fade(&mut self) {
+        self.peak_before = self.busiest.take();
         self.ticks /= 2;
         self.sum_qps /= 2.0;
         for time in &mut self.measured {
@@ -172,46 +209,74 @@ mod tests {
         time_shares.iter().enumerate().map(gear).collect()
     }
 
+    const TICK: u64 = 100_000;
+
     fn watch() -> DriftWatch {
         let config = DriftConfig {
-            distance: 0.3,
+            distance: 0.25,
             memory_ticks: 100,
         };
-        DriftWatch::new(&gears(&[0.8, 0.2]), config).unwrap()
+        DriftWatch::new(&gears(&[0.8, 0.2]), config, 0).unwrap()
+    }
+
+    /// Feeds that load for some ticks of 100 ms, the first of which is `from`; returns the drifts with their ticks.
+    fn feed(watch: &mut DriftWatch, from: u64, ticks: u64, qps: f64) -> Vec<(u64, Drift)> {
+        let arrivals = (qps / 10.0) as u64;
+        (from..from + ticks)
+            .filter_map(|tick| Some((tick, watch.tick(qps, arrivals, tick * TICK)?)))
+            .collect()
     }
 
     #[test]
     fn the_planned_load_is_no_drift() {
         let mut watch = watch();
-        for tick in 0..1000 {
+        for tick in 1..=1000 {
             let qps = if tick % 5 == 0 { 150.0 } else { 50.0 };
-            assert_eq!(watch.tick(qps), None);
+            assert_eq!(watch.tick(qps, 7, tick * TICK), None);
         }
         assert!(watch.distance() < 0.05);
     }
 
+    /// A notice that no planner could follow was the only one, however long the drift lasted.
     #[test]
-    fn a_drift_is_reported_once_per_episode() {
+    fn a_drift_that_lasts_is_reported_again_after_growing_pauses() {
         let mut watch = watch();
-        let mut told = 0;
-        for load in [150.0, 50.0, 150.0] {
-            let drifts: Vec<Drift> = (0..2000).filter_map(|_| watch.tick(load)).collect();
-            told += drifts.len();
-            for drift in drifts {
-                assert!(drift.distance >= 0.3 && drift.peak_qps > 149.0, "{drift:?}");
-                assert!((drift.measured.iter().sum::<f64>() - 1.0).abs() < 1e-9);
-            }
+        let drifts = feed(&mut watch, 1, 1_450, 150.0);
+        for (_, drift) in &drifts {
+            assert!(
+                (drift.distance - 0.8).abs() < 1e-9 && (drift.peak_qps - 150.0).abs() < 1e-9,
+                "{drift:?}"
+            );
+            assert!((drift.measured.iter().sum::<f64>() - 1.0).abs() < 1e-9);
         }
-        assert_eq!(told, 2);
+        // Evaluations are 50 ticks apart.
+        let at: Vec<u64> = drifts.iter().map(|(tick, _)| *tick).collect();
+        assert_eq!(at, [100, 150, 250, 450, 750, 1_050, 1_350]);
+        // Once the load is as planned again, the next drift begins anew.
+        assert_eq!(feed(&mut watch, 1_451, 2_000, 50.0), []);
+        let again: Vec<u64> = feed(&mut watch, 3_451, 200, 150.0)
+            .iter()
+            .map(|(tick, _)| *tick)
+            .collect();
+        assert_eq!(again, [3_500, 3_550, 3_650]);
+    }
+
+    /// The peak was the rate of the busiest tick since the plan was adopted.
+    #[test]
+    fn a_burst_counts_over_a_second_and_is_forgotten() {
+        let mut watch = watch();
+        assert_eq!(watch.tick(3_000.0, 300, TICK), None);
+        let drifts = feed(&mut watch, 2, 249, 150.0);
+        let peaks: Vec<f64> = drifts.iter().map(|(_, drift)| drift.peak_qps).collect();
+        // The burst's second: 300 requests, and 15 in each other tick.
+        assert_eq!(peaks, [435.0, 435.0, 150.0]);
     }
 
     #[test]
     fn the_scale_brings_the_measured_mean_to_the_planned_one() {
         let mut watch = watch();
         assert!((watch.scale() - 1.0).abs() < 1e-12);
-        for _ in 0..80 {
-            watch.tick(140.0);
-        }
+        feed(&mut watch, 1, 80, 140.0);
         // Planned: 0.8 * 50 + 0.2 * 150.
         assert!((watch.scale() - 70.0 / 140.0).abs() < 1e-9, "{}", watch.scale());
     }
@@ -220,6 +285,6 @@ mod tests {
     fn a_plan_without_expectations_is_not_watched() {
         let mut gears = gears(&[1.0]);
         gears[0].expected = None;
-        assert!(DriftWatch::new(&gears, DriftConfig::default()).is_none());
+        assert!(DriftWatch::new(&gears, DriftConfig::default(), 0).is_none());
     }
 }

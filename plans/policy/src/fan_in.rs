@@ -149,13 +149,14 @@ impl<R> Gather<R> {
                 ..Self::default()
             };
         }
+        // Before the room is checked: the children of a repeated report are already counted.
+        if self.arrived.contains_key(&branch) {
+            return Ok(());
+        }
         let more: usize = children.values().map(|count| *count as usize).sum();
         let found = self.told.len().max(self.arrived.len()).saturating_add(more);
         if found > MAX_BRANCHES {
             return Err(TooManyBranches { found });
-        }
-        if self.arrived.contains_key(&branch) {
-            return Ok(());
         }
         for (task, count) in children {
             self.told
@@ -307,6 +308,19 @@ mod tests {
         assert!(gather.arrive(1, 2, Branch::ROOT, &of("c", 3), ()).is_ok());
     }
 
+    /// A doubled report of more than half of the allowed branches failed its request.
+    #[test]
+    fn a_repeated_report_of_many_branches_changes_nothing() {
+        let mut gather = Gather::default();
+        let many = of("c", MAX_BRANCHES as u32);
+        gather.arrive(1, 2, Branch::ROOT, &many, "first").unwrap();
+        gather.arrive(1, 2, Branch::ROOT, &many, "second").unwrap();
+        assert_eq!(gather.room(1), 0);
+        let branches = gather.into_branches();
+        assert_eq!(branches.len(), MAX_BRANCHES + 1);
+        assert_eq!(branches[0], (Branch::ROOT, Some("first")));
+    }
+
     /// A tree as its branches with their children: every level has up to three children of one task.
     fn tree() -> impl Strategy<Value = Vec<(Branch, BTreeMap<String, u32>)>> {
         prop::collection::vec(0_u32..4, 1..30).prop_map(|counts| {
@@ -324,9 +338,14 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever order the branches end, the request is complete with the last of them and not before.
+        /// In whatever order the branches end, and whichever reports are repeated, the request is complete with the last of them and
+        /// not before.
         #[test]
-        fn complete_with_the_last(tree in tree(), shuffle in prop::collection::vec(any::<u32>(), 200)) {
+        fn complete_with_the_last(
+            tree in tree(),
+            shuffle in prop::collection::vec(any::<u32>(), 200),
+            repeated in prop::collection::vec(any::<bool>(), 200),
+        ) {
             let mut order: Vec<usize> = (0..tree.len()).collect();
             order.sort_by_key(|place| shuffle.get(*place).copied().unwrap_or(0));
             let mut gather = Gather::default();
@@ -334,9 +353,14 @@ mod tests {
                 prop_assert!(!gather.complete(), "after {heard} of {}", tree.len());
                 let (branch, children) = &tree[*place];
                 gather.arrive(1, 2, branch.clone(), children, *place).unwrap();
+                if repeated.get(*place).copied().unwrap_or(false) {
+                    gather.arrive(1, 2, branch.clone(), children, usize::MAX).unwrap();
+                }
             }
             prop_assert!(gather.complete());
-            prop_assert_eq!(gather.into_branches().len(), tree.len());
+            let branches = gather.into_branches();
+            prop_assert_eq!(branches.len(), tree.len());
+            prop_assert!(branches.iter().all(|(_, result)| result.is_some_and(|place| place < tree.len())));
         }
     }
 }

@@ -13,12 +13,17 @@ use thiserror::Error;
 
 use crate::retry_budget::{RetryBudget, RetryBudgetConfig};
 
+/// The first request's id. A late answer to an ingress of the same name that ran before matches no request of this one: results carry
+/// the token of their dispatch, whose key is random.
+const FIRST_ID: u64 = 1;
+
 /// Limits of the book.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LedgerConfig {
     /// At most this many accepted requests without a reply.
     pub max_in_flight: usize,
-    /// At most this many attempts per request, the first included.
+    /// At most this many attempts per request, the first included. The pauses between them together must exceed the time in which the
+    /// failure detector notices a lost replica: until then others still send to it.
     pub max_attempts: u32,
     /// At most this many times a request is sent again because a replica was lost: one that brings its replicas down must not bring
     /// all of them down.
@@ -31,23 +36,19 @@ pub struct LedgerConfig {
     pub max_backoff_us: u64,
     /// Bounds resends, except those after a lost connection.
     pub retries: RetryBudgetConfig,
-    /// The first request's id. An ingress that restarts under the same name starts elsewhere, so that a late answer to
-    /// its predecessor cannot match.
-    pub first_id: u64,
 }
 
 impl Default for LedgerConfig {
     fn default() -> Self {
         Self {
             max_in_flight: 10_000,
-            max_attempts: 4,
+            max_attempts: 16,
             max_losses: 4,
             // Four attempts are over within some 30 ms; then larger models are taken for gone.
             accept_any_from_attempt: 5,
             backoff_us: 2_000,
             max_backoff_us: 100_000,
             retries: RetryBudgetConfig::default(),
-            first_id: 1,
         }
     }
 }
@@ -195,7 +196,7 @@ impl<T> Ledger<T> {
         Self {
             config,
             retries: RetryBudget::new(config.retries),
-            next_id: config.first_id,
+            next_id: FIRST_ID,
             entries: BTreeMap::new(),
             deadlines: BTreeSet::new(),
             pauses: BTreeSet::new(),
@@ -237,7 +238,7 @@ impl<T> Ledger<T> {
     }
 
     /// Notes where the current attempt is, as far as known. May be called again when more is known.
-    pub fn sent(&mut self, id: u64, attempt: u32, to: Option<&str>, _now: u64) {
+    pub fn sent(&mut self, id: u64, attempt: u32, to: Option<&str>) {
         let current = self.entries.get(&id).is_some_and(|entry| {
             entry.attempt == attempt && matches!(entry.state, State::Unplaced | State::At(_))
         });
@@ -256,7 +257,7 @@ impl<T> Ledger<T> {
     }
 
     /// An answer to an attempt came. The first of any attempt wins, also one that an older attempt gives.
-    pub fn answered(&mut self, id: u64, attempt: u32, _now: u64) -> Answer<T> {
+    pub fn answered(&mut self, id: u64, attempt: u32) -> Answer<T> {
         let known = self
             .entries
             .get(&id)

@@ -37,6 +37,7 @@ pub fn certified(mut plan: Plan) -> Plan {
     };
     plan.certified = Some(CertifiedList {
         texts: None,
+        samples: None,
         cascade_of_gear: vec![1],
         cascades: vec![cascade(&alone), cascade(&cheap)],
     });

@@ -15,7 +15,35 @@ fn busy() -> Metrics {
     metrics.batch("small", [10, 20, 900, 40].into_iter(), 700);
     metrics.tokens("gpt", &Tokens::first(1, 3_000));
     metrics.tokens("gpt", &Tokens::next(1, 2_000));
+    metrics.step("gpt", 3_000);
+    metrics.step("gpt", 2_000);
     metrics
+}
+
+/// Steps counted as batches: a remote classifier seemed to run a batch in the microseconds of a wake-up, and planners believed it.
+#[test]
+fn steps_are_no_batches_and_waiting_is_neither() {
+    let metrics = busy();
+    metrics.waited("remote", 20);
+    metrics.generated("remote");
+    // A generation that is not streamed has no tokens.
+    metrics.step("quiet", 5_000);
+    metrics.generated("quiet");
+    let runs = metrics.runs();
+    assert_eq!(runs.keys().collect::<Vec<_>>(), ["small"]);
+    let page = metrics.text("digits", &gauges());
+    for line in [
+        "kaskade_variant_batches_total{app=\"digits\",variant=\"gpt\"} 0",
+        "kaskade_variant_batches_total{app=\"digits\",variant=\"remote\"} 0",
+        "kaskade_variant_steps_total{app=\"digits\",variant=\"gpt\"} 2",
+        "kaskade_variant_steps_total{app=\"digits\",variant=\"remote\"} 0",
+        "kaskade_variant_busy_seconds_total{app=\"digits\",variant=\"remote\"} 0.00002",
+    ] {
+        assert!(
+            page.lines().any(|found| found == line),
+            "{line}\nis not in\n{page}"
+        );
+    }
 }
 
 fn metered(metrics: &Metrics, joules: Option<f64>) {

@@ -71,6 +71,7 @@ pub(crate) fn certified_list(
     });
     CertifiedList {
         texts: profile.texts,
+        samples: Some(fingerprint(profile, &samples)),
         cascades: cascades.collect(),
         cascade_of_gear,
     }
@@ -134,6 +135,34 @@ fn largest_answer(profile: &Profile, sample: usize) -> Option<u32> {
     largest.validation.predictions.get(sample).copied()
 }
 
+/// Returns a fingerprint of samples, FNV-1a of 64 bits in hexadecimal: of their number, the sizes of their inputs, and what the largest
+/// variant answered and whether it was right. The same variants, profiled again on the same samples, give the same one.
+fn fingerprint(profile: &Profile, samples: &[usize]) -> String {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0100_0000_01b3;
+    let largest = profile.variants.last().map(|variant| &variant.validation);
+    let mut hash = OFFSET;
+    let mut add = |number: u64| {
+        for byte in number.to_le_bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(PRIME);
+        }
+    };
+    add(samples.len() as u64);
+    for sample in samples {
+        let bytes = profile.input_bytes.get(*sample).copied();
+        let answer = largest
+            .and_then(|validation| validation.predictions.get(*sample))
+            .copied();
+        let right = largest
+            .and_then(|validation| validation.correct.get(*sample))
+            .copied();
+        add(bytes.map_or(0, |bytes| 1 + u64::from(bytes)));
+        add(answer.map_or(0, |answer| 1 + u64::from(answer)));
+        add(right.map_or(0, |right| 1 + u64::from(right)));
+    }
+    format!("{hash:016x}")
+}
+
 /// Whether the profile says what the variants answered; where a task has no answers to compare, all of them are 0.
 fn has_answers(profile: &Profile) -> bool {
     let variants = profile.variants.iter();
@@ -192,6 +221,30 @@ mod tests {
         let many = steps(40, &[17]);
         assert_eq!((many.first(), many.last()), (Some(&0), Some(&39)));
         assert!(many.contains(&17) && many.len() <= STEPS + 1);
+    }
+
+    #[test]
+    fn samples_are_told_apart_by_what_the_largest_variant_answers() {
+        let profile = kaskade_stated::pipelines::stated().profile();
+        let samples = parts(profile.samples).certification;
+        let found = fingerprint(&profile, &samples);
+        assert_eq!(
+            (found.len(), &found),
+            (16, &fingerprint(&profile.clone(), &samples))
+        );
+        // As many right answers, of other samples.
+        let mut other = profile.clone();
+        let correct = &mut other.variants.last_mut().unwrap().validation.correct;
+        let of = |right: bool| *samples.iter().find(|sample| correct[**sample] == right).unwrap();
+        let (right, wrong) = (of(true), of(false));
+        correct.swap(right, wrong);
+        assert_ne!(fingerprint(&other, &samples), found);
+        // Another sample outside the part says nothing.
+        let mut outside = profile.clone();
+        let selection = parts(profile.samples).selection[0];
+        let correct = &mut outside.variants.last_mut().unwrap().validation.correct;
+        correct[selection] = !correct[selection];
+        assert_eq!(fingerprint(&outside, &samples), found);
     }
 
     /// Eight steps and a dozen gears were more than a list takes, and there was none.

@@ -177,7 +177,9 @@ impl Measured {
         let profiled_us = batches * profiled_us;
         self.batches += batches;
         self.profiled_us += profiled_us;
-        self.busy_us += (ran.busy_us as f64).min(OUTLIER * self.planned * profiled_us);
+        // A model that fails at once says as little of its run time as a process that was stopped.
+        let planned_us = self.planned * profiled_us;
+        self.busy_us += (ran.busy_us as f64).clamp(planned_us / OUTLIER, planned_us * OUTLIER);
     }
 
     fn is_enough(&self, options: &RunTimeOptions) -> bool {
@@ -365,6 +367,17 @@ mod tests {
         book.record(VARIANT, ran(100, 1.0));
         book.record(VARIANT, ran(1, 10_000.0));
         assert!(!book.apply(&mut pipeline));
+    }
+
+    /// Batches that failed at once made the variant seem free, and scaled those that had not run likewise.
+    #[test]
+    fn batches_that_end_at_once_make_no_variant_free() {
+        let (mut book, mut pipeline) = (book(), stated());
+        book.record(VARIANT, ran(1_000, 1e-4));
+        book.apply(&mut pipeline);
+        for name in book.variants.keys() {
+            assert!(are(&scales(&pipeline, name), 1.0 / OUTLIER), "{name}");
+        }
     }
 
     #[test]

@@ -1,4 +1,26 @@
 //! The tests of one cascade of a certified list.
+//!
+//! # Audits that fail
+//!
+//! Of an audited request let `Y` be 1 if the cascade's answer differs from the largest variant's, else 0, and `S` be 1 if the audit ended,
+//! else 0. The hypothesis of the audits is `E[Y] <= m`, given all that was observed before.
+//!
+//! **A failed audit counts as agreement.** The test takes `S Y`. `S Y <= Y`, so `E[S Y] <= E[Y] <= m`: under the hypothesis the wealth is
+//! a supermartingale, and the probability of a false alarm keeps its bound, whatever failures depend on: the length of a prompt, the load,
+//! the answers themselves. The price is power: where the audits end with probability `s`, the test sees `s D` of a true share `D`.
+//!
+//! **Leaving failed audits out needs an assumption.** That test takes `Y` where `S = 1`, and holds if `E[Y | S = 1] <= E[Y]`. Let `P` be
+//! the share of requests that the largest variant answers itself: they agree and never fail. If failures of the others are independent
+//! of `Y`, `E[Y | S = 1] = s D / (P + s (1 - P))`, which is at most `D` because `P + s (1 - P) >= s`. But they are not: an audit has a time
+//! limit, so requests with long answers fail first, and nothing bounds how differently often short ones differ. If only audits that agree fail,
+//! `E[Y | S = 1]` is `D` over the share that ended, which is above `D`.
+//!
+//! **A failed probe counts as a difference**, for the same reason: the hypothesis is `E[Y] >= m`, the test takes `S (1 - Y)`, and
+//! `E[S (1 - Y)] <= 1 - m`.
+//!
+//! **Labels need the assumption.** A paired loss is known only where a label arrives and the audit has ended. The test assumes that both
+//! are independent of the loss `L` among the requests that the largest variant did not answer itself. Then the mean of the known losses
+//! is `s L / (P + s (1 - P))`, which is at most the larger of `L` and 0.
 
 use super::counts::{AuditCounts, CascadeCounts, LabelCounts};
 use super::mean_test::{Counted, MeanTest, log_mean, mean_interval};
@@ -118,8 +140,8 @@ impl CascadeWatch {
         watch
     }
 
-    /// Returns whether both are proven on the same samples, as far as their counts tell.
-    pub(super) fn is_proven_on_samples_of(&self, other: &Self) -> bool {
+    /// Returns whether both are proven on as many samples, as many of which were answered rightly.
+    pub(super) fn has_sample_counts_of(&self, other: &Self) -> bool {
         let counts = |watch: &Self| (watch.certificate.samples, watch.certificate.right);
         counts(self) == counts(other)
     }
@@ -224,8 +246,7 @@ impl CascadeWatch {
             failed,
         } = counts.audits;
         if let Some(test) = &mut self.differs {
-            // An audit that failed accuses nothing. Those that the largest variant answers itself never fail: without the failed ones,
-            // the share of differing answers would seem larger.
+            // Valid whatever failures depend on; without the failed ones it would not be.
             test.take(&[(1.0, differ), (0.0, agree.saturating_add(failed))]);
         }
         let probes = counts.probes;

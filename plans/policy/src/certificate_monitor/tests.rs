@@ -13,6 +13,7 @@ pub(crate) fn list(differs: &[u64]) -> CertifiedList {
         .map(|(place, differs)| cascade(place, *differs));
     CertifiedList {
         texts: None,
+        samples: None,
         cascade_of_gear: vec![differs.len() as u32 - 1],
         cascades: cascades.collect(),
     }
@@ -204,6 +205,69 @@ fn a_low_confidence_of_the_certificate_raises_no_more_false_alarms() {
     assert!(alarms <= 10, "{alarms} of 200");
 }
 
+/// The certification samples and the live requests are drawn alike, and only audits fail whose answers agree: to leave them out refutes
+/// nearly every certificate.
+#[test]
+fn failed_audits_raise_no_false_alarm_whatever_they_depend_on() {
+    const SHARE: f64 = 0.1;
+    let (mut draws, mut alarms) = (BernoulliSampler::new(11), [0, 0]);
+    for _ in 0..200 {
+        let profiled = (0..SAMPLES).filter(|_| draws.draw(SHARE)).count() as u64;
+        let new = || CertificateMonitor::new(&list(&[0, profiled]), MonitorConfig::default());
+        let mut watches = [new(), new()];
+        let mut found = [false, false];
+        for _ in 0..20 {
+            let mut audits = AuditCounts::default();
+            for _ in 0..1_000 {
+                *if draws.draw(SHARE) {
+                    &mut audits.differ
+                } else if draws.draw(0.6) {
+                    &mut audits.failed
+                } else {
+                    &mut audits.agree
+                } += 1;
+            }
+            let ended = AuditCounts { failed: 0, ..audits };
+            for ((watch, found), audits) in watches.iter_mut().zip(&mut found).zip([audits, ended]) {
+                let mut counts = Counts::default();
+                counts.at(1).unwrap().audits = audits;
+                *found |= !watch.take(&counts).is_empty();
+            }
+        }
+        alarms = [0, 1].map(|test| alarms[test] + u32::from(found[test]));
+    }
+    let [counted, left_out] = alarms;
+    assert!(counted <= 10, "{counted} of 200 with a bound of 5 %");
+    assert!(left_out >= 190, "{left_out} of 200");
+}
+
+/// Half of the audits that the largest variant must answer fail, whatever they would say.
+#[test]
+fn a_drift_is_found_although_audits_fail() {
+    for seed in 0..20 {
+        let (mut draws, mut watch) = (BernoulliSampler::new(seed), watch());
+        let found = (1..100).find_map(|batch| {
+            let mut counts = Counts::default();
+            let audits = &mut counts.at(3).unwrap().audits;
+            for _ in 0..10 {
+                let (by_largest, differs, fails) = (draws.draw(0.3), draws.draw(0.3), draws.draw(0.5));
+                *match (by_largest, fails, differs) {
+                    (true, ..) | (false, false, false) => &mut audits.agree,
+                    (false, true, _) => &mut audits.failed,
+                    (false, false, true) => &mut audits.differ,
+                } += 1;
+            }
+            watch.take(&counts).pop().map(|found| (10 * batch, found))
+        });
+        let (requests, found) = found.unwrap();
+        assert!(
+            matches!(found, Finding::Safer { from: 3, to: 2, .. }),
+            "{found:?}"
+        );
+        assert!(requests <= 600, "seed {seed}: {requests}");
+    }
+}
+
 #[test]
 fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
     for seed in 0..20 {
@@ -263,6 +327,25 @@ fn a_refuted_certificate_is_none_in_the_next_plan_either() {
         CertificateMonitor::succeeding(&other, MonitorConfig::default(), &before).limit(),
         3
     );
+}
+
+/// Other samples of the same number, as many of which were answered rightly, counted as the same.
+#[test]
+fn a_refuted_certificate_says_nothing_about_one_on_other_samples() {
+    let on = |samples: Option<&str>| CertifiedList {
+        samples: samples.map(ToOwned::to_owned),
+        ..list(&[0, 10, 15, 20])
+    };
+    let limit_after = |before: Option<&str>, next: Option<&str>| {
+        let mut before = CertificateMonitor::new(&on(before), MonitorConfig::default());
+        before.follow(2, &[]);
+        CertificateMonitor::succeeding(&on(next), MonitorConfig::default(), &before).limit()
+    };
+    assert_eq!(limit_after(Some("a"), Some("b")), 3);
+    assert_eq!(limit_after(Some("a"), Some("a")), 2);
+    // One of a plan that was made before lists had it.
+    assert_eq!(limit_after(None, Some("a")), 2);
+    assert_eq!(limit_after(Some("a"), None), 2);
 }
 
 #[test]

@@ -23,10 +23,10 @@ fn what_brings_its_replicas_down_is_sent_again_only_so_often() {
     });
     let Admitted { id, .. } = ledger.admit(0, 1_000, "deadly").unwrap();
     for attempt in 1..=2 {
-        ledger.sent(id, attempt, Some("r"), 0);
+        ledger.sent(id, attempt, Some("r"));
         assert_eq!(ledger.lost("r", 1), [(id, attempt + 1)]);
     }
-    ledger.sent(id, 3, Some("r"), 2);
+    ledger.sent(id, 3, Some("r"));
     assert_eq!(ledger.lost("r", 3), []);
     assert_eq!(ledger.due(3).exhausted, [(id, "deadly")]);
 }
@@ -36,7 +36,7 @@ fn whatever_was_sent_is_sent_again_when_the_connection_was_lost() {
     let mut ledger = ledger();
     let [here, there, paused] =
         ["here", "there", "paused"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
-    ledger.sent(there, 1, Some("r"), 0);
+    ledger.sent(there, 1, Some("r"));
     assert!(matches!(ledger.failed(paused, 1, true, 0), Failure::Retry { .. }));
     let remote = |_: &&str, _: &str| false;
     assert_eq!(
@@ -47,7 +47,7 @@ fn whatever_was_sent_is_sent_again_when_the_connection_was_lost() {
     assert_eq!(ledger.scattered(2, remote), [(here, 3), (there, 3)]);
     assert_eq!(ledger.scattered(3, remote), [], "no attempt is left");
     assert_eq!(
-        ledger.answered(here, 1, 4),
+        ledger.answered(here, 1),
         Answer::First("here"),
         "and every answer counts"
     );
@@ -59,9 +59,9 @@ fn what_never_used_the_connection_is_not_sent_again() {
     let mut ledger = ledger();
     let [local, other, unknown] =
         ["local", "other", "unknown"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
-    ledger.sent(local, 1, Some("r"), 0);
+    ledger.sent(local, 1, Some("r"));
     // A replica of the same name under another plan.
-    ledger.sent(other, 1, Some("r"), 0);
+    ledger.sent(other, 1, Some("r"));
     let is_local = |kept: &&str, replica: &str| (*kept, replica) == ("local", "r");
     assert_eq!(ledger.scattered(1, is_local), [(other, 2), (unknown, 2)]);
     assert_eq!(ledger.place(local), Some((1, Some("r"))));
@@ -76,14 +76,14 @@ fn what_a_replica_that_left_did_not_take_is_sent_again_and_counts_as_no_loss() {
     });
     let [here, there, unknown] =
         ["here", "there", "unknown"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
-    ledger.sent(here, 1, Some("r"), 0);
-    ledger.sent(there, 1, Some("s"), 0);
-    ledger.sent(unknown, 1, None, 0);
+    ledger.sent(here, 1, Some("r"));
+    ledger.sent(there, 1, Some("s"));
+    ledger.sent(unknown, 1, None);
     assert_eq!(ledger.left("r", 1), [(here, 2)]);
     assert_eq!(ledger.left("r", 2), [], "it is elsewhere now");
-    ledger.sent(here, 2, Some("s"), 2);
+    ledger.sent(here, 2, Some("s"));
     assert_eq!(ledger.left("s", 3), [(here, 3), (there, 2)]);
-    ledger.sent(here, 3, Some("t"), 3);
+    ledger.sent(here, 3, Some("t"));
     assert_eq!(ledger.left("t", 4), []);
     assert_eq!(ledger.due(4).exhausted, [(here, "here")]);
 }
@@ -111,8 +111,8 @@ fn the_first_answer_wins_and_the_second_is_stale() {
     let mut ledger = ledger();
     let Admitted { id, attempt } = ledger.admit(0, 1_000, "a").unwrap();
     assert_eq!(ledger.get(id), Some(&"a"));
-    assert_eq!(ledger.answered(id, attempt, 5), Answer::First("a"));
-    assert_eq!(ledger.answered(id, attempt, 6), Answer::Stale);
+    assert_eq!(ledger.answered(id, attempt), Answer::First("a"));
+    assert_eq!(ledger.answered(id, attempt), Answer::Stale);
     assert_eq!(ledger.failed(id, attempt, true, 7), Failure::Stale);
     assert!(ledger.is_empty() && ledger.next_wake(8).is_none());
 }
@@ -163,30 +163,22 @@ fn an_old_attempt_may_answer_but_not_fail_the_new_one() {
     let id = ledger.admit(0, 1_000, "a").unwrap().id;
     assert_eq!(ledger.lost("r", 10), [(id, 2)]);
     assert_eq!(ledger.failed(id, 1, false, 20), Failure::Stale);
-    assert_eq!(
-        ledger.answered(id, 9, 20),
-        Answer::Stale,
-        "an attempt that never was"
-    );
-    assert_eq!(
-        ledger.answered(id, 0, 20),
-        Answer::Stale,
-        "an attempt that never was"
-    );
-    assert_eq!(ledger.answered(id, 1, 20), Answer::First("a"));
+    assert_eq!(ledger.answered(id, 9), Answer::Stale, "an attempt that never was");
+    assert_eq!(ledger.answered(id, 0), Answer::Stale, "an attempt that never was");
+    assert_eq!(ledger.answered(id, 1), Answer::First("a"));
 }
 
 #[test]
 fn a_lost_replica_has_its_requests_and_the_unplaced_sent_again() {
     let mut ledger = ledger();
     let ids: Vec<u64> = (0..3).map(|_| ledger.admit(0, 1_000, "a").unwrap().id).collect();
-    ledger.sent(ids[0], 1, Some("r1"), 0);
-    ledger.sent(ids[1], 1, Some("r2"), 0);
-    ledger.sent(ids[2], 1, None, 0);
+    ledger.sent(ids[0], 1, Some("r1"));
+    ledger.sent(ids[1], 1, Some("r2"));
+    ledger.sent(ids[2], 1, None);
     assert_eq!(ledger.lost("r1", 10), [(ids[0], 2), (ids[2], 2)]);
-    ledger.sent(ids[0], 1, Some("r2"), 11);
-    ledger.sent(ids[0], 2, Some("r3"), 12);
-    ledger.sent(ids[2], 2, Some("r3"), 12);
+    ledger.sent(ids[0], 1, Some("r2"));
+    ledger.sent(ids[0], 2, Some("r3"));
+    ledger.sent(ids[2], 2, Some("r3"));
     assert_eq!(ledger.lost("r2", 20), [(ids[1], 2)]);
 }
 
@@ -195,7 +187,7 @@ fn a_request_that_outlives_no_replica_ends_as_exhausted() {
     let mut ledger = ledger();
     let id = ledger.admit(0, 1_000_000, "poison").unwrap().id;
     for attempt in 1..=3 {
-        ledger.sent(id, attempt, Some("r"), 0);
+        ledger.sent(id, attempt, Some("r"));
         let again = ledger.lost("r", 1);
         assert_eq!(again.is_empty(), attempt == 3);
     }
@@ -317,10 +309,10 @@ fn a_request_that_brings_its_replicas_down_is_found_after_six_and_one_that_was_n
     // Where they were is unknown.
     assert_eq!(ledger.lost("r0", 0), [(deadly, 2), (near, 2)]);
     assert!(ledger.is_suspect(deadly) && ledger.is_suspect(near));
-    ledger.sent(near, 2, Some("another"), 0);
+    ledger.sent(near, 2, Some("another"));
     for loss in 1..=5 {
         let replica = format!("r{loss}");
-        ledger.sent(deadly, loss + 1, Some(&replica), 0);
+        ledger.sent(deadly, loss + 1, Some(&replica));
         let expected: &[_] = if loss < 5 { &[(deadly, loss + 2)] } else { &[] };
         assert_eq!(ledger.lost(&replica, 0), expected, "{loss}");
     }
@@ -335,14 +327,14 @@ proptest! {
     /// Whatever is lost, doubled or reordered, every admitted request comes to exactly one end, by its deadline.
     #[test]
     fn every_request_ends_exactly_once(steps in prop::collection::vec((0..400_u64, step()), 1..150)) {
-        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, max_losses: 2, accept_any_from_attempt: 3, backoff_us: 50, max_backoff_us: 300, first_id: 7, ..LedgerConfig::default() };
+        let config = LedgerConfig { max_in_flight: 20, max_attempts: 3, max_losses: 2, accept_any_from_attempt: 3, backoff_us: 50, max_backoff_us: 300, ..LedgerConfig::default() };
         let mut ledger: Ledger<u64> = Ledger::new(config);
         let mut known: HashMap<u64, Known> = HashMap::new();
         let mut now = 0;
         for (elapsed, step) in steps {
             now += elapsed;
             let target = |pick: usize, known: &HashMap<u64, Known>| {
-                let id = 7 + (pick % known.len().max(1)) as u64;
+                let id = FIRST_ID + (pick % known.len().max(1)) as u64;
                 (id, known.get(&id).map_or(1, |known| known.attempt))
             };
             match step {
@@ -355,11 +347,11 @@ proptest! {
                 Step::Sent { pick, older, to } => {
                     let (id, attempt) = target(pick, &known);
                     let to = to.map(|to| format!("r{to}"));
-                    ledger.sent(id, attempt.saturating_sub(older), to.as_deref(), now);
+                    ledger.sent(id, attempt.saturating_sub(older), to.as_deref());
                 }
                 Step::Answered { pick, older } => {
                     let (id, attempt) = target(pick, &known);
-                    if let Answer::First(kept) = ledger.answered(id, attempt.saturating_sub(older), now) {
+                    if let Answer::First(kept) = ledger.answered(id, attempt.saturating_sub(older)) {
                         end(&mut known, id, kept);
                     }
                 }
@@ -437,7 +429,7 @@ fn at_one_replica(requests: u64, floor: u32) -> Ledger<u64> {
     });
     for number in 0..requests {
         let Admitted { id, attempt } = ledger.admit(0, 10_000_000, number).unwrap();
-        ledger.sent(id, attempt, Some("a"), 0);
+        ledger.sent(id, attempt, Some("a"));
     }
     ledger
 }

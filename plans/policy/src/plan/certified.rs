@@ -22,6 +22,10 @@ pub struct CertifiedList {
     /// How texts are compared where `differs` was counted, and are live; absent if they must be the same, or answers are no texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<TextComparison>,
+    /// Fingerprint of the certification samples: of the sizes of their inputs, and of what the largest variant answered and whether it
+    /// was right. Lists with the same one are proven on the same samples; absent in plans that were made before it existed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub samples: Option<String>,
     /// From the largest variant alone to ever cheaper cascades.
     pub cascades: Vec<CertifiedCascade>,
 }

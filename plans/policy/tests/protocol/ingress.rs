@@ -102,7 +102,7 @@ impl World {
 
     /// Admits a request.
     pub(crate) fn inbound(&mut self, of: usize, token: usize, budget_us: u64) {
-        let (now, owner) = (self.now, self.processes[of].owner(of));
+        let owner = self.processes[of].owner(of);
         self.arrivals += 1;
         if let Some(ingress) = self.ingress(of) {
             ingress.arrivals += 1;
@@ -156,7 +156,7 @@ impl World {
 
     /// Sends an attempt along an edge of its wiring: to its first stage, or `forwarded` from a stage that leaves this to the ingress.
     fn send_along(&mut self, of: usize, edge: &Edge, id: u64, attempt: u32, forwarded: bool) {
-        let (now, owner) = (self.now, self.processes[of].owner(of));
+        let owner = self.processes[of].owner(of);
         let Some(ingress) = self.processes[of].ingress.as_mut() else {
             return;
         };
@@ -184,7 +184,7 @@ impl World {
         let places = forwarded && self.sabotage == Some(Sabotage::PlacesWhatMovesOn);
         let Some(ingress) = self.ingress(of) else { return };
         let at = to.filter(|_| places || !moves_on);
-        ingress.ledger.sent(id, attempt, at.as_deref(), now);
+        ingress.ledger.sent(id, attempt, at.as_deref());
     }
 
     /// The connection was lost and is up again: what may have used it is sent again.
@@ -358,7 +358,7 @@ impl World {
     fn answer(&mut self, of: usize, done: &StageReply) {
         let now = self.now;
         let Some(ingress) = self.ingress(of) else { return };
-        match ingress.ledger.answered(done.id, done.attempt, now) {
+        match ingress.ledger.answered(done.id, done.attempt) {
             Answer::First(kept) => {
                 ingress.admission.completed(now);
                 self.examine(&kept, done);

@@ -139,6 +139,7 @@ fn certified(profile: &Profile, objective: Objective) -> Plan {
     plan.certified = Some(CertifiedList {
         cascade_of_gear: vec![1],
         texts: None,
+        samples: None,
         cascades: vec![
             listed("largest", &largest.gears[0]),
             listed("cheaper", &plan.gears[0]),

@@ -1,0 +1,80 @@
+//! Tests of one shifter beside the counts of another ingress.
+
+use std::num::NonZeroU32;
+
+use kaskade_policy::plan::{Batching, Expected};
+
+use super::*;
+use crate::actor::System;
+use crate::bus::BusConfig;
+use crate::clock::Clock;
+use crate::plan::single;
+use crate::subjects::App;
+
+const APP: &str = "shifter";
+
+const TICKS: u64 = 30;
+
+/// A plan of two gears, made for an accuracy and for a load above 100 requests/s.
+fn plan() -> Plan {
+    let mut plan = single(APP, "model", "worker", NonZeroU32::MIN, Batching::default());
+    let mut fast = plan.gears[0].clone();
+    "fast".clone_into(&mut fast.name);
+    plan.gears[0].load.to_qps = Some(100.0);
+    fast.load.from_qps = 100.0;
+    plan.gears.push(fast);
+    for (gear, time_share) in plan.gears.iter_mut().zip([0.0, 1.0]) {
+        gear.expected = Some(Expected {
+            time_share,
+            accuracy: 0.9,
+            p95_us: 1_000,
+            utilisation: 0.5,
+        });
+    }
+    plan.slo = Some(Slo::Accuracy { at_least: 0.9 });
+    plan
+}
+
+async fn shifter(ingress: &str) -> (Shifter, Bus) {
+    let bus = Bus::connect(BusConfig::new("shifter")).await.unwrap();
+    let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
+    let plans = PlanVersions::new(APP);
+    plans.adopt(1, plan()).unwrap();
+    let drift = DriftConfig {
+        distance: 0.3,
+        memory_ticks: TICKS,
+    };
+    let (metrics, watched) = (Arc::<Metrics>::default(), Arc::<AuditCounts>::default());
+    let shifter = Shifter::new(
+        ingress,
+        ShiftConfig::default(),
+        drift,
+        plans,
+        dispatcher,
+        metrics,
+        watched,
+    );
+    (shifter, bus)
+}
+
+/// A new leader knew nothing of the load before it led: it found no drift for another ten minutes, and lost the scale of the load.
+#[test]
+fn a_shifter_that_follows_measures_the_load_as_the_leader_does() {
+    System::new().block_on(async {
+        let (mut follower, _bus) = shifter("b").await;
+        for total in 1..TICKS {
+            let now = follower.dispatcher.clock().now();
+            follower.load.record("a", total, now);
+            follower.tick();
+            assert!(!follower.load.leads("b", now), "a smaller id is alive");
+        }
+        let watch = follower.drift.as_ref().unwrap();
+        let measured: f64 = watch.shares().iter().sum();
+        assert!((measured - 1.0).abs() < 1e-9, "{:?}", watch.shares());
+        assert!(
+            watch.scale() > 0.0 && (watch.scale() - 1.0).abs() > 1e-9,
+            "{}",
+            watch.scale()
+        );
+    });
+}
