@@ -7,6 +7,7 @@ mod described_prompt;
 mod embeddings;
 mod formats_and_tools;
 mod models;
+mod refused_fields;
 mod responses;
 mod sampling;
 mod sse;
