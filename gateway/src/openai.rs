@@ -12,6 +12,7 @@ mod responses;
 mod sampling;
 mod sse;
 mod stream_events;
+pub(crate) mod tokens;
 
 use std::sync::Arc;
 
