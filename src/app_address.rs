@@ -12,7 +12,7 @@ use kaskade_app::serving::client::DEFAULT_BUDGET;
 
 use crate::args::Broker;
 
-/// The app to ask; exactly one of the two.
+/// The app to send requests to; exactly one of the two.
 #[derive(Debug, Clone, clap::Args)]
 #[group(id = "target", required = true, multiple = false)]
 pub(crate) struct TargetArgs {
@@ -24,7 +24,7 @@ pub(crate) struct TargetArgs {
     app_file: Option<PathBuf>,
 }
 
-/// The app to ask, and the connection to its broker.
+/// The app to send requests to, and the connection to its broker.
 #[derive(Debug)]
 pub(crate) struct Target {
     name: String,

@@ -18,7 +18,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`app`] | applications as a library: configuration, data, measuring, planning, serving, load |
-//! | [`actors`] | the bus, the wire messages, ingress, workers, control loops |
+//! | [`actors`] | connections to the broker, the wire messages, ingress, workers, control loops |
 //! | [`models`] | tensors, checkpoints, architectures, the LLM engine |
 //! | [`policy`] | the decisions of serving: plans, profiles, confidence, routing |
 //! | [`planners`] | thresholds, placement, gears, pipelines |

@@ -10,7 +10,7 @@
 //! | [`measure`] | profiles: costs and answers of variants |
 //! | [`planning`] | cascades, gears, placements and pipelines for an app |
 //! | [`deploy`] | writing plans to the plan store of a running app |
-//! | [`serving`] | an app on the bus, and its clients |
+//! | [`serving`] | an app at its broker, and its clients |
 //! | [`load`] | arrivals, and the clients that make them |
 //! | [`keys`] | seeds, and the permissions that a nats-server is given |
 //! | [`charts`] | charts as SVG |

@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Asks over the bus, as a client in another process does.
+/// Sends a request through the broker, as a client in another process does.
 async fn ask(url: &str, questions: impl Iterator<Item = (Inputs, Label)>) -> Result<(), Box<dyn Error>> {
     let client = Client::connect(url, "digits").await?;
     let mut right = 0;

@@ -3,7 +3,18 @@
 use kaskade_oip::SERVICE;
 
 /// Paths of text-embeddings-inference, and of the Inference API of Hugging Face.
-const TEI_PATHS: [&str; 6] = ["/", "/predict", "/rerank", "/embed", "/similarity", "/info"];
+const TEI_PATHS: [&str; 7] = [
+    "/",
+    "/predict",
+    "/rerank",
+    "/embed",
+    "/similarity",
+    "/info",
+    "/decode",
+];
+
+/// Paths of vLLM beside those of OpenAI. That of tokens answers text-embeddings-inference too, whose body differs.
+const VLLM_PATHS: [&str; 2] = ["/tokenize", "/detokenize"];
 
 /// An API, which has its own form of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +32,7 @@ pub(crate) enum Api {
 impl Api {
     /// Returns the API of a path.
     pub(crate) fn of(path: &str) -> Self {
-        if path.starts_with("/v1/") || path == "/v2/rerank" {
+        if path.starts_with("/v1/") || path == "/v2/rerank" || VLLM_PATHS.contains(&path) {
             Self::OpenAi
         } else if TEI_PATHS.contains(&path) {
             Self::Tei
@@ -64,6 +75,7 @@ mod tests {
             assert_eq!(Api::of(path), Api::Tei, "{path}");
         }
         assert_eq!(Api::of("/v2/rerank"), Api::OpenAi);
+        assert_eq!(Api::of("/tokenize"), Api::OpenAi);
         assert_eq!(Api::of("/inference.GRPCInferenceService/ModelInfer"), Api::Grpc);
     }
 

@@ -1,4 +1,4 @@
-//! Follows an app on the bus: heartbeats, energy reports, gear shifts, plans and the counters of its ingresses.
+//! Follows an app through its broker: heartbeats, energy reports, gear shifts, plans and the counters of its ingresses.
 
 mod plans;
 mod snapshot;

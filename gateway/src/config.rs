@@ -1,6 +1,7 @@
 //! Limits of a gateway, and options of the apps that it serves.
 
 use std::num::NonZeroUsize;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kaskade_actors::ingress::LocalIntake;
@@ -49,10 +50,21 @@ pub struct Limits {
     pub grace: Duration,
     /// Certificate and key; without them connections are not encrypted.
     pub tls: Option<TlsFiles>,
-    /// Origins whose pages may ask and read answers: `https://app.example`, or `*` for all. Empty: none but the gateway's own.
+    /// Origins whose pages may send requests and read answers: `https://app.example`, or `*` for all. Empty: none but the gateway's own.
     pub cors: Vec<String>,
     /// Keys that a request must carry as `Authorization: Bearer KEY`, by tenant; empty: none is needed.
     pub keys: Vec<TenantKey>,
+}
+
+impl Limits {
+    /// Returns the number of threads that serve connections; by default half of the cores. A thread that waits for another one costs
+    /// more than it gains where both share a core.
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        self.threads.unwrap_or_else(|| {
+            let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+            NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
+        })
+    }
 }
 
 /// The key of a tenant, and its limits.
@@ -119,6 +131,19 @@ pub struct AppOptions {
     pub labels: Vec<String>,
     /// The ingresses of the app in this process, which requests reach without the broker.
     pub local: Option<LocalIntake>,
+    /// Checkpoints whose tokenizers `/tokenize` may use, in order of preference.
+    pub tokenizers: Vec<TokenizerPath>,
+    /// Maximum tokens of a request that the app's settings state, prompt and answer.
+    pub max_model_len: Option<usize>,
+}
+
+/// A checkpoint whose tokenizer may be used: its directory need not have weights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TokenizerPath {
+    /// The variant that the checkpoint belongs to.
+    pub variant: String,
+    /// The directory, or a GGUF file.
+    pub path: PathBuf,
 }
 
 impl AppOptions {
@@ -132,6 +157,8 @@ impl AppOptions {
             signature: None,
             labels: Vec::new(),
             local: None,
+            tokenizers: Vec::new(),
+            max_model_len: None,
         }
     }
 
@@ -166,6 +193,22 @@ impl AppOptions {
     #[must_use]
     pub fn with_local_ingress(self, local: Option<LocalIntake>) -> Self {
         Self { local, ..self }
+    }
+
+    /// Sets the checkpoints whose tokenizers `/tokenize` may use: the first that this machine has is loaded, with the first request that
+    /// needs it.
+    #[must_use]
+    pub fn tokenizers(self, tokenizers: Vec<TokenizerPath>) -> Self {
+        Self { tokenizers, ..self }
+    }
+
+    /// Sets the maximum tokens of a request.
+    #[must_use]
+    pub fn max_model_len(self, max_model_len: Option<usize>) -> Self {
+        Self {
+            max_model_len,
+            ..self
+        }
     }
 
     /// Sets the inputs of the app's models.

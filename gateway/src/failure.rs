@@ -119,6 +119,20 @@ impl Failure {
         }
     }
 
+    /// The gateway has no tokenizer of the app.
+    pub(crate) fn no_tokenizer(app: &str, reason: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_IMPLEMENTED,
+            code: "no_tokenizer",
+            message: format!(
+                "this gateway has no tokenizer of the app `{}`: {reason}",
+                shortened(app)
+            ),
+            retryable: false,
+            param: None,
+        }
+    }
+
     /// The path exists, but not for this method.
     pub(crate) fn wrong_method(method: &Method, path: &str) -> Self {
         Self {

@@ -17,7 +17,7 @@
 //! | `limited_body` | bodies of requests as they arrive, within the limit of all bodies |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
 //! | `json_body`, `path_params`, `header_names` | fields of JSON bodies; names in paths; names of headers |
-//! | `trace` | spans of requests and of what they ask the app |
+//! | `trace` | spans of requests and of the requests to the app that they become |
 //! | `metric_names` | names of the metrics |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
 //! | `oip` | `/v2`: the Open Inference Protocol with the binary tensor extension |
@@ -26,7 +26,8 @@
 //! | `grpc` | the Open Inference Protocol v2 over gRPC, on the same port |
 //! | `openapi` | `/openapi.json`: what the REST interface takes and gives |
 //! | `tei` | `/predict`, `/rerank`, `/embed`, `/similarity`, `/v1/rerank`, `/v2/rerank` and `POST /`: the APIs of text-embeddings-inference, Hugging Face and Cohere |
-//! | [`overview`], `app_state` | rates, power and queues of a running app; the task that follows an app on the bus |
+//! | `tokenize`, `tokenizer` | `/tokenize`, `/detokenize` and `/decode`, as vLLM and text-embeddings-inference have them; the tokenizer of an app |
+//! | [`overview`], `app_state` | rates, power and queues of a running app; the task that follows an app through its broker |
 //! | `dashboard` | `/`: the page and the events that feed it |
 
 mod api;
@@ -62,8 +63,10 @@ mod subrequests;
 mod tei;
 mod tenant;
 pub mod tls;
+mod tokenize;
+mod tokenizer;
 mod trace;
 
-pub use config::{AppOptions, Limits, Streaming};
+pub use config::{AppOptions, Limits, Streaming, TokenizerPath};
 pub use server::{Gateway, GatewayError};
 pub use tls::{TlsError, TlsFiles};

@@ -7,10 +7,12 @@ mod described_prompt;
 mod embeddings;
 mod formats_and_tools;
 mod models;
+mod refused_fields;
 mod responses;
 mod sampling;
 mod sse;
 mod stream_events;
+pub(crate) mod tokens;
 
 use std::sync::Arc;
 

@@ -22,7 +22,13 @@ async fn serve() -> Response<Body> {
 /// Returns the document.
 pub(crate) fn document() -> Value {
     let mut paths = Map::new();
-    for (path, item) in probes().into_iter().chain(oip()).chain(openai()).chain(tei()) {
+    for (path, item) in probes()
+        .into_iter()
+        .chain(oip())
+        .chain(openai())
+        .chain(tei())
+        .chain(tokens())
+    {
         paths.insert(path.to_owned(), item);
     }
     json!({
@@ -33,11 +39,11 @@ pub(crate) fn document() -> Value {
             "description": "Open Inference Protocol v2, OpenAI's API, and the endpoints of text-embeddings-inference. An app is a model.",
         },
         "paths": paths,
-        "components": {"schemas": merged([schemas(), rerank_schemas(), feedback_schemas()]), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {"schemas": merged([schemas(), rerank_schemas(), feedback_schemas(), token_schemas()]), "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
     })
 }
 
-/// Statuses of errors that every path that asks an app may answer with.
+/// Statuses of errors that every path of requests to an app may answer with.
 const ERRORS: [(&str, &str); 14] = [
     (
         "400",
@@ -259,6 +265,81 @@ fn tei() -> Vec<(&'static str, Value)> {
         ("/embed", post("Embeds texts.", "Embed")),
         ("/similarity", post("Compares a text with others.", "Similarity")),
     ]
+}
+
+/// The paths of tokens: those of vLLM, of which the first also takes the body of text-embeddings-inference, and one of the latter.
+fn tokens() -> Vec<(&'static str, Value)> {
+    let post = |summary: &str, body: &Value, answer: &Value, error: &str| {
+        let fine = content("application/json", answer);
+        json!({"post": operation(summary, Some(body.clone()), &[("200", fine)], error)})
+    };
+    let either = |names: &[&str]| {
+        let all: Vec<Value> = names.iter().copied().map(named).collect();
+        json!({"anyOf": all})
+    };
+    vec![
+        (
+            "/tokenize",
+            post(
+                "The tokens of a prompt or of messages (vLLM), or of texts (text-embeddings-inference).",
+                &either(&["TokenizePrompt", "TokenizeChat", "TokenizeTexts"]),
+                &either(&["Tokens", "TextTokens"]),
+                "OpenAiError",
+            ),
+        ),
+        (
+            "/detokenize",
+            post(
+                "The text of tokens.",
+                &named("Detokenize"),
+                &named("DetokenizedText"),
+                "OpenAiError",
+            ),
+        ),
+        (
+            "/decode",
+            post(
+                "The texts of tokens.",
+                &named("Decode"),
+                &json!({"type": "array", "items": {"type": "string"}}),
+                "TeiError",
+            ),
+        ),
+    ]
+}
+
+/// The schemas of tokens.
+fn token_schemas() -> Value {
+    let (text, flag) = (json!({"type": "string"}), json!({"type": ["boolean", "null"]}));
+    let name = json!({"type": ["string", "null"]});
+    let id = json!({"type": "integer", "minimum": 0, "maximum": u32::MAX});
+    let ids = json!({"type": "array", "items": id});
+    let place = json!({"type": ["integer", "null"]});
+    json!({
+        "TokenizePrompt": object(&["prompt"], json!({
+            "model": name, "prompt": text, "add_special_tokens": flag, "return_token_strings": flag,
+        })),
+        "TokenizeChat": object(&["messages"], json!({
+            "model": name, "messages": {"type": "array", "minItems": 1, "items": object(&["role"], json!({"role": text}))},
+            "add_generation_prompt": flag, "add_special_tokens": flag, "return_token_strings": flag,
+        })),
+        "TokenizeTexts": object(&["inputs"], json!({
+            "inputs": {"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 2048}]},
+            "add_special_tokens": flag, "prompt_name": name,
+        })),
+        "Tokens": object(&["count", "max_model_len", "tokens", "token_strings"], json!({
+            "count": {"type": "integer"}, "max_model_len": place, "tokens": ids,
+            "token_strings": {"type": ["array", "null"], "items": text},
+        })),
+        "TextTokens": {"type": "array", "items": {"type": "array", "items": object(&["id", "text", "special", "start", "stop"], json!({
+            "id": id, "text": text, "special": {"type": "boolean"}, "start": place, "stop": place,
+        }))}},
+        "Detokenize": object(&["tokens"], json!({"model": name, "tokens": ids})),
+        "DetokenizedText": object(&["prompt"], json!({"prompt": text})),
+        "Decode": object(&["ids"], json!({
+            "ids": {"anyOf": [ids, {"type": "array", "items": ids, "minItems": 1, "maxItems": 2048}]}, "skip_special_tokens": flag,
+        })),
+    })
 }
 
 /// Returns one object of the fields of several.

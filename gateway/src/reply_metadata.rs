@@ -99,7 +99,7 @@ impl<'a> ReplyMetadata<'a> {
         }
     }
 
-    /// Returns the description in a body of OpenAI's API: id on the bus, variant, stage, confidence, hops, energy and money with their sources.
+    /// Returns the description in a body of OpenAI's API: id over NATS, variant, stage, confidence, hops, energy and money with their sources.
     pub(crate) fn json(&self) -> Value {
         let hops = self.reply.hops.iter().map(|hop| {
             json!({

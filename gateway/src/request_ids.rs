@@ -1,4 +1,4 @@
-//! Ids of requests on the bus. All clients of an app share them, so the gateway makes its own: a client's `x-request-id`, or `id` of the
+//! Ids of requests over NATS. All clients of an app share them, so the gateway makes its own: a client's `x-request-id`, or `id` of the
 //! Open Inference Protocol, may be that of another client.
 
 use kaskade_actors::ids;

@@ -4,7 +4,6 @@
 //! [`Gateway::serve`] adds an app.
 
 use std::net::{SocketAddr, TcpListener};
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
@@ -32,7 +31,7 @@ use crate::failure::Failure;
 use crate::middleware::Guarded;
 use crate::state::{GatewayState, Served};
 use crate::tls::{TlsError, TlsListener, acceptor};
-use crate::{connections, dashboard, feedback, grpc, health, oip, openai, openapi, tei, trace};
+use crate::{connections, dashboard, feedback, grpc, health, oip, openai, openapi, tei, tokenize, trace};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]
@@ -90,7 +89,7 @@ impl Gateway {
         listener.set_nonblocking(true).map_err(refused)?;
         let bound = listener.local_addr().map_err(refused)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(limits.threads.unwrap_or_else(default_threads).get())
+            .worker_threads(limits.threads().get())
             .thread_name("kaskade-gateway")
             .enable_all()
             .build()
@@ -169,12 +168,6 @@ impl Drop for Gateway {
     }
 }
 
-/// Half of the cores. A thread that waits for another one costs more than it gains where both share a core.
-fn default_threads() -> NonZeroUsize {
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    NonZeroUsize::new(cores / 2).unwrap_or(NonZeroUsize::MIN)
-}
-
 async fn connect(shared: &GatewayState, options: AppOptions, bus: BusConfig) -> Result<(), GatewayError> {
     let app = App::new(&options.name)?;
     let bus = Bus::connect(bus).await?;
@@ -235,6 +228,7 @@ fn router(shared: Arc<GatewayState>) -> Router {
         .merge(openai::routes())
         .merge(feedback::routes())
         .merge(tei::routes())
+        .merge(tokenize::routes())
         .merge(openapi::routes())
         .merge(grpc::routes(&shared))
         .fallback(unknown_path)

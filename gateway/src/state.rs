@@ -22,6 +22,7 @@ use crate::latency::LatencyHistograms;
 use crate::limited_body::take_room;
 use crate::permits::{InProgress, Permits};
 use crate::tenant::Tenant;
+use crate::tokenizer::AppTokenizer;
 
 /// State that all requests share.
 pub(crate) struct GatewayState {
@@ -35,6 +36,8 @@ pub(crate) struct GatewayState {
     pub(crate) leaving: AtomicBool,
     /// True once the gateway drains, [`Limits::shutdown_delay`] later.
     pub(crate) stopping: watch::Sender<bool>,
+    /// One permit per thread that tokenizes; others wait, so that the models keep cores.
+    pub(crate) tokenizing: Arc<Semaphore>,
     /// Health of the process's node, if it has one.
     pub(crate) health: watch::Sender<Option<Health>>,
     apps: RwLock<BTreeMap<String, Arc<Served>>>,
@@ -54,6 +57,7 @@ impl GatewayState {
             tenants: limits.keys.iter().map(|key| Arc::new(Tenant::new(key))).collect(),
             leaving: AtomicBool::new(false),
             stopping: watch::Sender::new(false),
+            tokenizing: Arc::new(Semaphore::new(limits.threads().get())),
             health: watch::Sender::new(None),
             apps: RwLock::default(),
             limits,
@@ -132,6 +136,7 @@ pub(crate) struct Served {
     pub(crate) bus: Bus,
     pub(crate) watched: Arc<AppState>,
     pub(crate) times: Arc<LatencyHistograms>,
+    pub(crate) tokenizer: Arc<AppTokenizer>,
     learned: RwLock<ObservedSignature>,
     pub(crate) since: Instant,
 }
@@ -156,6 +161,7 @@ pub(crate) struct TensorInfo {
 impl Served {
     pub(crate) fn new(options: AppOptions, client: Client, bus: Bus, watched: Arc<AppState>) -> Self {
         Self {
+            tokenizer: Arc::new(AppTokenizer::new(&options)),
             options,
             client,
             bus,

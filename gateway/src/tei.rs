@@ -5,6 +5,7 @@ mod embed;
 mod hugging_face;
 mod predict;
 mod rerank;
+pub(crate) mod tokens;
 
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::json_body;
 use crate::oip::json_response;
-use crate::state::GatewayState;
+use crate::state::{GatewayState, Served};
 
 /// Largest number of texts of one request.
 const MAX_TEXTS: usize = 2_048;
@@ -104,13 +105,18 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     Ok((call(shared, &parts, model(&asked))?, asked))
 }
 
-/// Finds the app of a request: by the header, else by what its body names, else the only one.
+/// Begins the request of a body that may name its app.
 fn call(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Call, Failure> {
-    let header = parts.headers.get("x-kaskade-app");
-    let header = header.and_then(|name| name.to_str().ok());
-    let app = shared.app_or_only(header.or(named))?;
+    let app = app_of(shared, parts, named)?;
     let fallback = app.options.default_budget;
     Call::new(app, &parts.headers, &parts.extensions, fallback)
+}
+
+/// Finds the app of a request: by the header, else by what its body names, else the only one.
+fn app_of(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Arc<Served>, Failure> {
+    let header = parts.headers.get("x-kaskade-app");
+    let header = header.and_then(|name| name.to_str().ok());
+    shared.app_or_only(header.or(named))
 }
 
 async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply>, Failure> {

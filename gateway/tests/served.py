@@ -38,7 +38,7 @@ class Served:
         for line in self.process.stderr:
             found = re.search(r"gateway at https?://([\d.:]+):", line)
             self.address = found.group(1) if found else self.address
-            if "ask it" in line:
+            if "send a request" in line:
                 return
         raise SystemExit(f"{app} is not served")
 

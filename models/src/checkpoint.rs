@@ -14,6 +14,7 @@ pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
 mod slow_tokenizer;
+pub(crate) mod text_files;
 pub(crate) mod timm;
 mod token_rules;
 mod tokenizer_json;

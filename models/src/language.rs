@@ -9,6 +9,7 @@ mod prompt_outputs;
 pub mod request;
 pub mod response_format;
 mod settings;
+pub mod tokenization;
 pub mod tools;
 
 use std::collections::BTreeMap;

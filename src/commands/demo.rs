@@ -1,6 +1,6 @@
 //! `kaskade demo`: profiles, plans and serves a family of digit classifiers in one command.
 //!
-//! It calibrates the models on a validation set, plans cascades, and serves a held-out test set through real actors on the bus in
+//! It calibrates the models on a validation set, plans cascades, and serves a held-out test set through real actors and a broker in
 //! three ways: the largest model alone, the accuracy-preserving cascade (AP) and the energy-optimised one (EO).
 //!
 //! | module | holds |
@@ -302,7 +302,7 @@ fn as_text(report: &Report, test: &Samples) -> String {
         .collect();
     let files = report.files.values().map(|path| path.display().to_string());
     format!(
-        "{} held-out images, served repeatedly by real actors on the bus. The models, smallest to largest:\n{}\n\n{}\n\
+        "{} held-out images, served repeatedly by real actors through a broker. The models, smallest to largest:\n{}\n\n{}\n\
          Energy: {}; of the whole process, idle included.\nFiles: {}",
         test.len(),
         models.join("\n"),

@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Rounds over all batch sizes, of which the medians are reported.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// Directory for the answers of remote variants: each sample is asked once, also if profiling is repeated.
+    /// Directory for the answers of remote variants: each sample is sent once, also if profiling is repeated.
     #[arg(long, value_name = "DIR", default_value = "answers")]
     answers: PathBuf,
     /// Money that may be spent on answers of each remote variant, by its price in the app's file [default: no limit].

@@ -155,7 +155,7 @@ fn announce(app: &App, file: &Path, role: Role, worker: &str, service: &Service)
         say(&warning);
     }
     if matches!(role, Role::All | Role::Ingress) {
-        say(&how_to_ask(app, file, service.url()));
+        say(&request_command(app, file, service.url()));
     }
 }
 
@@ -219,7 +219,7 @@ fn reads_text(dir: &Path) -> bool {
 }
 
 /// Returns the command that sends a request to the app.
-fn how_to_ask(app: &App, file: &Path, url: &str) -> String {
+fn request_command(app: &App, file: &Path, url: &str) -> String {
     let sets = [&app.data.test, &app.data.validation];
     let tensors = sets
         .into_iter()
@@ -236,7 +236,7 @@ fn how_to_ask(app: &App, file: &Path, url: &str) -> String {
         .is_some_and(|set| matches!(set, DataSet::Idx(_)));
     if by_index {
         return format!(
-            "ask it: kaskade infer --app {} --index 0 --nats {url}",
+            "send a request: kaskade infer --app {} --index 0 --nats {url}",
             file.display()
         );
     }
@@ -251,7 +251,7 @@ fn how_to_ask(app: &App, file: &Path, url: &str) -> String {
     } else {
         "--text \"some text\""
     };
-    format!("ask it: kaskade infer {} {inputs} --nats {url}", app.name)
+    format!("send a request: kaskade infer {} {inputs} --nats {url}", app.name)
 }
 
 /// The listener for HTTP.
@@ -370,27 +370,27 @@ mod tests {
     }
 
     #[test]
-    fn an_app_is_asked_for_what_its_models_take() {
+    fn the_command_sends_what_the_models_take() {
         let dir = tempfile::tempdir().unwrap();
-        let asked = |task: &str| {
+        let command = |task: &str| {
             let variant = format!("[[variants]]\nname = \"one\"\ndir = {:?}\n", dir.path());
             let app = App::parse(&format!("name = \"a\"\ntask = \"{task}\"\n{variant}")).unwrap();
-            how_to_ask(&app, Path::new("a.toml"), "nats://127.0.0.1:4222")
+            request_command(&app, Path::new("a.toml"), "nats://127.0.0.1:4222")
         };
-        assert!(asked("classification").contains("infer a --tensors FILE"));
+        assert!(command("classification").contains("infer a --tensors FILE"));
         let sets = "name = \"a\"\n[[variants]]\nname = \"one\"\ndir = \"one\"\n[data.test.idx]\nimages = \"i\"\nlabels = \"l\"\n";
-        let asked_by_set = how_to_ask(&App::parse(sets).unwrap(), Path::new("a.toml"), "nats://x:4222");
+        let by_set = request_command(&App::parse(sets).unwrap(), Path::new("a.toml"), "nats://x:4222");
         assert_eq!(
-            asked_by_set,
-            "ask it: kaskade infer --app a.toml --index 0 --nats nats://x:4222"
+            by_set,
+            "send a request: kaskade infer --app a.toml --index 0 --nats nats://x:4222"
         );
         std::fs::write(dir.path().join("vocab.txt"), "").unwrap();
-        assert!(asked("classification").contains("infer a --text"));
-        assert!(asked("question_answering").contains("--text-pair"));
-        assert!(asked("ranking").contains("--query"));
+        assert!(command("classification").contains("infer a --text"));
+        assert!(command("question_answering").contains("--text-pair"));
+        assert!(command("ranking").contains("--query"));
         std::fs::write(dir.path().join("preprocessor_config.json"), "{}").unwrap();
-        assert!(asked("classification").contains("infer a --image"));
+        assert!(command("classification").contains("infer a --image"));
         std::fs::write(dir.path().join("tokenizer.json"), "{}").unwrap();
-        assert!(asked("classification").contains("infer a --text"));
+        assert!(command("classification").contains("infer a --text"));
     }
 }

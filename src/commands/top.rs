@@ -2,7 +2,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`feed`] | what the app's processes tell on the bus |
+//! | [`feed`] | what the app's processes publish at its broker |
 //! | [`view`] | what is known of the app at one moment |
 //! | [`screen`] | the dashboard: pages, drawn from a view |
 //! | [`terminal`] | the terminal: keys, drawing, leaving it as it was |

@@ -315,7 +315,7 @@ fn an_app_is_asked_by_its_name_alone() {
     let app = quick_app(folder.path());
     let mut served = Served::start(&["--app", &app]);
     let url = served.url();
-    let command = served.line("ask it: kaskade ");
+    let command = served.line("send a request: kaskade ");
     assert_eq!(command, format!("infer --app {app} --index 0 --nats {url}"));
     // The clients run in a folder that has nothing but the request.
     let client = tempfile::tempdir().unwrap();

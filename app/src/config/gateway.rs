@@ -29,7 +29,7 @@ pub struct GatewayConfig {
     /// Certificate and key of the listener [default: connections are not encrypted].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
-    /// Origins whose pages may ask: `https://app.example`, or `*` for all [default: none].
+    /// Origins whose pages may send requests: `https://app.example`, or `*` for all [default: none].
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cors: Vec<String>,
     /// Keys that requests must carry as `Authorization: Bearer KEY`, by tenant [default: no key is needed].

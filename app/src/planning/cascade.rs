@@ -223,7 +223,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         _ => String::new(),
     };
     let expected = format!(
-        "expected{held_out}: {} right at {} per request, {:.2} models asked; {} alone: {} right at {}, {} as much",
+        "expected{held_out}: {} right at {} per request, {:.2} models run; {} alone: {} right at {}, {} as much",
         units::percent(estimates.accuracy),
         cost(estimates.energy_j),
         estimates.hops,
@@ -467,7 +467,7 @@ fn stage_table(planned: &CascadePlan) -> String {
     table(
         [
             ("stage", Align::Left),
-            ("asked", Align::Right),
+            ("reach", Align::Right),
             ("answers", Align::Right),
             ("by confidence", Align::Left),
         ],

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use kaskade_gateway::config::TenantKey;
-use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles};
+use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles, TokenizerPath};
 use kaskade_models::checkpoint::Config;
 
 use super::{ServingError, size};
@@ -93,6 +93,20 @@ pub fn options(app: &App) -> AppOptions {
         .streaming(streaming.into())
         .signature((app.task == Task::Ranking).then(ranker::signature))
         .labels(labels(app))
+        .tokenizers(tokenizers(app))
+        .max_model_len(app.generation.max_model_len.map(size))
+}
+
+/// Returns the checkpoints of an app's variants, in the order of the variants.
+fn tokenizers(app: &App) -> Vec<TokenizerPath> {
+    let paths = app.variants.iter().filter_map(|variant| {
+        let beside = || variant.file.as_deref().and_then(Path::parent);
+        Some(TokenizerPath {
+            variant: variant.name.as_str().to_owned(),
+            path: variant.dir.as_deref().or_else(beside)?.to_owned(),
+        })
+    });
+    paths.collect()
 }
 
 /// Returns the names of an app's classes, by the first variant that states them; none if no variant does.

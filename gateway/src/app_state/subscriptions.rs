@@ -1,4 +1,4 @@
-//! The task that follows an app on the bus.
+//! The task that follows an app through its broker.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ enum AppMessage {
     Stats(Message),
 }
 
-/// Subscribes to what an app publishes, and follows it until the bus closes. `times` are those of the app's requests here.
+/// Subscribes to what an app publishes, and follows it until the connection closes. `times` are those of the app's requests here.
 ///
 /// # Errors
 /// When a subscription fails.

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds};
 use super::completions::{answers, begin};
-use super::described_prompt::{DescribedPrompt, undescribed};
+use super::described_prompt::undescribed;
 use super::formats_and_tools::Call;
+use super::refused_fields::Requests;
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
 use crate::api::Api;
@@ -34,8 +35,9 @@ struct Chat {
     common: Common,
 }
 
+/// A message of a chat.
 #[derive(Deserialize)]
-struct Message {
+pub(crate) struct Message {
     role: String,
     #[serde(default)]
     content: Content,
@@ -72,7 +74,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Chat) =
         begin(shared, request, |asked: &Chat| asked.common.model.as_deref()).await?;
-    asked.common.check()?;
+    asked.common.check(Requests::Chat)?;
     let messages = messages(asked.messages)?;
     let logprobs = asked.logprobs.unwrap_or(false);
     let top = asked.top_logprobs.filter(|_| logprobs).unwrap_or(0);
@@ -117,8 +119,8 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
     let mut prompt = None;
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {
         let choice = Choice::read(reply)?;
-        if prompt_logprobs.is_some() && prompt.is_none() {
-            let described = choice.prompt.as_ref().map(DescribedPrompt::logprobs_by_id);
+        if let Some(count) = prompt_logprobs.filter(|_| prompt.is_none()) {
+            let described = choice.prompt.as_ref().map(|prompt| prompt.logprobs_by_id(count));
             prompt = Some(
                 described
                     .ok_or_else(|| undescribed("prompt_logprobs", "leave `prompt_logprobs` out", reply))?,
@@ -165,7 +167,7 @@ async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>,
 
 /// Returns the messages as a JSON array of `{role, content}`, with `tool_calls`, `tool_call_id`, `name` and `reasoning_content` where
 /// they have them. A content is a text, a list of several texts as parts, or null beside calls.
-fn messages(messages: Vec<Message>) -> Result<String, Failure> {
+pub(super) fn messages(messages: Vec<Message>) -> Result<String, Failure> {
     if messages.is_empty() {
         return Err(Failure::param("messages", "send at least one message"));
     }

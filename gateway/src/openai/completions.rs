@@ -10,10 +10,11 @@ use kaskade_models::Tensor;
 use kaskade_models::language::request::PROMPT_LOGPROBS;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::choice::{Choice, Usage, fingerprint, unix_seconds};
-use super::described_prompt::{DescribedPrompt, undescribed};
+use super::described_prompt::undescribed;
+use super::refused_fields::{Requests, refusal};
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
 use crate::api::Api;
@@ -37,8 +38,6 @@ struct Completion {
     echo: Option<bool>,
     #[serde(default)]
     best_of: Option<u32>,
-    #[serde(default)]
-    suffix: Option<String>,
     #[serde(flatten)]
     common: Common,
 }
@@ -53,10 +52,7 @@ impl Completion {
             ));
         }
         if self.best_of.is_some_and(|best| best > self.common.choices()) {
-            return Err(Failure::param(
-                "best_of",
-                "`best_of` is not supported; ask for more choices with `n`",
-            ));
+            return Err(refusal(Requests::Completions, "best_of"));
         }
         if self
             .common
@@ -65,13 +61,7 @@ impl Completion {
             .as_ref()
             .is_some_and(|tools| !tools.is_empty())
         {
-            return Err(Failure::param(
-                "tools",
-                "completions know no tools; ask for a chat completion",
-            ));
-        }
-        if self.suffix.as_ref().is_some_and(|suffix| !suffix.is_empty()) {
-            return Err(Failure::param("suffix", "a suffix is not supported"));
+            return Err(refusal(Requests::Completions, "tools"));
         }
         Ok(())
     }
@@ -196,6 +186,52 @@ fn requests(
     Ok(requests)
 }
 
+/// What a choice reports beside the text of the model.
+struct Reported {
+    /// Whether the answer is left out.
+    prompt_only: bool,
+    logprobs: bool,
+    /// Number of the most probable tokens at each place of a prompt whose tokens are echoed.
+    echoed_top: Option<u32>,
+    prompt_logprobs: Option<u32>,
+}
+
+impl Reported {
+    /// Reads a choice, and writes it without its index. `echo` is the text of an echo of no tokens.
+    ///
+    /// # Errors
+    /// `KSK0001` if the model does not describe the prompt although the request needs it; those of [`Choice::read`].
+    fn choice(&self, reply: &InferReply, echo: &str) -> Result<(Choice, Value), Failure> {
+        let mut choice = Choice::read(reply)?;
+        if self.prompt_only {
+            choice.leave_answer_out();
+        }
+        let mut prompt = choice.prompt.take();
+        let by_id = prompt.as_ref().zip(self.prompt_logprobs);
+        let by_id = by_id.map(|(prompt, count)| prompt.logprobs_by_id(count));
+        let mut echo = echo.to_owned();
+        if let Some(top) = self.echoed_top {
+            let Some(prompt) = &mut prompt else {
+                return Err(undescribed("echo", "send a text without `logprobs`", reply));
+            };
+            echo = prompt.tokens.concat();
+            prompt.keep_top(top);
+            choice.prompt = Some(std::mem::take(prompt));
+        }
+        let mut written = json!({
+            "text": format!("{echo}{}", choice.text),
+            "logprobs": self.logprobs.then(|| choice.completion_logprobs(0)),
+            "finish_reason": choice.finish,
+        });
+        if self.prompt_logprobs.is_some() {
+            let by_id =
+                by_id.ok_or_else(|| undescribed("prompt_logprobs", "leave `prompt_logprobs` out", reply))?;
+            put(&mut written, "prompt_logprobs", by_id);
+        }
+        Ok((choice, written))
+    }
+}
+
 async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, mut asked): (_, Completion) = begin(shared, request, |asked: &Completion| {
         asked.common.model.as_deref()
@@ -207,7 +243,7 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
     if prompt_only {
         asked.common.set_max_tokens(Some(1));
     }
-    asked.common.check()?;
+    asked.common.check(Requests::Completions)?;
     asked.check(top)?;
     let logprobs = asked.logprobs.is_some();
     let prompt_logprobs = asked.common.prompt_logprobs()?;
@@ -227,7 +263,13 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
             format!("prompts times `n` must be at most {MAX_REQUESTS}"),
         ));
     }
-    let described = (echoes_tokens || prompt_logprobs.is_some()).then(|| prompt_logprobs.unwrap_or(top));
+    let reported = Reported {
+        prompt_only,
+        logprobs,
+        echoed_top: echoes_tokens.then_some(top),
+        prompt_logprobs,
+    };
+    let described = reported.echoed_top.max(prompt_logprobs);
     let mut requests = requests(&asked.common, &prompts, (echo, asked.logprobs, described))?;
     let head = Head {
         api: ApiKind::Completion,
@@ -245,33 +287,9 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
     let mut usage = Usage::default();
     let mut choices = Vec::new();
     for (index, (asked, reply)) in requests.iter().zip(&replies).enumerate() {
-        let mut choice = Choice::read(reply)?;
-        if prompt_only {
-            choice.leave_answer_out();
-        }
-        let echo = match &choice.prompt {
-            Some(prompt) if echoes_tokens => prompt.tokens.concat(),
-            None if echoes_tokens => {
-                return Err(undescribed("echo", "send a text without `logprobs`", reply));
-            }
-            _ => asked.echo.clone(),
-        };
-        let prompt = choice.prompt.as_ref().map(DescribedPrompt::logprobs_by_id);
-        if !echoes_tokens {
-            choice.prompt = None;
-        }
+        let (choice, mut written) = reported.choice(reply, &asked.echo)?;
         usage.add(&call, reply, &choice, asked.prompt_tokens, asked.first);
-        let mut written = json!({
-            "index": index,
-            "text": format!("{echo}{}", choice.text),
-            "logprobs": logprobs.then(|| choice.completion_logprobs(0)),
-            "finish_reason": choice.finish,
-        });
-        if prompt_logprobs.is_some() {
-            let prompt =
-                prompt.ok_or_else(|| undescribed("prompt_logprobs", "leave `prompt_logprobs` out", reply))?;
-            put(&mut written, "prompt_logprobs", prompt);
-        }
+        put(&mut written, "index", index.into());
         choices.push(written);
     }
     let mut body = json!({

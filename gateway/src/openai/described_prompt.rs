@@ -43,9 +43,16 @@ impl DescribedPrompt {
         })
     }
 
+    /// Keeps the `count` most probable tokens at each place.
+    pub(super) fn keep_top(&mut self, count: u32) {
+        let count = count as usize;
+        self.top.iter_mut().for_each(|top| top.truncate(count));
+        self.top_ids.iter_mut().for_each(|ids| ids.truncate(count));
+    }
+
     /// Returns the field `prompt_logprobs` of vLLM: null for the first token, and an object for each other place, with the token that is there
-    /// and the most probable ones by their ids. The rank of a token that is not among the most probable ones is null.
-    pub(super) fn logprobs_by_id(&self) -> Value {
+    /// and the `count` most probable ones by their ids. The rank of a token that is not among these is null.
+    pub(super) fn logprobs_by_id(&self, count: u32) -> Value {
         let describe = |logprob: f64, rank: Option<usize>, text: &str| json!({"logprob": finite(logprob), "rank": rank, "decoded_token": text});
         let later = self.ids.iter().zip(&self.tokens).skip(1).zip(&self.logprobs);
         let later = later.enumerate().map(|(place, ((id, token), logprob))| {
@@ -53,7 +60,7 @@ impl DescribedPrompt {
             let top = self.top.get(place).map_or(&[][..], Vec::as_slice);
             let mut tokens = Map::new();
             tokens.insert(id.to_string(), describe(*logprob, None, token));
-            for (rank, (id, (token, logprob))) in (1..).zip(top_ids.iter().zip(top)) {
+            for (rank, (id, (token, logprob))) in (1..).zip(top_ids.iter().zip(top)).take(count as usize) {
                 tokens.insert(id.to_string(), describe(*logprob, Some(rank), token));
             }
             Value::Object(tokens)

@@ -16,8 +16,6 @@ use crate::failure::Failure;
 #[serde(default)]
 pub(super) struct FormatAndTools {
     pub(super) tools: Option<Vec<Value>>,
-    /// The older name of `tools`.
-    functions: Option<Vec<Value>>,
     pub(super) tool_choice: Option<Value>,
     parallel_tool_calls: Option<bool>,
     response_format: Option<Value>,
@@ -96,16 +94,6 @@ impl FormatAndTools {
     /// # Errors
     /// `KSK0001` with the field, if the format or the tools cannot be read.
     pub(super) fn inputs(&self) -> Result<Vec<Tensor>, Failure> {
-        if self
-            .functions
-            .as_ref()
-            .is_some_and(|functions| !functions.is_empty())
-        {
-            return Err(Failure::param(
-                "functions",
-                "`functions` is not supported; send them as `tools`",
-            ));
-        }
         let mut inputs = Vec::new();
         let mut text = |name: &str, text: String| -> Result<(), Failure> {
             inputs.push(Tensor::from_texts(name, &[&text])?);
@@ -337,7 +325,6 @@ mod tests {
         for (json, param) in [
             (r#"{"tools": [{"type": "function"}]}"#.to_owned(), "tools"),
             (r#"{"tools": [{"type": "web_search"}]}"#.to_owned(), "tools"),
-            (r#"{"functions": [{"name": "f"}]}"#.to_owned(), "functions"),
             (r#"{"tool_choice": "required"}"#.to_owned(), "tool_choice"),
             (
                 format!(

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::chat::content_of;
 use super::choice::{Choice, Usage, unix_seconds};
 use super::completions::begin;
+use super::refused_fields::{Requests, refusal};
 use super::sampling::{Common, NO_TOKEN};
 use super::sse::put;
 use crate::api::Api;
@@ -38,21 +39,7 @@ struct RequestBody {
     #[serde(default)]
     text: Option<Value>,
     #[serde(default)]
-    previous_response_id: Option<Value>,
-    #[serde(default)]
-    conversation: Option<Value>,
-    #[serde(default)]
-    prompt: Option<Value>,
-    #[serde(default)]
-    background: Option<bool>,
-    #[serde(default)]
     reasoning: Option<Reasoning>,
-    #[serde(default)]
-    truncation: Option<String>,
-    #[serde(default)]
-    top_logprobs: Option<u32>,
-    #[serde(default)]
-    include: Option<Vec<String>>,
     #[serde(flatten)]
     common: Common,
 }
@@ -119,31 +106,6 @@ async fn respond(shared: &GatewayState, request: Request) -> Result<Response<Bod
 impl RequestBody {
     /// Refuses what would be answered wrongly.
     fn checked(mut self) -> Result<Self, Failure> {
-        let stored = [
-            ("previous_response_id", &self.previous_response_id),
-            ("conversation", &self.conversation),
-        ];
-        for (param, value) in stored {
-            if value.as_ref().is_some_and(|value| !value.is_null()) {
-                return Err(Failure::param(
-                    param,
-                    "responses are not stored here; send the whole conversation as `input`",
-                ));
-            }
-        }
-        if self.prompt.as_ref().is_some_and(|prompt| !prompt.is_null()) {
-            return Err(Failure::param(
-                "prompt",
-                "stored prompts are not supported; send `input`",
-            ));
-        }
-        if self.background == Some(true) {
-            return Err(Failure::param(
-                "background",
-                "responses are not stored here; wait for the answer, or submit a durable request over NATS",
-            ));
-        }
-        self.refuse_others()?;
         let effort = self.reasoning.take().and_then(|reasoning| reasoning.effort);
         self.common.set_reasoning_effort(effort);
         let format = self
@@ -158,32 +120,14 @@ impl RequestBody {
         if self.max_output_tokens.is_some() {
             self.common.set_max_tokens(self.max_output_tokens);
         }
-        self.common.check()?;
+        self.common.check(Requests::Responses)?;
+        if self.common.prompt_logprobs()?.is_some() {
+            return Err(refusal(Requests::Responses, "prompt_logprobs"));
+        }
         if self.common.choices() != 1 {
-            return Err(Failure::param("n", "a response has one output"));
+            return Err(refusal(Requests::Responses, "n"));
         }
         Ok(self)
-    }
-
-    /// Refuses fields that are not supported and change the answer.
-    fn refuse_others(&self) -> Result<(), Failure> {
-        let truncates = self.truncation.as_ref();
-        if truncates.is_some_and(|truncation| truncation != "disabled") {
-            let reason = "conversations are not truncated here; leave `truncation` out";
-            return Err(Failure::param("truncation", reason));
-        }
-        let reason = "responses have no log-probabilities here; ask for a chat completion";
-        if self.top_logprobs.is_some_and(|top| top > 0) {
-            return Err(Failure::param("top_logprobs", reason));
-        }
-        if self.common.prompt_logprobs()?.is_some() {
-            return Err(Failure::param("prompt_logprobs", reason));
-        }
-        let mut included = self.include.iter().flatten();
-        if included.any(|included| included == "message.output_text.logprobs") {
-            return Err(Failure::param("include", reason));
-        }
-        Ok(())
     }
 
     /// Returns the conversation as a JSON array of `{role, content}`, with calls of tools and their results.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::formats_and_tools::{FormatAndTools, malformed};
+use super::refused_fields::{RefusedFields, Requests};
 use crate::failure::Failure;
 
 /// Largest number of choices of one request.
@@ -48,7 +49,6 @@ pub(super) struct Common {
     pub(super) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     logit_bias: Option<Map<String, Value>>,
-    modalities: Option<Vec<String>>,
     /// Variables of the chat template.
     chat_template_kwargs: Option<Map<String, Value>>,
     /// One of them: how much the model reasons.
@@ -56,20 +56,10 @@ pub(super) struct Common {
     add_special_tokens: Option<bool>,
     /// Number of the most probable tokens to report at every place of the prompt.
     prompt_logprobs: Option<i64>,
-    // Fields of vLLM that are not supported and change the answer.
-    documents: Option<Vec<Value>>,
-    skip_special_tokens: Option<bool>,
-    add_generation_prompt: Option<bool>,
-    continue_final_message: Option<bool>,
-    use_beam_search: Option<bool>,
-    include_stop_str_in_output: Option<bool>,
-    chat_template: Option<Value>,
-    truncate_prompt_tokens: Option<Value>,
-    stop_token_ids: Option<Vec<Value>>,
-    bad_words: Option<Vec<Value>>,
-    allowed_token_ids: Option<Vec<Value>>,
     #[serde(flatten)]
     pub(super) structured: FormatAndTools,
+    #[serde(flatten)]
+    refused: RefusedFields,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,12 +80,8 @@ impl Common {
     ///
     /// # Errors
     /// `KSK0001` with the field.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        let mut modalities = self.modalities.iter().flatten();
-        if modalities.any(|modality| modality != "text") {
-            return Err(Failure::param("modalities", "answers are texts"));
-        }
-        self.refuse_others()?;
+    pub(super) fn check(&self, of: Requests) -> Result<(), Failure> {
+        self.refused.check(of)?;
         if !(1..=MAX_CHOICES).contains(&self.choices()) {
             return Err(Failure::param(
                 "n",
@@ -126,38 +112,6 @@ impl Common {
             return Err(Failure::param("min_tokens", "`min_tokens` must be at least 0"));
         }
         Ok(())
-    }
-
-    /// Refuses fields of other servers that are not supported and change the answer.
-    fn refuse_others(&self) -> Result<(), Failure> {
-        let listed = |values: &Option<Vec<Value>>| values.as_ref().is_some_and(|values| !values.is_empty());
-        let stated = |value: &Option<Value>| value.as_ref().is_some_and(|value| !value.is_null());
-        let refused = [
-            ("documents", listed(&self.documents)),
-            ("skip_special_tokens", self.skip_special_tokens == Some(false)),
-            ("add_generation_prompt", self.add_generation_prompt == Some(false)),
-            (
-                "continue_final_message",
-                self.continue_final_message == Some(true),
-            ),
-            ("use_beam_search", self.use_beam_search == Some(true)),
-            (
-                "include_stop_str_in_output",
-                self.include_stop_str_in_output == Some(true),
-            ),
-            ("chat_template", stated(&self.chat_template)),
-            ("truncate_prompt_tokens", stated(&self.truncate_prompt_tokens)),
-            ("stop_token_ids", listed(&self.stop_token_ids)),
-            ("bad_words", listed(&self.bad_words)),
-            ("allowed_token_ids", listed(&self.allowed_token_ids)),
-        ];
-        let found = refused.into_iter().find(|(_, is_set)| *is_set);
-        found.map_or(Ok(()), |(param, _)| {
-            Err(Failure::param(
-                param,
-                format!("`{param}` is not supported; leave it out"),
-            ))
-        })
     }
 
     /// Returns how many of the most probable tokens to report at every place of the prompt, if the request asks for them.
@@ -344,7 +298,8 @@ impl Common {
     }
 }
 
-fn flag(name: &str, value: bool) -> Tensor {
+/// Returns an input of one truth value.
+pub(super) fn flag(name: &str, value: bool) -> Tensor {
     Tensor {
         name: name.to_owned(),
         shape: vec![1],
@@ -367,7 +322,7 @@ mod tests {
             r#"{"model":"a","max_completion_tokens":7,"temperature":0,"seed":3,"stop":"\n","n":2,"ignore_eos":true,
                 "repetition_penalty":1.1,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#,
         );
-        asked.check().unwrap();
+        asked.check(Requests::Chat).unwrap();
         assert!(asked.include_usage());
         let inputs = asked.of_choice(&asked.inputs(None).unwrap(), 1).unwrap();
         let find = |name: &str| inputs.iter().find(|input| input.name == name).unwrap();
@@ -438,7 +393,8 @@ mod tests {
                 "max_completion_tokens",
             ),
         ] {
-            assert_eq!(common(json).check().unwrap_err().param.as_deref(), Some(param));
+            let checked = common(json).check(Requests::Chat);
+            assert_eq!(checked.unwrap_err().param.as_deref(), Some(param));
         }
         assert!(
             common(
@@ -446,7 +402,7 @@ mod tests {
                 "response_format":{"type":"text"},"n":null,"stop_token_ids":[],"use_beam_search":false,"add_generation_prompt":true,
                 "documents":[],"skip_special_tokens":true,"prompt_logprobs":null,"top_k":-1}"#
             )
-            .check()
+            .check(Requests::Chat)
             .is_ok()
         );
     }

@@ -23,5 +23,6 @@ mod responses;
 mod streaming;
 mod support;
 mod tls;
+mod tokens;
 mod tools;
 mod traces;

@@ -26,12 +26,25 @@ impl Model for Describes {
                 outputs.push(Tensor::from_i64("prompt_tokens", &[3], &[5, 6, 7])?);
                 outputs.push(Tensor::from_texts("prompt_token_texts", &["a", "b", "c"])?);
                 outputs.push(Tensor::from_f32("prompt_logprobs", &[2], &[-0.5, -3.0])?);
+                // The two most probable ones of each place.
+                let count = usize::try_from(count).unwrap_or(0).min(2);
                 if count > 0 {
-                    outputs.push(Tensor::from_i64("prompt_top_tokens", &[2, 1], &[6, 9])?);
-                    let mut texts = Tensor::from_texts("prompt_top_token_texts", &["b", "z"])?;
-                    texts.shape = vec![2, 1];
+                    let first = |both: [[i64; 2]; 2]| both.map(|ids| ids[..count].to_vec()).concat();
+                    let ids = first([[6, 8], [9, 8]]);
+                    let name = |id: &i64| match id {
+                        6 => "b",
+                        8 => "y",
+                        _ => "z",
+                    };
+                    let texts: Vec<&str> = ids.iter().map(name).collect();
+                    let mut texts = Tensor::from_texts("prompt_top_token_texts", &texts)?;
+                    texts.shape = vec![2, count];
+                    let logprobs = [[-0.5, -1.5], [-0.25, -2.0]]
+                        .map(|both| both[..count].to_vec())
+                        .concat();
+                    outputs.push(Tensor::from_i64("prompt_top_tokens", &[2, count], &ids)?);
                     outputs.push(texts);
-                    outputs.push(Tensor::from_f32("prompt_top_logprobs", &[2, 1], &[-0.5, -0.25])?);
+                    outputs.push(Tensor::from_f32("prompt_top_logprobs", &[2, count], &logprobs)?);
                 }
             }
             Ok(outputs)
@@ -91,6 +104,22 @@ fn tokens_of_prompts_have_their_probabilities_in_the_form_of_vllm() {
         .post("/v1/completions", &[], json!({"prompt": "abc"}).to_string())
         .json();
     assert_eq!(found["choices"][0].get("prompt_logprobs"), None);
+}
+
+#[test]
+fn an_echo_and_prompt_logprobs_have_their_own_numbers_of_tokens() {
+    let stand = stand(true);
+    for (logprobs, prompt_logprobs) in [(1, 2), (2, 1), (0, 2), (2, 0)] {
+        let asked =
+            json!({"prompt": "abc", "echo": true, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs});
+        let found = stand.post("/v1/completions", &[], asked.to_string()).json();
+        let choice = &found["choices"][0];
+        // The last token is not among the most probable ones, and counts beside them.
+        let last = choice["logprobs"]["top_logprobs"][2].as_object().unwrap();
+        assert_eq!(last.len(), logprobs + 1, "{found}");
+        let last = choice["prompt_logprobs"][2].as_object().unwrap();
+        assert_eq!(last.len(), prompt_logprobs + 1, "{found}");
+    }
 }
 
 #[test]

@@ -202,23 +202,39 @@ impl ChatTemplate {
         tools: &[serde_json::Value],
         variables: &serde_json::Map<String, serde_json::Value>,
     ) -> Result<String, TemplateError> {
-        let rendered = self.rendered(messages, tools, variables, true);
+        self.render_until(messages, tools, variables, true)
+    }
+
+    /// Renders messages as [`render`](Self::render) does; `answer` says whether the text ends with the beginning of an answer
+    /// (`add_generation_prompt`).
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub(crate) fn render_until(
+        &self,
+        messages: &[Message],
+        tools: &[serde_json::Value],
+        variables: &serde_json::Map<String, serde_json::Value>,
+        answer: bool,
+    ) -> Result<String, TemplateError> {
+        let rendered = |objects: bool| self.rendered(messages, tools, variables, (answer, objects));
         let has_calls = || messages.iter().any(|message| message.further.contains_key(CALLS));
-        match rendered {
-            Err(TemplateError::Failed(reason)) if has_calls() => self
-                .rendered(messages, tools, variables, false)
-                .map_err(|_| TemplateError::Failed(reason)),
+        match rendered(true) {
+            Err(TemplateError::Failed(reason)) if has_calls() => {
+                rendered(false).map_err(|_| TemplateError::Failed(reason))
+            }
             rendered => rendered,
         }
     }
 
-    /// Renders the prompt. `objects` says whether arguments of calls are objects, or texts.
+    /// Renders the prompt. `answer` says whether it ends with the beginning of an answer, `objects` whether arguments of calls are
+    /// objects, or texts.
     fn rendered(
         &self,
         messages: &[Message],
         tools: &[serde_json::Value],
         variables: &serde_json::Map<String, serde_json::Value>,
-        objects: bool,
+        (answer, objects): (bool, bool),
     ) -> Result<String, TemplateError> {
         let source = match tools {
             [] => self.source.as_deref(),
@@ -263,7 +279,7 @@ impl ChatTemplate {
         let messages: Vec<Value> = messages.collect();
         let context = context! {
             messages,
-            add_generation_prompt => true,
+            add_generation_prompt => answer,
             tools => if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) },
             documents => (),
             bos_token => known(bos_token),

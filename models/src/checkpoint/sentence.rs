@@ -95,24 +95,15 @@ impl SentenceModules {
     /// # Errors
     /// [`LoadError`] for a file that is missing or malformed, and for a module or setting that is not supported.
     pub(crate) fn open(dir: &Path) -> Result<Option<(Self, String)>, LoadError> {
-        let file = dir.join("modules.json");
-        if !file.exists() {
+        let Some((mut read, modules)) = Self::listed(dir)? else {
             return Ok(None);
-        }
-        let mut read = Self::empty(file.display().to_string());
-        let json = read_capped(&file, MAX_CONFIG)?;
-        let modules: Vec<Module> =
-            serde_json::from_slice(&json).map_err(|error| read.bad(error.to_string()))?;
+        };
         let (mut encoder, mut has_vector) = (None, false);
         read.settings = settings::model(dir, &mut read.preparation)?;
         if let Some(settings) = &read.settings {
             read.kept = settings.optional_size("truncate_dim")?;
         }
         for Module { path, kind } in modules {
-            // Only folders of this directory are allowed.
-            if path.contains(['/', '\\']) || path == ".." {
-                return Err(read.bad(format!("`{path}` is not a folder of its directory")));
-            }
             let folder = dir.join(&path);
             let name = kind.rsplit('.').next().unwrap_or_default();
             if read.is_scored {
@@ -149,6 +140,51 @@ impl SentenceModules {
         }
         let encoder = encoder.ok_or_else(|| read.bad("it has no module `Transformer`"))?;
         Ok(Some((read, encoder)))
+    }
+
+    /// Reads how the texts of a directory become tokens, without the weights of its modules: the preparation, the maximum length, and the
+    /// folder of the encoder. `None` without `modules.json`.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is missing or malformed, and for a setting that is not supported.
+    pub(crate) fn texts(dir: &Path) -> Result<Option<(Preparation, Option<usize>, String)>, LoadError> {
+        let Some((read, modules)) = Self::listed(dir)? else {
+            return Ok(None);
+        };
+        let (mut preparation, mut max_tokens, mut encoder) = (Preparation::default(), None, None);
+        settings::model(dir, &mut preparation)?;
+        for Module { path, kind } in modules {
+            match kind.rsplit('.').next().unwrap_or_default() {
+                "Transformer" => {
+                    (max_tokens, preparation.lower) = settings::encoder(&dir.join(&path))?;
+                    encoder = Some(path);
+                }
+                "CLIPModel" => encoder = Some(path),
+                "Pooling" => {
+                    pooling(&dir.join(&path), &mut preparation)?;
+                }
+                _ => {}
+            }
+        }
+        let encoder = encoder.ok_or_else(|| read.bad("it has no module `Transformer`"))?;
+        Ok(Some((preparation, max_tokens, encoder)))
+    }
+
+    /// Reads the list of modules, which may lie in folders of the directory only.
+    fn listed(dir: &Path) -> Result<Option<(Self, Vec<Module>)>, LoadError> {
+        let file = dir.join("modules.json");
+        if !file.exists() {
+            return Ok(None);
+        }
+        let read = Self::empty(file.display().to_string());
+        let json = read_capped(&file, MAX_CONFIG)?;
+        let modules: Vec<Module> =
+            serde_json::from_slice(&json).map_err(|error| read.bad(error.to_string()))?;
+        let outside = |module: &&Module| module.path.contains(['/', '\\']) || module.path == "..";
+        if let Some(Module { path, .. }) = modules.iter().find(outside) {
+            return Err(read.bad(format!("`{path}` is not a folder of its directory")));
+        }
+        Ok(Some((read, modules)))
     }
 
     /// Refuses modules that give neither a vector of a text nor a score, for an encoder without a head.

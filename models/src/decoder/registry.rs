@@ -9,6 +9,7 @@ use super::weights::{
     Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, StreamProjections, TokenLayers,
 };
 use super::{gemma, gemma4, mllama, nemotron_h};
+use crate::checkpoint::text_files::CONTEXT;
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::partitioning::Partitioning;
@@ -123,10 +124,9 @@ pub(crate) fn read_partition(
     Ok((decoder, totals))
 }
 
-/// Keys of the number of layers, of the width and of the longest sequence, whose names differ between families.
+/// Keys of the number of layers and of the width, whose names differ between families.
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
-const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"];
 
 /// Returns how a language model can be split; `None` if it is loaded as a whole only.
 ///

@@ -33,6 +33,12 @@ const WHITE_SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
 /// White space between two elements of the arguments of a call: programs read them, so they need no line breaks.
 pub(crate) const NARROW_SPACE: &str = " ";
 
+/// The word before a JSON Schema within a grammar of Lark.
+const JSON: &str = "%json";
+
+/// Key of a JSON Schema that holds llguidance's options.
+const OPTIONS: &str = "x-guidance";
+
 /// Format that an answer must match, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grammar {
@@ -217,8 +223,32 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
             // One token of the grammar: a rule of more than 2,000 alternatives could not be followed.
             TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
         }
-        Grammar::Lark(grammar) => TopLevelGrammar::from_lark(grammar.clone()),
+        Grammar::Lark(grammar) => TopLevelGrammar::from_lark(with_bounded_schemas(grammar)),
     })
+}
+
+/// Returns a grammar of Lark whose JSON Schemas bound their white space, as [`with_options`] sets it; one that states options keeps them.
+fn with_bounded_schemas(grammar: &str) -> String {
+    let (mut out, mut rest) = (String::new(), grammar);
+    while let Some(at) = rest.find(JSON) {
+        let (before, behind) = rest.split_at(at + JSON.len());
+        out += before;
+        let mut documents = serde_json::Deserializer::from_str(behind).into_iter::<Value>();
+        let schema = documents.next().and_then(Result::ok);
+        let schema = schema.filter(|schema| schema.is_object() && schema.get(OPTIONS).is_none());
+        let line = out.rsplit('\n').next().unwrap_or_default();
+        // Behind an odd number of quotes, the word is within a text.
+        let is_text = line.replace("\\\\", "").replace("\\\"", "").matches('"').count() % 2 == 1;
+        rest = match schema {
+            Some(schema) if !is_text => {
+                out.push(' ');
+                out += &with_options(schema, WHITE_SPACE).to_string();
+                behind.get(documents.byte_offset()..).unwrap_or_default()
+            }
+            _ => behind,
+        };
+    }
+    out + rest
 }
 
 /// Sets how a JSON Schema is followed; `white_space` is a regular expression of what may be between two elements.
@@ -226,7 +256,7 @@ pub(crate) fn with_options(mut schema: Value, white_space: &str) -> Value {
     if let Some(schema) = schema.as_object_mut() {
         // `oneOf` admits what `anyOf` does: that no second branch matches cannot be followed token by token.
         let options = json!({"whitespace_pattern": white_space, "coerce_one_of": true});
-        schema.insert("x-guidance".to_owned(), options);
+        schema.insert(OPTIONS.to_owned(), options);
     }
     schema
 }

@@ -7,7 +7,7 @@ use super::inputs::{bad_input, only_text};
 use super::request;
 use super::response_format::response_format;
 use super::tools::{Syntax, TOOLS, Tools};
-use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError};
+use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError, TokenizerFile};
 use crate::generation::grammar::Grammars;
 use crate::generation::{ModelConfig, detokenizer};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
@@ -78,8 +78,15 @@ impl Prompts {
     /// [`LoadError::BadTokenizer`].
     pub(super) fn take(checkpoint: &mut Checkpoint) -> Result<Self, LoadError> {
         let tokenizer = checkpoint.tokenizer.take();
-        let tokenizer = tokenizer.as_ref().map(detokenizer::tokenizer).transpose()?;
-        let chat = std::mem::take(&mut checkpoint.chat);
+        Self::new(tokenizer.as_ref(), std::mem::take(&mut checkpoint.chat))
+    }
+
+    /// Builds the tokenizer of a file for prompts that a chat template renders.
+    ///
+    /// # Errors
+    /// [`LoadError::BadTokenizer`].
+    pub(super) fn new(file: Option<&TokenizerFile>, chat: ChatTemplate) -> Result<Self, LoadError> {
+        let tokenizer = file.map(detokenizer::tokenizer).transpose()?;
         let id = |token: &Option<String>| {
             let named = tokenizer.as_ref().zip(token.as_deref());
             named.and_then(|(tokenizer, token)| tokenizer.token_to_id(token))
@@ -133,24 +140,37 @@ impl Prompts {
     pub(super) fn tokens(&self, inputs: &Inputs) -> Result<Vec<u32>, ModelError> {
         let read = inputs.iter().find(|input| input.name == CHAT_IDS);
         let input = read.map_or_else(|| request::prompt(inputs), Ok)?;
-        match input.name.as_str() {
-            "input_ids" | CHAT_IDS => {
-                let token = |id: i64| {
-                    u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is not a token")))
-                };
-                input.to_i64()?.into_iter().map(token).collect()
-            }
-            "messages" => {
-                let rendered = self.rendered(input, inputs)?;
-                // The template writes the special tokens itself.
-                let adds = request::add_special_tokens(inputs)?.unwrap_or(false);
-                self.encode(input, &rendered, adds)
-            }
-            _ => {
-                let adds = request::add_special_tokens(inputs)?.unwrap_or(true);
-                self.encode(input, only_text(input)?, adds)
-            }
+        if matches!(input.name.as_str(), "input_ids" | CHAT_IDS) {
+            let token = |id: i64| {
+                u32::try_from(id).map_err(|_| bad_input("input_ids", format!("{id} is not a token")))
+            };
+            return input.to_i64()?.into_iter().map(token).collect();
         }
+        let tokens = self.text_tokens(input, inputs, true)?;
+        if tokens.is_empty() {
+            return Err(bad_input(&input.name, "it has no tokens; send at least one word"));
+        }
+        Ok(tokens)
+    }
+
+    /// Returns the tokens of a text or of messages, here `input`, among the inputs of a request. `answer` says whether messages end with
+    /// the beginning of an answer.
+    ///
+    /// # Errors
+    /// [`ModelError::BadInput`].
+    pub(super) fn text_tokens(
+        &self,
+        input: &Tensor,
+        inputs: &Inputs,
+        answer: bool,
+    ) -> Result<Vec<u32>, ModelError> {
+        let adds = request::add_special_tokens(inputs)?;
+        if input.name == "messages" {
+            let rendered = self.rendered(input, inputs, answer)?;
+            // The template writes the special tokens itself.
+            return self.encode(input, &rendered, adds.unwrap_or(false));
+        }
+        self.encode(input, only_text(input)?, adds.unwrap_or(true))
     }
 
     /// Returns the text of a prompt's end, with special tokens by their names.
@@ -195,7 +215,7 @@ impl Prompts {
     }
 
     /// Renders messages, a JSON array, and the tools of their request by the chat template.
-    fn rendered(&self, input: &Tensor, inputs: &Inputs) -> Result<String, ModelError> {
+    fn rendered(&self, input: &Tensor, inputs: &Inputs, answer: bool) -> Result<String, ModelError> {
         let mut messages = request::messages(input)?;
         for message in &mut messages {
             // The template of gpt-oss has its own name for it.
@@ -206,7 +226,7 @@ impl Prompts {
         let tools = Tools::read(inputs)?.map(|tools| tools.tools).unwrap_or_default();
         let variables = request::template_variables(inputs)?;
         self.chat
-            .render(&messages, &tools, &variables)
+            .render_until(&messages, &tools, &variables, answer)
             .map_err(|error| match error {
                 TemplateError::NoTools => bad_input(TOOLS, error.to_string()),
                 _ => bad_input(&input.name, error.to_string()),
@@ -228,9 +248,6 @@ impl Prompts {
             && *second == bos
         {
             tokens.remove(0);
-        }
-        if tokens.is_empty() {
-            return Err(bad_input(&input.name, "it has no tokens; send at least one word"));
         }
         Ok(tokens)
     }

@@ -96,7 +96,7 @@ pub(super) fn compare(field: &Field, found: &mut Reproduction) -> anyhow::Result
 fn in_words(connected: &Connected) -> String {
     let [mean, tail] = connected.latency_s();
     format!(
-        "{}: {:.2} models asked, {} on average and {} at 99.9 %, {} per request, {} right",
+        "{}: {:.2} models run, {} on average and {} at 99.9 %, {} per request, {} right",
         connected.name,
         connected.hops(),
         units::seconds(mean),
@@ -119,7 +119,7 @@ fn skips(connected: &[Connected], qps: f64) -> Claim {
     let planned = 100.0 * (chain.planned_accuracy - skipping.planned_accuracy);
     let mut missing = Vec::new();
     for (holds, what) in [
-        (fewer, "fewer models asked"),
+        (fewer, "fewer models run"),
         (faster, "a lower latency"),
         (cheaper, "less energy"),
     ] {
@@ -128,7 +128,7 @@ fn skips(connected: &[Connected], qps: f64) -> Claim {
         }
     }
     Claim {
-        name: "eight models: skip connections ask fewer models, sooner, for less energy".to_owned(),
+        name: "eight models: skip connections run fewer models, sooner, for less energy".to_owned(),
         paper: "almost all requests jump to the largest model; fewer extra hops (\u{a7}IV-C, \u{a7}VI-B)"
             .to_owned(),
         ours: format!(

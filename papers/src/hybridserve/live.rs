@@ -245,7 +245,7 @@ fn in_words(name: &str, served: &Served) -> String {
     let ms = |value: Option<f64>| units::seconds(value.unwrap_or(f64::NAN) / 1e3);
     let latency = &served.figures.latency_ms;
     format!(
-        "{name}: {:.2} models asked, {} on average and {} at 99.9 %, {} per request, {} right",
+        "{name}: {:.2} models run, {} on average and {} at 99.9 %, {} per request, {} right",
         served.hops,
         ms(latency.mean),
         ms(latency.p999),
@@ -283,7 +283,7 @@ fn connected(models: usize, qps: f64, found: bool, served: &[(&str, Served)]) ->
         _ => (false, false, false),
     };
     let missing = [
-        (fewer, "fewer models asked"),
+        (fewer, "fewer models run"),
         (faster, "lower latency"),
         (cheaper, "less energy"),
     ];

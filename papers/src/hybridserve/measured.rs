@@ -103,7 +103,7 @@ fn preserved(profile: &Profile, ap: &CascadePlan) -> Claim {
         name: format!("{} (measured): AP keeps the largest's accuracy", profile.app),
         paper: "equal".to_owned(),
         ours: format!(
-            "{} and {}, {:.2} models asked",
+            "{} and {}, {:.2} models run",
             units::percent(estimates.accuracy),
             units::percent(estimates.largest_accuracy),
             estimates.hops

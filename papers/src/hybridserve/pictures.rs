@@ -191,7 +191,7 @@ fn connections(eight: &[Connected]) -> Bars {
         axis: "% of the chain of all".to_owned(),
         names: eight.iter().map(|one| one.name.to_owned()).collect(),
         groups: vec![
-            ("models asked".to_owned(), of(Connected::hops)),
+            ("models run".to_owned(), of(Connected::hops)),
             ("average latency".to_owned(), of(|one| one.latency_s()[0])),
             ("99.9 % latency".to_owned(), of(|one| one.latency_s()[1])),
             ("energy per request".to_owned(), of(Connected::joules)),

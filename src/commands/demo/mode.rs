@@ -1,4 +1,4 @@
-//! Serves the test set by one plan over the bus, and measures it.
+//! Serves the test set by one plan through a broker, and measures it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,4 +1,4 @@
-//! `kaskade plan request`: asks the planner of a running app for a plan.
+//! `kaskade plan request`: requests a plan from the planner of a running app.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const MARGIN: Duration = Duration::from_secs(5);
 /// Default of `planner.timeout`, for an app whose file is not given.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Asks the planner of a running app (`[planner]` in its file) for a plan, and prints the outcome. The app continues to serve,
+/// Requests a plan from the planner of a running app (`[planner]` in its file), and prints the outcome. The app continues to serve,
 /// with the new plan or with the one it has.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -43,7 +43,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Asks and prints the report; fails unless the running plan is then the planner's.
+/// Sends the request and prints the report; fails unless the running plan is then the planner's.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
     let request = PlanRequest {
@@ -84,12 +84,12 @@ async fn ask(target: &Target, request: &PlanRequest, wait: Duration) -> anyhow::
                 bail!("no planner listens on `{subject}`: serve the app with a `[planner]` in its file")
             }
             RequestErrorKind::TimedOut => bail!("the planner sent no report within {} s", wait.as_secs()),
-            _ => Err(error).context("the planner could not be asked"),
+            _ => Err(error).context("the request did not reach the planner"),
         },
     }
 }
 
-/// The fault of a user that may not ask the planner.
+/// The fault of a user that may not send requests to the planner.
 fn not_permitted(subject: &str) -> Fault {
     let message = format!(
         "this user may not publish to `{subject}`; connect as the planner (`--nkey auth/planner/nkey`)"

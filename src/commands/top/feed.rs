@@ -1,4 +1,4 @@
-//! What the processes of an app tell on the bus.
+//! What the processes of an app publish at its broker.
 
 use async_nats::Message;
 use async_nats::service::Stats;
@@ -129,7 +129,7 @@ impl Feed {
         }
     }
 
-    /// Asks every ingress for its statistics.
+    /// Requests the statistics of every ingress.
     ///
     /// # Errors
     /// When the question cannot be sent.

@@ -11,7 +11,7 @@ pub fn of(placed: &Placement) -> Deployment {
     let models = placed.models.iter().map(|model| Model {
         name: model.variant.clone(),
         says: vec![
-            format!("asked {:.1} %", 100.0 * model.reach),
+            format!("reach {:.1} %", 100.0 * model.reach),
             format!("R {} \u{d7} S {}", model.replicas, model.partitions),
             format!("{} each", bytes(model.memory_bytes)),
         ],

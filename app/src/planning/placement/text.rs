@@ -69,7 +69,7 @@ fn models(placed: &Placement) -> String {
     table(
         [
             ("model", Align::Left),
-            ("asked", Align::Right),
+            ("reach", Align::Right),
             ("copies R", Align::Right),
             ("partitions S", Align::Right),
             ("batch", Align::Right),

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::Grammar;
+use super::{Grammar, JSON};
 
 /// Maximum values of a JSON Schema; strings count in lists of names, and not in `enum`.
 const MAX_VALUES: usize = 2_000;
@@ -17,9 +17,6 @@ const MAX_PATTERNS: usize = 64;
 /// Maximum of the least common multiple of the `multipleOf` of a schema, without its zeros at the end: numbers are followed by a state
 /// for each remainder.
 const MAX_MULTIPLE: u64 = 10_000;
-
-/// The word before a JSON Schema within a grammar.
-const JSON: &str = "%json";
 
 /// What the schemas of a grammar have.
 #[derive(Default)]

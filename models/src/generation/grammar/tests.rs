@@ -157,14 +157,40 @@ fn white_space_is_bounded() {
     let tokenizer = byte_level();
     let grammars = grammars(&tokenizer);
     let space = tokenizer.token_to_id("\u{120}").unwrap();
-    let schema = Grammar::JsonSchema(
-        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}),
+    let schema = json!({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]});
+    let within = format!("# the \"word\"\nstart: %json {schema}\n");
+    for grammar in [
+        Grammar::JsonSchema(json!({"type": "object"})),
+        Grammar::JsonSchema(schema),
+        Grammar::Lark(within),
+    ] {
+        let mut constraint = grammars.constraint(&tokenizer, &grammar).unwrap();
+        assert!(!constraint.push(tokenizer.token_to_id("{").unwrap()).unwrap());
+        assert!(constraint.allowed().unwrap().contains(space as usize));
+        constraint.push(space).unwrap();
+        assert!(
+            !constraint.allowed().unwrap().contains(space as usize),
+            "{grammar:?}"
+        );
+    }
+}
+
+#[test]
+fn grammars_without_a_schema_to_bound_stay_as_they_are() {
+    for grammar in [
+        "start: \"a\"",
+        r#"start: "%json {}""#,
+        r#"start: "\"" "%json {}""#,
+        r#"start: %json {"type": "object", "x-guidance": {"whitespace_flexible": false}}"#,
+        "start: %json 7",
+    ] {
+        assert_eq!(with_bounded_schemas(grammar), grammar);
+    }
+    let bounded = with_bounded_schemas(r#"start: %json {"type": "null"} | "\"" b"#);
+    assert!(
+        bounded.contains("whitespace_pattern") && bounded.ends_with(r#" | "\"" b"#),
+        "{bounded}"
     );
-    let mut constraint = grammars.constraint(&tokenizer, &schema).unwrap();
-    assert!(!constraint.push(tokenizer.token_to_id("{").unwrap()).unwrap());
-    assert!(constraint.allowed().unwrap().contains(space as usize));
-    constraint.push(space).unwrap();
-    assert!(!constraint.allowed().unwrap().contains(space as usize));
 }
 
 #[test]

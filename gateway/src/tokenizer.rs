@@ -1,0 +1,111 @@
+//! The tokenizer of an app, from the checkpoint of a variant that this machine has.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::http::{HeaderMap, HeaderValue};
+use kaskade_actors::{Code, Fault};
+use kaskade_models::ModelError;
+use kaskade_models::language::tokenization::CheckpointTokenizer;
+use serde::Serialize;
+
+use crate::config::{AppOptions, TokenizerPath};
+use crate::failure::Failure;
+use crate::header_names;
+use crate::state::{GatewayState, Served};
+
+/// The tokenizer of an app; loaded when it is first needed.
+pub(crate) struct AppTokenizer {
+    paths: Vec<TokenizerPath>,
+    loaded: OnceLock<Result<LoadedTokenizer, String>>,
+}
+
+/// A loaded tokenizer.
+pub(crate) struct LoadedTokenizer {
+    /// The variant whose checkpoint it belongs to.
+    variant: String,
+    pub(crate) tokenizer: CheckpointTokenizer,
+}
+
+impl AppTokenizer {
+    pub(crate) fn new(options: &AppOptions) -> Self {
+        Self {
+            paths: options.tokenizers.clone(),
+            loaded: OnceLock::new(),
+        }
+    }
+
+    /// Returns the tokenizer. The first call loads it, which takes up to seconds.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    fn get(&self) -> Result<&LoadedTokenizer, &str> {
+        let loaded = self.loaded.get_or_init(|| load(&self.paths));
+        loaded.as_ref().map_err(String::as_str)
+    }
+}
+
+/// Loads the first tokenizer that this machine has.
+fn load(paths: &[TokenizerPath]) -> Result<LoadedTokenizer, String> {
+    let mut failed = None;
+    for TokenizerPath { variant, path } in paths.iter().filter(|known| known.path.exists()) {
+        match CheckpointTokenizer::open(path) {
+            Ok(Some(tokenizer)) => {
+                let variant = variant.clone();
+                return Ok(LoadedTokenizer { variant, tokenizer });
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(variant, %error, "the tokenizer of a variant cannot be loaded");
+                failed.get_or_insert_with(|| {
+                    format!("that of the variant `{variant}` cannot be loaded: {error}")
+                });
+            }
+        }
+    }
+    let missing = || {
+        "no variant has a checkpoint with a tokenizer on this machine; put `tokenizer.json` and its configuration files there, \
+         weights are not needed"
+            .to_owned()
+    };
+    Err(failed.unwrap_or_else(missing))
+}
+
+/// Runs work with the tokenizer of an app, on a thread that serves no connections. Returns the result as JSON, and a header that names
+/// the variant whose tokenizer it is.
+///
+/// # Errors
+/// `no_tokenizer` with status 501; `KSK0001` for what the tokenizer refuses.
+pub(crate) async fn with_tokenizer<T: Serialize>(
+    shared: &GatewayState,
+    app: &Arc<Served>,
+    work: impl FnOnce(&CheckpointTokenizer) -> Result<T, Failure> + Send + 'static,
+) -> Result<(String, HeaderMap), Failure> {
+    let internal = |reason: String| Failure::from(Fault::new(Code::Internal, reason));
+    let permit = Arc::clone(&shared.tokenizing).acquire_owned().await;
+    let permit = permit.map_err(|error| internal(error.to_string()))?;
+    let app = Arc::clone(app);
+    let done = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        let loaded = app.tokenizer.get();
+        let loaded = loaded.map_err(|reason| Failure::no_tokenizer(&app.options.name, reason))?;
+        let mut headers = HeaderMap::new();
+        if let Ok(variant) = HeaderValue::from_str(&loaded.variant) {
+            headers.insert(&header_names::VARIANT, variant);
+        }
+        let json = serde_json::to_string(&work(&loaded.tokenizer)?);
+        Ok((json.map_err(|error| internal(error.to_string()))?, headers))
+    });
+    done.await
+        .map_err(|error| internal(format!("a text was not tokenized: {error}")))?
+}
+
+/// Returns the failure of a field that the tokenizer refuses. `field` is its name in the body, if that of the input differs.
+pub(crate) fn refused(error: ModelError, field: Option<&'static str>) -> Failure {
+    match error {
+        ModelError::BadInput { name, reason } => match field {
+            Some(field) => Failure::param(field, reason),
+            None => Failure::param(name, reason),
+        },
+        other => Failure::malformed(other.to_string()),
+    }
+}

@@ -1,0 +1,74 @@
+//! The files of a checkpoint that turn texts into tokens. They can be read where the weights are not.
+
+use std::path::Path;
+
+use super::{ChatTemplate, Config, LoadError, SentenceModules, TokenizerFile, gguf, quantised};
+
+/// Keys of the longest sequence, whose names differ between families.
+pub(crate) const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"];
+
+/// Key of the configuration of the language model within a model that also reads images.
+const TEXT_CONFIG: &str = "text_config";
+
+/// The files of a checkpoint that turn texts into tokens.
+#[derive(Debug)]
+pub(crate) struct TextFiles {
+    /// The tokenizer, if there is one.
+    pub tokenizer: Option<TokenizerFile>,
+    /// The chat template and the special tokens.
+    pub chat: ChatTemplate,
+    /// Longest sequence that the configuration states, tokens.
+    pub context: Option<usize>,
+}
+
+impl TextFiles {
+    /// Reads the files of a directory, in which the weights may be missing; of a GGUF file, the header.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is unreadable, too large or malformed.
+    pub(crate) fn open(path: &Path) -> Result<Self, LoadError> {
+        if let Some(files) = gguf::find(path)? {
+            let checkpoint = gguf::open(path, &files)?;
+            return Ok(Self {
+                context: context(&checkpoint.config)?,
+                tokenizer: checkpoint.tokenizer,
+                chat: checkpoint.chat,
+            });
+        }
+        let texts = SentenceModules::texts(path)?;
+        let folder = texts.as_ref().map(|(.., folder)| path.join(folder));
+        let dir = folder.as_deref().unwrap_or(path);
+        let config = dir.join("config.json").exists().then(|| Config::open(dir));
+        let config = config.transpose()?;
+        let mut tokenizer = TokenizerFile::beside(dir)?;
+        if let (Some(file), Some((mut preparation, max_tokens, _))) = (&mut tokenizer, texts) {
+            if config.as_ref().is_some_and(quantised::has_adapters) {
+                preparation.prompts.clear();
+            }
+            file.preparation = preparation;
+            file.sequences.max_tokens = max_tokens.or(file.sequences.max_tokens);
+        }
+        Ok(Self {
+            tokenizer,
+            chat: ChatTemplate::open(dir)?,
+            context: config.as_ref().map(context).transpose()?.flatten(),
+        })
+    }
+}
+
+/// Returns the longest sequence that a configuration states.
+fn context(config: &Config) -> Result<Option<usize>, LoadError> {
+    let nested = config
+        .keys()
+        .get(TEXT_CONFIG)
+        .is_some_and(serde_json::Value::is_object);
+    let nested = nested.then(|| config.nested(TEXT_CONFIG)).transpose()?;
+    for config in nested.iter().chain([config]) {
+        for key in CONTEXT {
+            if let Some(size) = config.optional_size(key)? {
+                return Ok(Some(size));
+            }
+        }
+    }
+    Ok(None)
+}
