@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 77] = [
+pub const ALL: [Fixture; 78] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -131,6 +131,7 @@ pub const ALL: [Fixture; 77] = [
     fixture!("metaclip-2-classification"),
     fixture!("siglip"),
     fixture!("embedding-gemma"),
+    fixture!("model2vec", Some(file!("model2vec", "tokenizer.json"))),
     fixture!("dinov3"),
     fixture!("dinov3-convnext"),
     fixture!("clip-dual", Some(file!("clip-dual", "tokenizer.json"))),

@@ -268,6 +268,7 @@ mod tests {
             "Data2VecVisionForImageClassification" => "BeitForImageClassification".to_owned(),
             "T5" | "MT5" | "MT5Encoder" => "T5Encoder".to_owned(),
             "UMT5" => "UMT5Encoder".to_owned(),
+            "StaticEmbedding" => "Static".to_owned(),
             "ViTMSN" | "DeiT" | "Dinov2" | "Dinov2WithRegisters" => "ViT".to_owned(),
             "CLIPText" | "CLIPTextModelWithProjection" | "CLIPVision" | "CLIPVisionModelWithProjection" => {
                 "CLIP".to_owned()
