@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 78] = [
+pub const ALL: [Fixture; 79] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -120,6 +120,7 @@ pub const ALL: [Fixture; 78] = [
     fixture!("timm-mobilenetv4"),
     fixture!("timm-densenet"),
     fixture!("timm-vgg"),
+    fixture!("timm-mixer"),
     fixture!("mobilevit"),
     fixture!("mobilevitv2"),
     fixture!("pvt-v2"),
