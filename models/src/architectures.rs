@@ -53,6 +53,7 @@ mod roberta;
 mod roformer;
 pub(crate) mod second_text;
 mod squeezebert;
+mod static_embedding;
 mod t5_encoder;
 pub(crate) mod text;
 mod text_config;

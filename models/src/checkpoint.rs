@@ -14,6 +14,7 @@ pub(crate) mod quantised;
 pub(crate) mod sentence;
 mod sentencepiece;
 mod slow_tokenizer;
+pub(crate) mod static_embedding;
 pub(crate) mod text_files;
 pub(crate) mod timm;
 mod token_rules;
@@ -79,6 +80,31 @@ pub struct TokenizerFile {
 }
 
 impl TokenizerFile {
+    /// Reads the `tokenizer.json` of a directory without the settings beside it. `None` without one.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a file that is unreadable or too large.
+    fn alone(dir: &Path) -> Result<Option<Self>, LoadError> {
+        let path = dir.join("tokenizer.json");
+        if !path.exists() {
+            return Ok(None);
+        }
+        let json = read_capped(&path, MAX_TOKENIZER)?;
+        Ok(Some(Self::of_json(path.display().to_string(), json.into())))
+    }
+
+    /// A tokenizer without settings; `file` is its name in errors.
+    fn of_json(file: String, json: Bytes) -> Self {
+        Self {
+            file,
+            json,
+            types: true,
+            padding: None,
+            sequences: SequenceSettings::default(),
+            preparation: sentence::Preparation::default(),
+        }
+    }
+
     /// Reads the `tokenizer.json` of a directory, or builds it from the vocabulary of a known class ([`slow_tokenizer`],
     /// [`sentencepiece`]). `None` without either.
     ///
@@ -145,7 +171,7 @@ impl Config {
             return gguf::configuration(&files);
         }
         let mut config = match SentenceModules::open(dir)? {
-            Some((_, folder)) => Self::open(&dir.join(folder))?,
+            Some((modules, folder)) => Self::of_encoder(&dir.join(folder), Some(&modules))?,
             None => Self::open(dir)?,
         };
         timm::translate(&mut config)?;
@@ -174,6 +200,16 @@ pub fn fingerprint(path: &Path) -> Result<String, LoadError> {
     fingerprint::of(&named.collect::<Vec<_>>())
 }
 
+impl Config {
+    /// Reads the configuration of the encoder of sentence-transformers in a folder, or of a directory without `modules`.
+    fn of_encoder(folder: &Path, modules: Option<&SentenceModules>) -> Result<Self, LoadError> {
+        match modules {
+            Some(modules) if modules.is_static => static_embedding::configuration(folder),
+            _ => Self::open(folder),
+        }
+    }
+}
+
 impl Checkpoint {
     /// Returns the names of the prompts of sentence-transformers.
     pub(crate) fn prompts(&self) -> Vec<String> {
@@ -199,7 +235,7 @@ impl Checkpoint {
         let max_tokens = modules.and_then(|modules| modules.max_tokens);
         let whole = dir;
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
-        let mut config = Config::open(dir)?;
+        let mut config = Config::of_encoder(dir, modules)?;
         if quantised::has_adapters(&config) {
             // A prompt goes with an adapter, and that of the default prompt is in the weights.
             preparation.prompts.clear();
@@ -216,7 +252,11 @@ impl Checkpoint {
             None => timm::preprocessor(&config)?,
             stated => stated,
         };
-        let mut tokenizer = TokenizerFile::beside(dir)?;
+        let mut tokenizer = if static_embedding::is_static(&config)? {
+            TokenizerFile::alone(dir)?
+        } else {
+            TokenizerFile::beside(dir)?
+        };
         if let Some(file) = &mut tokenizer {
             file.preparation = preparation;
             file.sequences.max_tokens = max_tokens.or(file.sequences.max_tokens);
@@ -261,14 +301,7 @@ impl Checkpoint {
             preprocessor: timm::preprocessor(&config)?,
             config,
             weights,
-            tokenizer: tokenizer.map(|json| TokenizerFile {
-                file: format!("{name}/tokenizer.json"),
-                json,
-                types: true,
-                padding: None,
-                sequences: SequenceSettings::default(),
-                preparation: sentence::Preparation::default(),
-            }),
+            tokenizer: tokenizer.map(|json| TokenizerFile::of_json(format!("{name}/tokenizer.json"), json)),
             chat: ChatTemplate::default(),
             sentence: None,
         })
@@ -283,9 +316,10 @@ impl Checkpoint {
     }
 }
 
-/// Whether a path is a checkpoint: a Hugging Face directory, a GGUF file, or a directory with one. Its content may be malformed.
+/// Whether a path is a checkpoint: a Hugging Face directory, one of sentence-transformers, a GGUF file, or a directory with one. Its content may be malformed.
 pub fn is_checkpoint(path: &Path) -> bool {
-    path.join("config.json").is_file() || !matches!(gguf::find(path), Ok(None))
+    let has = |name: &str| path.join(name).is_file();
+    has("config.json") || has("modules.json") || !matches!(gguf::find(path), Ok(None))
 }
 
 /// Returns why a path is no checkpoint by [`is_checkpoint`] and what to do about it, as words that follow the path.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::dynamic_convolution::DynamicConvolution;
-use super::encoder::{Bias, BlockConfig, BlockNames, Distances, EncoderConfig, Mixing};
+use super::encoder::{Bias, BlockConfig, BlockNames, Distances, EncoderConfig, Mixing, SplitBiases};
 use super::global_attention::GlobalAttention;
 use super::grid_rotary::GridRotary;
 use super::layers::Layers;
@@ -131,8 +131,11 @@ impl EncoderConfig {
         let biased: Vec<bool> = (0..prefixes.len())
             .map(|part| self.projection_bias && (part != 1 || self.key_bias))
             .collect();
-        match names.head_biases {
-            Some(parts) => layers.by_head(&prefixes.concat(), &parts.map(at), width, self.heads),
+        match names.split_biases {
+            Some(SplitBiases { names, by_head }) => {
+                let groups = if by_head { self.heads } else { 1 };
+                layers.with_split_biases(&prefixes.concat(), &names.map(at), width, groups)
+            }
             None if self.mixing == Mixing::Relative => {
                 let mut bias = Relative::query_bias(layers, at, [self.heads, attention_width])?;
                 bias.resize(3 * attention_width, 0.0);

@@ -1,6 +1,6 @@
 //! DeBERTa v1 to v3 (He et al. 2021): disentangled attention, in which tokens and distances have separate vectors.
 
-use super::encoder::{BlockNames, activation};
+use super::encoder::{BlockNames, SplitBiases, activation};
 use super::text_config::{
     DistanceVectors, Projection, RelativePositionConfig, TextEncoderConfig, TextHeadConfig,
 };
@@ -19,7 +19,10 @@ const KEY: &str = "attention.self.key_proj";
 
 const FIRST_NAMES: BlockNames = BlockNames {
     projections: &["attention.self.in_proj"],
-    head_biases: Some(["attention.self.q_bias", "attention.self.v_bias"]),
+    split_biases: Some(SplitBiases {
+        names: ["attention.self.q_bias", "attention.self.v_bias"],
+        by_head: true,
+    }),
     ..BlockNames::BERT
 };
 

@@ -16,7 +16,7 @@ const NAMES: BlockNames = BlockNames {
     scales: None,
     output_norms: None,
     head_norms: None,
-    head_biases: None,
+    split_biases: None,
 };
 
 /// Describes a DistilBERT model.

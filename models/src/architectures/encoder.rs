@@ -92,8 +92,8 @@ pub(super) enum Mixing {
 pub(super) struct BlockNames {
     /// Query, key and value projections: three layers, or one that holds all.
     pub projections: &'static [&'static str],
-    /// Biases of queries and values, if the one layer holds the projections head by head and keys have no bias.
-    pub head_biases: Option<[&'static str; 2]>,
+    /// Biases of queries and values, if they are tensors beside the one layer and keys have no bias.
+    pub split_biases: Option<SplitBiases>,
     /// Output of the attention.
     pub output: &'static str,
     /// Norm of the attention.
@@ -112,6 +112,15 @@ pub(super) struct BlockNames {
     pub head_norms: Option<[&'static str; 2]>,
 }
 
+/// Biases beside the one layer of all projections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SplitBiases {
+    /// That of the queries and that of the values.
+    pub names: [&'static str; 2],
+    /// Whether the layer holds the projections head by head, instead of all queries, all keys and all values.
+    pub by_head: bool,
+}
+
 impl BlockNames {
     /// Names in BERT and most architectures that follow it.
     pub(super) const BERT: Self = Self {
@@ -120,7 +129,7 @@ impl BlockNames {
             "attention.self.key",
             "attention.self.value",
         ],
-        head_biases: None,
+        split_biases: None,
         output: "attention.output.dense",
         attention_norm: "attention.output.LayerNorm",
         up: &["intermediate.dense"],

@@ -10,7 +10,7 @@ use crate::tasks::embedding::Pooling;
 /// Names in a block.
 pub(super) const NAMES: BlockNames = BlockNames {
     projections: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-    head_biases: None,
+    split_biases: None,
     output: "self_attn.o_proj",
     attention_norm: "input_layernorm",
     up: &["mlp.gate_proj", "mlp.up_proj"],

@@ -10,7 +10,7 @@ use crate::ops::{Activation, Rotary};
 
 const NAMES: BlockNames = BlockNames {
     projections: &["attention.qkv_proj"],
-    head_biases: None,
+    split_biases: None,
     output: "attention.o_proj",
     attention_norm: "attn_ln",
     up: &["mlp.up_gate_proj"],

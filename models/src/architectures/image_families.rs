@@ -41,7 +41,7 @@ const fn image_features(
 }
 
 /// All of them.
-pub(super) const IMAGES: [Architecture; 50] = [
+pub(super) const IMAGES: [Architecture; 52] = [
     Architecture {
         name: "BeitForImageClassification",
         model_type: "beit",
@@ -226,6 +226,16 @@ pub(super) const IMAGES: [Architecture; 50] = [
         vision::timm_resnet::MODEL_TYPE,
         vision::timm_resnet::MODEL_TYPE,
         vision::build::<vision::timm_resnet::TimmResNet>,
+    ),
+    image_classifier(
+        vision::mixer::MODEL_TYPE,
+        vision::mixer::MODEL_TYPE,
+        vision::build::<vision::mixer::Mixer>,
+    ),
+    image_classifier(
+        vision::repvgg::MODEL_TYPE,
+        vision::repvgg::MODEL_TYPE,
+        vision::build::<vision::repvgg::RepVgg>,
     ),
     image_classifier(
         vision::vgg::MODEL_TYPE,

@@ -11,7 +11,7 @@ use crate::ops::Activation;
 
 const NAMES: BlockNames = BlockNames {
     projections: &["mixer.Wqkv"],
-    head_biases: None,
+    split_biases: None,
     output: "mixer.out_proj",
     attention_norm: "norm1",
     up: &["mlp.fc1"],

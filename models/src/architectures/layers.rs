@@ -205,21 +205,21 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.upload(transposed(&weight, inputs), bias, inputs, outputs))
     }
 
-    /// Takes the projections of queries, keys and values from one layer `{prefix}.weight` that holds them head by head, with
-    /// the biases of queries and values.
+    /// Takes the projections of queries, keys and values from one layer `{prefix}.weight` that holds them for each of `groups` of heads
+    /// one after the other, with the biases of queries and values.
     ///
     /// # Errors
     /// As [`Weights::take`].
-    pub(super) fn by_head(
+    pub(super) fn with_split_biases(
         &mut self,
         prefix: &str,
         [query_bias, value_bias]: &[String; 2],
         width: usize,
-        heads: usize,
+        groups: usize,
     ) -> Result<O::Linear, LoadError> {
         let rows = 3 * width;
         let weight = self.weights.take(&format!("{prefix}.weight"), &[rows, width])?;
-        let part = (width / heads.max(1)).saturating_mul(width).max(1);
+        let part = (width / groups.max(1)).saturating_mul(width).max(1);
         let mut ordered = Vec::with_capacity(weight.len());
         for kind in 0..3 {
             let parts = weight.chunks(part).skip(kind).step_by(3);

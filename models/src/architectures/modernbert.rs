@@ -18,7 +18,7 @@ const NAMES: BlockNames = BlockNames {
     scales: None,
     output_norms: None,
     head_norms: None,
-    head_biases: None,
+    split_biases: None,
 };
 
 /// Describes a ModernBERT model.

@@ -17,7 +17,7 @@ const NAMES: BlockNames = BlockNames {
     scales: None,
     output_norms: None,
     head_norms: None,
-    head_biases: None,
+    split_biases: None,
 };
 
 /// Describes a Nomic BERT model. The published files have the keys of GPT-2, those of transformers 5 the keys of BERT.

@@ -9,6 +9,7 @@ use kaskade_policy::plan::Partition;
 
 use super::architecture::{Architecture, Build};
 use super::image_families::IMAGES;
+use super::static_embedding::STATIC;
 use super::{dual, text_decoder, text_encoder, text_families, vit};
 use crate::checkpoint::{
     Checkpoint, Config, GenerationConfig, LoadError, SentenceModules, TokenRules, WeightTotals, quantised,
@@ -50,7 +51,7 @@ fn architectures() -> impl Iterator<Item = Architecture> {
         build: Build::Text(class.read, class.task),
         unused: class.unused,
     });
-    texts.chain(IMAGES)
+    texts.chain(STATIC).chain(IMAGES)
 }
 
 /// Options for loading a checkpoint.

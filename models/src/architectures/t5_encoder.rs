@@ -14,7 +14,7 @@ const NAMES: BlockNames = BlockNames {
         "layer.0.SelfAttention.k",
         "layer.0.SelfAttention.v",
     ],
-    head_biases: None,
+    split_biases: None,
     output: "layer.0.SelfAttention.o",
     attention_norm: "layer.0.layer_norm",
     up: &["layer.1.DenseReluDense.wi"],

@@ -34,7 +34,7 @@ pub(super) struct TextReader {
     /// Whether the tokenizer's token types are used.
     typed: bool,
     /// What becomes of a text before it is tokenized.
-    preparation: Preparation,
+    pub preparation: Preparation,
     /// Where a sequence ends.
     pub end: TextEnd,
     /// Token id of the padding, if the tokenizer states it.
@@ -258,7 +258,7 @@ impl TextReader {
     }
 
     /// Returns the prompt that a request names, or the model's own.
-    fn prompt(&self, name: Option<&Tensor>) -> Result<&str, ModelError> {
+    pub(super) fn prompt(&self, name: Option<&Tensor>) -> Result<&str, ModelError> {
         let Some(tensor) = name else {
             return Ok(&self.preparation.prompt);
         };
@@ -422,11 +422,16 @@ pub(super) fn labelled_inputs() -> [InputSpec; 2] {
     ["text", AGGREGATION_STRATEGY].map(text_input)
 }
 
-fn text_input(name: &str) -> InputSpec {
+/// An input of one text.
+pub(super) fn text_input(name: &str) -> InputSpec {
     InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)])
 }
 
-fn only_text(tensor: &Tensor) -> Result<&str, ModelError> {
+/// Returns the text of an input.
+///
+/// # Errors
+/// [`ModelError`] for one that is too long or not UTF-8.
+pub(super) fn only_text(tensor: &Tensor) -> Result<&str, ModelError> {
     if tensor.data.len() > MAX_TEXT_BYTES {
         return Err(bad(
             &tensor.name,
@@ -451,7 +456,8 @@ fn check_range(tensor: &Tensor, limit: usize) -> Result<Vec<i64>, ModelError> {
     }
 }
 
-fn bad(name: &str, reason: impl Into<String>) -> ModelError {
+/// An input that cannot be used.
+pub(super) fn bad(name: &str, reason: impl Into<String>) -> ModelError {
     ModelError::BadInput {
         name: name.to_owned(),
         reason: reason.into(),

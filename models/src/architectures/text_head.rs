@@ -4,7 +4,6 @@ use super::layers::Layers;
 use super::second_text::SecondText;
 use super::text_config::{DenseConfig, HeadBlock, ProjectionConfig, TextEncoderConfig, TextHeadConfig};
 use super::vector_layer::{Residual, VectorLayer};
-use crate::checkpoint::sentence::SentenceLayer;
 use crate::checkpoint::{Config, LoadError, SentenceModules};
 use crate::ops::{Activation, Ops, Span};
 use crate::runtime::batch::{BatchResults, device_failed, rows};
@@ -245,15 +244,7 @@ impl<O: Ops> Head<O> {
             });
             width = outputs;
         }
-        for layer in modules.layers {
-            taken.push(match layer {
-                SentenceLayer::Dense(dense) => {
-                    let inputs = std::mem::replace(&mut width, dense.outputs);
-                    VectorLayer::take(layers.ops, dense, inputs)?
-                }
-                SentenceLayer::Normalise => VectorLayer::length_one(layers.ops, width),
-            });
-        }
+        taken.extend(VectorLayer::take_all(layers.ops, modules.layers, &mut width)?);
         Ok(Self::Embedding {
             pooling: modules.pooling.unwrap_or(Pooling::Mean),
             layers: taken,

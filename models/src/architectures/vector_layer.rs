@@ -2,7 +2,7 @@
 
 use super::layers::Layers;
 use crate::checkpoint::LoadError;
-use crate::checkpoint::sentence::SentenceDense;
+use crate::checkpoint::sentence::{SentenceDense, SentenceLayer};
 use crate::ops::{Activation, Ops};
 
 /// What a layer adds to its result.
@@ -28,11 +28,30 @@ pub(super) enum VectorLayer<O: Ops> {
 }
 
 impl<O: Ops> VectorLayer<O> {
+    /// Takes the layers of sentence-transformers after a vector of `width` elements, which becomes the number that the last one returns.
+    ///
+    /// # Errors
+    /// As [`VectorLayer::take`].
+    pub(super) fn take_all(
+        ops: &O,
+        layers: Vec<SentenceLayer>,
+        width: &mut usize,
+    ) -> Result<Vec<Self>, LoadError> {
+        let taken = layers.into_iter().map(|layer| match layer {
+            SentenceLayer::Dense(dense) => {
+                let inputs = std::mem::replace(width, dense.outputs);
+                Self::take(ops, dense, inputs)
+            }
+            SentenceLayer::Normalise => Ok(Self::length_one(ops, *width)),
+        });
+        taken.collect()
+    }
+
     /// Takes a layer of sentence-transformers that reads `inputs` elements.
     ///
     /// # Errors
     /// As [`Weights::take`](crate::checkpoint::Weights::take); [`LoadError::UnusedTensors`] for others in its file.
-    pub(super) fn take(ops: &O, mut dense: SentenceDense, inputs: usize) -> Result<Self, LoadError> {
+    fn take(ops: &O, mut dense: SentenceDense, inputs: usize) -> Result<Self, LoadError> {
         let mut own = Layers {
             ops,
             weights: &mut dense.weights,
@@ -52,7 +71,7 @@ impl<O: Ops> VectorLayer<O> {
     }
 
     /// Divides vectors of this size by their length.
-    pub(super) fn length_one(ops: &O, width: usize) -> Self {
+    fn length_one(ops: &O, width: usize) -> Self {
         let factor = (width as f32).sqrt().recip();
         // So small that it matters only for a vector of zeros, which stays one.
         Self::Normalise(ops.norm(vec![factor; width], None, 1e-30))

@@ -31,6 +31,9 @@ use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signatur
 use crate::runtime::tensor;
 use crate::tasks::classification::Classifier;
 
+/// Buffers that old versions of transformers and timm saved.
+const BUFFERS: [&str; 1] = ["relative_position_index"];
+
 /// Builds an image classifier, or a base model, or a partition of it.
 ///
 /// # Errors
@@ -199,6 +202,7 @@ impl<O: Ops> Vit<O> {
     ) -> Result<Box<dyn Model>, LoadError> {
         let settings = vit.settings(&checkpoint.config)?;
         let (vit, relative) = vit.configured(&settings)?;
+        checkpoint.weights.ignore_suffixes(&BUFFERS);
         let (mut config, names) = vit.blocks(&settings)?;
         config.norms_first = true;
         let registers = vit.register_count(&settings)?;

@@ -1,7 +1,7 @@
 //! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`, `BEiT`, and the image encoders of CLIP and `SigLIP`.
 
 use super::clip;
-use super::encoder::{BlockNames, EncoderConfig, activation, epsilon};
+use super::encoder::{BlockNames, EncoderConfig, SplitBiases, activation, epsilon};
 use super::patches::Patches;
 use crate::checkpoint::timm::{BARE_TOKENS, NORM_FIRST, PACKED, SCALED};
 use crate::checkpoint::{Config, LoadError};
@@ -50,6 +50,11 @@ const ROTARY_GATED_NAMES: BlockNames = BlockNames {
     ..ROTARY_NAMES
 };
 
+/// Biases of the one layer of projections in timm's `BEiT`.
+const BEIT_BIASES: SplitBiases = SplitBiases {
+    names: ["attention.q_bias", "attention.v_bias"],
+    by_head: false,
+};
 const BEIT_NAMES: BlockNames = BlockNames {
     scales: Some(["lambda_1", "lambda_2"]),
     ..BLOCK_NAMES
@@ -384,7 +389,12 @@ impl VitConfig {
             let mut read = EncoderConfig::read(config)?;
             read.key_bias = false;
             let scaled = config.optional("layer_scale_init_value")?.unwrap_or(0.1) > 0.0;
-            return Ok((read, if scaled { BEIT_NAMES } else { BLOCK_NAMES }));
+            let mut names = if scaled { BEIT_NAMES } else { BLOCK_NAMES };
+            if config.optional(PACKED)?.unwrap_or(false) {
+                names.projections = PACKED_NAMES.projections;
+                names.split_biases = Some(BEIT_BIASES);
+            }
+            return Ok((read, names));
         }
         if self.kind == Kind::Rotary {
             return rotary_blocks(config);

@@ -116,7 +116,7 @@ pub(super) fn why_no_checkpoint(path: &Path) -> String {
         let snapshot = snapshot.display();
         return format!("is a folder of the Hugging Face cache; name the snapshot in it, `{snapshot}`");
     }
-    "is not a checkpoint: it is neither a GGUF file nor a directory with config.json or a GGUF file"
+    "is not a checkpoint: it is neither a GGUF file nor a directory with config.json, modules.json or a GGUF file"
         .to_owned()
 }
 

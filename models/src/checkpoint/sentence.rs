@@ -21,6 +21,8 @@ pub struct SentenceModules {
     pub(crate) layers: Vec<SentenceLayer>,
     /// Whether the last layer gives scores instead of a vector.
     pub(crate) is_scored: bool,
+    /// Whether the vector of a text is the mean of a table's rows, without an encoder.
+    pub(crate) is_static: bool,
     /// Number of elements of the vector that are kept; `None` for all.
     pub(crate) kept: Option<usize>,
     /// Maximum length of a text, tokens; `None` for that of the tokenizer.
@@ -82,6 +84,7 @@ impl SentenceModules {
             pooling: None,
             layers: Vec::new(),
             is_scored: false,
+            is_static: false,
             kept: None,
             max_tokens: None,
             preparation: Preparation::default(),
@@ -116,6 +119,10 @@ impl SentenceModules {
                 }
                 // An encoder of texts and images, with projections.
                 "CLIPModel" => (encoder, has_vector) = (Some(path), true),
+                "StaticEmbedding" if encoder.is_none() => {
+                    (encoder, has_vector) = (Some(path), true);
+                    (read.is_static, read.pooling) = (true, Some(Pooling::Mean));
+                }
                 "Pooling" if !has_vector => {
                     read.pooling = Some(pooling(&folder, &mut read.preparation)?);
                     has_vector = true;
@@ -138,7 +145,8 @@ impl SentenceModules {
                 _ => return Err(read.bad(format!("the module `{kind}` is not supported"))),
             }
         }
-        let encoder = encoder.ok_or_else(|| read.bad("it has no module `Transformer`"))?;
+        let encoder =
+            encoder.ok_or_else(|| read.bad("it has no module `Transformer` or `StaticEmbedding`"))?;
         Ok(Some((read, encoder)))
     }
 

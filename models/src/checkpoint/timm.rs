@@ -4,10 +4,13 @@
 //! prepared. Both are translated into the keys of transformers' class of the same network, and so are the names of the tensors; errors
 //! have these names.
 
+mod beit;
 mod blocks;
 mod layouts;
+mod mixer;
 mod plain;
 mod regnet;
+mod repvgg;
 mod resnet;
 mod swin;
 mod vit;
@@ -33,7 +36,9 @@ pub(crate) const BARE_TOKENS: &str = "class_without_position";
 /// Key that says that a `ResNet` has the form D.
 pub(crate) const TWEAKED: &str = "resnet_d";
 pub(crate) use blocks::BLOCKS;
+pub(crate) use mixer::MIXER;
 pub(crate) use plain::{DENSENET, VGG};
+pub(crate) use repvgg::REPVGG;
 pub(crate) use resnet::RESNET;
 /// Prefix that transformers puts before the names.
 const PREFIX: &str = "timm_model.";
@@ -112,6 +117,9 @@ enum Named {
     /// A form of `ResNet` that transformers lacks.
     OtherResNet(resnet::Network),
     Swin(swin::Network),
+    Beit(beit::Network),
+    Mixer(mixer::Network),
+    RepVgg(repvgg::Network),
 }
 
 /// Translates the configuration of a timm model; others stay.
@@ -150,9 +158,11 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
             "img_size",
             "patch_size",
         ],
-        Named::Blocks(_) | Named::RegNet(_) => &[],
+        Named::Blocks(_) | Named::RegNet(_) | Named::RepVgg(_) => &[],
         Named::OtherResNet(_) => resnet::ARGUMENTS,
-        Named::Swin(_) => &["embed_dim", "depths", "num_heads", "window_size", "img_size"],
+        Named::Swin(network) => network.arguments(),
+        Named::Beit(_) => beit::ARGUMENTS,
+        Named::Mixer(_) => mixer::ARGUMENTS,
         Named::Plain(network) => network.arguments(),
     };
     let mut stated = arguments.keys().keys().map(String::as_str);
@@ -168,7 +178,10 @@ pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
         Named::Plain(network) => network.keys(&arguments)?,
         Named::RegNet(network) => network.keys(),
         Named::OtherResNet(network) => network.keys(&arguments)?,
-        Named::Swin(network) => network.keys(&arguments)?,
+        Named::Swin(network) => network.keys(&arguments, [height, width])?,
+        Named::Beit(network) => network.keys(config, &arguments)?,
+        Named::Mixer(network) => network.keys(),
+        Named::RepVgg(network) => network.keys(),
         Named::ResNet {
             depths,
             bottleneck,
@@ -261,6 +274,9 @@ fn named(config: &Config) -> Result<Named, LoadError> {
         regnet::of_name(&name).map(Named::RegNet),
         resnet::of_name(&name).map(Named::OtherResNet),
         swin::of_name(&name).map(Named::Swin),
+        beit::of_name(&name).map(Named::Beit),
+        mixer::of_name(&name).map(Named::Mixer),
+        repvgg::of_name(&name).map(Named::RepVgg),
     ];
     if let Some(found) = others.into_iter().flatten().next() {
         return Ok(found);
@@ -273,13 +289,16 @@ fn named(config: &Config) -> Result<Named, LoadError> {
         let convnexts = CONVNEXTS.iter().chain(&CONVNEXTS_2).map(|(known, ..)| *known);
         let known: Vec<&str> = known.chain(convnexts).collect();
         let reason = format!(
-            "of timm's architectures {}, {}, {}, {}, {}, {}, and {} are supported",
+            "of timm's architectures {}, {}, {}, {}, {}, {}, {}, {}, {}, and {} are supported",
             known.join(", "),
             resnet::SUPPORTED,
             vit::SUPPORTED,
             plain::SUPPORTED,
             regnet::SUPPORTED,
             swin::SUPPORTED,
+            beit::SUPPORTED,
+            mixer::SUPPORTED,
+            repvgg::SUPPORTED,
             blocks::SUPPORTED
         );
         config.invalid_value(ARCHITECTURE, reason)
@@ -387,6 +406,8 @@ pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
         "convnext" => Some(of_convnext),
         "convnextv2" => Some(of_convnext_2),
         "swin" => Some(swin::renamed),
+        "swinv2" => Some(swin::renamed_second),
+        "beit" => Some(beit::renamed),
         "regnet" if config.keys().get("layer_type").is_some_and(|kind| kind == "x") => Some(regnet::renamed),
         "regnet" => Some(regnet::renamed_squeezing),
         "vit" => Some(vit::renamed),

@@ -1,14 +1,17 @@
 //! A layer's weights in host memory, as they are transferred to the device.
 
+use std::sync::Arc;
+
 use super::cross_attention::CrossAttention;
-use super::experts::ExpertShape;
+use super::experts::{ExpertShape, Experts};
 use super::layer::{DeviceTokenGate, Layer};
 use super::linear_shape::LinearShape;
-use super::recurrent::RecurrentShape;
+use super::recurrent::{RecurrentMixer, RecurrentShape};
 use super::self_attention::{Projection, SelfAttention};
 use super::streams::DeviceStreams;
 use crate::decoder::weights::{
-    CrossWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, StreamWeights, TokenGate,
+    CrossWeights, ExpertWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, RecurrentWeights,
+    StreamWeights, TokenGate,
 };
 use crate::ops::{Activation, HostWords, Ops, from_words, to_words};
 use crate::precision::WeightType;
@@ -16,74 +19,177 @@ use crate::precision::WeightType;
 /// Added to the variance by the norms of latent vectors, whatever the other norms add.
 const LATENT_EPSILON: f32 = 1e-6;
 
-/// Weights of a layer in host memory: prepared for the device, in the order in which [`HostLayer::layer`] reads them.
+/// Weights of a layer in host memory: prepared for the device, in the order of [`Parts::visited`].
 #[derive(Debug)]
 pub(super) struct HostLayer {
     tensors: Vec<HostWords>,
     shape: Box<Shape>,
 }
 
-/// Structure of a layer: sizes of the linear layers, and which norms and biases exist.
+/// Structure of a layer: what its tensors are, and what stays in host memory.
 #[derive(Debug)]
 struct Shape {
     local: bool,
-    /// Query, key and value, and output projection, if there is an attention.
-    linears: Option<[LinearShape; 3]>,
-    /// Projection to the gates of the attention.
-    gate: Option<LinearShape>,
-    recurrent: Option<RecurrentShape>,
-    /// Projections to the latent vectors of queries, and of keys and values.
-    latents: [Option<LinearShape>; 2],
-    /// The feed-forward layer's linear layers.
-    dense: Option<[LinearShape; 2]>,
+    parts: StoredParts,
     activation: Option<Activation>,
-    has_sinks: bool,
-    /// Size of a row of the layer's own relative positions, if it has them.
-    bias_width: Option<usize>,
-    experts: Option<ExpertShape>,
-    /// The cross-attention's linear layers, if there is one.
-    cross: Option<[LinearShape; 3]>,
     sparsity: Option<f32>,
-    /// What changes the streams, if there are any.
-    streams: Option<StreamShape>,
-    /// The linear layers of what reads the tokens' inputs, if there is one.
-    token_gate: Option<[LinearShape; 2]>,
+    /// Prediction and correction of the streams, if there are any.
+    coefficients: Option<[Vec<f32>; 2]>,
     reuses_kv: bool,
-    /// Which norms exist, and whether they have offsets. The last two are those of latent vectors.
-    norms: [Option<bool>; 19],
     epsilon: f32,
 }
 
-/// Structure of what changes the streams: the linear layers of router and learned residual, and the coefficients, which stay in
-/// host memory.
-#[derive(Debug)]
-struct StreamShape {
-    linears: [LinearShape; 3],
-    prediction: Vec<f32>,
-    correction: Vec<f32>,
+/// The tensors of a layer: norms, rows of floats, linear layers, a recurrent mixer and experts.
+#[derive(Debug, Clone)]
+struct Parts<N, F, L, R, E> {
+    norms: Norms<N>,
+    /// Those of the latent vectors of queries, and of keys and values.
+    latent_norms: [Option<N>; 2],
+    sinks: Option<F>,
+    /// The layer's own relative positions, if it has them.
+    position_bias: Option<F>,
+    /// Projections to the latent vectors of queries, and of keys and values.
+    latents: [Option<L>; 2],
+    /// Query, key and value, and output projection, if there is an attention.
+    attention: Option<[L; 3]>,
+    /// Projection to the gates of the attention.
+    gate: Option<L>,
+    recurrent: Option<R>,
+    /// The feed-forward layer's linear layers.
+    dense: Option<[L; 2]>,
+    /// The cross-attention's linear layers, if there is one.
+    cross: Option<[L; 3]>,
+    /// The linear layers of what reads the tokens' inputs, if there is one.
+    token_gate: Option<[L; 2]>,
+    /// Router and learned residual of the streams, if there are any.
+    streams: Option<[L; 3]>,
+    experts: Option<E>,
 }
 
-/// Stores tensors in the order of transfer.
+/// The norms of a layer but for those of latent vectors. Factors are stored like norms, and multiplied without normalising.
+#[derive(Debug, Clone)]
+struct Norms<N> {
+    attention: Option<N>,
+    query: Option<N>,
+    key: Option<N>,
+    query_factors: Option<N>,
+    key_factors: Option<N>,
+    attention_output: Option<N>,
+    feed_forward_output: Option<N>,
+    feed_forward: Option<N>,
+    cross: Option<N>,
+    cross_output: Option<N>,
+    token: Option<N>,
+    output_scale: Option<N>,
+    heads: Option<N>,
+    inner: Option<N>,
+    router: Option<N>,
+    residual: Option<N>,
+    stream_scale: Option<N>,
+}
+
+/// What becomes of the tensors of a layer.
+trait Visit<N, F, L, R, E> {
+    type Norm;
+    type Floats;
+    type Linear;
+    type Recurrent;
+    type Experts;
+
+    /// `latent` says whether it is the norm of a latent vector.
+    fn norm(&mut self, norm: N, latent: bool) -> Self::Norm;
+    fn floats(&mut self, floats: F) -> Self::Floats;
+    fn linear(&mut self, linear: L) -> Self::Linear;
+    fn recurrent(&mut self, recurrent: R) -> Self::Recurrent;
+    fn experts(&mut self, experts: E) -> Self::Experts;
+}
+
+impl<N> Norms<N> {
+    fn map<T>(self, mut each: impl FnMut(N) -> T) -> Norms<T> {
+        Norms {
+            attention: self.attention.map(&mut each),
+            query: self.query.map(&mut each),
+            key: self.key.map(&mut each),
+            query_factors: self.query_factors.map(&mut each),
+            key_factors: self.key_factors.map(&mut each),
+            attention_output: self.attention_output.map(&mut each),
+            feed_forward_output: self.feed_forward_output.map(&mut each),
+            feed_forward: self.feed_forward.map(&mut each),
+            cross: self.cross.map(&mut each),
+            cross_output: self.cross_output.map(&mut each),
+            token: self.token.map(&mut each),
+            output_scale: self.output_scale.map(&mut each),
+            heads: self.heads.map(&mut each),
+            inner: self.inner.map(&mut each),
+            router: self.router.map(&mut each),
+            residual: self.residual.map(&mut each),
+            stream_scale: self.stream_scale.map(&mut each),
+        }
+    }
+}
+
+impl<N, F, L, R, E> Parts<N, F, L, R, E> {
+    /// Visits the tensors in the order of transfer, which only this function and [`Norms::map`] state.
+    #[expect(clippy::type_complexity, reason = "its parameters are those of the trait")]
+    fn visited<V: Visit<N, F, L, R, E>>(
+        self,
+        visitor: &mut V,
+    ) -> Parts<V::Norm, V::Floats, V::Linear, V::Recurrent, V::Experts> {
+        Parts {
+            norms: self.norms.map(|norm| visitor.norm(norm, false)),
+            latent_norms: self
+                .latent_norms
+                .map(|norm| norm.map(|norm| visitor.norm(norm, true))),
+            sinks: self.sinks.map(|floats| visitor.floats(floats)),
+            position_bias: self.position_bias.map(|floats| visitor.floats(floats)),
+            latents: self
+                .latents
+                .map(|linear| linear.map(|linear| visitor.linear(linear))),
+            attention: self
+                .attention
+                .map(|linears| linears.map(|linear| visitor.linear(linear))),
+            gate: self.gate.map(|linear| visitor.linear(linear)),
+            recurrent: self.recurrent.map(|recurrent| visitor.recurrent(recurrent)),
+            dense: self
+                .dense
+                .map(|linears| linears.map(|linear| visitor.linear(linear))),
+            cross: self
+                .cross
+                .map(|linears| linears.map(|linear| visitor.linear(linear))),
+            token_gate: self
+                .token_gate
+                .map(|linears| linears.map(|linear| visitor.linear(linear))),
+            streams: self
+                .streams
+                .map(|linears| linears.map(|linear| visitor.linear(linear))),
+            experts: self.experts.map(|experts| visitor.experts(experts)),
+        }
+    }
+}
+
+/// Rows of floats, and their width.
+type Rows = (Vec<f32>, usize);
+
+/// The tensors as a checkpoint has them.
+type WeightParts = Parts<NormWeights, Rows, LinearWeights, RecurrentWeights, ExpertWeights>;
+
+/// What the stored tensors are: whether norms have offsets, widths of rows, and shapes.
+type StoredParts = Parts<bool, usize, LinearShape, Arc<RecurrentShape>, Arc<ExpertShape>>;
+
+/// Stores tensors; linear layers get weights of this type.
 struct Store<'a, M: Ops> {
     ops: &'a M,
+    kind: WeightType,
+    epsilon: f32,
     tensors: Vec<HostWords>,
 }
 
 impl<M: Ops> Store<'_, M> {
-    fn norm(&mut self, NormWeights { gamma, beta }: NormWeights) -> bool {
-        let shifts = beta.is_some();
-        self.floats(gamma);
-        if let Some(beta) = beta {
-            self.floats(beta);
-        }
-        shifts
-    }
-
-    fn floats(&mut self, values: Vec<f32>) {
+    fn push(&mut self, values: Vec<f32>) {
         self.tensors.push(HostWords::Owned(to_words(values)));
     }
 
-    fn linear(&mut self, linear: LinearWeights, kind: WeightType) -> LinearShape {
+    fn linear_of(&mut self, linear: LinearWeights, kind: WeightType) -> LinearShape {
         let LinearWeights {
             weight,
             bias,
@@ -93,7 +199,7 @@ impl<M: Ops> Store<'_, M> {
         } = linear.decoded();
         let prepared = self.ops.prepare(weight, inputs, outputs, kind);
         self.tensors.push(HostWords::Owned(prepared.words));
-        self.floats(bias);
+        self.push(bias);
         LinearShape {
             inputs,
             outputs,
@@ -102,109 +208,123 @@ impl<M: Ops> Store<'_, M> {
     }
 }
 
+impl<M: Ops> Visit<NormWeights, Rows, LinearWeights, RecurrentWeights, ExpertWeights> for Store<'_, M> {
+    type Norm = bool;
+    type Floats = usize;
+    type Linear = LinearShape;
+    type Recurrent = Arc<RecurrentShape>;
+    type Experts = Arc<ExpertShape>;
+
+    fn norm(&mut self, NormWeights { gamma, beta }: NormWeights, _: bool) -> bool {
+        let shifts = beta.is_some();
+        self.push(gamma);
+        if let Some(beta) = beta {
+            self.push(beta);
+        }
+        shifts
+    }
+
+    fn floats(&mut self, (values, width): Rows) -> usize {
+        self.push(values);
+        width
+    }
+
+    fn linear(&mut self, linear: LinearWeights) -> LinearShape {
+        self.linear_of(linear, self.kind)
+    }
+
+    fn recurrent(&mut self, recurrent: RecurrentWeights) -> Arc<RecurrentShape> {
+        let kind = self.kind;
+        let mut store = |linear, kind| self.linear_of(linear, kind);
+        Arc::new(RecurrentShape::new(recurrent, kind, &mut store))
+    }
+
+    fn experts(&mut self, experts: ExpertWeights) -> Arc<ExpertShape> {
+        let settings = (self.kind, self.epsilon);
+        let mut store = |linear, kind| self.linear_of(linear, kind);
+        Arc::new(ExpertShape::new(experts, settings, &mut store))
+    }
+}
+
+/// Reads stored tensors onto the device.
+struct Read<'a, M: Ops> {
+    ops: &'a M,
+    epsilon: f32,
+    tensors: std::vec::IntoIter<HostWords>,
+}
+
+impl<M: Ops> Read<'_, M> {
+    fn next(&mut self) -> HostWords {
+        self.tensors.next().unwrap_or(HostWords::Owned(Vec::new()))
+    }
+
+    fn values(&mut self) -> Vec<f32> {
+        from_words(self.next().into_vec())
+    }
+}
+
+impl<M: Ops> Visit<bool, usize, LinearShape, Arc<RecurrentShape>, Arc<ExpertShape>> for Read<'_, M> {
+    type Norm = M::Norm;
+    type Floats = M::Matrix;
+    type Linear = M::Linear;
+    type Recurrent = RecurrentMixer<M>;
+    type Experts = Experts<M>;
+
+    fn norm(&mut self, shifts: bool, latent: bool) -> M::Norm {
+        let gamma = self.values();
+        let beta = shifts.then(|| self.values());
+        let epsilon = if latent { LATENT_EPSILON } else { self.epsilon };
+        self.ops.norm(gamma, beta, epsilon)
+    }
+
+    fn floats(&mut self, width: usize) -> M::Matrix {
+        let values = self.values();
+        self.ops.upload(values, width)
+    }
+
+    fn linear(&mut self, shape: LinearShape) -> M::Linear {
+        let LinearShape {
+            inputs,
+            outputs,
+            kind,
+        } = shape;
+        let weight = (kind, self.next());
+        let bias = self.values();
+        self.ops.linear_of(weight, bias, inputs, outputs)
+    }
+
+    fn recurrent(&mut self, shape: Arc<RecurrentShape>) -> RecurrentMixer<M> {
+        shape.mixer(&mut |shape| self.linear(shape))
+    }
+
+    fn experts(&mut self, shape: Arc<ExpertShape>) -> Experts<M> {
+        let ops = self.ops;
+        shape.experts(ops, &mut |shape| self.linear(shape))
+    }
+}
+
 impl HostLayer {
     /// Prepares a layer; its linear layers get weights of this type.
-    #[expect(clippy::too_many_lines, reason = "one entry per part of a layer")]
     pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32, kind: WeightType) -> Self {
+        let (local, activation, sparsity) = (weights.local, weights.activation, weights.sparsity);
+        let reuses_kv = weights.reuses_kv;
+        let (parts, coefficients) = parts(weights);
         let mut store = Store {
             ops,
+            kind,
+            epsilon,
             tensors: Vec::new(),
         };
-        let (cross_norms, cross) = weights.cross.map(parts).unzip();
-        let (cross_norm, cross_output_norm) = cross_norms.unzip();
-        let split_gate = |gate: TokenGate| (gate.norm, [gate.gate, gate.projection]);
-        let (token_norm, token_gate) = weights.token_gate.map(split_gate).unzip();
-        let width = weights.output.outputs;
-        let output_scale = weights.output_scale.map(|scale| NormWeights {
-            gamma: vec![scale; width],
-            beta: None,
-        });
-        let (query_norm, key_norm, factors) = match weights.head_norms {
-            Some(norms) => (Some(norms.query), Some(norms.key), norms.factors),
-            None => (None, None, None),
-        };
-        // Factors of heads are stored like norms, and multiplied without normalising.
-        let factors = factors.map(|factors| factors.map(|gamma| NormWeights { gamma, beta: None }));
-        let (query_factors, key_factors) = factors.map(<(NormWeights, NormWeights)>::from).unzip();
-        let split = |latent: LatentWeights| (latent.projection, latent.norm);
-        let (query_latent, query_latent_norm) = weights.query_latent.map(split).unzip();
-        let (key_value_latent, key_value_latent_norm) = weights.key_value_latent.map(split).unzip();
-        let (stream_norms, streams) = weights.streams.map(stream_parts).unzip();
-        let [router_norm, residual_norm, stream_scale] = stream_norms.unwrap_or_default();
-        let norms = [
-            weights.attention_norm,
-            query_norm,
-            key_norm,
-            query_factors,
-            key_factors,
-            weights.attention_output_norm,
-            weights.feed_forward_output_norm,
-            weights.feed_forward_norm,
-            cross_norm,
-            cross_output_norm.flatten(),
-            token_norm,
-            output_scale,
-            weights.heads_norm,
-            weights.inner_norm,
-            router_norm,
-            residual_norm,
-            stream_scale,
-            query_latent_norm,
-            key_value_latent_norm,
-        ];
-        let norms = norms.map(|norm| norm.map(|norm| store.norm(norm)));
-        let has_sinks = !weights.sinks.is_empty();
-        if has_sinks {
-            store.floats(weights.sinks);
-        }
-        let bias_width = weights.relative_bias.map(|bias| {
-            let width = bias.width();
-            store.floats(bias.values);
-            width
-        });
-        let latents = [query_latent, key_value_latent];
-        let latents = latents.map(|linear| linear.map(|linear| store.linear(linear, kind)));
-        let linears =
-            (weights.query.outputs > 0).then_some([weights.query, weights.key_value, weights.output]);
-        let linears = linears.map(|linears| linears.map(|linear| store.linear(linear, kind)));
-        let gate = weights.gate.map(|gate| store.linear(gate, kind));
-        let recurrent = weights.recurrent.map(|recurrent| {
-            RecurrentShape::new(recurrent, kind, &mut |linear, kind| store.linear(linear, kind))
-        });
-        let dense = (weights.down.outputs > 0).then_some([weights.up, weights.down]);
-        let dense = dense.map(|linears| linears.map(|linear| store.linear(linear, kind)));
-        let cross = cross.map(|linears| linears.map(|linear| store.linear(linear, kind)));
-        let token_gate = token_gate.map(|linears| linears.map(|linear| store.linear(linear, kind)));
-        let streams = streams.map(|(linears, [prediction, correction])| StreamShape {
-            linears: linears.map(|linear| store.linear(linear, kind)),
-            prediction,
-            correction,
-        });
-        let experts = weights.experts;
-        let experts = experts.map(|experts| {
-            ExpertShape::new(experts, (kind, epsilon), &mut |linear, kind| {
-                store.linear(linear, kind)
-            })
-        });
+        let parts = parts.visited(&mut store);
         Self {
             tensors: store.tensors,
             shape: Box::new(Shape {
-                local: weights.local,
-                linears,
-                gate,
-                recurrent,
-                latents,
-                dense,
-                activation: weights.activation,
-                has_sinks,
-                bias_width,
-                experts,
-                cross,
-                sparsity: weights.sparsity,
-                streams,
-                token_gate,
-                reuses_kv: weights.reuses_kv,
-                norms,
+                local,
+                parts,
+                activation,
+                sparsity,
+                coefficients,
+                reuses_kv,
                 epsilon,
             }),
         }
@@ -226,7 +346,7 @@ impl HostLayer {
 
     /// Returns whether the layer has an attention, whose tokens are cached.
     pub(super) fn has_attention(&self) -> bool {
-        self.shape.linears.is_some()
+        self.shape.parts.attention.is_some()
     }
 
     /// The tensors in the order of transfer.
@@ -245,106 +365,29 @@ impl HostLayer {
     }
 }
 
-#[expect(clippy::too_many_lines, reason = "one entry per part of a layer")]
 fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
-    let mut tensors = tensors.into_iter();
-    let mut next = || tensors.next().unwrap_or(HostWords::Owned(Vec::new()));
-    let Shape {
-        local,
-        linears,
-        gate,
-        ref recurrent,
-        latents,
-        dense,
-        activation,
-        has_sinks,
-        bias_width,
-        ref experts,
-        cross,
-        sparsity,
-        ref streams,
-        token_gate,
-        reuses_kv,
-        norms,
-        epsilon,
-    } = *shape;
-    let mut norm = |shifts: Option<bool>, epsilon: f32| -> Option<M::Norm> {
-        let shifts = shifts?;
-        let gamma = floats(next());
-        let beta = shifts.then(|| floats(next()));
-        Some(ops.norm(gamma, beta, epsilon))
+    let mut read = Read {
+        ops,
+        epsilon: shape.epsilon,
+        tensors: tensors.into_iter(),
     };
-    let [norms @ .., query_latent_norm, key_value_latent_norm] = norms;
-    let [
-        attention_norm,
-        query_norm,
-        key_norm,
-        query_factors,
-        key_factors,
-        attention_output_norm,
-        feed_forward_output_norm,
-        feed_forward_norm,
-        cross_norm,
-        cross_output_norm,
-        token_norm,
-        output_scale,
-        heads_norm,
-        inner_norm,
-        router_norm,
-        residual_norm,
-        stream_scale,
-    ] = norms.map(|shifts| norm(shifts, epsilon));
-    let latent_norms = [query_latent_norm, key_value_latent_norm];
-    let [query_latent_norm, key_value_latent_norm] = latent_norms.map(|shifts| norm(shifts, LATENT_EPSILON));
-    let sinks = has_sinks.then(|| ops.upload(floats(next()), 1));
-    let position_bias = bias_width.map(|width| ops.upload(floats(next()), width));
-    let mut linear = |shape| {
-        let LinearShape {
-            inputs,
-            outputs,
-            kind,
-        } = shape;
-        let weight = (kind, next());
-        ops.linear_of(weight, floats(next()), inputs, outputs)
-    };
-    let [query_latent, key_value_latent] = latents.map(|shape| shape.map(&mut linear));
-    let linears = linears.map(|linears| linears.map(&mut linear));
-    let gate = gate.map(&mut linear);
-    let recurrent = recurrent.as_ref().map(|shape| shape.mixer(&mut linear));
-    let dense = dense.map(|linears| linears.map(&mut linear));
-    let cross = cross_norm.zip(cross);
-    let cross =
-        cross.map(|(norm, linears)| cross_attention((norm, cross_output_norm), linears.map(&mut linear)));
-    let token_gate = token_norm.zip(token_gate);
-    let token_gate = token_gate.map(|(norm, linears)| device_gate(norm, linears.map(&mut linear)));
-    let streams = streams.as_ref().zip(router_norm.zip(residual_norm));
-    let streams = streams.map(|(shape, (router_norm, residual_norm))| {
-        let [router, left, right] = shape.linears.map(&mut linear);
-        let [.., last] = shape.linears;
-        let half = vec![std::f32::consts::FRAC_1_SQRT_2; last.outputs];
-        DeviceStreams {
-            router_norm,
-            router,
-            prediction: shape.prediction.clone(),
-            correction: shape.correction.clone(),
-            output_scale: stream_scale,
-            residual: [left, right],
-            residual_norm,
-            half: ops.norm(half, None, epsilon),
-        }
-    });
-    let experts = experts.as_ref().map(|shape| shape.experts(ops, &mut linear));
-    let attention = linears.map(|[query, key_value, output]| SelfAttention {
-        local,
+    let parts = shape.parts.clone().visited(&mut read);
+    let norms = parts.norms;
+    let [query_latent_norm, key_value_latent_norm] = parts.latent_norms;
+    let [query_latent, key_value_latent] = parts.latents;
+    let (sinks, position_bias, gate, heads_norm) =
+        (parts.sinks, parts.position_bias, parts.gate, norms.heads);
+    let attention = parts.attention.map(|[query, key_value, output]| SelfAttention {
+        local: shape.local,
         queries: projection(
             (query_latent, query_latent_norm),
             query,
-            (query_norm, query_factors),
+            (norms.query, norms.query_factors),
         ),
         keys_values: projection(
             (key_value_latent, key_value_latent_norm),
             key_value,
-            (key_norm, key_factors),
+            (norms.key, norms.key_factors),
         ),
         sinks,
         position_bias,
@@ -352,28 +395,31 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         heads_norm,
         output,
     });
+    let cross_norms = (norms.cross, norms.cross_output);
+    let stream_norms = (norms.router.zip(norms.residual), norms.stream_scale);
+    let token_gate = norms.token.zip(parts.token_gate);
     Layer {
-        attention_norm,
+        attention_norm: norms.attention,
         attention,
-        recurrent,
-        attention_output_norm,
-        feed_forward_norm,
-        dense,
-        inner_norm,
-        activation,
-        sparsity,
-        experts,
-        feed_forward_output_norm,
-        cross,
-        streams,
-        token_gate,
-        output_scale,
-        reuses_kv,
+        recurrent: parts.recurrent,
+        attention_output_norm: norms.attention_output,
+        feed_forward_norm: norms.feed_forward,
+        dense: parts.dense,
+        inner_norm: norms.inner,
+        activation: shape.activation,
+        sparsity: shape.sparsity,
+        experts: parts.experts,
+        feed_forward_output_norm: norms.feed_forward_output,
+        cross: parts
+            .cross
+            .and_then(|linears| cross_attention(cross_norms, linears)),
+        streams: parts
+            .streams
+            .and_then(|linears| device_streams(ops, shape, stream_norms, linears)),
+        token_gate: token_gate.map(|(norm, linears)| device_gate(norm, linears)),
+        output_scale: norms.output_scale,
+        reuses_kv: shape.reuses_kv,
     }
-}
-
-fn floats(words: HostWords) -> Vec<f32> {
-    from_words(words.into_vec())
 }
 
 /// Builds a projection on the device; `latent` is that to a latent vector, with its norm.
@@ -390,18 +436,18 @@ fn projection<M: Ops>(
     }
 }
 
-/// Builds a cross-attention on the device, as [`parts`] splits it.
+/// Builds a cross-attention on the device, with the norms before and after it.
 fn cross_attention<M: Ops>(
-    (norm, output_norm): (M::Norm, Option<M::Norm>),
+    (norm, output_norm): (Option<M::Norm>, Option<M::Norm>),
     [query, key_value, output]: [M::Linear; 3],
-) -> CrossAttention<M> {
-    CrossAttention {
-        norm,
+) -> Option<CrossAttention<M>> {
+    Some(CrossAttention {
+        norm: norm?,
         output_norm,
         query,
         key_value,
         output,
-    }
+    })
 }
 
 fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> DeviceTokenGate<M> {
@@ -410,6 +456,93 @@ fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> Dev
         projection,
         norm,
     }
+}
+
+/// Norms of router and residual, and the factors of the output.
+type StreamNorms<N> = (Option<(N, N)>, Option<N>);
+
+/// Builds what changes the streams on the device.
+fn device_streams<M: Ops>(
+    ops: &M,
+    shape: &Shape,
+    (norms, output_scale): StreamNorms<M::Norm>,
+    [router, left, right]: [M::Linear; 3],
+) -> Option<DeviceStreams<M>> {
+    let (router_norm, residual_norm) = norms?;
+    let [prediction, correction] = shape.coefficients.clone()?;
+    let [.., last] = shape.parts.streams?;
+    let half = vec![std::f32::consts::FRAC_1_SQRT_2; last.outputs];
+    Some(DeviceStreams {
+        router_norm,
+        router,
+        prediction,
+        correction,
+        output_scale,
+        residual: [left, right],
+        residual_norm,
+        half: ops.norm(half, None, shape.epsilon),
+    })
+}
+
+/// Splits a layer into its tensors and the coefficients of its streams.
+fn parts(weights: LayerWeights) -> (WeightParts, Option<[Vec<f32>; 2]>) {
+    let plain = |gamma| NormWeights { gamma, beta: None };
+    let width = weights.output.outputs;
+    let (query, key, factors) = match weights.head_norms {
+        Some(norms) => (Some(norms.query), Some(norms.key), norms.factors),
+        None => (None, None, None),
+    };
+    let (query_factors, key_factors) = factors.map(<(Vec<f32>, Vec<f32>)>::from).unzip();
+    let split = |latent: LatentWeights| (latent.projection, latent.norm);
+    let (query_latent, query_latent_norm) = weights.query_latent.map(split).unzip();
+    let (key_value_latent, key_value_latent_norm) = weights.key_value_latent.map(split).unzip();
+    let (cross_norms, cross) = weights.cross.map(cross_parts).unzip();
+    let (cross_norm, cross_output_norm) = cross_norms.unzip();
+    let split_gate = |gate: TokenGate| (gate.norm, [gate.gate, gate.projection]);
+    let (token, token_gate) = weights.token_gate.map(split_gate).unzip();
+    let (stream_norms, streams) = weights.streams.map(stream_parts).unzip();
+    let [router, residual, stream_scale] = stream_norms.unwrap_or_default();
+    let (streams, coefficients) = streams.unzip();
+    let attention = [weights.query, weights.key_value, weights.output];
+    let has_attention = attention.first().is_some_and(|query| query.outputs > 0);
+    let has_dense = weights.down.outputs > 0;
+    let parts = Parts {
+        norms: Norms {
+            attention: weights.attention_norm,
+            query,
+            key,
+            query_factors: query_factors.map(plain),
+            key_factors: key_factors.map(plain),
+            attention_output: weights.attention_output_norm,
+            feed_forward_output: weights.feed_forward_output_norm,
+            feed_forward: weights.feed_forward_norm,
+            cross: cross_norm,
+            cross_output: cross_output_norm.flatten(),
+            token,
+            output_scale: weights.output_scale.map(|scale| plain(vec![scale; width])),
+            heads: weights.heads_norm,
+            inner: weights.inner_norm,
+            router,
+            residual,
+            stream_scale,
+        },
+        latent_norms: [query_latent_norm, key_value_latent_norm],
+        sinks: (!weights.sinks.is_empty()).then_some((weights.sinks, 1)),
+        position_bias: weights.relative_bias.map(|bias| {
+            let width = bias.width();
+            (bias.values, width)
+        }),
+        latents: [query_latent, key_value_latent],
+        attention: has_attention.then_some(attention),
+        gate: weights.gate,
+        recurrent: weights.recurrent,
+        dense: has_dense.then_some([weights.up, weights.down]),
+        cross,
+        token_gate,
+        streams,
+        experts: weights.experts,
+    };
+    (parts, coefficients)
 }
 
 /// Splits what changes the streams into norms and factors, linear layers, and coefficients.
@@ -429,7 +562,7 @@ fn stream_parts(streams: StreamWeights) -> ([Option<NormWeights>; 3], ([LinearWe
 }
 
 /// Splits a cross-attention into its norms and its linear layers.
-fn parts(cross: CrossWeights) -> ((NormWeights, Option<NormWeights>), [LinearWeights; 3]) {
+fn cross_parts(cross: CrossWeights) -> ((NormWeights, Option<NormWeights>), [LinearWeights; 3]) {
     let norms = (cross.norm, cross.output_norm);
     (norms, [cross.query, cross.key_value, cross.output])
 }

@@ -51,7 +51,7 @@ macro_rules! fixture {
 }
 
 /// One fixture per form of encoder, beside the heads of BERT.
-pub const ALL: [Fixture; 77] = [
+pub const ALL: [Fixture; 79] = [
     fixture!(
         "bert-classification",
         Some(file!("bert-classification", "tokenizer.json"))
@@ -120,6 +120,7 @@ pub const ALL: [Fixture; 77] = [
     fixture!("timm-mobilenetv4"),
     fixture!("timm-densenet"),
     fixture!("timm-vgg"),
+    fixture!("timm-mixer"),
     fixture!("mobilevit"),
     fixture!("mobilevitv2"),
     fixture!("pvt-v2"),
@@ -131,6 +132,7 @@ pub const ALL: [Fixture; 77] = [
     fixture!("metaclip-2-classification"),
     fixture!("siglip"),
     fixture!("embedding-gemma"),
+    fixture!("model2vec", Some(file!("model2vec", "tokenizer.json"))),
     fixture!("dinov3"),
     fixture!("dinov3-convnext"),
     fixture!("clip-dual", Some(file!("clip-dual", "tokenizer.json"))),

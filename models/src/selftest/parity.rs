@@ -268,6 +268,7 @@ mod tests {
             "Data2VecVisionForImageClassification" => "BeitForImageClassification".to_owned(),
             "T5" | "MT5" | "MT5Encoder" => "T5Encoder".to_owned(),
             "UMT5" => "UMT5Encoder".to_owned(),
+            "StaticEmbedding" => "Static".to_owned(),
             "ViTMSN" | "DeiT" | "Dinov2" | "Dinov2WithRegisters" => "ViT".to_owned(),
             "CLIPText" | "CLIPTextModelWithProjection" | "CLIPVision" | "CLIPVisionModelWithProjection" => {
                 "CLIP".to_owned()
@@ -284,8 +285,9 @@ mod tests {
         let mut known = crate::architectures::registry::supported();
         // A detector uses the networks of two other architectures; interpreting their classes needs no device.
         known.retain(|family| *family != crate::architectures::grid_detector::MODEL_TYPE);
-        // These have the operations of ResNet and of PVT v2; the family tests compare them.
-        known.retain(|family| !["timm-resnet", "PvtForImageClassification"].contains(family));
+        // These have the operations of ResNet, of VGG and of PVT v2; the family tests compare them.
+        let alike = ["timm-resnet", "timm-repvgg", "PvtForImageClassification"];
+        known.retain(|family| !alike.contains(family));
         // Language models use the operations of `ops`, which are compared in their own tests.
         let generating = crate::decoder::registry::supported();
         // One class is also that of an encoder.

@@ -260,7 +260,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     }
 
     /// Takes the weight and bias of a convolution, with its batch norm.
-    fn weight(
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(super) fn weight(
         &mut self,
         name: &str,
         norm: Option<BatchNorm<'_>>,
@@ -332,8 +335,39 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     pub(super) fn merge(&mut self) {
         let [height, width, channels] = self.shape;
         let (down, across) = (height.div_ceil(2), width.div_ceil(2));
-        self.push(Layer::Merge(Places::squares([height, width]), 4 * channels));
+        self.push(Layer::Merge(
+            Places::squares([height, width]),
+            [channels, 4 * channels],
+        ));
         self.shape = [down, across, 4 * channels];
+    }
+
+    /// Makes a row of every channel, whose elements are the pixels.
+    pub(super) fn exchange(&mut self) {
+        let [height, width, channels] = self.shape;
+        self.exchange_to([channels, 1, height * width]);
+    }
+
+    /// Undoes [`Builder::exchange`] for images of this shape.
+    pub(super) fn exchange_back(&mut self, shape: [usize; 3]) {
+        self.exchange_to(shape);
+    }
+
+    /// Exchanges the rows and the columns of every image, whose shape becomes this one.
+    fn exchange_to(&mut self, shape: [usize; 3]) {
+        let [height, width, channels] = self.shape;
+        let [.., columns] = shape;
+        self.push(Layer::Merge(
+            Places::exchanged(height * width, channels),
+            [1, columns],
+        ));
+        self.shape = shape;
+    }
+
+    /// Adds a copy of the images.
+    pub(super) fn copy(&mut self) {
+        // The mean of one row is the row.
+        self.push(Layer::Mean(1));
     }
 
     /// Adds attention within windows.
@@ -382,8 +416,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         let [height, width, channels] = self.shape;
         let count = height * width;
         let rows = self.layers.weights.take(name, &[1, count, channels])?;
-        let rows = self.layers.ops.upload(rows, channels);
-        self.change(Change::AddRows(rows, [count, channels]));
+        self.add_rows(rows);
         Ok(())
     }
 
@@ -446,6 +479,19 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         let factors = self.layers.factors(name, self.channels())?;
         self.change(Change::Scale(factors));
         Ok(())
+    }
+
+    /// Multiplies the channels of the last result by these factors.
+    pub(super) fn scale_by(&mut self, factors: Vec<f32>) {
+        let factors = self.layers.ops.norm(factors, None, 0.0);
+        self.change(Change::Scale(factors));
+    }
+
+    /// Adds these rows of an image to the last result.
+    pub(super) fn add_rows(&mut self, rows: Vec<f32>) {
+        let [height, width, channels] = self.shape;
+        let rows = self.layers.ops.upload(rows, channels);
+        self.change(Change::AddRows(rows, [height * width, channels]));
     }
 
     /// Normalises the responses of the last result.

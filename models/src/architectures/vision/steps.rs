@@ -25,8 +25,8 @@ pub(super) enum Layer<O: Ops> {
     Normalise(O::Norm),
     /// Mean of this many pixels.
     Mean(usize),
-    /// Puts pixels of an image side by side, as many as make a row of this width.
-    Merge(Places, usize),
+    /// Puts parts of the rows of an image side by side: their width, and that of the new rows.
+    Merge(Places, [usize; 2]),
     Attend(Box<WindowAttention<O>>),
     AttendSeparably(Box<SeparableAttention<O>>),
     AttendReduced(Box<ReducedAttention<O>>),
@@ -110,7 +110,16 @@ impl<O: Ops> Layer<O> {
             Self::Multiply(linear) => ops.multiply(x, linear),
             Self::Normalise(norm) => ops.normalise(x, norm),
             Self::Mean(count) => ops.mean(x, *count),
-            Self::Merge(places, width) => ops.with_width(ops.select(x, &places.of_images(images)), *width),
+            Self::Merge(places, [part, width]) => {
+                let places = places.of_images(images);
+                // The mean of one row is the row: a copy.
+                let selected = if *part == 1 {
+                    ops.select(&ops.with_width(ops.mean(x, 1), 1), &places)
+                } else {
+                    ops.select(x, &places)
+                };
+                ops.with_width(selected, *width)
+            }
             Self::Attend(attention) => attention.run(ops, x, images),
             Self::AttendSeparably(attention) => attention.run(ops, x, images),
             Self::AttendReduced(attention) => attention.run(ops, x, images),

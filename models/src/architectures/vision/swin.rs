@@ -207,7 +207,10 @@ impl Block<'_> {
         let windows = Windows::new(builder.size(), side, self.shift);
         let layers = builder.layers();
         let biased = self.model.biased;
-        let projections = if self.model.config.optional(PACKED)?.unwrap_or(false) {
+        let packed = self.model.config.optional(PACKED)?.unwrap_or(false);
+        let projections = if packed && self.model.second {
+            layers.with_split_biases(&at("qkv"), &["q_bias", "v_bias"].map(at), width, 1)?
+        } else if packed {
             layers.linear_with(&at("qkv"), width, 3 * width, biased)?
         } else {
             let prefixes = ["query", "key", "value"].map(at);

@@ -74,7 +74,7 @@ impl<O: Ops> Builder<'_, '_, O> {
         let ([height, width], channels) = (self.size(), self.channels());
         self.push(Layer::Merge(
             Places::padded([height, width], [above, left, below, right]),
-            channels,
+            [channels; 2],
         ));
         self.shape = [above + height + below, left + width + right, channels];
     }

@@ -49,6 +49,15 @@ impl Places {
         }
     }
 
+    /// The elements of an image of rows and columns, column by column.
+    pub(super) fn exchanged(rows: usize, columns: usize) -> Self {
+        let places = (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));
+        Self {
+            rows: places.collect(),
+            count: rows * columns,
+        }
+    }
+
     /// Returns the rows of several images.
     pub(super) fn of_images(&self, images: usize) -> Vec<usize> {
         let rows = (0..images).flat_map(|image| {

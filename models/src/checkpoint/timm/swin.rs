@@ -1,4 +1,4 @@
-//! The names of timm's Swin, and of its tensors.
+//! The names of timm's Swin and its second version, and of their tensors.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::{MAX_SIZE, PACKED, parts, sizes};
 use crate::checkpoint::{Config, LoadError};
 
 /// The names, for errors.
-pub(super) const SUPPORTED: &str = "swin_SIZE_patch4_windowN_SIDE";
+pub(super) const SUPPORTED: &str = "swin_SIZE_patch4_windowN_SIDE, swinv2_SIZE_windowN_SIDE";
 
 /// Channels of the first stage, blocks of the third stage, and heads of the first one.
 const SIZES: [(&str, [usize; 3]); 4] = [
@@ -21,35 +21,81 @@ const SIZES: [(&str, [usize; 3]); 4] = [
 pub(super) struct Network {
     sizes: [usize; 3],
     window: usize,
+    /// Whether it is the second version.
+    second: bool,
+    /// Side of the windows of its first training; 0 if it is that of the windows.
+    trained: usize,
 }
 
-/// Reads a name such as `swin_tiny_patch4_window7_224`.
+/// Reads a name such as `swin_tiny_patch4_window7_224` or `swinv2_base_window12to16_192to256`.
 pub(super) fn of_name(name: &str) -> Option<Network> {
-    let (size, rest) = name.strip_prefix("swin_")?.split_once("_patch4_window")?;
+    let second = name.strip_prefix("swinv2_");
+    let (size, rest) = match second {
+        Some(rest) => rest.split_once("_window")?,
+        None => name.strip_prefix("swin_")?.split_once("_patch4_window")?,
+    };
     let (_, sizes) = SIZES.into_iter().find(|(known, _)| *known == size)?;
     let (window, pixels) = rest.split_once('_')?;
     let number = |digits: &str| {
         let number = digits.parse::<usize>().ok();
         number.filter(|number| (1..=MAX_SIZE).contains(number))
     };
+    let (trained, window, pixels) = match (window.split_once("to"), pixels.split_once("to")) {
+        (None, None) => (0, window, pixels),
+        (Some((trained, window)), Some((before, pixels))) if second.is_some() => {
+            number(before)?;
+            (number(trained)?, window, pixels)
+        }
+        _ => return None,
+    };
     number(pixels)?;
     Some(Network {
         sizes,
         window: number(window)?,
+        second: second.is_some(),
+        trained,
     })
 }
 
 impl Network {
-    /// Returns the keys of transformers; `arguments` replace sizes.
+    /// Arguments that replace sizes.
+    pub(super) fn arguments(self) -> &'static [&'static str] {
+        const FIRST: [&str; 6] = [
+            "embed_dim",
+            "depths",
+            "num_heads",
+            "window_size",
+            "img_size",
+            "pretrained_window_sizes",
+        ];
+        if self.second {
+            &FIRST
+        } else {
+            FIRST.split_last().map_or(&[], |(_, first)| first)
+        }
+    }
+
+    /// Returns the keys of transformers for images of this size; `arguments` replace sizes.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an invalid size.
-    pub(super) fn keys(self, arguments: &Config) -> Result<Value, LoadError> {
+    pub(super) fn keys(self, arguments: &Config, image: [usize; 2]) -> Result<Value, LoadError> {
+        let [height, across] = image;
+        // Windows that are cut to smaller images have their sides.
+        if self.second && (height != across || !height.is_multiple_of(32)) {
+            let reason = "images of this network must be squares whose sides are multiples of 32";
+            return Err(arguments.invalid_value("img_size", reason));
+        }
         let [width, depth, heads] = self.sizes;
         let size = |key, default| Ok::<_, LoadError>(arguments.optional_size(key)?.unwrap_or(default));
+        let trained = [self.trained, self.trained, self.trained, self.trained / 2];
+        let trained = arguments
+            .optional::<Vec<usize>>("pretrained_window_sizes")?
+            .unwrap_or_else(|| trained.to_vec());
         Ok(json!({
-            "model_type": "swin",
-            "architectures": ["SwinForImageClassification"],
+            "model_type": if self.second { "swinv2" } else { "swin" },
+            "architectures": [if self.second { "Swinv2ForImageClassification" } else { "SwinForImageClassification" }],
+            "pretrained_window_sizes": trained,
             PACKED: true,
             "embed_dim": size("embed_dim", width)?,
             "depths": sizes(arguments, "depths", &[2, 2, depth, 2])?,
@@ -64,12 +110,22 @@ impl Network {
 
 /// Returns the name that transformers gives a tensor.
 pub(super) fn renamed(name: &str) -> String {
+    renamed_in(name, "swin")
+}
+
+/// Returns the name that transformers gives a tensor of the second version.
+pub(super) fn renamed_second(name: &str) -> String {
+    renamed_in(name, "swinv2")
+}
+
+/// `base` is the prefix that transformers gives the base model.
+fn renamed_in(name: &str, base: &str) -> String {
     let (parts, name) = parts(name);
-    let layer = |stage: &str| format!("swin.encoder.layers.{stage}");
+    let layer = |stage: &str| format!("{base}.encoder.layers.{stage}");
     let found = match parts.as_slice() {
-        ["patch_embed", "proj", end] => Some(format!("swin.embeddings.patch_embeddings.projection.{end}")),
-        ["patch_embed", "norm", end] => Some(format!("swin.embeddings.norm.{end}")),
-        ["norm", end] => Some(format!("swin.layernorm.{end}")),
+        ["patch_embed", "proj", end] => Some(format!("{base}.embeddings.patch_embeddings.projection.{end}")),
+        ["patch_embed", "norm", end] => Some(format!("{base}.embeddings.norm.{end}")),
+        ["norm", end] => Some(format!("{base}.layernorm.{end}")),
         ["head", "fc", end] => Some(format!("classifier.{end}")),
         // Here at the beginning of a stage, there at the end of the one before.
         ["layers", stage, "downsample", part, end] => {
@@ -83,6 +139,12 @@ pub(super) fn renamed(name: &str) -> String {
                     Some(format!("{block}.attention.self.relative_position_bias_table"))
                 }
                 ["attn", "qkv", end] => Some(format!("{block}.attention.self.qkv.{end}")),
+                ["attn", part @ ("q_bias" | "v_bias" | "logit_scale")] => {
+                    Some(format!("{block}.attention.self.{part}"))
+                }
+                ["attn", "cpb_mlp", part, end] => Some(format!(
+                    "{block}.attention.self.continuous_position_bias_mlp.{part}.{end}"
+                )),
                 ["attn", "proj", end] => Some(format!("{block}.attention.output.dense.{end}")),
                 ["norm1", end] => Some(format!("{block}.layernorm_before.{end}")),
                 ["norm2", end] => Some(format!("{block}.layernorm_after.{end}")),

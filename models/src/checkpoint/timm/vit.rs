@@ -41,6 +41,28 @@ pub(super) enum Kind {
     Dino { registers: bool },
 }
 
+/// Returns the width, the blocks and the heads of a size.
+pub(super) fn size_of(name: &str) -> Option<[usize; 3]> {
+    let (_, sizes) = SIZES.into_iter().find(|(known, _)| *known == name)?;
+    Some(sizes)
+}
+
+/// Returns the width of the feed-forward layers of a network of this width.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for an invalid `mlp_ratio`.
+pub(super) fn feed_forward_size(
+    config: &Config,
+    arguments: &Config,
+    width: usize,
+) -> Result<usize, LoadError> {
+    let ratio = arguments.optional::<f64>("mlp_ratio")?.unwrap_or(4.0);
+    if !(ratio > 0.0 && ratio <= 64.0) {
+        return Err(config.invalid_value("model_args", "`mlp_ratio` must be above 0 and at most 64"));
+    }
+    Ok((width as f64 * ratio) as usize)
+}
+
 /// Reads a name such as `vit_base_patch16_224`.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let (family, rest) = name.split_once('_')?;
@@ -75,7 +97,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         ("deit3", None) => (Kind::Third, rest),
         _ => return None,
     };
-    let (_, sizes) = SIZES.into_iter().find(|(known, _)| *known == size)?;
+    let sizes = size_of(size)?;
     let number = |digits: &str| {
         digits
             .parse()
@@ -103,10 +125,6 @@ impl Network {
         let image = arguments
             .optional::<Value>("img_size")?
             .unwrap_or(self.image.into());
-        let ratio = arguments.optional::<f64>("mlp_ratio")?.unwrap_or(4.0);
-        if !(ratio > 0.0 && ratio <= 64.0) {
-            return Err(config.invalid_value("model_args", "`mlp_ratio` must be above 0 and at most 64"));
-        }
         let is_clip = matches!(self.kind, Kind::Clip { .. });
         let quick = self.kind == Kind::Clip { quick: true };
         Ok(json!({
@@ -120,7 +138,7 @@ impl Network {
             "hidden_size": width,
             "num_hidden_layers": size("depth", depth)?,
             "num_attention_heads": size("num_heads", heads)?,
-            "intermediate_size": (width as f64 * ratio) as usize,
+            "intermediate_size": feed_forward_size(config, arguments, width)?,
             "patch_size": size("patch_size", self.patch)?,
             "image_size": image,
             "hidden_act": if quick { "quick_gelu" } else { "gelu" },

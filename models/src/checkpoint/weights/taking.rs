@@ -1,6 +1,6 @@
 //! Taking weights: as they are in the file, or decoded by the checkpoint's [`Scheme`](super::super::quantised::Scheme).
 
-use safetensors::tensor::TensorInfo;
+use safetensors::tensor::{Dtype, TensorInfo};
 
 use super::elements::{first_not_finite, kind_of, transposed};
 use super::source::Shard;
@@ -74,6 +74,40 @@ impl Weights {
     pub fn take(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let place = self.found(name, shape)?;
         let values = self.read(&place, shape, None)?;
+        self.remove(&place, values.len());
+        Ok(values)
+    }
+
+    /// Takes a tensor that may also be of whole numbers or of f64, as tables of static embeddings are. Whole numbers below 2^24 are exact.
+    ///
+    /// # Errors
+    /// As [`Weights::take`].
+    pub(crate) fn take_numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
+        let Some((_, TensorInfo { dtype, .. })) = self.remaining.get(name) else {
+            return self.take(name, shape);
+        };
+        if !matches!(dtype, Dtype::I8 | Dtype::I32 | Dtype::I64 | Dtype::F64) {
+            return self.take(name, shape);
+        }
+        let place = Place::Plain(name.to_owned());
+        let stored = self.stored(name, None)?;
+        if stored.shape != shape {
+            return Err(LoadError::WrongShape {
+                file: self.file_of(&place),
+                name: name.to_owned(),
+                expected: shape.to_vec(),
+                actual: stored.shape,
+            });
+        }
+        let values = numbers(&stored);
+        if let Some((index, value)) = first_not_finite(&values) {
+            return Err(LoadError::NotFinite {
+                file: self.file_of(&place),
+                name: name.to_owned(),
+                index,
+                value: value.to_string(),
+            });
+        }
         self.remove(&place, values.len());
         Ok(values)
     }
@@ -355,6 +389,26 @@ impl Weights {
             name: name.to_owned(),
             expected: Vec::new(),
         })
+    }
+}
+
+/// Returns the elements of a tensor of i8, i32, i64 or f64.
+fn numbers(tensor: &StoredTensor) -> Vec<f32> {
+    let bytes = tensor.bytes.as_slice();
+    match tensor.dtype {
+        Dtype::I8 => bytes.iter().map(|byte| f32::from(byte.cast_signed())).collect(),
+        Dtype::I32 => {
+            let elements = bytes.as_chunks().0.iter();
+            elements.map(|bytes| i32::from_le_bytes(*bytes) as f32).collect()
+        }
+        Dtype::I64 => {
+            let elements = bytes.as_chunks().0.iter();
+            elements.map(|bytes| i64::from_le_bytes(*bytes) as f32).collect()
+        }
+        _ => {
+            let elements = bytes.as_chunks().0.iter();
+            elements.map(|bytes| f64::from_le_bytes(*bytes) as f32).collect()
+        }
     }
 }
 
