@@ -300,7 +300,7 @@ impl Handler<Finished> for Ingress {
                 if fault.code == Code::Unreadable {
                     self.metrics.decode_error();
                 }
-                if self.goes_on(&done, &fault, now) {
+                if self.goes_on(&done, &fault) {
                     // The next stage answers.
                 } else if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);

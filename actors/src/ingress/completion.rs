@@ -107,7 +107,7 @@ impl Ingress {
     }
 
     /// Sends a request that is too long for the model of a stage to the stage after it. Returns false if there is none.
-    pub(super) fn goes_on(&mut self, done: &StageReply, fault: &Fault, now: u64) -> bool {
+    pub(super) fn goes_on(&mut self, done: &StageReply, fault: &Fault) -> bool {
         if fault.code != Code::TooLong || !done.branch.is_root() {
             return false;
         }
@@ -380,7 +380,7 @@ impl Ingress {
     /// answered, or the fault.
     pub(super) fn close(&mut self, entry: InFlight, fault: &Fault) {
         // Not a service: a refusal that counted would make a refusing stage look fast.
-        if fault.code == Code::Expired && entry.dispatches <= 1 {
+        if fault.code == Code::Expired && entry.dispatches() <= 1 {
             let now = self.dispatcher.clock().now();
             self.admission.expired(now, entry.deadline - entry.accepted);
         } else {
@@ -431,7 +431,7 @@ impl Ingress {
             Failure::Retry { .. } => {}
             Failure::Terminal(entry) => {
                 // Other members of an ensemble, branches of a pipeline or attempts may still run for it.
-                if entry.dispatches > 1 || entry.gather.begun() {
+                if entry.dispatches() > 1 || entry.gather.begun() {
                     self.abandon(&[id]);
                 }
                 self.close(entry, fault);

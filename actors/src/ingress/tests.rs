@@ -370,7 +370,7 @@ impl Actor for FailsTwice {
 impl Handler<Delivery> for FailsTwice {
     type Result = ();
 
-    fn handle(&mut self, mut delivery: Delivery, _: &mut Context<Self>) {
+    fn handle(&mut self, delivery: Delivery, _: &mut Context<Self>) {
         self.0 += 1;
         delivery.fail(match self.0 {
             1 => Fault::new(Code::Unavailable, "on its way out"),

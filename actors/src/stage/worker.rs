@@ -19,6 +19,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use super::device_lease::Device;
 use super::replica::{self, Hosted, ShardContext};
 use crate::{
+    bus::ConnectionHealth,
     control::beat_sequence::BeatSequence,
     ids,
     supervision::TaskGuard,
@@ -238,7 +239,7 @@ impl Worker {
             .map(|connection| connection.counts().disconnects)
             .sum();
         // A heartbeat covers the connections on which requests arrive, not only its own.
-        let is_sent = connections().all(|connection| connection.is_up());
+        let is_sent = connections().all(ConnectionHealth::is_up);
         let mut replicas: Vec<_> = self.listed().map(Hosted::beat).collect();
         replicas.dedup_by(|one, other| one.id == other.id);
         let ready = self.readiness.borrow().clone();

@@ -55,6 +55,7 @@ fn check_checkpoints(app: &App, plan: &Plan) -> Result<(), PlanningError> {
             continue;
         };
         if let Err(source @ FamilyError::OtherCheckpoint { .. }) = member.check_checkpoint(replica) {
+            let source = Box::new(source);
             return Err(PlanningError::OtherCheckpoint { index, source });
         }
     }

@@ -112,7 +112,7 @@ pub enum PlanningError {
         /// The place of its replica in the plan.
         index: usize,
         /// How it differs.
-        source: FamilyError,
+        source: Box<FamilyError>,
     },
     /// The planner cannot bound the quantile of the objective.
     #[error(

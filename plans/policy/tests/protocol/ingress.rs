@@ -102,7 +102,7 @@ impl World {
 
     /// Admits a request.
     pub(crate) fn inbound(&mut self, of: usize, token: usize, budget_us: u64) {
-        let owner = self.processes[of].owner(of);
+        let (now, owner) = (self.now, self.processes[of].owner(of));
         self.arrivals += 1;
         if let Some(ingress) = self.ingress(of) {
             ingress.arrivals += 1;

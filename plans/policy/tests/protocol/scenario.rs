@@ -104,6 +104,10 @@ impl Glue {
 }
 
 /// Everything that is fixed before a run begins.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent properties of a run, which no enum would join"
+)]
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,

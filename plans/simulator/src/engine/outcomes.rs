@@ -119,7 +119,7 @@ impl<O: Observer> Engine<'_, O> {
         let budget = self.config.budget_us.unwrap_or(NEVER);
         match &mut self.admission {
             Some(admission) if loss == Loss::Expired && flight.losses == 0 => {
-                admission.expired(self.now, budget)
+                admission.expired(self.now, budget);
             }
             Some(admission) => admission.ended(),
             None => {}
