@@ -37,7 +37,7 @@ FORMER = [
     r"--no-guard", r"--(entry-)?hop(?!-)\b", r"--link(?!-)\b", r"--fewest", r"--(annealing-)?moves", r"--spacing", r"top --every", r"--mean-over",
     r"(plan|simulate)\b.* --policy", r"--record\b", r"--no-torch", r"selftest\b.* --python", r"--objective thresholds", r"--solver-time",
     r"plan placement\b.* --(exact|period)\b",
-    r"least_batches", r"standby\.(rise|give_up)", r"on_drift", r"right_from", r"max_bodies", r"ingress\.drain\b(?!_)", r"slo = \"",
+    r"replan_on_drift", r"kaskade_(time_per_output_token_seconds|variant_cost_millionths_total)", r"least_batches", r"standby\.(rise|give_up)", r"on_drift", r"right_from", r"max_bodies", r"ingress\.drain\b(?!_)", r"slo = \"",
     r"\[(pipeline\.)?planner\] (limit|every|hop|policy|demand|factors)\b", r"\[pipeline\] hop\b", r"\[generation\] requests",
     r"\[durable\] (give_up|silence|results|dead|in_flight)\b", r"\[data\.\w+\.completions", r"`(last|per)-task`", r"opportunistic_rerouting",
     r"kaskade_(fault_replies_total|variant_busy_microseconds|(ready|full|behind)_processes|plan_epoch_number|certified_place_number)",
@@ -135,7 +135,7 @@ def wire():
     page = (ROOT / "docs/reference/wire.md").read_text()
     actors = ROOT / "actors/src"
     routes = (actors / "subjects.rs").read_text().partition("pub enum Route")[2].partition("\n}\n")[0]
-    for name in re.findall(r"^    /// `([a-z]+)", routes, re.MULTILINE):
+    for name in re.findall(r"^    /// `([a-z_]+)", routes, re.MULTILINE):
         if f"`kaskade.<app>.{name}" not in page:
             yield f"the subject `{name}` is in the code and not on the page"
     for name in re.findall(r'HeaderName::from_static\("([\w-]+)"\)', (actors / "wire/headers.rs").read_text()):

@@ -215,7 +215,7 @@ struct Fleet {
     deliveries_per_s: f64,
     detections: Vec<Duration>,
     /// Replicas that the ingress found lost although their workers lived.
-    accused: usize,
+    false_positives: usize,
 }
 
 async fn next(states: &mut async_nats::Subscriber) -> Result<IngressState, Failure> {
@@ -255,7 +255,7 @@ async fn fleet(light_workers: usize, measure: Duration) -> Result<Fleet, Failure
     let server_cores = (processor_s(pid)? - theirs) / seconds;
     let own_cores = (processor_s(std::process::id())? - ours) / seconds;
     let deliveries_per_s = (server.delivered()? - delivered) as f64 / seconds;
-    let (mut detections, mut killed, mut accused) = (Vec::new(), Vec::new(), 0);
+    let (mut detections, mut killed, mut false_positives) = (Vec::new(), Vec::new(), 0);
     for kill in 0..KILLS {
         // At another phase of the heartbeats each time.
         tokio::time::sleep(Duration::from_millis(500 + 37 * kill as u64)).await;
@@ -268,7 +268,7 @@ async fn fleet(light_workers: usize, measure: Duration) -> Result<Fleet, Failure
         let begun = Instant::now();
         loop {
             let lost = next(&mut states).await?.unavailable;
-            accused += lost.iter().filter(|lost| !killed.contains(lost)).count();
+            false_positives += lost.iter().filter(|lost| !killed.contains(lost)).count();
             if lost.contains(&id) {
                 break;
             }
@@ -285,7 +285,7 @@ async fn fleet(light_workers: usize, measure: Duration) -> Result<Fleet, Failure
         own_cores,
         deliveries_per_s,
         detections,
-        accused,
+        false_positives,
     })
 }
 
@@ -322,7 +322,7 @@ fn main() -> Result<(), Failure> {
         ms(fleet.detections.len() / 2),
         ms(fleet.detections.len().saturating_sub(1)),
     );
-    met &= fleet.server_cores <= 0.5 && longest < 400.0 && fleet.accused == 0;
+    met &= fleet.server_cores <= 0.5 && longest < 400.0 && fleet.false_positives == 0;
     println!("\n| {light_workers} light workers | figure | aim |\n|---|---|---|");
     println!("| nats-server, cores | {:.2} | 0.5 |", fleet.server_cores);
     println!(
@@ -332,7 +332,7 @@ fn main() -> Result<(), Failure> {
     println!("| deliveries/s | {:.0} | |", fleet.deliveries_per_s);
     println!("| until a killed worker is avoided, median of {KILLS}, ms | {median:.0} | |");
     println!("| longest, ms | {longest:.0} | 400 |");
-    println!("| live replicas found lost | {} | 0 |", fleet.accused);
+    println!("| live replicas found lost | {} | 0 |", fleet.false_positives);
     let report = serde_json::json!({
         "idle": rows,
         "light_workers": light_workers,
@@ -341,7 +341,7 @@ fn main() -> Result<(), Failure> {
         "deliveries_per_s": fleet.deliveries_per_s.round(),
         "detection_median_ms": median.round(),
         "detection_longest_ms": longest.round(),
-        "live_found_lost": fleet.accused,
+        "live_found_lost": fleet.false_positives,
         "met": met,
     });
     println!("\n{report}");

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Two ingress nodes and four worker nodes, each with its own connection. The bench publishes each shift as the shifter
-//! does, and measures until the plan book of the last node has the gear; batchers then learn of it through their mailboxes.
+//! does, and measures until the plan versions of the last node have the gear; batchers then learn of it through their mailboxes.
 //! Prints one line of JSON.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -137,10 +137,10 @@ fn node(name: &str, url: Option<&str>, ingress: bool) -> Result<Node, Failure> {
     Ok(service.start()?)
 }
 
-/// Waits until the book is in that gear.
-async fn reached(book: &PlanVersions, gear: u32) {
-    let mut changes = book.changes();
-    while book.current().is_some_and(|(_, now)| now != gear) {
+/// Waits until the plan versions are in that gear.
+async fn reached(plans: &PlanVersions, gear: u32) {
+    let mut changes = plans.changes();
+    while plans.current().is_some_and(|(_, now)| now != gear) {
         changes.next().await;
     }
 }

@@ -11,7 +11,7 @@ use kaskade_policy::certificate_monitor::Counts;
 #[derive(Debug, Default)]
 pub(crate) struct AuditCounts {
     counts: Mutex<(u64, Counts)>,
-    in_doubt: AtomicBool,
+    elevated: AtomicBool,
 }
 
 impl AuditCounts {
@@ -34,13 +34,13 @@ impl AuditCounts {
     }
 
     /// Returns whether audits are to be more frequent.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.in_doubt.load(Relaxed)
+    pub(crate) fn is_elevated(&self) -> bool {
+        self.elevated.load(Relaxed)
     }
 
     /// Sets whether audits are to be more frequent.
-    pub(crate) fn set_in_doubt(&self, in_doubt: bool) {
-        self.in_doubt.store(in_doubt, Relaxed);
+    pub(crate) fn set_elevated(&self, elevated: bool) {
+        self.elevated.store(elevated, Relaxed);
     }
 }
 

@@ -52,7 +52,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::actor::{Actor, AsyncContext, Context, Handler};
 use kaskade_policy::fan_in::Gather;
-use kaskade_policy::ledger::{Admitted, Answer};
+use kaskade_policy::ledger::{Admitted, AnswerOutcome};
 
 pub use actor::Ingress;
 use actor::may_retry;
@@ -97,7 +97,7 @@ impl Ingress {
         }
         for (id, entry) in due.exhausted {
             let message = "every attempt was lost with its replica";
-            self.abandon(&[id]);
+            self.cancel_at_replicas(&[id]);
             self.close(entry, &Fault::new(Code::ReplicasLost, message));
         }
         self.resend(due.resend, now);
@@ -120,7 +120,7 @@ impl Ingress {
     fn cancel(&mut self, numbers: &[u64]) {
         for number in numbers {
             let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
-            if let Answer::First(entry) = self.ledger.answered(*number, attempt) {
+            if let AnswerOutcome::First(entry) = self.ledger.answered(*number, attempt) {
                 self.admission.ended();
                 self.refuse(
                     entry.target,
@@ -128,11 +128,11 @@ impl Ingress {
                 );
             }
         }
-        self.abandon(numbers);
+        self.cancel_at_replicas(numbers);
     }
 
     fn replicas_lost(&mut self, replicas: &[String], now: u64) {
-        let entries = self.ledger.lost_together(replicas, now);
+        let entries = self.ledger.replicas_lost(replicas, now);
         tracing::warn!(?replicas, resent = entries.len(), "lost replicas");
         self.resend(entries, now);
     }
@@ -175,7 +175,7 @@ impl Ingress {
             .is_some_and(|gear| gear.wiring.gives_one_answer());
         let entry = InFlight {
             target,
-            listed: None,
+            id_guard: None,
             inputs: read.inputs,
             trace: read.trace.child(),
             parent: read.trace.span_id,
@@ -188,7 +188,7 @@ impl Ingress {
             refused_by: Vec::new(),
             tally: Tally::default(),
             gather: Gather::default(),
-            reading: read.stream.reading().filter(|_| one_answer),
+            progress: read.stream.progress().filter(|_| one_answer),
             once: None,
         };
         match self.ledger.admit(now, read.budget_us, entry) {
@@ -196,7 +196,7 @@ impl Ingress {
                 self.metrics.accepted();
                 if let Some(entry) = self.ledger.get_mut(id) {
                     let named = entry.target.id.as_deref();
-                    entry.listed = named.map(|named| self.by_client.list(named, id));
+                    entry.id_guard = named.map(|named| self.by_client.list(named, id));
                 }
                 self.send(id, attempt);
             }
@@ -300,11 +300,11 @@ impl Handler<Finished> for Ingress {
                 if fault.code == Code::Unreadable {
                     self.metrics.decode_error();
                 }
-                if self.goes_on(&done, &fault) {
+                if self.forward_too_long(&done, &fault) {
                     // The next stage answers.
                 } else if !done.branch.is_root() && !may_retry(&fault) {
                     self.gather(done, now);
-                } else if self.broke_off(&done, &fault) {
+                } else if self.is_stream_interrupted(&done, &fault) {
                     self.end_attempt(done.id, done.attempt, &fault, false, now);
                 } else if !self.fail_member(&done, &fault, now) {
                     self.fail(done.id, done.attempt, &fault, now);
@@ -383,7 +383,7 @@ impl Handler<DepartedReplicas> for Ingress {
     fn handle(&mut self, DepartedReplicas(replicas): DepartedReplicas, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         for replica in replicas {
-            let entries = self.ledger.left(&replica, now);
+            let entries = self.ledger.replica_left(&replica, now);
             tracing::info!(replica, resent = entries.len(), "a replica has left");
             self.resend(entries, now);
         }
@@ -397,7 +397,7 @@ impl Handler<Reconnected> for Ingress {
         let now = self.dispatcher.clock().now();
         // What this process delivered to its own replicas never used the connection.
         let is_local = |entry: &InFlight, replica: &str| self.dispatcher.has_replica(&entry.version, replica);
-        let entries = self.ledger.scattered(now, is_local);
+        let entries = self.ledger.connection_lost(now, is_local);
         tracing::warn!(resent = entries.len(), "reconnected to the broker");
         self.resend(entries, now);
     }
@@ -409,7 +409,7 @@ impl Handler<ProcessReconnected> for Ingress {
     fn handle(&mut self, _: ProcessReconnected, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
         // Requests at a known replica were sent over the connection of this ingress, which it watches itself.
-        let entries = self.ledger.scattered(now, |_, _| true);
+        let entries = self.ledger.connection_lost(now, |_, _| true);
         tracing::warn!(resent = entries.len(), "a connection of the process broke");
         self.resend(entries, now);
     }

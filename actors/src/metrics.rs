@@ -27,7 +27,7 @@ use crate::{
 use histogram::Histogram;
 use latencies::Latencies;
 
-pub use certificates::{AUDITS, CERTIFICATE_FINDINGS, CERTIFIED_PLACE, LABELS, LIVE_DIFFERENCE, LIVE_LOSS};
+pub use certificates::{AUDITS, CERTIFICATE_FINDINGS, CERTIFIED_INDEX, LABELS, LIVE_DIFFERENCE, LIVE_LOSS};
 pub use latencies::quantile;
 pub use names::*;
 pub use text::{CONTENT_TYPE, Gauges};
@@ -62,7 +62,7 @@ pub struct Metrics {
     variants: DashMap<String, VariantCount>,
     fan_outs: DashMap<String, FanOuts>,
     energy: Mutex<Option<EnergyReport>>,
-    watch: certificates::CertificateMetrics,
+    certificates: certificates::CertificateMetrics,
 }
 
 /// A histogram of times.
@@ -86,7 +86,7 @@ struct Distributions {
     batch: Histogram,
     /// [`TIME_TO_FIRST_TOKEN_SECONDS`].
     first_token: Histogram,
-    /// [`TIME_PER_OUTPUT_TOKEN_SECONDS`].
+    /// [`INTER_TOKEN_LATENCY_SECONDS`].
     per_token: Histogram,
 }
 
@@ -190,9 +190,9 @@ impl Metrics {
     }
 
     /// Counts audits, labels or findings.
-    pub(crate) fn watch(&self, count: impl Fn(&certificates::CertificateMetrics)) {
+    pub(crate) fn certificates(&self, count: impl Fn(&certificates::CertificateMetrics)) {
         for metrics in self.all() {
-            count(&metrics.watch);
+            count(&metrics.certificates);
         }
     }
 

@@ -8,7 +8,7 @@
 //! kaskade.<app>.failures.<seq>         failures at durable requests                a JetStream stream
 //! kaskade.<app>.cancel                 a client cancels a request
 //! kaskade.<app>.feedback               the right answer to a request, known later
-//! kaskade.<app>.abandon                an ingress tells the replicas which of its requests are cancelled
+//! kaskade.<app>.stage_cancel           an ingress tells the replicas which of its requests are cancelled
 //! kaskade.<app>.stage.<stage>          any replica of a stage                      queue group STAGE_GROUP
 //! kaskade.<app>.replica.<replica>      one replica
 //! kaskade.<app>.done.<ingress>.<id>.<attempt>.<token>
@@ -56,17 +56,17 @@ pub mod event {
     /// Each ingress publishes its arrival counter ([`crate::wire::LoadCount`]).
     pub const LOAD: &str = "load";
     /// The leading shifter reports a gear shift ([`crate::wire::ShiftReport`]).
-    pub const SHIFTED: &str = "gear";
-    /// The leading shifter reports that the load has drifted from the plan ([`crate::wire::DriftNotice`]).
-    pub const DRIFT: &str = "drift";
+    pub const GEAR: &str = "gear";
+    /// The leading shifter reports that the load has drifted from the plan ([`crate::wire::LoadDriftNotice`]).
+    pub const LOAD_DRIFT: &str = "load_drift";
     /// The planner reports the outcome of a planning run ([`crate::wire::PlanReport`]).
-    pub const PLANNED: &str = "planner";
+    pub const PLANNER: &str = "planner";
     /// Each meter publishes its energy report ([`crate::wire::EnergyReport`]).
     pub const ENERGY: &str = "energy";
     /// Each ingress process publishes what it counted of the cascades that answer ([`crate::wire::AuditReport`]).
-    pub const AUDITED: &str = "audit";
+    pub const AUDIT: &str = "audit";
     /// The leading shifter reports what is known of the plan's certificates ([`crate::wire::CertificateReport`]).
-    pub const WATCH: &str = "watch";
+    pub const CERTIFICATE_STATUS: &str = "certificate_status";
     /// The leading shifter reports that a certificate no longer holds, or holds again, or that the inputs of a stage have drifted
     /// ([`crate::wire::CertificateNotice`]).
     pub const CERTIFICATE: &str = "certificate";
@@ -96,8 +96,8 @@ pub enum Route<'a> {
     Cancel,
     /// `feedback`
     Feedback,
-    /// `abandon`
-    Abandon,
+    /// `stage_cancel`
+    StageCancel,
     /// `stage.<stage>`
     Stage(&'a str),
     /// `replica.<replica>`
@@ -198,8 +198,8 @@ impl App {
     }
 
     /// Cancellations from ingresses to replicas.
-    pub fn abandon(&self) -> Subject {
-        self.plain("abandon")
+    pub fn stage_cancel(&self) -> Subject {
+        self.plain("stage_cancel")
     }
 
     /// Any replica of a stage.
@@ -313,7 +313,7 @@ impl App {
             "dead" => Route::Dead(tokens.next().filter(|key| is_key(key))?),
             "cancel" => Route::Cancel,
             "feedback" => Route::Feedback,
-            "abandon" => Route::Abandon,
+            "stage_cancel" => Route::StageCancel,
             "gear" => Route::Gear,
             "plan" => Route::Plan,
             "replan" => Route::Replan,

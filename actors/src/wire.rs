@@ -30,14 +30,14 @@ pub use client::{BranchReply, InferReply, InferRequest};
 pub use client_codec::{ContentType, decode_infer, decode_reply, encode_fault, encode_reply};
 pub use codec::{CodecError, Limits, Message};
 pub use control::{
-    DriftNotice, GearShift, LoadCount, Observation, PlanNotice, PlanReport, PlanRequest, ShiftReport,
+    GearShift, LoadCount, LoadDriftNotice, Observation, PlanNotice, PlanReport, PlanRequest, ShiftReport,
 };
 pub use energy::{EnergyReport, ModelEnergy, Spent, Tokens};
 pub use heartbeat::{FanOuts, Heartbeat, IngressState, ReplicaBeat, Runs};
 pub use lists::MAX_PARAMETERS;
 pub use options::RequestOptions;
 pub(crate) use options::STREAM;
-pub use stage::{Abandoned, Hop, HopAnswer, StageRequest};
+pub use stage::{Hop, HopAnswer, StageCancel, StageRequest};
 pub use stage_reply::{StageOutcome, StageReply};
 pub use tensors::{Data as TensorData, MAX_RANK, MAX_TENSORS, WrittenData as TensorElements};
 pub use token::{NotAToken, Token, TokenKey};
@@ -48,8 +48,8 @@ pub const MAX_HOPS: usize = 64;
 /// Largest number of replicas in one heartbeat.
 pub const MAX_REPLICAS: usize = 1024;
 
-/// Largest number of requests in one [`Abandoned`].
-pub const MAX_ABANDONED: usize = 4096;
+/// Largest number of requests in one [`StageCancel`].
+pub const MAX_CANCELLED: usize = 4096;
 
 /// Largest number of gears in one message.
 pub const MAX_GEARS: usize = 4096;

@@ -32,8 +32,8 @@ use rand::{Rng as _, SeedableRng as _};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// Requests between two looks of the watch: one second at 100 requests/s.
-const LOOK: usize = 100;
+/// Requests between two decisions of the monitor: one second at 100 requests/s.
+const DECIDE_EVERY: usize = 100;
 
 /// Requests before the corruption, during it and after it.
 const PHASES: [usize; 3] = [50_000, 50_000, 150_000];
@@ -124,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let study = json!({
         "command": "cargo run --release -p kaskade-app --example drift_study",
         "max_loss": MAX_LOSS, "confidence": 0.95, "alpha": MonitorConfig::default().alpha, "seeds": seeds, "phases": PHASES,
-        "look_every_requests": LOOK, "cascades": list.cascades.len(), "rows": rows,
+        "look_every_requests": DECIDE_EVERY, "cascades": list.cascades.len(), "rows": rows,
     });
     std::fs::write("drift.json", serde_json::to_string_pretty(&study)? + "\n")?;
     Ok(())
@@ -233,35 +233,36 @@ fn run(plan: &Plan, data: [&Walks; 2], share: f64, seed: u64) -> Run {
             max_in_flight: 1,
             open: 0,
         };
-        let is_chosen = sampler.chooses(watch.is_suspicious(), capacity);
+        let is_chosen = sampler.chooses(watch.elevates_audits(), capacity);
         let Some(live) = walk(gear) else { return run };
-        if let Some(counts) = plan.place_of(gear).and_then(|place| counts.at(place)) {
+        if let Some(counts) = plan.certified_index(gear).and_then(|place| counts.at(place)) {
             for (stage, category) in &live.categories {
                 counts.count(*stage, *category);
             }
         }
         if is_chosen && let Some(audit) = Audit::of(plan, gear, &live.variant) {
-            let ask =
-                |gear: u32| walk(gear).map(|walk| certificate_monitor::Answer::Number(walk.answer.class));
+            let ask = |gear: u32| {
+                walk(gear).map(|walk| certificate_monitor::ComparedAnswer::Number(walk.answer.class))
+            };
             run.audits += u64::from(audit.largest.is_some());
             let (largest, probe) = (
                 audit.largest.and_then(ask),
                 audit.probe.and_then(|(_, gear)| ask(gear)),
             );
-            let live = certificate_monitor::Answer::Number(live.answer.class);
+            let live = certificate_monitor::ComparedAnswer::Number(live.answer.class);
             audit.count(&mut counts, &live, largest.as_ref(), probe.as_ref());
         }
         note(&mut run, (request, corrupt), live.answer.right, &mut since_move);
         let right = |gear: Option<u32>| gear.and_then(walk).is_some_and(|walk| walk.answer.right);
         add(&mut run.largest[usize::from(corrupt)], right(plan.gear_at(0)));
         add(&mut run.unwatched[usize::from(corrupt)], right(Some(0)));
-        if (request + 1).is_multiple_of(LOOK) {
+        if (request + 1).is_multiple_of(DECIDE_EVERY) {
             let found = watch.take(&std::mem::take(&mut counts));
             observe(&mut run, &found, request + 1, &mut since_move);
             if corrupt {
                 run.place = watch.limit();
             }
-            if request >= end && watch.limit() == watch.home() && run.restored.is_none() {
+            if request >= end && watch.limit() == watch.cheapest() && run.restored.is_none() {
                 run.restored = Some(request + 1 - end);
             }
         }
@@ -280,7 +281,7 @@ fn observe(run: &mut Run, found: &[Finding], requests: usize, since_move: &mut V
     }
     for finding in found {
         match finding {
-            Finding::Drifted { .. } => {
+            Finding::InputsDrifted { .. } => {
                 run.drift_found.get_or_insert(after);
             }
             Finding::Safer { .. } => {
@@ -330,7 +331,7 @@ fn walk(plan: &Plan, profile: &Profile, answers: &Answers, gear: u32, image: usi
         .certified
         .as_ref()?
         .cascades
-        .get(plan.place_of(gear)?)?
+        .get(plan.certified_index(gear)?)?
         .stages;
     let (mut name, mut categories) = (wiring.entry.stage.as_str(), Vec::new());
     loop {

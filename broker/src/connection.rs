@@ -70,7 +70,7 @@ pub(super) async fn serve(
     guest.leave();
     tracing::debug!(client = session.id, %ending, "connection ends");
     let farewell = async {
-        writer.say_farewell(&mut write, ending).await?;
+        writer.send_farewell(&mut write, ending).await?;
         drain(&mut read).await
     };
     // Whether the client received the last bytes makes no difference.
@@ -114,7 +114,7 @@ async fn receive(guest: &Registration, read: &mut ReadHalf<'_>, max_payload: usi
         inlet.make_room(&mut guest.buffers.borrow_mut());
         match read.read_buf(&mut inlet.buffer).await {
             Ok(0) => return Ending::Closed,
-            Ok(_) => guest.session.heard.set(true),
+            Ok(_) => guest.session.has_sent.set(true),
             Err(_) => return Ending::Broken,
         }
         let handled = inlet.handle_all(&guest.session, &mut guest.hub.borrow_mut());
@@ -193,7 +193,7 @@ async fn keep_alive(session: &Session, every: Duration) -> Ending {
     let mut unanswered = 0;
     loop {
         ticks.tick().await;
-        if session.heard.take() {
+        if session.has_sent.take() {
             unanswered = 0;
         } else if unanswered == PINGS {
             return Ending::Stale;
@@ -246,7 +246,7 @@ impl Writer<'_> {
     }
 
     /// Sends the last bytes and closes the stream.
-    async fn say_farewell(&mut self, write: &mut WriteHalf<'_>, ending: Ending) -> io::Result<()> {
+    async fn send_farewell(&mut self, write: &mut WriteHalf<'_>, ending: Ending) -> io::Result<()> {
         let last_line = format!("-ERR '{ending}'\r\n");
         match ending {
             Ending::Broken => return Err(io::ErrorKind::BrokenPipe.into()),

@@ -134,13 +134,13 @@ impl Hub {
         self.matches = matches;
         self.counters.count(publish.size() as u64, delivered);
         if let (0, Some(reply), true) = (delivered, message.reply, from.options.get().no_responders) {
-            self.say_no_responders(from, message.subject, reply);
+            self.send_no_responders(from, message.subject, reply);
         }
         congested
     }
 
     /// Sends a "no responders" notice to a requester through its subscription to the reply subject.
-    fn say_no_responders(&self, from: &Rc<Session>, subject: &[u8], reply: &[u8]) {
+    fn send_no_responders(&self, from: &Rc<Session>, subject: &[u8], reply: &[u8]) {
         let mut own = None;
         self.subscriptions.each_match(reply, |subscription| {
             if Rc::ptr_eq(&subscription.session, from) {

@@ -51,7 +51,7 @@ pub(super) struct Session {
     ending: Cell<Option<Ending>>,
     ended: Notify,
     /// Whether it has sent data since the last check.
-    pub(super) heard: Cell<bool>,
+    pub(super) has_sent: Cell<bool>,
 }
 
 impl Session {
@@ -65,7 +65,7 @@ impl Session {
             drained: Notify::new(),
             ending: Cell::new(None),
             ended: Notify::new(),
-            heard: Cell::new(false),
+            has_sent: Cell::new(false),
         }
     }
 

@@ -25,7 +25,7 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 KASKADE = os.environ["KASKADE_BIN"]
 # How long a process may take to serve; the machine may be busy.
-PATIENCE = 120
+TIMEOUT = 120
 # The API of the oldest Kubernetes that is maintained, and of the newest that the schemas know.
 VERSIONS = ["1.34", "1.37"]
 WEIGHTS = {"small": "sentiment-pico", "large": "sentiment-tiny"}
@@ -146,7 +146,7 @@ def get(port, path, body=None):
 
 
 def wait_for(what, test, processes):
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             return test()
@@ -154,7 +154,7 @@ def wait_for(what, test, processes):
             pass
         for name, process in processes.items():
             assert process.poll() is None, f"{name} ended with {process.returncode}"
-        assert time.monotonic() < deadline, f"{what} took longer than {PATIENCE} s"
+        assert time.monotonic() < deadline, f"{what} took longer than {TIMEOUT} s"
         time.sleep(0.1)
 
 

@@ -56,7 +56,7 @@ pub(crate) struct Joules {
 struct State {
     begun: Instant,
     overview: Overview,
-    look: Option<AppSnapshot>,
+    snapshot: Option<AppSnapshot>,
     plans: Plans,
     actors: BTreeMap<String, ReceivedState>,
     /// Replicas to avoid, by ingress, and when it said so.
@@ -151,7 +151,7 @@ impl AppState {
             state: Mutex::new(State {
                 begun: Instant::now(),
                 overview: Overview::default(),
-                look: None,
+                snapshot: None,
                 plans: Plans::default(),
                 actors: BTreeMap::new(),
                 unavailable: BTreeMap::new(),
@@ -241,19 +241,22 @@ impl AppState {
     /// Returns whether an ingress or a worker has sent a message within the window.
     pub(crate) fn is_alive(&self) -> bool {
         let state = self.state();
-        state.actors.values().any(|heard| heard.at.elapsed() < SILENT)
+        state
+            .actors
+            .values()
+            .any(|received| received.at.elapsed() < SILENT)
     }
 
     /// Returns the live replicas by variant.
     pub(crate) fn live(&self) -> BTreeMap<String, usize> {
         let state = self.state();
         let mut live = BTreeMap::new();
-        for heard in state
+        for received in state
             .actors
             .values()
-            .filter(|heard| heard.at.elapsed() < SILENT && !heard.beat.leaving)
+            .filter(|received| received.at.elapsed() < SILENT && !received.beat.leaving)
         {
-            for replica in &heard.beat.replicas {
+            for replica in &received.beat.replicas {
                 *live.entry(replica.variant.clone()).or_default() += 1;
             }
         }
@@ -264,16 +267,16 @@ impl AppState {
     /// unknown.
     pub(crate) fn joules(&self, reply: &InferReply) -> Option<Joules> {
         let state = self.state();
-        let look = state.look.as_ref()?;
+        let snapshot = state.snapshot.as_ref()?;
         let (plan, gear) = state.plans.of_reply(reply)?;
         let wiring = &plan.gear(gear)?.wiring;
         let mut joules = 0.0;
         for hop in &reply.hops {
             let variant = variant_in(wiring, &hop.stage)?;
-            let row = look.models.iter().find(|row| row.variant == variant)?;
+            let row = snapshot.models.iter().find(|row| row.variant == variant)?;
             joules += row.joules_per_request()?;
         }
-        let sources: BTreeSet<&str> = look
+        let sources: BTreeSet<&str> = snapshot
             .nodes
             .iter()
             .filter(|node| node.models > 0)
@@ -313,11 +316,11 @@ impl State {
     }
 
     fn beat(&mut self, beat: Heartbeat) {
-        let heard = ReceivedState {
+        let received = ReceivedState {
             at: Instant::now(),
             beat: beat.clone(),
         };
-        self.actors.insert(beat.actor.clone(), heard);
+        self.actors.insert(beat.actor.clone(), received);
         let now = self.begun.elapsed();
         self.overview.beat(now, beat);
     }
@@ -336,7 +339,8 @@ impl State {
 
     /// Forgets the actors and the ingresses that have been silent for long: a killed process sends no last heartbeat.
     fn forget_silent(&mut self) {
-        self.actors.retain(|_, heard| heard.at.elapsed() < FORGOTTEN);
+        self.actors
+            .retain(|_, received| received.at.elapsed() < FORGOTTEN);
         self.unavailable.retain(|_, (at, _)| at.elapsed() < SILENT);
         let ingresses = &self.unavailable;
         self.plans

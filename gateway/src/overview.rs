@@ -51,18 +51,18 @@ impl<T> Default for ReportHistory<T> {
 
 impl<T> ReportHistory<T> {
     /// Adds a report. `follows` returns whether it continues the last one, which it does not after a restart.
-    fn add(&mut self, now: Duration, told: T, follows: impl Fn(&T, &T) -> bool) {
-        if self.0.back().is_some_and(|(_, last)| !follows(last, &told)) {
+    fn add(&mut self, now: Duration, report: T, follows: impl Fn(&T, &T) -> bool) {
+        if self.0.back().is_some_and(|(_, last)| !follows(last, &report)) {
             self.0.clear();
         }
-        self.0.push_back((now, told));
+        self.0.push_back((now, report));
         while self.0.len() > 2 && self.0.front().is_some_and(|(at, _)| *at + WINDOW < now) {
             self.0.pop_front();
         }
     }
 
     fn newest(&self) -> Option<&T> {
-        self.0.back().map(|(_, told)| told)
+        self.0.back().map(|(_, report)| report)
     }
 
     /// Returns the oldest report, the newest, and the seconds between them; `None` with fewer than two reports.
@@ -91,20 +91,20 @@ pub struct Overview {
 impl Overview {
     /// Adds the energy report of a process.
     pub fn energy(&mut self, now: Duration, report: EnergyReport) {
-        let told = self.energy.entry(report.node.clone()).or_default();
-        told.add(now, report, |last, next| last.wall_s <= next.wall_s);
+        let history = self.energy.entry(report.node.clone()).or_default();
+        history.add(now, report, |last, next| last.wall_s <= next.wall_s);
     }
 
     /// Adds the counters of an ingress.
     pub fn counts(&mut self, now: Duration, ingress: &str, counts: Counts) {
-        let told = self.counts.entry(ingress.to_owned()).or_default();
-        told.add(now, counts, |last, next| last.arrived <= next.arrived);
+        let history = self.counts.entry(ingress.to_owned()).or_default();
+        history.add(now, counts, |last, next| last.arrived <= next.arrived);
     }
 
     /// Adds the heartbeat of an actor.
     pub fn beat(&mut self, now: Duration, beat: Heartbeat) {
-        let told = self.beats.entry(beat.actor.clone()).or_default();
-        told.add(now, beat, |_, _| true);
+        let history = self.beats.entry(beat.actor.clone()).or_default();
+        history.add(now, beat, |_, _| true);
     }
 
     /// Sets the gear in force.
@@ -119,9 +119,9 @@ impl Overview {
 
     /// Returns the state of the app now.
     pub fn snapshot(&mut self, app: &str, now: Duration) -> AppSnapshot {
-        self.energy.retain(|_, told| !told.silent(now));
-        self.counts.retain(|_, told| !told.silent(now));
-        self.beats.retain(|_, told| !told.silent(now));
+        self.energy.retain(|_, history| !history.silent(now));
+        self.counts.retain(|_, history| !history.silent(now));
+        self.beats.retain(|_, history| !history.silent(now));
         let nodes = shared_counters::divided(self.energy.values().filter_map(node).collect());
         let ingresses = self.ingresses();
         let watts = all(nodes.iter().map(|node| node.watts));
@@ -222,8 +222,8 @@ impl Overview {
                 row.in_flight += u64::from(replica.in_flight);
             }
         }
-        for told in self.energy.values() {
-            if let Some((first, last, _)) = told.ends() {
+        for history in self.energy.values() {
+            if let Some((first, last, _)) = history.ends() {
                 let node = nodes.iter().find(|node| node.node == last.node);
                 add_rates(&mut rows, first, last, node.and_then(|node| node.watts));
             }
@@ -319,9 +319,9 @@ fn sum(one: &Tokens, other: &Tokens) -> Tokens {
     }
 }
 
-fn node(told: &ReportHistory<EnergyReport>) -> Option<NodeRow> {
-    let newest = told.newest()?;
-    let between = told.ends().and_then(|(first, last, _)| {
+fn node(history: &ReportHistory<EnergyReport>) -> Option<NodeRow> {
+    let newest = history.newest()?;
+    let between = history.ends().and_then(|(first, last, _)| {
         let seconds = last.wall_s - first.wall_s;
         (seconds > 0.0).then_some((first, last, seconds))
     });

@@ -141,7 +141,7 @@ def drive(address, arguments):
             page.until(session, "all.history.length > 3 && all.replicas.rows.length > 0")
             page.until(session, "$('now').innerText.includes('money per request')")
             if arguments.address is None:
-                page.until(session, "all.look.ingresses.answered_per_s > 1")
+                page.until(session, "all.snapshot.ingresses.answered_per_s > 1")
             page.value(session, "$('list').open = true")
             page.until(session, "document.querySelectorAll('#replicas tbody tr').length > 0")
             page.value(session, "$('list').open = false")

@@ -93,7 +93,7 @@ fn growth() {
                         placed.qps,
                         placed.plan.placement.len(),
                         placed.used(),
-                        placed.shapes.looked,
+                        placed.shapes.examined,
                         placed.shapes.cuts,
                         placed.overhead_per_request_s() * 1e3,
                         proof(&placed),

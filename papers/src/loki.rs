@@ -26,7 +26,7 @@ use kaskade_simulator::trace::{Diurnal, Trace};
 use kaskade_stated::pipelines::stated_social;
 
 use self::capacity::Phases;
-use self::field::{Field, HEADROOM, LOADING_US, LOOK_US};
+use self::field::{CONTROL_INTERVAL_US, Field, HEADROOM, LOADING_US};
 use crate::args::PipelineArgs;
 use crate::reproduction::Reproduction;
 use kaskade_app::load::trace_args::TraceArgs;
@@ -115,7 +115,7 @@ fn assumptions(args: &Args) -> Vec<String> {
         format!(
             "all systems estimate the demand every {} ms, plan every 10 s, and 2 s after the last time if it changed by a quarter; Proteus \
              if that at any task did",
-            LOOK_US / 1000
+            CONTROL_INTERVAL_US / 1000
         ),
         format!(
             "all systems plan for {HEADROOM} times the demand that is estimated: arrivals are random (Poisson), and workers that are \

@@ -229,7 +229,7 @@ impl Caller {
         } else {
             answer.await
         };
-        let answer = reserved.unless_refused(answer)?;
+        let answer = reserved.release_if_refused(answer)?;
         if request.streamed {
             let mut begun = false;
             let mut noted = |part: Outputs| {
@@ -241,7 +241,7 @@ impl Caller {
             let answer = if begun {
                 answer
             } else {
-                reserved.unless_refused(answer)
+                reserved.release_if_refused(answer)
             };
             let answer = answer.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
             reserved.settle(called.cost(&answer));
@@ -252,7 +252,7 @@ impl Caller {
             .and_then(|value| value.to_str().ok())
             .unwrap_or_default()
             .to_owned();
-        let mut read = reserved.unless_refused(called.read(answer).await)?;
+        let mut read = reserved.release_if_refused(called.read(answer).await)?;
         let missing = openai::samples::missing(&called.api, &read);
         if missing > 0 {
             let (others, failed) = self.more_samples(called, request, body, missing).await;
@@ -270,7 +270,7 @@ impl Caller {
         // What an answer of no use states is paid as well.
         let (usage, calls) = openai::samples::counted(&body);
         reserved.settle(called.cost_of(usage, calls));
-        let answer = reserved.unless_refused(called.decode(request, &head, &body))?;
+        let answer = reserved.release_if_refused(called.decode(request, &head, &body))?;
         reserved.settle(called.cost(&answer));
         if let Some(cache) = &self.cache {
             let recorded = Recorded {
@@ -420,8 +420,8 @@ impl Reserved<'_> {
         self.cost = Some(cost.unwrap_or(self.most));
     }
 
-    /// Notes whether the endpoint refused the call, or was not reached.
-    fn unless_refused<T>(&mut self, outcome: Result<T, CallError>) -> Result<T, CallError> {
+    /// Releases the reservation if the endpoint refused the call, or was not reached.
+    fn release_if_refused<T>(&mut self, outcome: Result<T, CallError>) -> Result<T, CallError> {
         if outcome.as_ref().is_err_and(CallError::is_refusal) {
             self.cost = None;
         }
@@ -454,7 +454,7 @@ impl Outcome<'_> {
     /// Leaves the probe to the next request.
     pub(crate) fn leave(mut self) {
         self.reported = true;
-        lock(&self.caller.breaker).abandoned();
+        lock(&self.caller.breaker).cancelled();
     }
 
     /// Reports the outcome of a call that took `took_us`.
@@ -511,7 +511,7 @@ impl Outcome<'_> {
 impl Drop for Outcome<'_> {
     fn drop(&mut self) {
         if self.is_probe && !self.reported {
-            lock(&self.caller.breaker).abandoned();
+            lock(&self.caller.breaker).cancelled();
             // What follows the endpoint's health may have waited for this outcome.
             self.caller.breaker_changed.notify_one();
         }

@@ -97,11 +97,11 @@ async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
     let mut refreshes = 0_u32;
     loop {
         tokio::select! {
-            told = feed.next() => match told? {
-                Some(told) => {
+            event = feed.next() => match event? {
+                Some(event) => {
                     // The broker reports "no responders" in the same inbox; that is not a message of the app.
-                    is_there |= !matches!(told, Event::Nothing);
-                    view.take(told);
+                    is_there |= !matches!(event, Event::Nothing);
+                    view.take(event);
                 }
                 None => return Ok(()),
             },
@@ -158,8 +158,8 @@ async fn key(shown: &mut Shown) -> Option<Key> {
 
 fn show(view: &View, shown: &mut Shown) -> anyhow::Result<()> {
     match shown {
-        Shown::Json => output::print(&serde_json::to_string(&view.look)?),
-        Shown::Plain => output::print(&format!("{}\n", plain::as_text(&view.look))),
+        Shown::Json => output::print(&serde_json::to_string(&view.snapshot)?),
+        Shown::Plain => output::print(&format!("{}\n", plain::as_text(&view.snapshot))),
         Shown::Screen(terminal) => terminal.draw(view),
     }
 }

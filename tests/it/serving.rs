@@ -405,29 +405,32 @@ fn top_shows_rates_and_energy_by_model() {
     let seen = kaskade(ROOT, &["top", "digits", "--nats", &url, "--count", "2", "--json"]);
     drop(load);
     let lines = text(&seen.stdout);
-    let looks: Vec<Value> = lines
+    let snapshots: Vec<Value> = lines
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(looks.len(), 2, "{lines}");
-    let look = &looks[1];
+    assert_eq!(snapshots.len(), 2, "{lines}");
+    let snapshot = &snapshots[1];
     assert!(
-        look["ingresses"]["answered_per_s"].as_f64().unwrap() > 1.0,
-        "{look}"
+        snapshot["ingresses"]["answered_per_s"].as_f64().unwrap() > 1.0,
+        "{snapshot}"
     );
-    assert!(look["joules_per_request"].as_f64().unwrap() > 0.0, "{look}");
-    let model = &look["models"][0];
+    assert!(
+        snapshot["joules_per_request"].as_f64().unwrap() > 0.0,
+        "{snapshot}"
+    );
+    let model = &snapshot["models"][0];
     assert_eq!(
         (&model["variant"], &model["replicas"]),
         (&"digits-tiny".into(), &1.into())
     );
-    assert!(model["requests_per_s"].as_f64().unwrap() > 1.0, "{look}");
+    assert!(model["requests_per_s"].as_f64().unwrap() > 1.0, "{snapshot}");
     // The process has one model, which uses all of its power.
     let (model, node) = (
         model["watts"].as_f64().unwrap(),
-        look["nodes"][0]["watts"].as_f64().unwrap(),
+        snapshot["nodes"][0]["watts"].as_f64().unwrap(),
     );
-    assert!((model - node).abs() <= 1e-6 * node, "{look}");
+    assert!((model - node).abs() <= 1e-6 * node, "{snapshot}");
 }
 
 #[test]

@@ -198,9 +198,9 @@ fn another_plan(nats: &str) {
         .enable_all()
         .build()
         .unwrap();
-    let patience = Duration::from_secs(30);
+    let timeout = Duration::from_secs(30);
     runtime
-        .block_on(async { tokio::time::timeout(patience, next).await })
+        .block_on(async { tokio::time::timeout(timeout, next).await })
         .unwrap();
 }
 

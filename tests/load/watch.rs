@@ -82,13 +82,19 @@ fn a_watched_demo_shifts_its_gears_and_ends_by_ctrl_c() {
         ways.contains(&(0, 1)) && ways.contains(&(1, 0)),
         "up and down: {ways:?}"
     );
-    let look = &event["look"];
+    let snapshot = &event["snapshot"];
     assert!(
-        look["ingresses"]["answered_per_s"].as_f64().unwrap() > 0.0,
-        "{look}"
+        snapshot["ingresses"]["answered_per_s"].as_f64().unwrap() > 0.0,
+        "{snapshot}"
     );
-    assert!(look["joules_per_request"].as_f64().unwrap() > 0.0, "{look}");
-    assert!(look["ingresses"]["p99_s"].as_f64().unwrap() > 0.0, "{look}");
+    assert!(
+        snapshot["joules_per_request"].as_f64().unwrap() > 0.0,
+        "{snapshot}"
+    );
+    assert!(
+        snapshot["ingresses"]["p99_s"].as_f64().unwrap() > 0.0,
+        "{snapshot}"
+    );
     let said = demo.interrupt();
     assert!(said.contains("stopped"), "{said}");
 }

@@ -203,7 +203,7 @@ fn planner(after: Duration, limit: Duration) -> PlannerConfig {
     PlannerConfig {
         planning,
         limit,
-        replan_on_drift: false,
+        replan_on_load_drift: false,
         trigger: ReplanTrigger::OnRequest,
     }
 }

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
-use kaskade_policy::client_retry::{ClientRetry, Failure, Verdict};
+use kaskade_policy::client_retry::{AttemptFailure, ClientRetry, RetryDecision};
 use kaskade_policy::routing;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -64,7 +64,7 @@ struct Attempt {
     number: u32,
     sent: Instant,
     /// How long it waits for replies.
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// What came of an attempt.
@@ -189,11 +189,11 @@ impl<'a> Exchange<'a> {
                 },
                 () = &mut self.reconnected => {
                     self.reconnected = pending().boxed();
-                    self.decide(Failure::Disconnected);
+                    self.decide(AttemptFailure::Disconnected);
                 }
                 () = at(self.silent_at) => {
                     self.silent_at = None;
-                    self.decide(Failure::Silence);
+                    self.decide(AttemptFailure::Silence);
                 }
                 () = at(self.resend_at) => self.resend(),
             }
@@ -226,7 +226,7 @@ impl<'a> Exchange<'a> {
         let attempt = Attempt {
             number: self.resends,
             sent,
-            patience: left + REPLY_MARGIN,
+            timeout: left + REPLY_MARGIN,
         };
         let (headers, payload) = (self.headers.clone(), self.payload.clone());
         self.open.push(if self.streamed {
@@ -288,7 +288,10 @@ impl<'a> Exchange<'a> {
             Outcome::NoResponders => {
                 let lost = self.client.bus.connection().counts().disconnects > 0;
                 let known = lost || shared.served.load(Ordering::Relaxed);
-                (Failure::NoResponders { known }, self.client.no_responders())
+                (
+                    AttemptFailure::NoResponders { known },
+                    self.client.no_responders(),
+                )
             }
             // The time of the attempt is over, or the connection is closed.
             Outcome::Failed(fault) if has_begun => return Some(Err(fault)),
@@ -300,7 +303,7 @@ impl<'a> Exchange<'a> {
         if has_begun {
             return Some(Err(fault));
         }
-        if failure == Failure::Final {
+        if failure == AttemptFailure::Final {
             // The budget ended during this attempt: what an earlier one failed with says more.
             let earlier = self.fault.take().filter(|_| fault.code == Code::Expired);
             return Some(Err(earlier.unwrap_or(fault)));
@@ -311,7 +314,7 @@ impl<'a> Exchange<'a> {
     }
 
     /// Plans the next attempt, if there is to be one.
-    fn decide(&mut self, failure: Failure) {
+    fn decide(&mut self, failure: AttemptFailure) {
         if !self.client.retries || self.resend_at.is_some() {
             return;
         }
@@ -319,13 +322,13 @@ impl<'a> Exchange<'a> {
         let draw = routing::draw(shared.draws.fetch_add(1, Ordering::Relaxed));
         let (left, now) = (micros(self.left()), Instant::now());
         let at = micros(now.duration_since(shared.begun));
-        match shared.policy().verdict(failure, self.resends, left, at, draw) {
-            Verdict::Again { after_us } => {
+        match shared.policy().decide(failure, self.resends, left, at, draw) {
+            RetryDecision::Again { after_us } => {
                 self.resend_at = Some(now + Duration::from_micros(after_us));
                 self.silent_at = None;
             }
-            Verdict::Wait { after_us } => self.silent_at = Some(now + Duration::from_micros(after_us)),
-            Verdict::End => {}
+            RetryDecision::Wait { after_us } => self.silent_at = Some(now + Duration::from_micros(after_us)),
+            RetryDecision::End => {}
         }
     }
 }
@@ -341,7 +344,7 @@ async fn ask(
     let message = async_nats::Request::new()
         .headers(headers)
         .payload(payload)
-        .timeout(Some(attempt.patience));
+        .timeout(Some(attempt.timeout));
     let outcome = match nats.send_request(subject, message).await {
         Ok(reply) => Outcome::Replied(reply),
         Err(error) => match error.kind() {
@@ -380,7 +383,7 @@ async fn begin_stream(client: Client, headers: HeaderMap, payload: Bytes, attemp
 
 /// Waits for the next reply to a streamed request.
 async fn next(mut replies: Replies, attempt: Attempt) -> Ended {
-    let left = attempt.patience.saturating_sub(attempt.sent.elapsed());
+    let left = attempt.timeout.saturating_sub(attempt.sent.elapsed());
     let outcome = match timeout(left, replies.next()).await {
         Err(_) => Outcome::Failed(no_reply()),
         Ok(None) => Outcome::Failed(absent("the connection was closed")),
@@ -395,11 +398,11 @@ async fn next(mut replies: Replies, attempt: Attempt) -> Ended {
 }
 
 /// Classifies a fault of the service for the policy.
-fn failure(code: Code) -> Failure {
+fn failure(code: Code) -> AttemptFailure {
     match code {
-        Code::Overloaded => Failure::Overloaded,
-        code if code.retryable() => Failure::Retryable,
-        _ => Failure::Final,
+        Code::Overloaded => AttemptFailure::Overloaded,
+        code if code.retryable() => AttemptFailure::Retryable,
+        _ => AttemptFailure::Final,
     }
 }
 

@@ -135,7 +135,7 @@ impl Client {
         }
     }
 
-    /// Submits a request and waits for its result at most `patience`; the result stays stored either way. The client
+    /// Submits a request and waits for its result at most `timeout`; the result stays stored either way. The client
     /// subscribes to the pushed result and polls beside it, because a push may be lost. The result of a duplicate is
     /// polled at once: it is pushed to the first submission, if to any.
     ///
@@ -145,16 +145,16 @@ impl Client {
         &self,
         request: &InferRequest,
         mut headers: HeaderMap,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<InferReply, Fault> {
         let inbox: Subject = self.nats.new_inbox().into();
         let subscribed = self.nats.subscribe(inbox.clone()).await;
-        let mut told = subscribed.map_err(|error| Fault::new(Code::Unavailable, error.to_string()))?;
+        let mut pushed = subscribed.map_err(|error| Fault::new(Code::Unavailable, error.to_string()))?;
         headers::put_push(&mut headers, &inbox);
         let accepted = self.submit(request, headers).await?;
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         if accepted.duplicate {
-            return self.wait_for(&accepted.id, patience).await;
+            return self.wait_for(&accepted.id, timeout).await;
         }
         let polled = async {
             loop {
@@ -171,18 +171,18 @@ impl Client {
         };
         tokio::select! {
             // Without a subscription only polling is left.
-            Some(message) = told.next() => read(&message),
+            Some(message) = pushed.next() => read(&message),
             result = polled => result,
         }
     }
 
-    /// Waits for the result of a durable request at most `patience`; polls at least once.
+    /// Waits for the result of a durable request at most `timeout`; polls at least once.
     ///
     /// # Errors
     /// The request's own fault; `NoReply` if it has no result yet, after which the caller may wait again.
-    pub async fn wait_for(&self, id: &str, patience: Duration) -> Result<InferReply, Fault> {
+    pub async fn wait_for(&self, id: &str, timeout: Duration) -> Result<InferReply, Fault> {
         let (mut pause, longest) = POLL_PAUSES;
-        let until = Instant::now() + patience;
+        let until = Instant::now() + timeout;
         loop {
             match self.result(id).await {
                 Ok(Some(result)) => return result,

@@ -12,7 +12,7 @@ use crate::{
 
 impl Client {
     /// Tells the right answer to a request that was answered before, by the id that the request was given. Returns what became of it;
-    /// `None` if no ingress remembers the request within `patience`: it had no id, was labelled before, or is too old, or its plan has no
+    /// `None` if no ingress remembers the request within `timeout`: it had no id, was labelled before, or is too old, or its plan has no
     /// certified list.
     ///
     /// # Errors
@@ -21,13 +21,13 @@ impl Client {
         &self,
         id: &str,
         label: RightAnswer,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Option<FeedbackReply>, Fault> {
         let feedback = Feedback {
             id: id.to_owned(),
             label,
         };
-        let request = Request::new().payload(feedback.encode()?).timeout(Some(patience));
+        let request = Request::new().payload(feedback.encode()?).timeout(Some(timeout));
         let subject = self.app.feedback();
         let asked = async {
             match self.nats.send_request(subject.clone(), request).await {

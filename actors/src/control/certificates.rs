@@ -1,4 +1,4 @@
-//! The watch of the running plan's certificates, as the shifter runs it. The policy is [`kaskade_policy::certificate_monitor`].
+//! The monitor of the running plan's certificates, as the shifter runs it. The policy is [`kaskade_policy::certificate_monitor`].
 //!
 //! Every ingress process counts its audits, labels and stages, and publishes the counts every second. The shifter of every process adds
 //! up what it receives, so that any of them can take the lead; the leading one decides, and publishes the limit with its counts.
@@ -14,7 +14,7 @@ use crate::{
     metrics::Metrics,
     metrics::certificates::FindingKind,
     plan::versions::PlanVersion,
-    subjects::event::{AUDITED, CERTIFICATE, WATCH},
+    subjects::event::{AUDIT, CERTIFICATE, CERTIFICATE_STATUS},
     wire::{AuditReport, CertificateFinding, CertificateNotice, CertificateReport},
 };
 
@@ -25,7 +25,7 @@ pub(super) struct Certificates {
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
     epoch: u64,
-    watch: Option<CertificateMonitor>,
+    monitor: Option<CertificateMonitor>,
 }
 
 impl Certificates {
@@ -41,7 +41,7 @@ impl Certificates {
             dispatcher,
             metrics,
             epoch: 0,
-            watch: None,
+            monitor: None,
         }
     }
 
@@ -49,24 +49,24 @@ impl Certificates {
     pub(super) fn adopt(&mut self, version: &PlanVersion) {
         self.epoch = version.epoch;
         let config = MonitorConfig::default();
-        let before = self.watch.take();
+        let before = self.monitor.take();
         let list = version.plan.certified.as_ref();
-        self.watch = list.map(|list| match &before {
+        self.monitor = list.map(|list| match &before {
             Some(before) => CertificateMonitor::succeeding(list, config, before),
             None => CertificateMonitor::new(list, config),
         });
-        self.metrics.watch(|metrics| metrics.reported(None));
+        self.metrics.certificates(|metrics| metrics.reported(None));
     }
 
     /// Returns whether the running plan has certificates to watch.
     pub(super) fn is_watching(&self) -> bool {
-        self.watch.is_some()
+        self.monitor.is_some()
     }
 
     /// Returns the gear to run instead of that one.
     pub(super) fn limited(&self, plan: &Plan, gear: u32) -> u32 {
-        match &self.watch {
-            Some(watch) => plan.limited(gear, watch.limit()),
+        match &self.monitor {
+            Some(monitor) => plan.limited(gear, monitor.limit()),
             None => gear,
         }
     }
@@ -77,15 +77,15 @@ impl Certificates {
             return;
         }
         self.take(&report.counts, version, leads);
-        if let (Some(limit), Some(watch), false) = (report.limit, &mut self.watch, leads) {
-            watch.follow(limit as usize, &report.refuted_by_labels);
-            self.watched.set_in_doubt(watch.is_suspicious());
+        if let (Some(limit), Some(monitor), false) = (report.limit, &mut self.monitor, leads) {
+            monitor.follow(limit as usize, &report.refuted_by_labels);
+            self.watched.set_elevated(monitor.elevates_audits());
         }
     }
 
     /// Takes and publishes what this process counted; the leader also publishes what is known. Called once per second.
     pub(super) fn tick(&mut self, version: &PlanVersion, leads: bool) {
-        if self.watch.is_none() {
+        if self.monitor.is_none() {
             return;
         }
         let (epoch, counts) = self.watched.take();
@@ -95,13 +95,13 @@ impl Certificates {
             Counts::default()
         };
         self.take(&counts, version, leads);
-        let leading = self.watch.as_ref().filter(|_| leads);
-        let limit = leading.map(|watch| watch.limit() as u32);
+        let leading = self.monitor.as_ref().filter(|_| leads);
+        let limit = leading.map(|monitor| monitor.limit() as u32);
         let refuted_by_labels = leading.map(CertificateMonitor::refuted_by_labels);
         let refuted_by_labels = refuted_by_labels.unwrap_or_default();
         if limit.is_some() || !counts.is_empty() {
             self.publish(
-                AUDITED,
+                AUDIT,
                 &AuditReport {
                     ingress: self.ingress.clone(),
                     epoch: self.epoch,
@@ -112,7 +112,7 @@ impl Certificates {
             );
         }
         let report = limit.and_then(|limit| {
-            let statuses = self.watch.as_ref()?.statuses();
+            let statuses = self.monitor.as_ref()?.statuses();
             Some(CertificateReport {
                 epoch: self.epoch,
                 limit,
@@ -120,27 +120,28 @@ impl Certificates {
             })
         });
         if let Some(report) = &report {
-            self.publish(WATCH, report);
+            self.publish(CERTIFICATE_STATUS, report);
         }
-        self.metrics.watch(|metrics| metrics.reported(report.clone()));
+        self.metrics
+            .certificates(|metrics| metrics.reported(report.clone()));
     }
 
     fn take(&mut self, counts: &Counts, version: &PlanVersion, leads: bool) {
-        let Some(watch) = &mut self.watch else { return };
+        let Some(monitor) = &mut self.monitor else { return };
         // Only one process decides; the others observe, and can decide when they take the lead.
         let findings = if leads {
-            watch.take(counts)
+            monitor.take(counts)
         } else {
-            watch.observe(counts);
+            monitor.observe(counts);
             Vec::new()
         };
-        self.watched.set_in_doubt(watch.is_suspicious());
+        self.watched.set_elevated(monitor.elevates_audits());
         for finding in findings {
-            self.tell(&finding, version);
+            self.publish_finding(&finding, version);
         }
     }
 
-    fn tell(&self, finding: &Finding, version: &PlanVersion) {
+    fn publish_finding(&self, finding: &Finding, version: &PlanVersion) {
         let epoch = self.epoch;
         let (kind, found) = match *finding {
             Finding::Safer { from, to, evidence } => {
@@ -175,7 +176,7 @@ impl Certificates {
                 };
                 (Some(FindingKind::Restored), found)
             }
-            Finding::Drifted { cascade, stage } => {
+            Finding::InputsDrifted { cascade, stage } => {
                 let stage = stage_name(&version.plan, cascade, stage);
                 tracing::warn!(
                     epoch,
@@ -183,11 +184,11 @@ impl Certificates {
                     stage,
                     "the inputs have drifted: a stage defers or is confident otherwise than on the certification samples"
                 );
-                let found = CertificateFinding::Drifted {
+                let found = CertificateFinding::InputsDrifted {
                     cascade: cascade as u32,
                     stage,
                 };
-                (Some(FindingKind::Drifted), found)
+                (Some(FindingKind::InputsDrifted), found)
             }
             Finding::Settled { cascade } => {
                 tracing::info!(epoch, cascade, "no further drift of the inputs was found");
@@ -196,7 +197,7 @@ impl Certificates {
             }
         };
         if let Some(kind) = kind {
-            self.metrics.watch(|metrics| metrics.found(kind));
+            self.metrics.certificates(|metrics| metrics.found(kind));
         }
         self.publish(CERTIFICATE, &CertificateNotice { epoch, found });
     }

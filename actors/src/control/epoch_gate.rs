@@ -10,7 +10,7 @@ use super::heartbeats::Heartbeats;
 use crate::{dispatch::dispatcher::Dispatcher, plan::versions::PlanVersions, wire::Heartbeat};
 
 /// Interval of the checks for workers that fell silent and block an epoch no longer: half a heartbeat period.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Reads heartbeats, and admits epochs from then on.
 pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans: &PlanVersions) {
@@ -24,7 +24,7 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
     let supervisor = dispatcher.supervisor().clone();
     supervisor.spawn("admission of epochs", async move {
         let mut gate = Gate::default();
-        let mut look = tokio::time::interval(LOOK);
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
         loop {
             let news = tokio::select! {
                 biased;
@@ -33,7 +33,7 @@ pub(crate) fn watch(heartbeats: &mut Heartbeats, dispatcher: &Dispatcher, plans:
                     None => return,
                 },
                 more = changes.next() => if more { true } else { return },
-                _ = look.tick() => true,
+                _ = checks.tick() => true,
             };
             if news {
                 let now = dispatcher.clock().now();

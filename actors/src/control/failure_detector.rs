@@ -72,7 +72,7 @@ impl FailureDetector {
             }
             liveness.started(&beat.actor, beat.instance, beat.sequence, now)
         });
-        if start == Start::Beside {
+        if start == Start::DuplicateName {
             let worker = &beat.actor;
             tracing::warn!(
                 worker,
@@ -83,7 +83,7 @@ impl FailureDetector {
             // A connection broke. What its replicas were given in this process is still there.
             self.ingresses.reconnected();
         } else if start == Start::Restarted {
-            self.tell(&before.into_iter().collect::<Vec<_>>());
+            self.report_lost(&before.into_iter().collect::<Vec<_>>());
         } else if beat.leaving {
             // A worker that stays unloads only what has drained.
             let [newest, _] = &mut self.left;
@@ -98,13 +98,13 @@ impl FailureDetector {
             return;
         }
         let now = self.dispatcher.clock().now();
-        self.tell(&self.dispatcher.liveness(|liveness| liveness.newly_lost(now)));
+        self.report_lost(&self.dispatcher.liveness(|liveness| liveness.newly_lost(now)));
         // The results that a replica sent before it left may wait behind its last heartbeat, so its requests are sent
         // again one check later.
         let [newest, earlier] = &mut self.left;
         let due = std::mem::replace(earlier, std::mem::take(newest));
         if !due.is_empty() {
-            self.ingresses.left(&due);
+            self.ingresses.replicas_left(&due);
         }
         if now >= self.forgotten_at + FORGETS_EVERY_US {
             self.forgotten_at = now;
@@ -123,9 +123,9 @@ impl FailureDetector {
         });
     }
 
-    fn tell(&self, lost: &[String]) {
+    fn report_lost(&self, lost: &[String]) {
         if !lost.is_empty() {
-            self.ingresses.lost(lost);
+            self.ingresses.replicas_lost(lost);
         }
     }
 }

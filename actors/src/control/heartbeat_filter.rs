@@ -128,16 +128,19 @@ mod tests {
 
     #[test]
     fn a_custom_actor_speaks_for_itself_only() {
-        let heard = accepted("mine", &beat("mine", &["small-0", "mine", "mine"])).unwrap();
-        assert_eq!(replicas(&heard), ["mine"]);
-        let own = &heard.replicas[0];
+        let filtered = accepted("mine", &beat("mine", &["small-0", "mine", "mine"])).unwrap();
+        assert_eq!(replicas(&filtered), ["mine"]);
+        let own = &filtered.replicas[0];
         assert_eq!((own.variant.as_str(), own.queue), ("", 0), "it shifts no gear");
-        assert_eq!((heard.in_place, heard.queue), (0, 0));
+        assert_eq!((filtered.in_place, filtered.queue), (0, 0));
         assert!(
-            heard.fan_outs.is_empty() && heard.runs.is_empty(),
+            filtered.fan_outs.is_empty() && filtered.runs.is_empty(),
             "it teaches the planner nothing"
         );
-        assert!(heard.leaving && heard.sequence == 4, "of itself it may say that");
+        assert!(
+            filtered.leaving && filtered.sequence == 4,
+            "of itself it may say that"
+        );
     }
 
     #[test]

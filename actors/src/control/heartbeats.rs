@@ -65,8 +65,8 @@ impl Heartbeats {
     }
 
     async fn run(mut self, mut heartbeats: Subscriber, app: App, plans: PlanVersions) {
-        let mut looks = interval(Duration::from_micros(CHECK_PERIOD_US));
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut checks = interval(Duration::from_micros(CHECK_PERIOD_US));
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             // Heartbeats first: those that waited are read before their senders are looked for.
             tokio::select! {
@@ -77,7 +77,7 @@ impl Heartbeats {
                     Some(Err(error)) => tracing::warn!(%error, "a heartbeat could not be decoded"),
                     None => return,
                 },
-                _ = looks.tick() => {
+                _ = checks.tick() => {
                     if let Some(detector) = &mut self.detector {
                         detector.check(&plans);
                     }

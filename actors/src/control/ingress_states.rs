@@ -13,7 +13,7 @@ use crate::{
     wire::{IngressState, Message as _},
 };
 
-/// Subscribes to the states and passes each to `heard`. In a process without an ingress, `avoids` is set: the states keep the
+/// Subscribes to the states and passes each to `on_state`. In a process without an ingress, `avoids` is set: the states keep the
 /// dispatcher's view of reachable replicas up to date, and until the first one arrives, every replica is reachable. Returns once the
 /// subscription is active.
 ///

@@ -24,10 +24,10 @@ use crate::{
     plan::versions::PlanVersions,
     subjects::{
         self,
-        event::{DRIFT, PLANNED},
+        event::{LOAD_DRIFT, PLANNER},
     },
     supervision::TaskGuard,
-    wire::{DriftNotice, Message as _, PlanReport, PlanRequest},
+    wire::{LoadDriftNotice, Message as _, PlanReport, PlanRequest},
 };
 
 /// Makes a plan for a request, given the running plan. The error is shown to people.
@@ -41,7 +41,7 @@ pub struct PlannerConfig {
     /// Time limit of one planning run.
     pub limit: Duration,
     /// Whether a drift of the load triggers planning.
-    pub replan_on_drift: bool,
+    pub replan_on_load_drift: bool,
     /// When else the planner plans without a request.
     pub trigger: ReplanTrigger,
 }
@@ -50,7 +50,7 @@ impl std::fmt::Debug for PlannerConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PlannerConfig")
             .field("limit", &self.limit)
-            .field("replan_on_drift", &self.replan_on_drift)
+            .field("replan_on_load_drift", &self.replan_on_load_drift)
             .field("trigger", &self.trigger)
             .finish_non_exhaustive()
     }
@@ -96,7 +96,7 @@ impl Planner {
     /// [`BusError`] if a subscription fails.
     pub(crate) async fn listen(self, bus: &Bus, heartbeats: &mut Heartbeats) -> Result<Addr<Self>, BusError> {
         let app = self.dispatcher.app().clone();
-        let (dispatcher, replan_on_drift) = (self.dispatcher.clone(), self.config.replan_on_drift);
+        let (dispatcher, replan_on_load_drift) = (self.dispatcher.clone(), self.config.replan_on_load_drift);
         let trigger = match &self.config.trigger {
             ReplanTrigger::OnRequest => None,
             unasked => Some(LoadListener::begin(bus, heartbeats, &dispatcher, *unasked).await?),
@@ -104,7 +104,7 @@ impl Planner {
         let mut requests = bus
             .subscribe(app.replan(), Some(subjects::PLANNER_GROUP.to_owned()))
             .await?;
-        let mut drifts = bus.control().subscribe(app.event(DRIFT)?, None).await?;
+        let mut drifts = bus.control().subscribe(app.event(LOAD_DRIFT)?, None).await?;
         // Only round trips prove that the subscriptions are active.
         bus.barrier().await?;
         bus.control().barrier().await?;
@@ -124,7 +124,7 @@ impl Planner {
                         None => return,
                     },
                     message = drifts.next() => match message {
-                        Some(message) if replan_on_drift => match DriftNotice::decode(&message.payload) {
+                        Some(message) if replan_on_load_drift => match LoadDriftNotice::decode(&message.payload) {
                             Ok(drift) => listener.do_send(MakePlan(after(drift))),
                             Err(error) => tracing::warn!(%error, "a drift notice could not be decoded"),
                         },
@@ -139,7 +139,7 @@ impl Planner {
 }
 
 /// The plan request for a drift.
-fn after(drift: DriftNotice) -> PlanRequest {
+fn after(drift: LoadDriftNotice) -> PlanRequest {
     PlanRequest {
         reason: format!("the load drifted by {:.2}", drift.distance),
         peak_qps: Some(drift.peak_qps),
@@ -171,12 +171,12 @@ fn take(planner: &Addr<Planner>, dispatcher: &Dispatcher, message: &async_nats::
             },
         };
         if let Some(reply) = reply {
-            say(&dispatcher, reply, &report);
+            publish_report(&dispatcher, reply, &report);
         }
     });
 }
 
-fn say(dispatcher: &Dispatcher, subject: Subject, report: &PlanReport) {
+fn publish_report(dispatcher: &Dispatcher, subject: Subject, report: &PlanReport) {
     if let Ok(payload) = report.encode() {
         dispatcher.publish(subject, None, None, payload);
     }
@@ -206,8 +206,8 @@ impl Handler<MakePlan> for Planner {
                 }
                 failed => tracing::error!("{failed}"),
             }
-            if let Ok(subject) = dispatcher.app().event(PLANNED) {
-                say(&dispatcher, subject, &report);
+            if let Ok(subject) = dispatcher.app().event(PLANNER) {
+                publish_report(&dispatcher, subject, &report);
             }
             report
         })

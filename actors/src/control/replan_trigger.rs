@@ -35,15 +35,15 @@ impl ReplanTrigger {
     /// Interval at which the load is sampled.
     fn observe(&self) -> Duration {
         match self {
-            Self::Periodic(every) => LOOK.min(*every).max(MIN_INTERVAL),
+            Self::Periodic(every) => SAMPLE_INTERVAL.min(*every).max(MIN_INTERVAL),
             Self::Observing(every) => (*every).max(MIN_INTERVAL),
-            Self::OnRequest => LOOK,
+            Self::OnRequest => SAMPLE_INTERVAL,
         }
     }
 }
 
 /// Longest interval at which the load is sampled. Ingresses publish their counts ten times a second.
-const LOOK: Duration = Duration::from_millis(200);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Shortest interval of any trigger.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);
@@ -66,9 +66,9 @@ impl LoadListener {
         let subject = dispatcher.app().event(LOAD)?;
         let loads = bus.control().subscribe(subject, None).await?;
         // Unbounded: the listener only counts, and runs on the thread that feeds it.
-        let (heard, beats) = mpsc::unbounded_channel();
+        let (forward, beats) = mpsc::unbounded_channel();
         heartbeats.listen(move |beat| {
-            let _ = heard.send(Arc::clone(beat));
+            let _ = forward.send(Arc::clone(beat));
         });
         Ok(Self {
             trigger,
@@ -85,8 +85,8 @@ impl LoadListener {
         let mut schedule = Schedule::new(self.trigger, clock.now());
         let mut reports = VariantReports::default();
         let mut workers = LiveWorkers::default();
-        let mut looks = interval(self.trigger.observe());
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut samples = interval(self.trigger.observe());
+        samples.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut silence = interval(Duration::from_micros(CHECK_PERIOD_US));
         silence.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -108,7 +108,7 @@ impl LoadListener {
                     workers.observe(clock.now());
                     reports.observe(clock.now());
                 }
-                _ = looks.tick() => {
+                _ = samples.tick() => {
                     let now = clock.now();
                     if let Some(mut request) = schedule.observe(load.take(now), now) {
                         request.fan_outs.clone_from(&reports.fan_outs);
@@ -153,14 +153,14 @@ impl VariantReports {
 
 /// Stores the latest counters that a worker reported for its variants.
 fn record<T: Clone>(
-    told: &mut BTreeMap<String, BTreeMap<String, T>>,
+    known: &mut BTreeMap<String, BTreeMap<String, T>>,
     worker: &str,
     now: &BTreeMap<String, T>,
 ) {
     if now.is_empty() {
-        told.remove(worker);
+        known.remove(worker);
     } else {
-        told.insert(worker.to_owned(), now.clone());
+        known.insert(worker.to_owned(), now.clone());
     }
 }
 

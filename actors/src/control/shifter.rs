@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use crate::actor::{Actor, Addr, AsyncContext, Context, Handler, Message};
 use futures::StreamExt;
 use kaskade_policy::arrivals::ArrivalCounter;
-use kaskade_policy::drift::{Drift, DriftConfig, DriftWatch};
+use kaskade_policy::load_drift::{LoadDrift, LoadDriftConfig, LoadDriftDetector};
 use kaskade_policy::plan::{Plan, Slo};
 use kaskade_policy::shifting;
 use kaskade_policy::shifting::ShiftConfig;
@@ -23,13 +23,13 @@ use crate::{
     dispatch::dispatcher::Dispatcher,
     metrics::Metrics,
     plan::versions::{PlanVersion, PlanVersions},
-    subjects::event::{AUDITED, DRIFT, LOAD, SHIFTED},
+    subjects::event::{AUDIT, GEAR, LOAD, LOAD_DRIFT},
     supervision::TaskGuard,
-    wire::{AuditReport, DriftNotice, GearShift, Heartbeat, LoadCount, Message as _, ShiftReport},
+    wire::{AuditReport, GearShift, Heartbeat, LoadCount, LoadDriftNotice, Message as _, ShiftReport},
 };
 
 /// Ticks after which the leader publishes the gear again, for processes that joined later: one second.
-const SAY_AGAIN: u64 = 10;
+const REPUBLISH_TICKS: u64 = 10;
 
 /// Age at which reported queue lengths are ignored, microseconds.
 const STALE_QUEUE_US: u64 = 500_000;
@@ -38,7 +38,7 @@ const STALE_QUEUE_US: u64 = 500_000;
 pub(crate) struct Shifter {
     ingress: String,
     config: ShiftConfig,
-    drift_config: DriftConfig,
+    load_drift_config: LoadDriftConfig,
     plans: PlanVersions,
     dispatcher: Dispatcher,
     metrics: Arc<Metrics>,
@@ -46,7 +46,7 @@ pub(crate) struct Shifter {
     queues: BTreeMap<String, Queues>,
     epoch: u64,
     policy: shifting::Shifter,
-    drift: Option<DriftWatch>,
+    load_drift: Option<LoadDriftDetector>,
     certificates: Certificates,
     /// The gear that was decided on last.
     wanted: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Shifter {
 
 /// The newest heartbeat of one worker, which has the lengths of its queues.
 struct Queues {
-    heard: u64,
+    last_seen: u64,
     beat: Arc<Heartbeat>,
 }
 
@@ -74,7 +74,7 @@ impl Shifter {
     pub(crate) fn new(
         ingress: &str,
         config: ShiftConfig,
-        drift: DriftConfig,
+        load_drift: LoadDriftConfig,
         plans: PlanVersions,
         dispatcher: Dispatcher,
         metrics: Arc<Metrics>,
@@ -87,7 +87,7 @@ impl Shifter {
             ingress: ingress.to_owned(),
             policy: shifting::Shifter::new(&[], config),
             config,
-            drift_config: drift,
+            load_drift_config: load_drift,
             plans,
             _guard: dispatcher.supervisor().guard("shifter"),
             certificates: Certificates::new(ingress, watched, dispatcher.clone(), Arc::clone(&metrics)),
@@ -96,7 +96,7 @@ impl Shifter {
             load,
             queues: BTreeMap::new(),
             epoch: 0,
-            drift: None,
+            load_drift: None,
             wanted: 0,
             last_tick,
             ticks: 0,
@@ -111,7 +111,7 @@ impl Shifter {
         let subject = self.dispatcher.app().event(LOAD)?;
         let supervisor = self.dispatcher.supervisor().clone();
         let mut loads = bus.control().subscribe(subject, None).await?;
-        let audited = self.dispatcher.app().event(AUDITED)?;
+        let audited = self.dispatcher.app().event(AUDIT)?;
         let mut audits = bus.control().subscribe(audited, None).await?;
         // Only a round trip proves that the subscription is active.
         bus.control().barrier().await?;
@@ -141,7 +141,7 @@ impl Shifter {
 
     fn tick(&mut self) {
         let now = self.dispatcher.clock().now();
-        self.tell_own_count(now);
+        self.publish_own_count(now);
         let elapsed = now.saturating_sub(self.last_tick).max(1);
         self.last_tick = now;
         let arrivals = self.load.take(now);
@@ -151,7 +151,7 @@ impl Shifter {
         self.follow(&version, now);
         self.ticks += 1;
         let leads = self.load.leads(&self.ingress, now);
-        let is_second = self.ticks.is_multiple_of(SAY_AGAIN);
+        let is_second = self.ticks.is_multiple_of(REPUBLISH_TICKS);
         if is_second {
             self.certificates.tick(&version, leads);
         }
@@ -160,7 +160,7 @@ impl Shifter {
         if !leads {
             // It knows the load, and whether it has drifted, when it comes to lead.
             self.policy.count(counted);
-            self.watch_drift(&version, arrivals, now);
+            self.check_load_drift(&version, arrivals, now);
             // A gear of the certified list says nothing about the load.
             if (gear as usize) < version.plan.gears.len() {
                 self.policy.set_gear(gear);
@@ -175,15 +175,15 @@ impl Shifter {
             self.wanted = to;
             self.shift(&version, gear, to, first_queue);
         }
-        if let Some(drift) = self.watch_drift(&version, arrivals, now) {
-            self.tell_drift(&version.plan, version.epoch, drift);
+        if let Some(drift) = self.check_load_drift(&version, arrivals, now) {
+            self.publish_load_drift(&version.plan, version.epoch, drift);
         }
         if is_second && (version.plan.gears.len() > 1 || self.certificates.is_watching()) {
-            self.say(&version, to);
+            self.publish_gear(&version, to);
         }
     }
 
-    fn tell_own_count(&mut self, now: u64) {
+    fn publish_own_count(&mut self, now: u64) {
         let count = LoadCount {
             ingress: self.ingress.clone(),
             arrivals: self.metrics.arrivals(),
@@ -201,7 +201,7 @@ impl Shifter {
         self.policy.adopt(&version.plan.gears);
         self.policy.set_scale(1.0);
         self.wanted = 0;
-        self.drift = DriftWatch::new(&version.plan.gears, self.drift_config, now);
+        self.load_drift = LoadDriftDetector::new(&version.plan.gears, self.load_drift_config, now);
         self.certificates.adopt(version);
     }
 
@@ -212,7 +212,7 @@ impl Shifter {
             // A newer plan was adopted in between; the next tick considers its gears.
             Err(error) => return tracing::debug!(%error, "a shift was superseded by a newer plan"),
         }
-        self.say(version, to);
+        self.publish_gear(version, to);
         let report = ShiftReport {
             epoch: version.epoch,
             from,
@@ -228,10 +228,10 @@ impl Shifter {
             first_queue,
             "gear shift"
         );
-        self.publish_event(SHIFTED, &report);
+        self.publish_event(GEAR, &report);
     }
 
-    fn say(&self, version: &PlanVersion, gear: u32) {
+    fn publish_gear(&self, version: &PlanVersion, gear: u32) {
         let shift = GearShift {
             epoch: version.epoch,
             gear,
@@ -243,18 +243,18 @@ impl Shifter {
     }
 
     /// Compares the load of a tick with the planned one, also while another ingress leads: a new leader continues from there.
-    fn watch_drift(&mut self, version: &PlanVersion, arrivals: u64, now: u64) -> Option<Drift> {
+    fn check_load_drift(&mut self, version: &PlanVersion, arrivals: u64, now: u64) -> Option<LoadDrift> {
         let qps = self.policy.qps();
-        let watch = self.drift.as_mut()?;
-        let drift = watch.tick(qps, arrivals, now);
+        let detector = self.load_drift.as_mut()?;
+        let drift = detector.tick(qps, arrivals, now);
         if let Some(Slo::Accuracy { .. }) = version.plan.slo {
-            let scale = watch.scale();
+            let scale = detector.scale();
             self.policy.set_scale(scale);
         }
         drift
     }
 
-    fn tell_drift(&self, plan: &Plan, epoch: u64, drift: Drift) {
+    fn publish_load_drift(&self, plan: &Plan, epoch: u64, drift: LoadDrift) {
         tracing::warn!(
             epoch,
             distance = drift.distance,
@@ -263,19 +263,19 @@ impl Shifter {
             "the load has drifted from the plan; request a new plan on `{}`",
             self.dispatcher.app().replan()
         );
-        let notice = DriftNotice {
+        let notice = LoadDriftNotice {
             epoch,
             distance: drift.distance,
             measured: drift.measured,
             peak_qps: drift.peak_qps,
         };
-        self.publish_event(DRIFT, &notice);
+        self.publish_event(LOAD_DRIFT, &notice);
     }
 
-    /// Requests that wait for the first stage of the gear, over all workers heard recently.
+    /// Requests that wait for the first stage of the gear, over all workers with a recent heartbeat.
     fn first_queue(&mut self, version: &PlanVersion, gear: u32, now: u64) -> u64 {
         self.queues
-            .retain(|_, queues| now.saturating_sub(queues.heard) < STALE_QUEUE_US);
+            .retain(|_, queues| now.saturating_sub(queues.last_seen) < STALE_QUEUE_US);
         let entry = version
             .gear(gear)
             .map(|gear| gear.wiring.entry.stage.as_str())
@@ -307,9 +307,9 @@ impl Actor for Shifter {
 impl Handler<ShifterEvent> for Shifter {
     type Result = ();
 
-    fn handle(&mut self, heard: ShifterEvent, _: &mut Context<Self>) {
+    fn handle(&mut self, event: ShifterEvent, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        match heard {
+        match event {
             // The shifter reads its own count directly at each tick.
             ShifterEvent::Load(count) if count.ingress == self.ingress => {}
             ShifterEvent::Load(count) => self.load.record(&count.ingress, count.arrivals, now),
@@ -321,7 +321,7 @@ impl Handler<ShifterEvent> for Shifter {
             }
             ShifterEvent::Beat(beat) => {
                 self.queues
-                    .insert(beat.actor.clone(), Queues { heard: now, beat });
+                    .insert(beat.actor.clone(), Queues { last_seen: now, beat });
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use kaskade_models::{Tensor, entities};
-use kaskade_policy::certificate_monitor::Answer;
+use kaskade_policy::certificate_monitor::ComparedAnswer;
 use kaskade_policy::confidence::deferral::number_of_text;
 use kaskade_policy::text_metrics::TextComparison;
 
@@ -32,25 +32,29 @@ fn other_than_class(outputs: &[Tensor]) -> Option<u32> {
 }
 
 /// Returns the class of an answer, with the name that the model gives it.
-fn class(outputs: &[Tensor]) -> Option<Answer> {
+fn class(outputs: &[Tensor]) -> Option<ComparedAnswer> {
     let logits = outputs.iter().find(|output| output.name == "logits")?;
     let of: usize = logits.shape.iter().product();
     let number = largest(outputs, "logits")?;
-    Some(Answer::class(number.into(), of as u64, text(outputs, "label")))
+    Some(ComparedAnswer::class(
+        number.into(),
+        of as u64,
+        text(outputs, "label"),
+    ))
 }
 
 /// Returns an answer as audits and labels compare it: with a comparison of texts, those of language models, of spans and of token
 /// classifiers by it; others by their numbers.
-pub(crate) fn comparable(outputs: &[Tensor], texts: Option<TextComparison>) -> Option<Answer> {
+pub(crate) fn comparable(outputs: &[Tensor], texts: Option<TextComparison>) -> Option<ComparedAnswer> {
     let found = || {
         let text = text(outputs, "text").or_else(|| text(outputs, "answer"));
         text.map(Cow::from)
             .or_else(|| entities::answer(outputs).map(Cow::from))
     };
     match texts.and_then(|by| Some((by, found()?))) {
-        Some((by, text)) => Some(Answer::text(&text, by)),
+        Some((by, text)) => Some(ComparedAnswer::text(&text, by)),
         None => match other_than_class(outputs) {
-            Some(number) => Some(Answer::Number(number.into())),
+            Some(number) => Some(ComparedAnswer::Number(number.into())),
             None => class(outputs),
         },
     }
@@ -141,12 +145,15 @@ mod tests {
         assert!(!one.accepts(&other));
         // A class has no text.
         let class = comparable(&[floats("logits", &[0.1, 3.0])], Some(by)).unwrap();
-        assert_eq!(class, Answer::class(1, 2, None));
+        assert_eq!(class, ComparedAnswer::class(1, 2, None));
         let named = [
             floats("logits", &[0.1, 3.0]),
             Tensor::from_texts("label", &["sea"]).unwrap(),
         ];
-        assert_eq!(comparable(&named, None), Some(Answer::class(1, 2, Some("sea"))));
+        assert_eq!(
+            comparable(&named, None),
+            Some(ComparedAnswer::class(1, 2, Some("sea")))
+        );
     }
 
     #[test]

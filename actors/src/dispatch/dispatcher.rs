@@ -125,9 +125,9 @@ impl Dispatcher {
         &self.0.process.supervisor
     }
 
-    /// Gives access to the liveness of replicas. If `look` changes which replicas are reachable, the view of the process
+    /// Gives access to the liveness of replicas. If `access` changes which replicas are reachable, the view of the process
     /// changes with it. For processes that receive heartbeats.
-    pub fn liveness<T>(&self, look: impl FnOnce(&mut Liveness) -> T) -> T {
+    pub fn liveness<T>(&self, access: impl FnOnce(&mut Liveness) -> T) -> T {
         let mut liveness = self
             .0
             .process
@@ -135,7 +135,7 @@ impl Dispatcher {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let before = liveness.revision();
-        let seen = look(&mut liveness);
+        let seen = access(&mut liveness);
         if liveness.revision() != before {
             // Under the lock, so that views follow each other as the changes do.
             self.set_reachability(liveness.reachability());

@@ -45,7 +45,7 @@ pub(crate) fn split<'a>(
     for task in tasks.clone() {
         parts.children.insert(task.to_owned(), Vec::new());
     }
-    let mut heard = BTreeMap::new();
+    let mut row_counts = BTreeMap::new();
     for output in outputs {
         let Some((task, input)) = output.name.split_once('/') else {
             parts.own.push(output);
@@ -60,12 +60,12 @@ pub(crate) fn split<'a>(
             ));
         };
         let count = row_count(&output)?;
-        let first = *heard.entry(task.clone()).or_insert(count);
+        let first = *row_counts.entry(task.clone()).or_insert(count);
         if first != count {
             let message = format!("has {count} rows, another output to `{task}` has {first}");
             return Err(bad(&output, &message));
         }
-        let total = heard
+        let total = row_counts
             .values()
             .fold(0, |total: usize, count| total.saturating_add(*count));
         if total > MAX_BRANCHES {

@@ -12,7 +12,7 @@ use super::audits::Audits;
 use super::client_ids::ClientIds;
 use super::config::IngressConfig;
 use super::epochs::Epochs;
-use super::in_flight::{InFlight, Reading};
+use super::in_flight::{InFlight, StreamProgress};
 use super::process_ingresses::Ingresses;
 use crate::{
     audit_counts::AuditCounts,
@@ -168,8 +168,8 @@ impl Ingress {
             gear: entry.gear,
             stage: String::new(),
             hops,
-            stream: entry.reading.is_some(),
-            optimistic: matches!(entry.reading, Some(Reading::Optimistic(_))),
+            stream: entry.progress.is_some(),
+            optimistic: matches!(entry.progress, Some(StreamProgress::Optimistic(_))),
             accept_below_threshold,
             return_to_ingress,
             inputs: inputs.ok()?,

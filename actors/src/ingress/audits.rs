@@ -9,7 +9,7 @@ mod dispatch;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kaskade_policy::certificate_monitor::{Answer, Audit, RecentReplies, RecentReply, Sampler};
+use kaskade_policy::certificate_monitor::{Audit, ComparedAnswer, RecentReplies, RecentReply, Sampler};
 
 use super::config::IngressConfig;
 use super::feedback::right_answer;
@@ -46,7 +46,7 @@ pub(super) struct Open {
     pub(super) inputs: RetainedInputs,
     /// The id that the client gave its request.
     pub(super) client: Option<String>,
-    pub(super) live: Answer,
+    pub(super) live: ComparedAnswer,
     pub(super) deadline: u64,
     /// The largest variant's part, and that of the probe.
     pub(super) parts: [Part; 2],
@@ -60,7 +60,7 @@ pub(super) struct Part {
     /// The stage that was asked last.
     pub(super) stage: String,
     pub(super) dispatches: u32,
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<ComparedAnswer>,
 }
 
 /// An audit that begins once the client has its reply.
@@ -70,7 +70,7 @@ pub(super) struct Chosen {
     pub(super) version: Arc<PlanVersion>,
     pub(super) inputs: RetainedInputs,
     pub(super) client: Option<String>,
-    pub(super) live: Answer,
+    pub(super) live: ComparedAnswer,
 }
 
 pub(super) const LARGEST: usize = 0;
@@ -125,7 +125,7 @@ impl Audits {
 
     /// Hands the largest variant's answer to the reply whose audit has ended, and counts a label that waited for it. A label of a
     /// request whose audit failed only says whether the answer was right.
-    fn labels_of(&mut self, id: &str, audit: u64, largest: Option<Answer>) {
+    fn labels_of(&mut self, id: &str, audit: u64, largest: Option<ComparedAnswer>) {
         match self.labelled.remove(&audit) {
             Some((mut reply, label)) => {
                 reply.audited(largest);
@@ -138,10 +138,10 @@ impl Audits {
         }
     }
 
-    fn count_label(&self, reply: &RecentReply, right: &Answer) {
+    fn count_label(&self, reply: &RecentReply, right: &ComparedAnswer) {
         self.watched.count(reply.epoch, |counts| {
-            if let Some(counts) = counts.at(reply.place) {
-                counts.labels.add(&reply.judged(right));
+            if let Some(counts) = counts.at(reply.index) {
+                counts.labels.add(&reply.label_counts(right));
             }
         });
     }
@@ -153,7 +153,7 @@ impl Audits {
 }
 
 /// Returns the number of the audit, and the part of it that a request is.
-pub(super) fn place_of(id: u64) -> (u64, usize) {
+pub(super) fn audit_part(id: u64) -> (u64, usize) {
     ((id & !MARK) >> 1, (id & 1) as usize)
 }
 
@@ -170,13 +170,13 @@ mod tests {
     use super::*;
 
     /// Counts a label `large`, the largest variant's answer, that arrives while the audit of the reply is open.
-    fn labelled_early(largest: Option<Answer>) -> LabelCounts {
-        let class = |number, name| Answer::class(number, 3, Some(name));
+    fn labelled_early(largest: Option<ComparedAnswer>) -> LabelCounts {
+        let class = |number, name| ComparedAnswer::class(number, 3, Some(name));
         let mut audits = Audits::new("a", &IngressConfig::default());
         let audit = audits.number();
         let reply = RecentReply {
             epoch: 1,
-            place: 1,
+            index: 1,
             variant: "small".to_owned(),
             answer: class(1, "small"),
             largest: None,
@@ -206,7 +206,10 @@ mod tests {
             ..LabelCounts::default()
         };
         let lost = LabelCounts { lost: 1, ..unpaired };
-        assert_eq!(labelled_early(Some(Answer::class(2, 3, Some("large")))), lost);
+        assert_eq!(
+            labelled_early(Some(ComparedAnswer::class(2, 3, Some("large")))),
+            lost
+        );
         assert_eq!(labelled_early(None), unpaired, "the audit failed");
     }
 
@@ -215,6 +218,6 @@ mod tests {
         assert!(!is_audit(0) && !is_audit(u64::MAX >> 1));
         let id = MARK | (7 << 1) | 1;
         assert!(is_audit(id));
-        assert_eq!(place_of(id), (7, PROBE));
+        assert_eq!(audit_part(id), (7, PROBE));
     }
 }

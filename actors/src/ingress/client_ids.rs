@@ -15,7 +15,7 @@ pub(super) struct ClientIds(Rc<RefCell<Index>>);
 
 /// The entry of one request; dropping it removes the request from the index.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct IdGuard {
     index: ClientIds,
     id: String,
     number: u64,
@@ -23,9 +23,9 @@ pub(super) struct Listed {
 
 impl ClientIds {
     /// Adds a request of that number.
-    pub(super) fn list(&self, id: &str, number: u64) -> Listed {
+    pub(super) fn list(&self, id: &str, number: u64) -> IdGuard {
         self.0.borrow_mut().entry(id.to_owned()).or_default().push(number);
-        Listed {
+        IdGuard {
             index: self.clone(),
             id: id.to_owned(),
             number,
@@ -38,7 +38,7 @@ impl ClientIds {
     }
 }
 
-impl Drop for Listed {
+impl Drop for IdGuard {
     fn drop(&mut self) {
         let mut index = self.index.0.borrow_mut();
         if let Entry::Occupied(mut numbers) = index.entry(std::mem::take(&mut self.id)) {

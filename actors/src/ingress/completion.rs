@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use kaskade_models::Tensor;
-use kaskade_policy::ledger::{Answer, Failure};
+use kaskade_policy::ledger::{AnswerOutcome, FailureOutcome};
 use kaskade_policy::plan::{Child, Edge};
 use kaskade_policy::routing;
 
@@ -15,7 +15,7 @@ use crate::{
     dispatch::fan_out,
     error::{Code, Fault},
     plan::versions::PlanVersion,
-    wire::{Abandoned, MAX_ABANDONED, Message as _, StageOutcome, StageReply, StageRequest},
+    wire::{MAX_CANCELLED, Message as _, StageCancel, StageOutcome, StageReply, StageRequest},
 };
 
 impl Ingress {
@@ -107,7 +107,7 @@ impl Ingress {
     }
 
     /// Sends a request that is too long for the model of a stage to the stage after it. Returns false if there is none.
-    pub(super) fn goes_on(&mut self, done: &StageReply, fault: &Fault) -> bool {
+    pub(super) fn forward_too_long(&mut self, done: &StageReply, fault: &Fault) -> bool {
         if fault.code != Code::TooLong || !done.branch.is_root() {
             return false;
         }
@@ -291,8 +291,8 @@ impl Ingress {
         let Some(entry) = self.ledger.get_mut(done.id) else {
             return;
         };
-        let reading = entry.reading.as_mut();
-        if reading.is_some_and(|reading| reading.take(&done.stage, newest, from, until)) {
+        let progress = entry.progress.as_mut();
+        if progress.is_some_and(|progress| progress.take(&done.stage, newest, from, until)) {
             if once && entry.once.as_ref() != Some(&done.stage) {
                 entry.once = Some(done.stage.clone());
             }
@@ -302,15 +302,15 @@ impl Ingress {
     }
 
     /// Tells the replicas that these requests are cancelled.
-    pub(super) fn abandon(&self, ids: &[u64]) {
-        for ids in ids.chunks(MAX_ABANDONED) {
-            let abandoned = Abandoned {
+    pub(super) fn cancel_at_replicas(&self, ids: &[u64]) {
+        for ids in ids.chunks(MAX_CANCELLED) {
+            let cancelled = StageCancel {
                 ingress: self.id.clone(),
                 ids: ids.to_vec(),
             };
-            if let Ok(payload) = abandoned.encode() {
+            if let Ok(payload) = cancelled.encode() {
                 self.dispatcher
-                    .publish(self.dispatcher.app().abandon(), None, None, payload);
+                    .publish(self.dispatcher.app().stage_cancel(), None, None, payload);
             }
         }
     }
@@ -326,11 +326,11 @@ impl Ingress {
 
     fn finish(&mut self, done: StageReply, degraded: bool, now: u64) {
         match self.ledger.answered(done.id, done.attempt) {
-            Answer::First(entry) => {
+            AnswerOutcome::First(entry) => {
                 self.served(done.attempt, now);
                 if done.attempt > 1 {
                     // An earlier attempt may still generate.
-                    self.abandon(&[done.id]);
+                    self.cancel_at_replicas(&[done.id]);
                 }
                 let audit = self.note_answer(&entry, &done, degraded);
                 self.reply_with(entry, done, degraded);
@@ -338,7 +338,7 @@ impl Ingress {
                     self.begin_audit(audit, now);
                 }
             }
-            Answer::Stale => self.metrics.stale(),
+            AnswerOutcome::Stale => self.metrics.stale(),
         }
     }
 
@@ -359,11 +359,11 @@ impl Ingress {
             return;
         }
         match self.ledger.answered(id, attempt) {
-            Answer::First(entry) => {
+            AnswerOutcome::First(entry) => {
                 self.served(attempt, now);
                 self.reply_with_branches(entry, None);
             }
-            Answer::Stale => self.metrics.stale(),
+            AnswerOutcome::Stale => self.metrics.stale(),
         }
     }
 
@@ -418,25 +418,25 @@ impl Ingress {
 
     /// Returns whether an endpoint broke off an answer of which the client has a part. Another attempt would have another answer,
     /// since an endpoint repeats none.
-    pub(super) fn broke_off(&self, done: &StageReply, fault: &Fault) -> bool {
-        let reading = || self.ledger.get(done.id)?.reading.as_ref();
+    pub(super) fn is_stream_interrupted(&self, done: &StageReply, fault: &Fault) -> bool {
+        let progress = || self.ledger.get(done.id)?.progress.as_ref();
         fault.code == Code::EndpointUnavailable
-            && reading().is_some_and(|reading| reading.has_begun(&done.stage))
+            && progress().is_some_and(|progress| progress.has_begun(&done.stage))
     }
 
     /// Ends a failed attempt: another one follows if that may help, or the fault is the answer.
     pub(super) fn end_attempt(&mut self, id: u64, attempt: u32, fault: &Fault, may_retry: bool, now: u64) {
         match self.ledger.failed(id, attempt, may_retry, now) {
             // The sweep resends it once it is due.
-            Failure::Retry { .. } => {}
-            Failure::Terminal(entry) => {
+            FailureOutcome::Retry { .. } => {}
+            FailureOutcome::Terminal(entry) => {
                 // Other members of an ensemble, branches of a pipeline or attempts may still run for it.
                 if entry.dispatches() > 1 || entry.gather.begun() {
-                    self.abandon(&[id]);
+                    self.cancel_at_replicas(&[id]);
                 }
                 self.close(entry, fault);
             }
-            Failure::Stale => self.metrics.stale(),
+            FailureOutcome::Stale => self.metrics.stale(),
         }
     }
 }

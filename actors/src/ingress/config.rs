@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use kaskade_policy::certificate_monitor::AuditSettings;
-use kaskade_policy::drift::DriftConfig;
 use kaskade_policy::ledger::LedgerConfig;
+use kaskade_policy::load_drift::LoadDriftConfig;
 use kaskade_policy::shifting::ShiftConfig;
 
 use super::durable::DurableConfig;
@@ -28,7 +28,7 @@ pub struct IngressConfig {
     /// Configuration of load counting and gear shifts.
     pub shift: ShiftConfig,
     /// Configuration of drift detection.
-    pub drift: DriftConfig,
+    pub load_drift: LoadDriftConfig,
     /// Share of the requests that is audited, if the plan has a certified list.
     pub audit: AuditSettings,
     /// Replies that each ingress remembers for labels that arrive later, if the plan has a certified list.
@@ -45,7 +45,7 @@ impl Default for IngressConfig {
             max_attempts: LedgerConfig::default().max_attempts,
             durable: None,
             shift: ShiftConfig::default(),
-            drift: DriftConfig::default(),
+            load_drift: LoadDriftConfig::default(),
             audit: AuditSettings::OFF,
             recent_replies: 10_000,
         }

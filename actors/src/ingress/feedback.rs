@@ -5,7 +5,7 @@
 
 use async_nats::{Message as NatsMessage, Subject};
 use futures::StreamExt;
-use kaskade_policy::certificate_monitor::{Answer, Class, RecentReply};
+use kaskade_policy::certificate_monitor::{Class, ComparedAnswer, RecentReply};
 use kaskade_policy::confidence::deferral::number_of_text;
 
 use super::actor::Ingress;
@@ -49,26 +49,28 @@ fn read(message: &NatsMessage) -> Result<Labelled, String> {
 ///
 /// # Errors
 /// Why it is no answer of their kind.
-pub(super) fn right_answer(label: &RightAnswer, reply: &RecentReply) -> Result<Answer, String> {
+pub(super) fn right_answer(label: &RightAnswer, reply: &RecentReply) -> Result<ComparedAnswer, String> {
     match (label, &reply.answer) {
-        (RightAnswer::Class(number), Answer::Class(class)) => numbered(*number, class.of),
-        (RightAnswer::Text(text), Answer::Class(class)) => named(text.trim(), class, reply),
+        (RightAnswer::Class(number), ComparedAnswer::Class(class)) => numbered(*number, class.of),
+        (RightAnswer::Text(text), ComparedAnswer::Class(class)) => named(text.trim(), class, reply),
         (RightAnswer::Text(text), answer) => Ok(of_text(text, answer)),
         // The answer `42` of a language model, for instance.
         (RightAnswer::Class(number), answer) => Ok(of_text(&number.to_string(), answer)),
     }
 }
 
-fn of_text(text: &str, answer: &Answer) -> Answer {
+fn of_text(text: &str, answer: &ComparedAnswer) -> ComparedAnswer {
     match answer {
-        Answer::Text { by, .. } => Answer::text(text, *by),
-        Answer::Class(_) | Answer::Number(_) => Answer::Number(number_of_text(text.trim()).into()),
+        ComparedAnswer::Text { by, .. } => ComparedAnswer::text(text, *by),
+        ComparedAnswer::Class(_) | ComparedAnswer::Number(_) => {
+            ComparedAnswer::Number(number_of_text(text.trim()).into())
+        }
     }
 }
 
-fn numbered(number: u64, of: u64) -> Result<Answer, String> {
+fn numbered(number: u64, of: u64) -> Result<ComparedAnswer, String> {
     if number < of {
-        return Ok(Answer::class(number, of, None));
+        return Ok(ComparedAnswer::class(number, of, None));
     }
     let last = of.saturating_sub(1);
     Err(format!(
@@ -78,14 +80,14 @@ fn numbered(number: u64, of: u64) -> Result<Answer, String> {
 
 /// Returns the class of a name, whose letter case only counts between classes that differ by it; a text that is no name is a number. Of
 /// the names, only those of the answers are known here.
-fn named(name: &str, class: &Class, reply: &RecentReply) -> Result<Answer, String> {
+fn named(name: &str, class: &Class, reply: &RecentReply) -> Result<ComparedAnswer, String> {
     let answers = || {
         [Some(&reply.answer), reply.largest.as_ref()]
             .into_iter()
             .flatten()
     };
     let find = |is: &dyn Fn(&str) -> bool| {
-        let has = |answer: &&Answer| matches!(answer, Answer::Class(class) if class.name.as_deref().is_some_and(is));
+        let has = |answer: &&ComparedAnswer| matches!(answer, ComparedAnswer::Class(class) if class.name.as_deref().is_some_and(is));
         answers().find(has).cloned()
     };
     let alike = || find(&|known| known.eq_ignore_ascii_case(name));
@@ -101,7 +103,7 @@ fn named(name: &str, class: &Class, reply: &RecentReply) -> Result<Answer, Strin
         ));
     }
     // A class that is none of the answers.
-    Ok(Answer::Number(number_of_text(name).into()))
+    Ok(ComparedAnswer::Number(number_of_text(name).into()))
 }
 
 impl Handler<Labelled> for Ingress {
@@ -117,7 +119,7 @@ impl Handler<Labelled> for Ingress {
             return;
         };
         if told.refused.is_none() {
-            self.metrics.watch(|metrics| metrics.labelled(told.right));
+            self.metrics.certificates(|metrics| metrics.labelled(told.right));
         }
         if let (Some(reply), Some(payload)) = (reply, told.encoded(content_type)) {
             let headers = (content_type == ContentType::Json).then(|| headers::for_body(ContentType::Json));
@@ -130,10 +132,10 @@ impl Handler<Labelled> for Ingress {
 mod tests {
     use super::*;
 
-    fn reply(answer: Answer, largest: Option<Answer>) -> RecentReply {
+    fn reply(answer: ComparedAnswer, largest: Option<ComparedAnswer>) -> RecentReply {
         RecentReply {
             epoch: 1,
-            place: 1,
+            index: 1,
             variant: "small".to_owned(),
             answer,
             largest,
@@ -146,7 +148,7 @@ mod tests {
     }
 
     /// Returns whether the answer and the largest variant's are right.
-    fn judged(label: &RightAnswer, reply: &RecentReply) -> Result<[bool; 2], String> {
+    fn compared(label: &RightAnswer, reply: &RecentReply) -> Result<[bool; 2], String> {
         let right = right_answer(label, reply)?;
         let largest = reply.largest.as_ref();
         Ok([
@@ -158,26 +160,26 @@ mod tests {
     /// Every answer counted as wrong if a label was a name, although data sets and replies have names.
     #[test]
     fn a_class_is_labelled_by_its_name_or_its_number() {
-        let class = |number, name: &str| Answer::class(number, 3, Some(name));
+        let class = |number, name: &str| ComparedAnswer::class(number, 3, Some(name));
         let audited = reply(class(1, "sea"), Some(class(2, "7")));
-        assert_eq!(judged(&text(" Sea "), &audited), Ok([true, false]));
-        assert_eq!(judged(&text("1"), &audited), Ok([true, false]));
-        assert_eq!(judged(&RightAnswer::Class(1), &audited), Ok([true, false]));
+        assert_eq!(compared(&text(" Sea "), &audited), Ok([true, false]));
+        assert_eq!(compared(&text("1"), &audited), Ok([true, false]));
+        assert_eq!(compared(&RightAnswer::Class(1), &audited), Ok([true, false]));
         // A text that is a name and a number is a name.
-        assert_eq!(judged(&text("7"), &audited), Ok([false, true]));
-        assert_eq!(judged(&text("land"), &audited), Ok([false, false]));
+        assert_eq!(compared(&text("7"), &audited), Ok([false, true]));
+        assert_eq!(compared(&text("land"), &audited), Ok([false, false]));
     }
 
     #[test]
     fn a_label_that_cannot_be_a_class_is_refused() {
-        let unnamed = reply(Answer::class(1, 3, None), None);
-        assert_eq!(judged(&RightAnswer::Class(2), &unnamed), Ok([false, false]));
+        let unnamed = reply(ComparedAnswer::class(1, 3, None), None);
+        assert_eq!(compared(&RightAnswer::Class(2), &unnamed), Ok([false, false]));
         for (label, said) in [
             (text("sea"), "not the number of a class"),
             (text("3"), "none of the 3 classes"),
             (RightAnswer::Class(3), "which are 0 to 2"),
         ] {
-            let reason = judged(&label, &unnamed).unwrap_err();
+            let reason = compared(&label, &unnamed).unwrap_err();
             assert!(reason.contains(said), "{reason}");
         }
     }
@@ -185,9 +187,9 @@ mod tests {
     /// `--label 42` is read as a number, and was compared with the hash of the answer.
     #[test]
     fn a_number_may_be_the_text_of_an_answer() {
-        let number = |text| Answer::Number(number_of_text(text).into());
+        let number = |text| ComparedAnswer::Number(number_of_text(text).into());
         let answered = reply(number("42"), None);
-        assert_eq!(judged(&RightAnswer::Class(42), &answered), Ok([true, false]));
-        assert_eq!(judged(&RightAnswer::Class(41), &answered), Ok([false, false]));
+        assert_eq!(compared(&RightAnswer::Class(42), &answered), Ok([true, false]));
+        assert_eq!(compared(&RightAnswer::Class(41), &answered), Ok([false, false]));
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use kaskade_policy::fan_in::{Branch, Gather};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
-use super::client_ids::Listed;
+use super::client_ids::IdGuard;
 use super::inputs::RetainedInputs;
 use super::reply_target::ReplyTarget;
 use super::votes::Tally;
@@ -15,7 +15,7 @@ use crate::{plan::versions::PlanVersion, wire::StageReply, wire::headers::Trace}
 pub(super) struct InFlight {
     pub(super) target: ReplyTarget,
     /// Its place in the index of client ids.
-    pub(super) listed: Option<Listed>,
+    pub(super) id_guard: Option<IdGuard>,
     pub(super) inputs: RetainedInputs,
     /// Its span at this ingress, below that of the client, `parent`.
     pub(super) trace: Trace,
@@ -35,20 +35,20 @@ pub(super) struct InFlight {
     /// The results of a pipeline's branches.
     pub(super) gather: Gather<StageReply>,
     /// Progress of a streamed answer, if the client asked for streaming.
-    pub(super) reading: Option<Reading>,
+    pub(super) progress: Option<StreamProgress>,
     /// The stage whose parts another attempt would not repeat, if the client has one of them.
     pub(super) once: Option<String>,
 }
 
 /// Progress of a streamed answer.
-pub(super) enum Reading {
+pub(super) enum StreamProgress {
     /// The stage that sends parts gives the answer.
     Certain(StreamOffset),
     /// A later stage may replace what an earlier one has sent.
     Optimistic(OptimisticOffset),
 }
 
-impl Reading {
+impl StreamProgress {
     /// Returns whether the client has a part of the answer of a stage.
     pub(super) fn has_begun(&self, stage: &str) -> bool {
         match self {
@@ -69,8 +69,8 @@ impl Reading {
 impl InFlight {
     /// Returns whether the client has a part of an answer that another attempt would not repeat.
     pub(super) fn is_begun_once(&self) -> bool {
-        let stage = self.once.as_deref().zip(self.reading.as_ref());
-        stage.is_some_and(|(stage, reading)| reading.has_begun(stage))
+        let stage = self.once.as_deref().zip(self.progress.as_ref());
+        stage.is_some_and(|(stage, progress)| progress.has_begun(stage))
     }
 
     /// Returns how often this ingress has sent it.

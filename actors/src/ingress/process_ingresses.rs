@@ -38,7 +38,7 @@ impl Ingresses {
     }
 
     /// Tells every ingress that these replicas are lost.
-    pub(crate) fn lost(&self, replicas: &[String]) {
+    pub(crate) fn replicas_lost(&self, replicas: &[String]) {
         self.lost_at_others("", replicas);
     }
 
@@ -50,7 +50,7 @@ impl Ingresses {
     }
 
     /// Tells every ingress that these replicas have left in good order.
-    pub(crate) fn left(&self, replicas: &[String]) {
+    pub(crate) fn replicas_left(&self, replicas: &[String]) {
         for member in self.members() {
             member.leaves.do_send(DepartedReplicas(replicas.to_vec()));
         }

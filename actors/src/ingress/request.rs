@@ -6,7 +6,7 @@ use async_nats::{Message, Subject};
 use kaskade_policy::stream_offset::{OptimisticOffset, StreamOffset};
 
 use super::config::IngressConfig;
-use super::in_flight::Reading;
+use super::in_flight::StreamProgress;
 use super::inputs::RetainedInputs;
 use super::refusal::TOO_MANY_BYTES;
 use super::reply_target::{Destination, ReplyTarget};
@@ -42,11 +42,11 @@ pub(super) enum Streamed {
 
 impl Streamed {
     /// Returns what is kept of the client's progress.
-    pub(super) fn reading(self) -> Option<Reading> {
+    pub(super) fn progress(self) -> Option<StreamProgress> {
         match self {
             Self::No => None,
-            Self::Certain => Some(Reading::Certain(StreamOffset::default())),
-            Self::Optimistic => Some(Reading::Optimistic(OptimisticOffset::default())),
+            Self::Certain => Some(StreamProgress::Certain(StreamOffset::default())),
+            Self::Optimistic => Some(StreamProgress::Optimistic(OptimisticOffset::default())),
         }
     }
 }
@@ -100,7 +100,7 @@ impl Destination {
 }
 
 impl ReplyTarget {
-    /// Returns where the reply to a message goes, without reading its body.
+    /// Returns where the reply to a message goes, without progress its body.
     pub(super) fn of(message: &Message, to: Destination) -> Self {
         // `read` refuses an invalid content type or id; the refusal itself uses the default format.
         let id = message

@@ -394,14 +394,14 @@ fn a_request_that_ends_with_an_error_is_cancelled_where_earlier_attempts_may_run
         plans.adopt(1, plan).unwrap();
         let replica = FailsTwice::default().start();
         dispatcher.register_replica(&stage, local(placed, replica.recipient()));
-        let cancelled = App::new(APP).unwrap().abandon();
+        let cancelled = App::new(APP).unwrap().stage_cancel();
         let mut cancelled = bus.client().subscribe(cancelled).await.unwrap();
         let ingress = ingress(plans, dispatcher, &bus).start();
         let (reply, answer) = oneshot::channel();
         ingress.send(request(reply)).await.unwrap();
         assert_eq!(answer.await.unwrap().unwrap_err().code, Code::ModelFailed);
         let message = cancelled.next().await.unwrap();
-        let cancelled = crate::wire::Abandoned::decode(&message.payload).unwrap();
+        let cancelled = crate::wire::StageCancel::decode(&message.payload).unwrap();
         assert_eq!((cancelled.ingress.as_str(), cancelled.ids.len()), ("i", 1));
     });
 }

@@ -14,7 +14,7 @@ pub const LABELS: &str = "kaskade_labels_total";
 /// Findings of the watch of the plan's certificates, by kind.
 pub const CERTIFICATE_FINDINGS: &str = "kaskade_certificate_findings_total";
 /// The last place of the certified list that may run; 0 is the largest variant alone. Of the process that leads.
-pub const CERTIFIED_PLACE: &str = "kaskade_certified_index";
+pub const CERTIFIED_INDEX: &str = "kaskade_certified_index";
 /// Interval of the share of live answers that differ from the largest variant's, by end, of the cascade at that place.
 pub const LIVE_DIFFERENCE: &str = "kaskade_live_difference_ratio";
 /// Interval of the live loss of accuracy by labels, by end, of the cascade at that place.
@@ -30,7 +30,7 @@ pub(crate) struct CertificateMetrics {
     wrong: AtomicU64,
     refuted: AtomicU64,
     restored: AtomicU64,
-    drifted: AtomicU64,
+    inputs_drifted: AtomicU64,
     report: Mutex<Option<CertificateReport>>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct CertificateMetrics {
 pub(crate) enum FindingKind {
     Refuted,
     Restored,
-    Drifted,
+    InputsDrifted,
 }
 
 impl CertificateMetrics {
@@ -62,7 +62,7 @@ impl CertificateMetrics {
         let counter = match kind {
             FindingKind::Refuted => &self.refuted,
             FindingKind::Restored => &self.restored,
-            FindingKind::Drifted => &self.drifted,
+            FindingKind::InputsDrifted => &self.inputs_drifted,
         };
         counter.fetch_add(1, Relaxed);
     }
@@ -109,7 +109,7 @@ impl CertificateMetrics {
                     &[
                         ("refuted", &self.refuted),
                         ("restored", &self.restored),
-                        ("drifted", &self.drifted),
+                        ("inputs_drifted", &self.inputs_drifted),
                     ],
                 ),
             },
@@ -117,7 +117,7 @@ impl CertificateMetrics {
         let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = report.as_ref().map(|report| report.limit);
         families.push(Family {
-            name: CERTIFIED_PLACE,
+            name: CERTIFIED_INDEX,
             is_counter: false,
             help: "Last place of the certified list that may run; 0 is the largest variant alone.",
             samples: limit.map_or_else(Vec::new, |limit| vec![(Vec::new(), limit.to_string())]),

@@ -7,12 +7,12 @@ use super::{
     ACCEPTED_REQUESTS, ANSWERED_REQUESTS, ARRIVED_REQUESTS, DECODE_ERRORS, DURABLE_DEAD_LETTERS,
     DURABLE_REDELIVERIES, DURABLE_RESULTS, Distributions, ENERGY_JOULES, ERROR_REPLIES, FAILED_REPLICAS,
     FAN_OUT_CHILD_REQUESTS, FAN_OUT_REQUESTS, FIRST_TOKENS, GEAR_SHIFTS, GENERATED_TOKENS,
-    IN_FLIGHT_REQUESTS, INVALID_TOKEN_RESULTS, LATE_RESULTS, Metrics, PLAN_EPOCH, PLAN_EPOCH_IN_PLACE,
-    PLAN_STALE, QUEUE_FULL_REJECTIONS, QUEUED_REQUESTS, READY, REQUEST_SECONDS, RETRIED_ATTEMPTS, SATURATED,
-    Snapshot, TIME_PER_OUTPUT_TOKEN_SECONDS, TIME_TO_FIRST_TOKEN_SECONDS, VARIANT_BATCH_SIZE,
-    VARIANT_BATCHES, VARIANT_BUSY_SECONDS, VARIANT_COST_MILLIONTHS, VARIANT_ENERGY_JOULES,
-    VARIANT_PRICED_REQUESTS, VARIANT_QUEUE_SECONDS, VARIANT_REQUESTS, VARIANT_RUN_SECONDS, VARIANT_STEPS,
-    VariantCount, histogram::Histogram,
+    IN_FLIGHT_REQUESTS, INTER_TOKEN_LATENCY_SECONDS, INVALID_TOKEN_RESULTS, LATE_RESULTS, Metrics,
+    PLAN_EPOCH, PLAN_EPOCH_IN_PLACE, PLAN_STALE, QUEUE_FULL_REJECTIONS, QUEUED_REQUESTS, READY,
+    REQUEST_SECONDS, RETRIED_ATTEMPTS, SATURATED, Snapshot, TIME_TO_FIRST_TOKEN_SECONDS, VARIANT_BATCH_SIZE,
+    VARIANT_BATCHES, VARIANT_BUSY_SECONDS, VARIANT_COST, VARIANT_ENERGY_JOULES, VARIANT_PRICED_REQUESTS,
+    VARIANT_QUEUE_SECONDS, VARIANT_REQUESTS, VARIANT_RUN_SECONDS, VARIANT_STEPS, VariantCount,
+    histogram::Histogram,
 };
 
 /// Media type of the page.
@@ -160,7 +160,7 @@ impl Metrics {
                 |of| &of.first_token,
             ),
             (
-                TIME_PER_OUTPUT_TOKEN_SECONDS,
+                INTER_TOKEN_LATENCY_SECONDS,
                 "Time between successive tokens of an answer, seconds.",
                 |of| &of.per_token,
             ),
@@ -183,7 +183,7 @@ impl Metrics {
     }
 
     fn watch_text(&self, page: &mut Page<'_>) {
-        for family in self.watch.families() {
+        for family in self.certificates.families() {
             let kind = if family.is_counter {
                 Kind::Counter
             } else {
@@ -380,17 +380,13 @@ fn costs<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) 
         known.filter_map(|(variant, count)| Some((variant, count, count.spent.source?)))
     };
     page.metric(
-        VARIANT_COST_MILLIONTHS,
+        VARIANT_COST,
         Kind::Counter,
         "Cost of requests in money; absent if unknown.",
     );
     for (variant, count, source) in known() {
         let labels = [("variant", variant.as_str()), ("source", source.name())];
-        page.sample(
-            VARIANT_COST_MILLIONTHS,
-            &labels,
-            &(count.spent.billionths as f64 / 1e3),
-        );
+        page.sample(VARIANT_COST, &labels, &(count.spent.billionths as f64 / 1e9));
     }
     page.by(
         VARIANT_PRICED_REQUESTS,

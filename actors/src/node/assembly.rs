@@ -206,7 +206,7 @@ async fn start_ingresses(
     let shifter = Shifter::new(
         &first.id,
         limits.shift,
-        limits.drift,
+        limits.load_drift,
         plans.clone(),
         dispatcher.clone(),
         Arc::clone(metrics),
@@ -253,9 +253,9 @@ async fn host(
     };
     let worker = worker.start();
     let listener = worker.clone();
-    let heard = move |state| listener.do_send(IngressStateReceived(state));
+    let on_state = move |state| listener.do_send(IngressStateReceived(state));
     // With an ingress in the same process, the dispatcher knows the heartbeats themselves.
-    ingress_states::follow(&first.bus, &first.dispatcher, alone, heard).await?;
+    ingress_states::follow(&first.bus, &first.dispatcher, alone, on_state).await?;
     ready(&first.plans, readiness).await?;
     Ok((worker, instance, health))
 }

@@ -64,7 +64,7 @@ impl Parts {
                     link.clone(),
                 )
             });
-        let follow_book = self.worker.clone().map(|worker| {
+        let follow_plans = self.worker.clone().map(|worker| {
             let mut changes = self.plans.changes();
             supervisor.spawn("plans of the worker", async move {
                 while changes.next().await {
@@ -91,7 +91,7 @@ impl Parts {
             }
         };
         supervisor.stop();
-        for task in [Some(follow_store), Some(follow_gears), follow_book]
+        for task in [Some(follow_store), Some(follow_gears), follow_plans]
             .into_iter()
             .flatten()
         {

@@ -240,7 +240,7 @@ fn whole(app: &str, server: &NatsServer) -> Node {
         planner: Some(PlannerConfig {
             planning: Arc::new(|_, _| Err("no plan".to_owned())),
             limit: TIMEOUT,
-            replan_on_drift: true,
+            replan_on_load_drift: true,
             trigger: ReplanTrigger::OnRequest,
         }),
         power: None,

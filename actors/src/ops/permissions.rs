@@ -3,7 +3,9 @@
 //! `kaskade auth init` writes them into a nats-server's configuration; the server then refuses every other subject.
 //! `docs/concepts/security.md` states what this protects against and what it does not.
 
-use crate::subjects::event::{AUDITED, CERTIFICATE, DRIFT, ENERGY, LOAD, PLANNED, SHIFTED, WATCH};
+use crate::subjects::event::{
+    AUDIT, CERTIFICATE, CERTIFICATE_STATUS, ENERGY, GEAR, LOAD, LOAD_DRIFT, PLANNER,
+};
 use crate::subjects::{self, App, SubjectError, check_token, inbox_prefix};
 
 /// The role of a user.
@@ -74,9 +76,24 @@ fn client(app: &App) -> Permissions {
 }
 
 fn ingress(app: &App) -> Result<Permissions, SubjectError> {
-    let events = [LOAD, SHIFTED, DRIFT, ENERGY, AUDITED, WATCH, CERTIFICATE];
+    let events = [
+        LOAD,
+        GEAR,
+        LOAD_DRIFT,
+        ENERGY,
+        AUDIT,
+        CERTIFICATE_STATUS,
+        CERTIFICATE,
+    ];
     // To its own queue group, for the end of its subscription.
-    let mut publish = app.all_of(["infer", "stage.*", "replica.*", "ingress.*", "abandon", "gear"]);
+    let mut publish = app.all_of([
+        "infer",
+        "stage.*",
+        "replica.*",
+        "ingress.*",
+        "stage_cancel",
+        "gear",
+    ]);
     publish.extend(named(app, &events)?);
     publish.extend(subjects::durable_taking(app));
     // Clients choose their reply subjects; only inboxes, so that a reply cannot reach a stage.
@@ -91,7 +108,7 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
         "gear",
         "plan",
     ]);
-    subscribe.extend(named(app, &[LOAD, AUDITED])?);
+    subscribe.extend(named(app, &[LOAD, AUDIT])?);
     subscribe.extend(subjects::discovery_patterns(app));
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
@@ -99,28 +116,35 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
 fn worker(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["stage.*", "replica.*", "done.*.*.*.*", "beat.*"]);
     publish.extend(named(app, &[ENERGY])?);
-    let subscribe = app.all_of(["stage.*", "replica.*", "abandon", "ingress.*", "gear", "plan"]);
+    let subscribe = app.all_of([
+        "stage.*",
+        "replica.*",
+        "stage_cancel",
+        "ingress.*",
+        "gear",
+        "plan",
+    ]);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
 
 fn planner(app: &App) -> Result<Permissions, SubjectError> {
     let mut publish = app.all_of(["plan", "replan"]);
-    publish.extend(named(app, &[PLANNED, ENERGY])?);
+    publish.extend(named(app, &[PLANNER, ENERGY])?);
     // The requester of a plan gets a report.
     publish.push(INBOXES.to_owned());
     publish.extend(subjects::plan_writing(app));
     // `kaskade plan apply` connects as the planner, and follows the ingresses.
     let mut subscribe = app.all_of(["replan", "beat.*", "ingress.*", "gear", "plan"]);
-    subscribe.extend(named(app, &[LOAD, DRIFT])?);
+    subscribe.extend(named(app, &[LOAD, LOAD_DRIFT])?);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
 }
 
 fn observer(app: &App) -> Permissions {
-    let looks = Permissions {
+    let observes = Permissions {
         publish: subjects::discovery_patterns(app),
         subscribe: app.all_of(["beat.*", "ingress.*", "event.>", "gear", "plan", "dead.*"]),
     };
-    joined([looks, reads_plans(app)])
+    joined([observes, reads_plans(app)])
 }
 
 fn gateway(app: &App) -> Permissions {
@@ -135,7 +159,7 @@ fn actor(app: &App, name: &str, stages: &[String]) -> Result<Permissions, Subjec
     check_token("actor", name)?;
     let mut publish = app.all_of(["done.*.*.*.*"]);
     publish.push(app.beat(name)?.into_string());
-    let mut subscribe = app.all_of(["ingress.*", "abandon"]);
+    let mut subscribe = app.all_of(["ingress.*", "stage_cancel"]);
     subscribe.push(app.replica(name)?.into_string());
     for stage in stages {
         subscribe.push(app.stage(stage)?.into_string());
@@ -311,15 +335,15 @@ mod tests {
     }
 
     #[test]
-    fn only_an_ingress_says_what_it_has_abandoned_avoids_and_shifts_to() {
-        for tail in ["abandon", "ingress.x", "gear"] {
+    fn only_an_ingress_says_what_it_has_cancelled_avoids_and_shifts_to() {
+        for tail in ["stage_cancel", "ingress.x", "gear"] {
             assert_eq!(
                 may_publish(&format!("kaskade.digits.{tail}")),
                 ["ingress"],
                 "{tail}"
             );
         }
-        assert_eq!(may_subscribe("kaskade.digits.abandon"), ["worker", "actor"]);
+        assert_eq!(may_subscribe("kaskade.digits.stage_cancel"), ["worker", "actor"]);
         let hearers = ["worker", "planner", "observer", "gateway", "actor"];
         assert_eq!(may_subscribe("kaskade.digits.ingress.x"), hearers);
         assert_eq!(may_publish("kaskade.digits.replan"), ["planner"]);

@@ -159,7 +159,7 @@ pub(crate) async fn open_or_wait(
     }
     tracing::warn!("there is no plan store; waiting for the planner, or `kaskade plan apply`, to create it");
     loop {
-        tokio::time::sleep(STORE_LOOKS).await;
+        tokio::time::sleep(STORE_POLL_INTERVAL).await;
         match find(bus, app).await {
             Ok(Some(store)) => return Ok(store),
             Ok(None) => {}
@@ -168,8 +168,8 @@ pub(crate) async fn open_or_wait(
     }
 }
 
-/// Pause between two looks for a plan store that does not exist yet.
-const STORE_LOOKS: Duration = Duration::from_millis(500);
+/// Interval at which a plan store that does not exist yet is polled.
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Stream of plans as they are written.
 pub struct Plans(pub(crate) BoxStream<'static, Result<StoredPlan, StoreError>>);

@@ -99,7 +99,7 @@ impl Worker {
         let capacity = self.config.queue_capacity;
         let shard = self.next_shard();
         let hosted = Hosted::start(replica.clone(), executor, batching, capacity, shard);
-        self.subscribing.extend(hosted.listen_for_abandoned());
+        self.subscribing.extend(hosted.listen_for_cancels());
         let (subject, stop) = (
             self.shared.dispatcher.app().replica(&replica.id),
             hosted.stop.subscribe(),

@@ -87,7 +87,7 @@ struct Step(StepResult);
 /// Cancels these requests of an ingress.
 #[derive(Debug, Clone, Message)]
 #[rtype(result = "()")]
-pub(crate) struct Abandon {
+pub(crate) struct Cancel {
     /// The ingress.
     pub ingress: String,
     /// The requests, as the ingress numbers them.
@@ -186,7 +186,7 @@ impl Generator {
         }
     }
 
-    fn tell_depth(&mut self, ctx: &Context<Self>) {
+    fn update_depth(&mut self, ctx: &Context<Self>) {
         self.parts.depth.store(self.running.len(), Ordering::Relaxed);
         self.itself = (!self.running.is_empty()).then(|| ctx.address());
     }
@@ -245,7 +245,7 @@ impl Handler<Delivery> for Generator {
             streams,
         };
         self.running.insert(number, one);
-        self.tell_depth(ctx);
+        self.update_depth(ctx);
     }
 }
 
@@ -266,25 +266,25 @@ impl Handler<Step> for Generator {
             self.progress(progress, began, now, batch);
         }
         self.expire(now);
-        self.tell_depth(ctx);
+        self.update_depth(ctx);
     }
 }
 
-impl Handler<Abandon> for Generator {
+impl Handler<Cancel> for Generator {
     type Result = ();
 
-    fn handle(&mut self, Abandon { ingress, ids }: Abandon, ctx: &mut Context<Self>) {
-        let abandoned = self.running.iter().filter(|(_, one)| {
+    fn handle(&mut self, Cancel { ingress, ids }: Cancel, ctx: &mut Context<Self>) {
+        let cancelled = self.running.iter().filter(|(_, one)| {
             let request = &one.delivery.request;
             request.ingress == ingress && ids.contains(&request.id)
         });
-        let abandoned: Vec<u64> = abandoned.map(|(number, _)| *number).collect();
-        for number in abandoned {
+        let cancelled: Vec<u64> = cancelled.map(|(number, _)| *number).collect();
+        for number in cancelled {
             self.parts.executor.cancel(number);
             if let Some(one) = self.running.remove(&number) {
                 one.delivery.discard();
             }
         }
-        self.tell_depth(ctx);
+        self.update_depth(ctx);
     }
 }

@@ -16,7 +16,7 @@ use kaskade_policy::plan::{Batching, Replica};
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::batcher::{Batcher, BatcherParts};
-use super::generator::{Abandon, Generator, GeneratorParts};
+use super::generator::{Cancel, Generator, GeneratorParts};
 use crate::{
     bus::Bus,
     dispatch::dispatcher::Dispatcher,
@@ -27,7 +27,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::PlanVersions,
     subjects::SubjectError,
-    wire::{Abandoned, Message as _, ReplicaBeat},
+    wire::{Message as _, ReplicaBeat, StageCancel},
 };
 
 /// Name of the thread of a model among the tasks of a node.
@@ -219,27 +219,27 @@ impl Hosted {
     }
 
     /// Forwards cancellations from ingresses to a generator, for as long as it is hosted.
-    pub(super) fn listen_for_abandoned(&self) -> Option<oneshot::Receiver<()>> {
+    pub(super) fn listen_for_cancels(&self) -> Option<oneshot::Receiver<()>> {
         let ReplicaActor::Generator(generator) = &self.actor else {
             return None;
         };
         let (generator, mut stop) = (generator.clone(), self.stop.subscribe());
-        let (bus, subject) = (self.shard.bus.clone(), self.shard.dispatcher.app().abandon());
+        let (bus, subject) = (self.shard.bus.clone(), self.shard.dispatcher.app().stage_cancel());
         let listening = self.shard.dispatcher.supervisor().clone();
         Some(self.shard.run(SUBSCRIBING_TASK, move || async move {
-            let mut abandoned = match bus.subscribe(subject, None).await {
-                Ok(abandoned) => abandoned,
+            let mut cancelled = match bus.subscribe(subject, None).await {
+                Ok(cancelled) => cancelled,
                 Err(error) => return tracing::error!(%error, "subscribing to cancellations failed"),
             };
             listening.spawn_finite("subscription to cancelled requests", async move {
                 loop {
                     let message = tokio::select! {
-                        message = abandoned.next() => message,
+                        message = cancelled.next() => message,
                         _ = stop.wait_for(|stop| *stop) => None,
                     };
                     let Some(message) = message else { return };
-                    match Abandoned::decode(&message.payload) {
-                        Ok(Abandoned { ingress, ids }) => generator.do_send(Abandon { ingress, ids }),
+                    match StageCancel::decode(&message.payload) {
+                        Ok(StageCancel { ingress, ids }) => generator.do_send(Cancel { ingress, ids }),
                         Err(error) => tracing::warn!(%error, "a cancellation could not be decoded"),
                     }
                 }

@@ -102,13 +102,13 @@ pub struct AuditReport {
     pub ingress: String,
     /// The epoch whose cascades are counted.
     pub epoch: u64,
-    /// The counts, by place in the certified list.
+    /// The counts, by index in the certified list.
     #[serde(default)]
     pub counts: Counts,
-    /// From the leading shifter: the last place of the certified list that may run.
+    /// From the leading shifter: the last index of the certified list that may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// From the leading shifter: the places beyond the limit that labels refuted, not audits.
+    /// From the leading shifter: the indices beyond the limit that labels refuted, not audits.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -135,7 +135,7 @@ impl Message for AuditReport {
 pub struct CertificateReport {
     /// The running plan.
     pub epoch: u64,
-    /// The last place of the certified list that may run.
+    /// The last index of the certified list that may run.
     pub limit: u32,
     /// The cascades of the list, from the largest variant alone to the cheapest.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_CERTIFIED>")]
@@ -163,8 +163,8 @@ pub struct CascadeStatus {
     pub loss: [f64; 2],
     /// What it may be.
     pub may_lose: f64,
-    /// Whether its stages have drifted.
-    pub drifted: bool,
+    /// Whether its inputs have drifted.
+    pub inputs_drifted: bool,
 }
 
 impl From<certificate_monitor::CascadeStatus> for CascadeStatus {
@@ -176,7 +176,7 @@ impl From<certificate_monitor::CascadeStatus> for CascadeStatus {
             labelled,
             loss,
             may_lose,
-            drifted,
+            inputs_drifted,
         } = status;
         Self {
             audited,
@@ -185,7 +185,7 @@ impl From<certificate_monitor::CascadeStatus> for CascadeStatus {
             labelled,
             loss,
             may_lose,
-            drifted,
+            inputs_drifted,
         }
     }
 }
@@ -204,16 +204,16 @@ pub struct CertificateNotice {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "found", rename_all = "snake_case")]
 pub enum CertificateFinding {
-    /// The certificate of the cascade at place `from` no longer holds: only cascades up to place `to` run.
+    /// The certificate of the cascade at index `from` no longer holds: only cascades up to index `to` run.
     Refuted {
-        /// The place of the cascade.
+        /// The index of the cascade.
         from: u32,
         /// The limit from here on.
         to: u32,
         /// `audits` or `labels`.
         by: String,
     },
-    /// The certificate of the cascade at place `to` holds again.
+    /// The certificate of the cascade at index `to` holds again.
     Restored {
         /// The limit before.
         from: u32,
@@ -221,15 +221,15 @@ pub enum CertificateFinding {
         to: u32,
     },
     /// A stage defers more or less, or is more or less confident, than on the certification samples.
-    Drifted {
-        /// The place of the cascade.
+    InputsDrifted {
+        /// The index of the cascade.
         cascade: u32,
         /// The stage.
         stage: String,
     },
     /// No further drift was found.
     Settled {
-        /// The place of the cascade.
+        /// The index of the cascade.
         cascade: u32,
     },
 }

@@ -56,7 +56,7 @@ impl Message for ShiftReport {
 
 /// The load has drifted from the plan (CascadeServe appendix C.2).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct DriftNotice {
+pub struct LoadDriftNotice {
     /// The running plan.
     pub epoch: u64,
     /// Total variation distance between the measured and the planned distribution of load, in [0, 1].
@@ -64,12 +64,12 @@ pub struct DriftNotice {
     /// Measured share of time in each gear's range.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
     pub measured: Vec<f64>,
-    /// Load of the busiest second of the last minutes, requests/s ([`kaskade_policy::drift::Drift::peak_qps`]).
+    /// Load of the busiest second of the last minutes, requests/s ([`kaskade_policy::load_drift::LoadDrift::peak_qps`]).
     pub peak_qps: f64,
 }
 
-impl Message for DriftNotice {
-    const NAME: &'static str = "DriftNotice";
+impl Message for LoadDriftNotice {
+    const NAME: &'static str = "LoadDriftNotice";
 }
 
 /// Requests a new plan from the planner.

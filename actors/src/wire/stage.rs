@@ -7,7 +7,7 @@ use kaskade_policy::remote::price::Cost;
 use serde::{Deserialize, Serialize};
 
 use super::lists::at_most;
-use super::{MAX_ABANDONED, MAX_HOPS, Message, Token, tensors};
+use super::{MAX_CANCELLED, MAX_HOPS, Message, Token, tensors};
 
 /// A request to a stage. A worker answers with a [`StageReply`](super::StageReply) to the message's reply subject.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -137,16 +137,16 @@ impl From<HopAnswer> for ScoredSample {
 
 /// Cancels requests of an ingress: replicas may drop them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Abandoned {
+pub struct StageCancel {
     /// The ingress that owned them.
     pub ingress: String,
     /// The requests, as the ingress numbers them.
-    #[serde(deserialize_with = "at_most::<_, _, MAX_ABANDONED>")]
+    #[serde(deserialize_with = "at_most::<_, _, MAX_CANCELLED>")]
     pub ids: Vec<u64>,
 }
 
-impl Message for Abandoned {
-    const NAME: &'static str = "Abandoned";
+impl Message for StageCancel {
+    const NAME: &'static str = "StageCancel";
 }
 
 pub(super) fn branch_name_hint(branch: &Branch) -> usize {

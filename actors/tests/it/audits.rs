@@ -190,7 +190,7 @@ fn audits_that_fail_hurt_nothing() {
     let (node, _, fails) = service(app, all_audited());
     fails.store(true, Ordering::Relaxed);
     block_on(async {
-        let mut reports = events(&node, app, "watch").await;
+        let mut reports = events(&node, app, "certificate_status").await;
         let client = Client::new(node.bus(), App::new(app).unwrap());
         for _ in 0..100 {
             let reply = client.infer(ask(2.0, 9.0), BUDGET).await.unwrap();
@@ -229,12 +229,12 @@ fn labels_that_arrive_later_refute_a_certificate() {
     block_on(async {
         let mut found = certificate_events(&node, app).await;
         let client = Client::new(node.bus(), App::new(app).unwrap());
-        let patience = Duration::from_secs(5);
+        let timeout = Duration::from_secs(5);
         let tell = |id: String, class: u64| {
             let client = client.clone();
             async move {
                 client
-                    .feedback(&id, RightAnswer::Class(class), patience)
+                    .feedback(&id, RightAnswer::Class(class), timeout)
                     .await
                     .unwrap()
             }
@@ -387,7 +387,7 @@ fn texts_are_audited_and_labelled_by_the_metric_of_the_plan() {
         .start()
         .unwrap();
     block_on(async {
-        let mut reports = events(&node, app, "watch").await;
+        let mut reports = events(&node, app, "certificate_status").await;
         let client = Client::new(node.bus(), App::new(app).unwrap());
         named(&client, "right").await;
         named(&client, "wrong").await;

@@ -17,7 +17,7 @@ use async_nats::Subscriber;
 use futures::future::join_all;
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::stage::worker::WorkerConfig;
-use kaskade_actors::wire::{DriftNotice, GearShift, Message, ShiftReport};
+use kaskade_actors::wire::{GearShift, LoadDriftNotice, Message, ShiftReport};
 use kaskade_actors::{App, Client, Service};
 use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature};
 use kaskade_policy::plan::Sharing;
@@ -234,8 +234,8 @@ fn a_load_unlike_the_planned_one_is_reported_as_drift() {
         .start()
         .unwrap();
     block_on(async {
-        let mut drifts = events(&node, "drift", "drift").await;
-        let drift: DriftNotice = next(&mut drifts).await;
+        let mut drifts = events(&node, "drift", "load_drift").await;
+        let drift: LoadDriftNotice = next(&mut drifts).await;
         assert!(drift.distance > 0.8 && drift.measured.len() == 2, "{drift:?}");
     });
     node.stop();

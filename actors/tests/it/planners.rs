@@ -12,7 +12,7 @@ use futures::{FutureExt, StreamExt};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::control::planner::{PlannerConfig, Planning};
 use kaskade_actors::control::replan_trigger::ReplanTrigger;
-use kaskade_actors::wire::{DriftNotice, Message, PlanReport, PlanRequest};
+use kaskade_actors::wire::{LoadDriftNotice, Message, PlanReport, PlanRequest};
 use kaskade_actors::{App, Client, Node};
 use kaskade_testkit::eventually;
 use tokio::time::timeout;
@@ -21,7 +21,7 @@ fn planner(planning: Planning, limit: Duration) -> PlannerConfig {
     PlannerConfig {
         planning,
         limit,
-        replan_on_drift: false,
+        replan_on_load_drift: false,
         trigger: ReplanTrigger::OnRequest,
     }
 }
@@ -172,7 +172,7 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
             ..BusConfig::new("race")
         };
         let config = PlannerConfig {
-            replan_on_drift: true,
+            replan_on_load_drift: true,
             ..planner(planning(name), TIMEOUT)
         };
         service("race")
@@ -186,13 +186,13 @@ fn one_of_two_racing_planners_is_adopted_and_the_other_is_stale() {
     block_on(async {
         let mut told = events(&nodes[0], "race", "planner").await;
         // Every planner receives a drift notice; only one of the queue group receives a request.
-        let drift = DriftNotice {
+        let drift = LoadDriftNotice {
             epoch: 1,
             distance: 1.0,
             measured: vec![0.0, 1.0],
             peak_qps: 500.0,
         };
-        let subject = App::new("race").unwrap().event("drift").unwrap();
+        let subject = App::new("race").unwrap().event("load_drift").unwrap();
         nodes[0]
             .bus()
             .client()

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// Former names of settings and values, with the present ones.
-const FORMER: [(&str, &str); 18] = [
+const FORMER: [(&str, &str); 19] = [
     ("completions", "records"),
     ("hop", "hop_latency"),
     ("limit", "timeout"),
     ("every", "interval"),
-    ("on_drift", "replan_on_drift"),
+    ("on_drift", "replan_on_load_drift"),
+    ("replan_on_drift", "replan_on_load_drift"),
     ("rise", "surge_factor"),
     ("give_up", "max_accuracy_loss"),
     ("give_up", "retry_timeout"),
@@ -193,7 +194,8 @@ mod tests {
             ("ingress", "drain", "\"5s\"", "drain_timeout"),
             ("gateway", "max_bodies", "\"5MB\"", "max_in_flight_bytes"),
             ("generation", "requests", "5", "max_num_seqs"),
-            ("planner", "on_drift", "true", "replan_on_drift"),
+            ("planner", "on_drift", "true", "replan_on_load_drift"),
+            ("planner", "replan_on_drift", "true", "replan_on_load_drift"),
             ("planner", "limit", "\"5s\"", "timeout"),
             ("planner", "every", "\"5s\"", "interval"),
             ("planner.run_times", "memory", "0.5", "decay"),

@@ -68,7 +68,7 @@ pub struct PipelinePlannerConfig {
     /// Capacity to plan for, as a multiple of the estimated demand, so that queues stay short under random arrivals. 1 is the
     /// paper's rule.
     pub headroom: Positive,
-    /// Time limit for one plan; a planner that takes longer is abandoned.
+    /// Time limit for one plan; the plan of a planner that takes longer is discarded.
     pub timeout: HumanDuration,
 }
 

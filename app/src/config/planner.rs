@@ -25,12 +25,12 @@ pub struct GearPlannerConfig {
     /// Number of load ranges, of equal width; each gets a gear.
     #[serde(default = "sixteen")]
     pub ranges: NonZeroU32,
-    /// Time limit for one plan; a planner that takes longer is abandoned.
+    /// Time limit for one plan; the plan of a planner that takes longer is discarded.
     #[serde(default = "timeout")]
     pub timeout: HumanDuration,
     /// Whether to plan when the load drifts.
     #[serde(default)]
-    pub replan_on_drift: bool,
+    pub replan_on_load_drift: bool,
     /// How run times reported by workers replace the profiled ones.
     #[serde(default)]
     pub run_times: RunTimeOptions,

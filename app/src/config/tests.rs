@@ -61,7 +61,7 @@ fn every_field_is_read() {
         hop_latency = "50us"
         ranges = 8
         timeout = "5s"
-        replan_on_drift = true
+        replan_on_load_drift = true
         interval = "1m"
 
         [ingress]
@@ -122,7 +122,7 @@ fn every_field_is_read() {
     assert_eq!(workers[1].memory.unwrap().bytes(), 8_000_000_000);
     assert_eq!(Batching::from(app.batching).max_wait_us, 500);
     let planner = app.planner.as_ref().unwrap();
-    assert!(planner.replan_on_drift);
+    assert!(planner.replan_on_load_drift);
     assert_eq!((planner.memory.bytes(), planner.ranges.get()), (4_000_000_000, 8));
     let power = PowerConfig::from(&app.power);
     assert_eq!(power.sources, [SourceKind::Rapl, SourceKind::Modelled]);

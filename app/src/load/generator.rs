@@ -49,7 +49,7 @@ pub fn paced(arrivals: Arrivals) -> DueRequests {
         for after in arrivals {
             let at = start + after;
             std::thread::sleep(at.saturating_duration_since(std::time::Instant::now()));
-            // The receiver is closed: the run was abandoned.
+            // The receiver is closed: the run was cancelled.
             if due.send(DueRequest { after, at: at.into() }).is_err() {
                 return;
             }

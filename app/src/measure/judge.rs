@@ -13,8 +13,8 @@ use thiserror::Error;
 /// Longest verdict, bytes.
 const MAX_LINE: u64 = 1 << 20;
 
-/// How often a program that has answered everything is looked at until it has ended.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval at which a program that has answered everything is polled until it has ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A judge cannot be used.
 #[derive(Debug, Error)]
@@ -157,7 +157,7 @@ impl JudgeProgram {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();
-        let mut child = Killed(child.map_err(|source| JudgeError::Start {
+        let mut child = ChildGuard(child.map_err(|source| JudgeError::Start {
             program: program.clone(),
             source,
         })?);
@@ -220,10 +220,10 @@ fn right(text: &[u8], line: usize, min_score: Option<f64>) -> Result<bool, Judge
     }
 }
 
-/// A process that ends with this value.
-struct Killed(Child);
+/// Kills the process when dropped.
+struct ChildGuard(Child);
 
-impl Killed {
+impl ChildGuard {
     /// Writes the lines to the process and returns the lines that it writes, each from a thread of its own: a process that reads
     /// everything before it answers, or answers before it has read everything, blocks neither.
     fn talk(&mut self, lines: Vec<String>) -> Receiver<std::io::Result<Vec<u8>>> {
@@ -254,12 +254,12 @@ impl Killed {
             if began.elapsed() >= longest {
                 return Ok(None);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-impl Drop for Killed {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         // It has ended already, or is of no use any more.
         let _ = self.0.kill();

@@ -24,7 +24,7 @@ use crate::planning::worker_device::worker_device;
 use crate::report::in_one_line;
 
 /// Longest interval at which a planner that forecasts observes the load.
-const FORECAST_LOOK: Duration = Duration::from_millis(250);
+const FORECAST_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Returns the slots of an app's workers, each of which runs one variant.
 ///
@@ -154,16 +154,16 @@ pub fn planner(app: &App, config: &PipelineConfig) -> Result<Option<PlannerConfi
     Ok(Some(PlannerConfig {
         planning,
         limit: allocator.timeout.duration(),
-        replan_on_drift: false,
-        trigger: ReplanTrigger::Observing(look_period(&allocator.demand)),
+        replan_on_load_drift: false,
+        trigger: ReplanTrigger::Observing(observation_interval(&allocator.demand)),
     }))
 }
 
 /// Returns how often the load is observed: a forecast notices a rise within a step.
-pub fn look_period(demand: &DemandOptions) -> Duration {
+pub fn observation_interval(demand: &DemandOptions) -> Duration {
     let step = Duration::from_micros(demand.step_us);
     if demand.forecast_us > 0 {
-        step.min(FORECAST_LOOK)
+        step.min(FORECAST_INTERVAL)
     } else {
         step
     }
@@ -195,7 +195,7 @@ impl PipelinePlanner {
             .saturating_sub(std::mem::replace(&mut self.arrivals, seen.arrivals));
         self.manager.observe(arrivals, seen.at_us);
         self.record(request);
-        self.hear_runs(request);
+        self.record_runs(request);
         match (self.manager.next(seen.at_us), self.manager.take_fault(), running) {
             (Some(plan), ..) => Ok(plan),
             (None, Some(fault), _) => Err(fault.into()),
@@ -235,7 +235,7 @@ impl PipelinePlanner {
     }
 
     /// Passes the batches run since the last call to the manager.
-    fn hear_runs(&mut self, request: &PlanRequest) {
+    fn record_runs(&mut self, request: &PlanRequest) {
         for (variant, ran) in self.runs.since(&request.runs) {
             self.manager.ran(variant, ran);
         }

@@ -1,4 +1,4 @@
-//! Batches that variants have run since the last look, from the totals in workers' heartbeats.
+//! Batches that variants have run since the last observation, from the totals in workers' heartbeats.
 
 use std::collections::BTreeMap;
 

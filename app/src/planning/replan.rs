@@ -49,7 +49,7 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
     Ok(Some(PlannerConfig {
         planning,
         limit: config.timeout.duration(),
-        replan_on_drift: config.replan_on_drift,
+        replan_on_load_drift: config.replan_on_load_drift,
         trigger: config.interval.map_or(ReplanTrigger::OnRequest, |span| {
             ReplanTrigger::Periodic(span.duration())
         }),
@@ -59,14 +59,14 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
 /// A profile, corrected by the run times that workers report.
 struct MeasuredProfile {
     profile: Profile,
-    book: RunTimeEstimator,
+    run_times: RunTimeEstimator,
     totals: RunTotals,
 }
 
 impl MeasuredProfile {
     fn new(profile: Profile, config: &GearPlannerConfig) -> Self {
         Self {
-            book: RunTimeEstimator::of_profile(&profile, config.run_times),
+            run_times: RunTimeEstimator::of_profile(&profile, config.run_times),
             totals: RunTotals::default(),
             profile,
         }
@@ -74,9 +74,9 @@ impl MeasuredProfile {
 
     fn corrected(&mut self, request: &PlanRequest) -> Profile {
         for (variant, ran) in self.totals.since(&request.runs) {
-            self.book.record(variant, ran);
+            self.run_times.record(variant, ran);
         }
-        self.book.corrected(&self.profile).0
+        self.run_times.corrected(&self.profile).0
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         let path = Path::new(kaskade_testkit::ROOT).join("examples/digits/profile.json");
         let profile = crate::planning::read_profile(&path).unwrap();
         let mut measured = MeasuredProfile {
-            book: RunTimeEstimator::of_profile(&profile, RunTimeOptions::default()),
+            run_times: RunTimeEstimator::of_profile(&profile, RunTimeOptions::default()),
             totals: RunTotals::default(),
             profile: profile.clone(),
         };

@@ -4,9 +4,9 @@ use std::sync::LazyLock;
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, CertificateNotice, CertificateReport, DriftNotice, EnergyReport, Feedback,
-    FeedbackReply, GearShift, Heartbeat, InferReply, InferRequest, IngressState, LoadCount, Message,
-    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageReply, StageRequest,
+    AuditReport, CertificateNotice, CertificateReport, EnergyReport, Feedback, FeedbackReply, GearShift,
+    Heartbeat, InferReply, InferRequest, IngressState, LoadCount, LoadDriftNotice, Message, PlanNotice,
+    PlanReport, PlanRequest, ShiftReport, StageCancel, StageReply, StageRequest,
 };
 
 use crate::edit::edited;
@@ -45,12 +45,11 @@ macro_rules! kinds {
 }
 
 kinds! {
-    "wire_abandoned": Abandoned => receivers::none;
     "wire_audit_report": AuditReport => receivers::audit_report;
     "wire_beat": Heartbeat => receivers::beat;
     "wire_certificate_notice": CertificateNotice => receivers::none;
+    "wire_certificate_report": CertificateReport => receivers::none;
     "wire_done": StageReply => receivers::done;
-    "wire_drift_notice": DriftNotice => receivers::none;
     "wire_energy_report": EnergyReport => receivers::none;
     "wire_feedback": Feedback => receivers::feedback;
     "wire_feedback_reply": FeedbackReply => receivers::feedback_reply;
@@ -59,12 +58,13 @@ kinds! {
     "wire_infer_request": InferRequest => receivers::body;
     "wire_ingress_state": IngressState => receivers::ingress_state;
     "wire_load_count": LoadCount => receivers::load_count;
+    "wire_load_drift_notice": LoadDriftNotice => receivers::none;
     "wire_plan_notice": PlanNotice => receivers::none;
     "wire_plan_report": PlanReport => receivers::none;
     "wire_plan_request": PlanRequest => receivers::none;
     "wire_shift_report": ShiftReport => receivers::none;
+    "wire_stage_cancel": StageCancel => receivers::none;
     "wire_stage_request": StageRequest => receivers::stage_request;
-    "wire_watch_report": CertificateReport => receivers::none;
 }
 
 /// Returns the examples of a message as JSON.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, BranchReply, CertificateFinding, CertificateNotice, CertificateReport,
-    DriftNotice, EnergyReport, FanOuts, Feedback, FeedbackReply, GearShift, Heartbeat, Hop, HopAnswer,
-    InferReply, InferRequest, IngressState, LoadCount, Message, ModelEnergy, Observation, PlanNotice,
-    PlanReport, PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageOutcome, StageReply,
+    AuditReport, BranchReply, CertificateFinding, CertificateNotice, CertificateReport, EnergyReport,
+    FanOuts, Feedback, FeedbackReply, GearShift, Heartbeat, Hop, HopAnswer, InferReply, InferRequest,
+    IngressState, LoadCount, LoadDriftNotice, Message, ModelEnergy, Observation, PlanNotice, PlanReport,
+    PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageCancel, StageOutcome, StageReply,
     StageRequest, Tokens,
 };
 use kaskade_models::{Datatype, Tensor};
@@ -41,15 +41,15 @@ pub fn examples() -> Vec<Example> {
         example("gear", &GearShift { epoch: 7, gear: 2 }),
         example("notice", &PlanNotice { epoch: 8 }),
         example("shift", &shift()),
-        example("drift", &drift()),
+        example("load_drift", &load_drift()),
         example("replan", &replan()),
-        example("abandoned", &abandoned()),
+        example("stage_cancel", &stage_cancel()),
         example("ingress_state", &ingress_state()),
         example("energy", &energy()),
         example("feedback", &feedback()),
         example("feedback-reply", &feedback_reply()),
         example("audit", &audit()),
-        example("watch", &CertificateReport::default()),
+        example("certificate_status", &CertificateReport::default()),
         example("certificate", &certificate()),
     ];
     let results = [outputs(), part(), fault()];
@@ -312,8 +312,8 @@ fn certificate() -> CertificateNotice {
     }
 }
 
-fn drift() -> DriftNotice {
-    DriftNotice {
+fn load_drift() -> LoadDriftNotice {
+    LoadDriftNotice {
         epoch: 3,
         distance: 0.4,
         measured: vec![0.25, 0.75],
@@ -376,8 +376,8 @@ fn energy() -> EnergyReport {
     }
 }
 
-fn abandoned() -> Abandoned {
-    Abandoned {
+fn stage_cancel() -> StageCancel {
+    StageCancel {
         ingress: "a-1".into(),
         ids: vec![1, 300, u64::MAX],
     }

@@ -180,10 +180,10 @@ pub fn beat(bytes: &Bytes) {
     let listed = |name: &str| beat.replicas.iter().any(|replica| replica.id == name);
     assert!(liveness.living().all(listed));
     // The observer looks on time, so that the silence counts.
-    for look in 1..=2 * DETECTION_US / CHECK_PERIOD_US {
+    for check in 1..=2 * DETECTION_US / CHECK_PERIOD_US {
         assert!(
             liveness
-                .newly_lost(look * CHECK_PERIOD_US)
+                .newly_lost(check * CHECK_PERIOD_US)
                 .iter()
                 .all(|name| listed(name))
         );
@@ -248,7 +248,10 @@ pub fn audit_report(bytes: &Bytes) {
                     &report.refuted_by_labels,
                 );
             }
-            assert!(watch.limit() <= watch.home(), "a cascade beyond the list may run");
+            assert!(
+                watch.limit() <= watch.cheapest(),
+                "a cascade beyond the list may run"
+            );
         }
         for status in watch.statuses() {
             assert!(

@@ -2,9 +2,9 @@
 
 use bytes::Bytes;
 use kaskade_actors::wire::{
-    Abandoned, AuditReport, CertificateNotice, CertificateReport, ContentType, DriftNotice, EnergyReport,
-    Feedback, FeedbackReply, GearShift, Heartbeat, InferReply, InferRequest, IngressState, LoadCount,
-    Message, PlanNotice, PlanReport, PlanRequest, ShiftReport, StageReply, StageRequest, decode_infer,
+    AuditReport, CertificateNotice, CertificateReport, ContentType, EnergyReport, Feedback, FeedbackReply,
+    GearShift, Heartbeat, InferReply, InferRequest, IngressState, LoadCount, LoadDriftNotice, Message,
+    PlanNotice, PlanReport, PlanRequest, ShiftReport, StageCancel, StageReply, StageRequest, decode_infer,
     decode_reply, encode_fault, encode_reply,
 };
 
@@ -19,12 +19,12 @@ pub fn wire(input: &[u8]) {
     round::<StageReply>(&bytes);
     receivers::done(&bytes);
     round::<Heartbeat>(&bytes);
-    round::<Abandoned>(&bytes);
+    round::<StageCancel>(&bytes);
     round::<IngressState>(&bytes);
     round::<GearShift>(&bytes);
     round::<LoadCount>(&bytes);
     round::<ShiftReport>(&bytes);
-    round::<DriftNotice>(&bytes);
+    round::<LoadDriftNotice>(&bytes);
     round::<Feedback>(&bytes);
     round::<FeedbackReply>(&bytes);
     round::<AuditReport>(&bytes);

@@ -100,7 +100,7 @@ impl State {
         let routes = self.recent_routes();
         json!({
             "app": app,
-            "look": self.look,
+            "snapshot": self.snapshot,
             "plan": self.plan(&routes),
             "shifts": self.shifts,
             "errors": self.errors.iter().rev().take(SHOWN_ERRORS).collect::<Vec<_>>(),
@@ -141,16 +141,16 @@ impl State {
             ingresses: self.unavailable.len(),
             ..Listed::default()
         };
-        for heard in self.actors.values() {
-            let silent = heard.at.elapsed() >= SILENT;
-            for replica in &heard.beat.replicas {
+        for received in self.actors.values() {
+            let silent = received.at.elapsed() >= SILENT;
+            for replica in &received.beat.replicas {
                 if listed.rows.len() >= LISTED {
                     listed.more += 1;
                     continue;
                 }
                 let state = if silent {
                     "silent"
-                } else if heard.beat.leaving {
+                } else if received.beat.leaving {
                     "leaving"
                 } else if replica.unavailable || unavailable.contains(&replica.id) {
                     "unavailable"
@@ -160,7 +160,7 @@ impl State {
                 listed.rows.push(Row(
                     replica.id.clone(),
                     replica.variant.clone(),
-                    heard.beat.actor.clone(),
+                    received.beat.actor.clone(),
                     state,
                     replica.queue,
                     replica.in_flight,

@@ -63,11 +63,11 @@ pub(crate) async fn follow(
             .await?
             .map(AppMessage::Energy)
             .boxed(),
-        bus.subscribe(app.event(subjects::event::SHIFTED)?, None)
+        bus.subscribe(app.event(subjects::event::GEAR)?, None)
             .await?
             .map(AppMessage::Shifted)
             .boxed(),
-        bus.subscribe(app.event(subjects::event::WATCH)?, None)
+        bus.subscribe(app.event(subjects::event::CERTIFICATE_STATUS)?, None)
             .await?
             .map(AppMessage::Certificates)
             .boxed(),
@@ -226,18 +226,18 @@ fn tick(watched: &AppState, times: &LatencyHistograms, before: &histogram::Count
     let last = until_now.since(before);
     let mut state = watched.state();
     let now = state.begun.elapsed();
-    let look = state.overview.snapshot(&watched.app, now);
+    let snapshot = state.overview.snapshot(&watched.app, now);
     let point = Point {
         at_ms: now_ms(),
-        arrived_per_s: look.ingresses.map_or(0.0, |rates| rates.arrived_per_s),
-        gear: look.gear,
+        arrived_per_s: snapshot.ingresses.map_or(0.0, |rates| rates.arrived_per_s),
+        gear: snapshot.gear,
         p50_s: last.quantile(0.5),
         p95_s: last.quantile(0.95),
         p99_s: last.quantile(0.99),
-        joules_per_request: look.joules_per_request,
-        money_per_request: look.money_per_request,
+        joules_per_request: snapshot.joules_per_request,
+        money_per_request: snapshot.money_per_request,
     };
-    state.look = Some(look);
+    state.snapshot = Some(snapshot);
     state.history.push_back(point);
     if state.history.len() > HISTORY {
         state.history.pop_front();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, text_of};
-use super::stream_events::{self, Answer, Feed};
+use super::stream_events::{self, Feed, SseAnswer};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
@@ -132,7 +132,7 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-impl Answer for Events {
+impl SseAnswer for Events {
     fn feed(&mut self) -> &mut Feed {
         &mut self.feed
     }

@@ -61,7 +61,7 @@ fn no_result() -> Failure {
 }
 
 /// An answer that makes events of pieces.
-pub(super) trait Answer: Unpin + Send + 'static {
+pub(super) trait SseAnswer: Unpin + Send + 'static {
     fn feed(&mut self) -> &mut Feed;
 
     /// Takes a piece of a choice.
@@ -74,7 +74,7 @@ pub(super) trait Answer: Unpin + Send + 'static {
 /// The events of an answer.
 struct Events<A>(A);
 
-impl<A: Answer> Stream for Events<A> {
+impl<A: SseAnswer> Stream for Events<A> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -98,7 +98,7 @@ impl<A: Answer> Stream for Events<A> {
 }
 
 /// Returns a response of the events of an answer, which no proxy should keep back.
-pub(super) fn response(answer: impl Answer) -> Response<Body> {
+pub(super) fn response(answer: impl SseAnswer) -> Response<Body> {
     let mut response = Response::new(Body::from_stream(Events(answer)));
     let headers = response.headers_mut();
     headers.insert(

@@ -63,7 +63,7 @@ fn priced(mut report: EnergyReport, model: &str, unknown: u64) -> EnergyReport {
 
 #[test]
 fn money_is_known_only_if_that_of_every_request_is() {
-    let look = |unknown: u64| {
+    let snapshot = |unknown: u64| {
         let mut overview = Overview::default();
         for (second, busy) in [(1, 1.0), (3, 2.0)] {
             let told = report("one", second as f64, &[("small", busy), ("large", busy)]);
@@ -73,13 +73,13 @@ fn money_is_known_only_if_that_of_every_request_is() {
         }
         overview.snapshot("app", at(3))
     };
-    let known = look(0);
+    let known = snapshot(0);
     assert_eq!(known.money_source, Some(CostSource::Priced));
     // 5 requests of each model per second, 10 answers per second.
     assert!((known.money_per_request.unwrap() - 0.5).abs() < 1e-9, "{known:?}");
     let row = known.models.iter().find(|row| row.variant == "large").unwrap();
     assert!((row.money_per_request().unwrap() - 0.5).abs() < 1e-9);
-    let unknown = look(1);
+    let unknown = snapshot(1);
     assert_eq!((unknown.money_per_request, unknown.money_source), (None, None));
     let small = unknown.models.iter().find(|row| row.variant == "small").unwrap();
     assert!(small.money_per_request().is_some(), "{small:?}");
@@ -94,11 +94,11 @@ fn edges_and_latencies_are_those_of_the_window() {
         }
         overview.counts(at(second), "i", counted(10 * second, 10 * second));
     }
-    let look = overview.snapshot("app", at(3));
-    let edge = look.edges.first().unwrap();
+    let snapshot = overview.snapshot("app", at(3));
+    let edge = snapshot.edges.first().unwrap();
     assert_eq!((edge.from.as_str(), edge.to.as_str()), ("small", "large"));
     assert!((edge.per_s - 6.0).abs() < 1e-9, "{edge:?}");
-    let rates = look.ingresses.unwrap();
+    let rates = snapshot.ingresses.unwrap();
     assert!(
         (rates.p50_s.unwrap() - 1.3e-6).abs() < 1e-7 && rates.p99_s == rates.p50_s,
         "{rates:?}"
@@ -113,8 +113,8 @@ fn tokens_are_counted_by_second_and_by_joule_over_all_processes() {
             overview.energy(at(second), report(node, second as f64, &[("gpt", busy)]));
         }
     }
-    let look = overview.snapshot("app", at(3));
-    let row = look.models.first().unwrap();
+    let snapshot = overview.snapshot("app", at(3));
+    let row = snapshot.models.first().unwrap();
     assert!((row.tokens_per_s - 100.0).abs() < 1e-9, "{row:?}");
     assert!((row.joules_per_token().unwrap() - 0.4).abs() < 1e-9, "{row:?}");
     assert!((row.made.to_first_s().unwrap() - 3e-3).abs() < 1e-9);
@@ -133,13 +133,13 @@ fn joules_per_request_include_idle_processes() {
     }
     overview.counts(at(1), "ingress", counted(0, 0));
     overview.counts(at(3), "ingress", counted(12, 10));
-    let look = overview.snapshot("app", at(3));
-    assert_eq!(look.watts, Some(40.0));
-    assert_eq!(look.joules_per_request, Some(8.0));
-    let rates = look.ingresses.unwrap();
+    let snapshot = overview.snapshot("app", at(3));
+    assert_eq!(snapshot.watts, Some(40.0));
+    assert_eq!(snapshot.joules_per_request, Some(8.0));
+    let rates = snapshot.ingresses.unwrap();
     assert_eq!((rates.arrived_per_s, rates.errors_per_s), (6.0, 1.0));
     assert!((rates.mean_latency_s.unwrap() - 0.01).abs() < 1e-9);
-    let large = look.models.iter().find(|row| row.variant == "large").unwrap();
+    let large = snapshot.models.iter().find(|row| row.variant == "large").unwrap();
     assert_eq!(large.watts, Some(15.0));
     assert_eq!(large.batch(), Some(2.0));
     assert_eq!(large.joules_per_request(), Some(1.0));
@@ -156,10 +156,13 @@ fn one_unknown_power_makes_the_sum_unknown() {
         };
         overview.energy(at(second), unknown);
     }
-    let look = overview.snapshot("app", at(2));
-    assert_eq!(look.watts, None);
-    assert_eq!(look.models[0].watts, None);
-    assert_eq!(look.nodes.iter().filter(|node| node.watts.is_some()).count(), 1);
+    let snapshot = overview.snapshot("app", at(2));
+    assert_eq!(snapshot.watts, None);
+    assert_eq!(snapshot.models[0].watts, None);
+    assert_eq!(
+        snapshot.nodes.iter().filter(|node| node.watts.is_some()).count(),
+        1
+    );
 }
 
 #[test]
@@ -167,13 +170,13 @@ fn restarted_and_silent_processes_are_discarded() {
     let mut overview = Overview::default();
     overview.energy(at(1), report("worker", 100.0, &[("small", 50.0)]));
     overview.energy(at(2), report("worker", 0.5, &[("small", 0.1)]));
-    let look = overview.snapshot("app", at(2));
-    assert_eq!(look.nodes[0].watts, None, "one report says nothing of a rate");
-    assert!(look.models.is_empty());
+    let snapshot = overview.snapshot("app", at(2));
+    assert_eq!(snapshot.nodes[0].watts, None, "one report says nothing of a rate");
+    assert!(snapshot.models.is_empty());
     overview.energy(at(3), report("worker", 1.5, &[("small", 0.6)]));
-    let look = overview.snapshot("app", at(3));
-    assert!((look.nodes[0].watts.unwrap() - 20.0).abs() < 1e-9);
-    assert!((look.models[0].busy - 0.5).abs() < 1e-9);
+    let snapshot = overview.snapshot("app", at(3));
+    assert!((snapshot.nodes[0].watts.unwrap() - 20.0).abs() < 1e-9);
+    assert!((snapshot.models[0].busy - 0.5).abs() < 1e-9);
     assert!(overview.snapshot("app", at(8)).nodes.is_empty());
 }
 
@@ -199,9 +202,9 @@ fn replicas_are_counted_by_their_beats() {
         overview.beat(at(1), beat);
     }
     overview.shifted(GearShift { epoch: 7, gear: 2 });
-    let look = overview.snapshot("app", at(1));
-    assert_eq!((look.epoch, look.gear), (7, Some(2)));
-    assert_eq!((look.models[0].replicas, look.models[0].queue), (3, 3));
+    let snapshot = overview.snapshot("app", at(1));
+    assert_eq!((snapshot.epoch, snapshot.gear), (7, Some(2)));
+    assert_eq!((snapshot.models[0].replicas, snapshot.models[0].queue), (3, 3));
 }
 
 #[test]

@@ -173,7 +173,7 @@ impl<M: Ops> Engine<M> {
                 forks.push(beam);
             }
         }
-        self.tell_scheduler(request, &beams);
+        self.update_scheduler(request, &beams);
         for fork in forks {
             let id = free.pop().unwrap_or_else(|| self.next_beam_id());
             match self.fork(request, fork.id, id, preempted)? {
@@ -181,7 +181,7 @@ impl<M: Ops> Engine<M> {
                 Forked::NoRoom => free.push(id),
                 Forked::Preempted => return Ok(()),
             }
-            self.tell_scheduler(request, &beams);
+            self.update_scheduler(request, &beams);
         }
         for id in free {
             self.sequences.remove(&id);
@@ -200,7 +200,7 @@ impl<M: Ops> Engine<M> {
         Ok(())
     }
 
-    fn tell_scheduler(&mut self, request: u64, beams: &[Beam]) {
+    fn update_scheduler(&mut self, request: u64, beams: &[Beam]) {
         let others = beams.iter().map(|beam| beam.id).filter(|id| *id != request);
         self.scheduler.set_beams(request, others.collect());
     }

@@ -13,7 +13,7 @@ use kaskade_simulator::{Bucket, Controller, Loading, Observation, Report, SimCon
 use crate::peers::pipelines::PipelinePeer;
 
 /// Period of the demand estimate, microseconds.
-pub(super) const LOOK_US: u64 = 200_000;
+pub(super) const CONTROL_INTERVAL_US: u64 = 200_000;
 
 /// How long a model takes to load, microseconds.
 pub(super) const LOADING_US: u64 = 1_000_000;
@@ -204,7 +204,7 @@ impl Field {
             hop_us: self.pipeline.hop_us,
             slo_us: Some(slo_us),
             budget_us: contestant.expires.then_some(slo_us),
-            look_us: LOOK_US,
+            control_interval_us: CONTROL_INTERVAL_US,
             loading: Loading {
                 default_us: LOADING_US,
                 ..Loading::default()
@@ -268,9 +268,9 @@ impl Watched {
 }
 
 impl Controller for Watched {
-    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
-        let plan = self.manager.decide(look);
-        self.note(look.at_us);
+    fn decide(&mut self, observation: &Observation<'_>) -> Option<Plan> {
+        let plan = self.manager.decide(observation);
+        self.note(observation.at_us);
         plan
     }
 }

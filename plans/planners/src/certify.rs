@@ -337,7 +337,7 @@ fn check(options: &CertifyOptions) -> Result<(), CertifyError> {
     Ok(())
 }
 
-/// The places of a validation set's samples, split in two.
+/// The indices of a validation set's samples, split in two.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SampleSplit {
     /// The selection part: calibrations are fitted and cascades are chosen on it.
@@ -349,21 +349,21 @@ pub struct SampleSplit {
 /// Splits that many samples at random into a selection and a certification part. The same number is always split in the same way, so
 /// that `kaskade profile` fits calibrations on the part that cascades are later chosen on.
 pub fn parts(samples: usize) -> SampleSplit {
-    let mut places = shuffled(samples);
+    let mut indices = shuffled(samples);
     // At least one sample is left to select on; with so few, no test succeeds.
     let certification = ((samples as f64 * CERTIFICATION_SHARE) as usize).min(samples.saturating_sub(1));
-    let selection = places.split_off(certification);
+    let selection = indices.split_off(certification);
     SampleSplit {
         selection,
-        certification: places,
+        certification: indices,
     }
 }
 
-/// Returns the places of that many samples in a random order, always the same.
+/// Returns the indices of that many samples in a random order, always the same.
 fn shuffled(samples: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..samples).collect();
-    places.shuffle(&mut ChaCha8Rng::seed_from_u64(SPLIT_SEED));
-    places
+    let mut indices: Vec<usize> = (0..samples).collect();
+    indices.shuffle(&mut ChaCha8Rng::seed_from_u64(SPLIT_SEED));
+    indices
 }
 
 /// Seed of the split.

@@ -208,7 +208,7 @@ impl DemandEstimator {
     }
 
     /// Whether it was not planned in the last half of the minimum time: what has no capacity at all is planned for that soon.
-    pub(crate) fn may_hurry(&self, now: u64) -> bool {
+    pub(crate) fn can_replan_now(&self, now: u64) -> bool {
         self.planned
             .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.min_interval_us / 2)
     }

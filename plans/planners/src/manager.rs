@@ -70,7 +70,7 @@ pub struct Manager {
     /// By task, what arrives there; the root's is the demand.
     arriving: Vec<DemandEstimator>,
     root: usize,
-    book: FactorEstimator,
+    factors: FactorEstimator,
     run_times: RunTimeEstimator,
     /// By variant: requests served and made since the start.
     totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
@@ -106,7 +106,7 @@ impl Manager {
         Ok(Self {
             arriving: vec![DemandEstimator::new(options.demand, now); pipeline.tasks.len()],
             root: tree.order.first().copied().unwrap_or(0),
-            book: FactorEstimator::new(options.factors),
+            factors: FactorEstimator::new(options.factors),
             run_times: RunTimeEstimator::new(&pipeline, options.run_times),
             totals: BTreeMap::new(),
             allocation: None,
@@ -158,7 +158,7 @@ impl Manager {
                 estimator.observe(*made, now);
             }
         }
-        self.book.record(variant, variant, totals.0, &totals.1);
+        self.factors.record(variant, variant, totals.0, &totals.1);
     }
 
     /// Notes what a variant has run since the last report.
@@ -246,8 +246,11 @@ impl Manager {
     fn is_due(&mut self, now: u64) -> bool {
         let (per_task, root) = (self.plans_per_task(), self.root);
         let settled = self.arriving.get(root).is_some_and(|root| root.has_settled(now));
-        let mut due = settled && self.run_times.is_news();
-        let hurries = self.arriving.get(root).is_some_and(|root| root.may_hurry(now));
+        let mut due = settled && self.run_times.has_changed();
+        let hurries = self
+            .arriving
+            .get(root)
+            .is_some_and(|root| root.can_replan_now(now));
         due |= hurries && self.beyond_capacity().is_some();
         for (task, estimator) in self.arriving.iter_mut().enumerate() {
             due |= estimator.due(now).is_some() && (per_task || task == root);
@@ -310,7 +313,7 @@ impl Manager {
         let mut learned = self.pipeline.clone();
         let slower = self.run_times.apply(&mut learned);
         // Factors are what a system without a view of the pipeline cannot know, and of no use to it.
-        if (!self.plans_per_task() && self.book.apply(&mut learned)) || slower {
+        if (!self.plans_per_task() && self.factors.apply(&mut learned)) || slower {
             self.allocator.update(learned.clone())?;
             self.pipeline = learned;
         }
@@ -336,22 +339,22 @@ impl Manager {
 }
 
 impl Controller for Manager {
-    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
-        self.observe(look.arrivals, look.at_us);
+    fn decide(&mut self, observation: &Observation<'_>) -> Option<Plan> {
+        self.observe(observation.arrivals, observation.at_us);
         // Factors come child by child, those of a variant together.
-        let mut told: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
-        for factor in &look.factors {
-            let told = told.entry(factor.variant).or_default();
-            told.0 = told.0.max(factor.served);
-            told.1.insert(factor.child.to_owned(), factor.made);
+        let mut reported: BTreeMap<&str, (u64, BTreeMap<String, u64>)> = BTreeMap::new();
+        for factor in &observation.factors {
+            let reported = reported.entry(factor.variant).or_default();
+            reported.0 = reported.0.max(factor.served);
+            reported.1.insert(factor.child.to_owned(), factor.made);
         }
-        for (variant, (served, made)) in &told {
-            self.record(variant, *served, made, look.at_us);
+        for (variant, (served, made)) in &reported {
+            self.record(variant, *served, made, observation.at_us);
         }
-        for run in &look.runs {
+        for run in &observation.runs {
             self.ran(run.variant, run.ran);
         }
-        self.next(look.at_us)
+        self.next(observation.at_us)
     }
 }
 

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use kaskade_policy::ledger::{Answer, Ledger, LedgerConfig};
+use kaskade_policy::ledger::{AnswerOutcome, Ledger, LedgerConfig};
 
 /// Requests in flight.
 const IN_FLIGHT: u64 = 100_000;
@@ -34,7 +34,7 @@ fn main() {
         ledger.sent(admitted.id, admitted.attempt, Some("replica-1"));
         ids.push_back(admitted.id);
         let id = ids.pop_front().unwrap();
-        assert!(matches!(ledger.answered(id, 1), Answer::First(_)));
+        assert!(matches!(ledger.answered(id, 1), AnswerOutcome::First(_)));
         assert!(ledger.due(now).expired.is_empty());
     }
     let each = start.elapsed() / ROUNDS;

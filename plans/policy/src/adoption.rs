@@ -290,7 +290,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever order word of plans, gears and admissions comes in: the newest epoch is the largest heard of, the current one
+        /// Whatever order word of plans, gears and admissions comes in: the newest epoch is the largest received, the current one
         /// never goes back and is never forgotten, and a gear exists in its plan.
         #[test]
         fn epochs_only_grow(

@@ -22,7 +22,7 @@ pub struct ArrivalCounter {
 struct Counted {
     total: u64,
     taken: u64,
-    heard: u64,
+    last_seen: u64,
     /// Whether it was silent when arrivals were last taken.
     silent: bool,
 }
@@ -50,14 +50,14 @@ impl ArrivalCounter {
                     counted.taken += total - counted.total;
                 }
                 counted.total = total;
-                counted.heard = now;
+                counted.last_seen = now;
                 counted.silent = false;
             }
             None => {
                 let counted = Counted {
                     total,
                     taken: total,
-                    heard: now,
+                    last_seen: now,
                     silent: false,
                 };
                 self.ingresses.insert(ingress.to_owned(), counted);
@@ -71,9 +71,9 @@ impl ArrivalCounter {
         self.ingresses.retain(|_, counted| {
             arrivals = arrivals.saturating_add(counted.total - counted.taken);
             counted.taken = counted.total;
-            let unheard = now.saturating_sub(counted.heard);
-            counted.silent = unheard >= SILENCE_US;
-            unheard < MEMORY_US
+            let silence = now.saturating_sub(counted.last_seen);
+            counted.silent = silence >= SILENCE_US;
+            silence < MEMORY_US
         });
         arrivals
     }
@@ -93,76 +93,76 @@ mod tests {
 
     #[test]
     fn arrivals_are_summed_and_a_lost_message_is_made_good() {
-        let mut book = ArrivalCounter::new(0);
-        book.record("a", 0, 0);
-        book.record("b", 100, 0);
+        let mut counter = ArrivalCounter::new(0);
+        counter.record("a", 0, 0);
+        counter.record("b", 100, 0);
         assert_eq!(
-            book.take(0),
+            counter.take(0),
             0,
-            "what came before it was heard is not load of now"
+            "what came before its first message is not load of now"
         );
-        book.record("a", 10, 100_000);
-        book.record("b", 130, 100_000);
-        assert_eq!(book.take(100_000), 40);
-        book.record("b", 190, 300_000);
-        assert_eq!(book.take(300_000), 60);
+        counter.record("a", 10, 100_000);
+        counter.record("b", 130, 100_000);
+        assert_eq!(counter.take(100_000), 40);
+        counter.record("b", 190, 300_000);
+        assert_eq!(counter.take(300_000), 60);
     }
 
     #[test]
     fn totals_of_any_size_are_summed() {
-        let mut book = ArrivalCounter::new(0);
+        let mut counter = ArrivalCounter::new(0);
         for ingress in ["a", "b"] {
-            book.record(ingress, 0, 0);
-            book.record(ingress, u64::MAX, 100_000);
+            counter.record(ingress, 0, 0);
+            counter.record(ingress, u64::MAX, 100_000);
         }
-        assert_eq!(book.take(100_000), u64::MAX);
+        assert_eq!(counter.take(100_000), u64::MAX);
     }
 
     #[test]
     fn a_new_start_counts_from_nothing_once_the_old_one_is_forgotten() {
-        let mut book = ArrivalCounter::new(0);
-        book.record("a", 1000, 0);
+        let mut counter = ArrivalCounter::new(0);
+        counter.record("a", 1000, 0);
         for tick in 1..=100 {
-            book.record("a", tick, tick * 100_000);
-            assert_eq!(book.take(tick * 100_000), 0);
+            counter.record("a", tick, tick * 100_000);
+            assert_eq!(counter.take(tick * 100_000), 0);
         }
-        book.record("a", 108, 10_100_000);
-        book.record("a", 113, 10_200_000);
-        assert_eq!(book.take(10_200_000), 5);
+        counter.record("a", 108, 10_100_000);
+        counter.record("a", 113, 10_200_000);
+        assert_eq!(counter.take(10_200_000), 5);
     }
 
     #[test]
     fn a_total_that_comes_late_is_not_a_new_start() {
-        let mut book = ArrivalCounter::new(0);
-        book.record("a", 100, 0);
-        book.record("a", 110, 100_000);
-        book.record("a", 105, 100_000);
-        assert_eq!(book.take(100_000), 10);
-        book.record("a", 0, 150_000);
-        book.record("a", 120, 200_000);
-        assert_eq!(book.take(200_000), 10, "none is counted twice");
-        book.take(900_000);
-        book.record("a", 115, 900_000);
-        book.record("a", 130, 1_000_000);
+        let mut counter = ArrivalCounter::new(0);
+        counter.record("a", 100, 0);
+        counter.record("a", 110, 100_000);
+        counter.record("a", 105, 100_000);
+        assert_eq!(counter.take(100_000), 10);
+        counter.record("a", 0, 150_000);
+        counter.record("a", 120, 200_000);
+        assert_eq!(counter.take(200_000), 10, "none is counted twice");
+        counter.take(900_000);
+        counter.record("a", 115, 900_000);
+        counter.record("a", 130, 1_000_000);
         assert_eq!(
-            book.take(1_000_000),
+            counter.take(1_000_000),
             0,
             "nor is what it counted in a silence load of now"
         );
-        book.record("a", 135, 1_100_000);
-        assert_eq!(book.take(1_100_000), 5);
+        counter.record("a", 135, 1_100_000);
+        assert_eq!(counter.take(1_100_000), 5);
     }
 
     #[test]
     fn the_living_one_of_the_smallest_id_leads() {
-        let mut book = ArrivalCounter::new(0);
-        assert!(!book.leads("b", SILENCE_US - 1), "it may not be alone");
-        assert!(book.leads("b", SILENCE_US));
-        book.record("a", 0, SILENCE_US);
-        book.record("b", 0, SILENCE_US);
-        assert!(book.leads("a", SILENCE_US) && !book.leads("b", SILENCE_US));
-        book.record("b", 0, 2 * SILENCE_US);
-        book.take(2 * SILENCE_US);
-        assert!(book.leads("b", 2 * SILENCE_US), "the silent one leads no more");
+        let mut counter = ArrivalCounter::new(0);
+        assert!(!counter.leads("b", SILENCE_US - 1), "it may not be alone");
+        assert!(counter.leads("b", SILENCE_US));
+        counter.record("a", 0, SILENCE_US);
+        counter.record("b", 0, SILENCE_US);
+        assert!(counter.leads("a", SILENCE_US) && !counter.leads("b", SILENCE_US));
+        counter.record("b", 0, 2 * SILENCE_US);
+        counter.take(2 * SILENCE_US);
+        assert!(counter.leads("b", 2 * SILENCE_US), "the silent one leads no more");
     }
 }

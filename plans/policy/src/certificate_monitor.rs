@@ -3,13 +3,13 @@
 //! A certificate holds for inputs like those that it was proven on. Three streams say whether live ones are alike:
 //!
 //! - **Stages.** How often each stage defers, and how confident its answers are, against the counts in the plan. Every request counts,
-//!   so a change is found soon. It accuses the inputs, not the accuracy: it raises the share of audits and is reported.
+//!   so a change is found soon. It shows a change of the inputs, not a loss of accuracy: it raises the share of audits and is reported.
 //! - **Audits.** A random share of requests is also answered by the largest variant. How often the cascade's answer differs bounds its
 //!   loss of accuracy from above; the plan states how often it differed on the certification samples.
 //! - **Labels** that arrive later. For an audited request they give the exact paired loss, for any other whether the answer was right.
 //!
-//! If audits or labels refute the certificate of a cascade, the watch moves to the next safer one of the certified list. There, a share
-//! of requests also runs the next cheaper cascade as a *probe*; when probes show that its certificate holds again, the watch moves
+//! If audits or labels refute the certificate of a cascade, the monitor moves to the next safer one of the certified list. There, a share
+//! of requests also runs the next cheaper cascade as a *probe*; when probes show that its certificate holds again, the monitor moves
 //! back. Probes have no labels. A cascade that labels refuted is therefore restored only if probes show that it differs no more often
 //! than it may lose, which bounds its loss; if that bounds none (a least accuracy, texts compared by a metric), probes do not restore
 //! it. Each test is valid at every moment ([`MeanTest`]), and the level of each repetition falls, so that over the life of a plan
@@ -38,10 +38,10 @@ mod profiled_rate;
 mod sampling;
 
 use crate::plan::{CertifiedList, Guarantee};
-use cascade::CascadeWatch;
+use cascade::CascadeMonitor;
 
 pub use audit_sampler::BernoulliSampler;
-pub use comparison::{Answer, Class};
+pub use comparison::{Class, ComparedAnswer};
 pub use counts::{AuditCounts, CascadeCounts, Counts, LabelCounts, MAX_CATEGORIES, MAX_STAGES};
 pub use labels::{RecentReplies, RecentReply};
 pub use mean_test::{Counted, MeanTest, mean_interval};
@@ -56,12 +56,12 @@ pub enum Evidence {
     Labels,
 }
 
-/// Finding of a watch.
+/// Finding of a monitor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
     /// A certificate no longer holds: only cascades up to `to` may run.
     Safer {
-        /// The place in the certified list of the cascade that was refuted.
+        /// The index in the certified list of the cascade that was refuted.
         from: usize,
         /// The limit from here on.
         to: usize,
@@ -76,20 +76,20 @@ pub enum Finding {
         to: usize,
     },
     /// A stage defers more or less, or is more or less confident, than on the certification samples.
-    Drifted {
-        /// The place of the cascade.
+    InputsDrifted {
+        /// The index of the cascade.
         cascade: usize,
-        /// The place of the stage in its wiring.
+        /// The index of the stage in its wiring.
         stage: usize,
     },
     /// For as long as it takes to find a change, no further one was found.
     Settled {
-        /// The place of the cascade.
+        /// The index of the cascade.
         cascade: usize,
     },
 }
 
-/// Error probabilities of a watch.
+/// Error probabilities of a monitor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MonitorConfig {
     /// Probability of any false alarm of one kind over the life of a plan, and of any false return.
@@ -105,15 +105,15 @@ impl Default for MonitorConfig {
 /// Watches the cascades of a certified list.
 #[derive(Debug, Clone)]
 pub struct CertificateMonitor {
-    cascades: Vec<CascadeWatch>,
+    cascades: Vec<CascadeMonitor>,
     /// Fingerprint of the certification samples, if the list has one.
     samples: Option<String>,
-    /// The last place of the list that may run.
+    /// The last index of the list that may run.
     limit: usize,
 }
 
 impl CertificateMonitor {
-    /// Creates the watch of a list, which was validated with its plan. Every cascade may run.
+    /// Creates the monitor of a list, which was validated with its plan. Every cascade may run.
     pub fn new(list: &CertifiedList, config: MonitorConfig) -> Self {
         // Every cascade gets its part of the probability.
         let alpha = config.alpha / list.cascades.len().max(1) as f64;
@@ -121,7 +121,7 @@ impl CertificateMonitor {
         // Texts that a metric accepts for each other may differ in whether they are right.
         let bounds_loss = list.texts.is_none();
         let cascades =
-            cascades.map(|(place, cascade)| CascadeWatch::new(cascade, place == 0, bounds_loss, alpha));
+            cascades.map(|(index, cascade)| CascadeMonitor::new(cascade, index == 0, bounds_loss, alpha));
         Self {
             cascades: cascades.collect(),
             samples: list.samples.clone(),
@@ -129,26 +129,26 @@ impl CertificateMonitor {
         }
     }
 
-    /// Creates the watch of a list that replaces the one of `before`. What was refuted of a list from the same samples stays so: of the
-    /// new list, only cascades that were allowed before may run, at least the largest variant alone, until probes acquit the next one.
+    /// Creates the monitor of a list that replaces the one of `before`. What was refuted of a list from the same samples stays so: of the
+    /// new list, only cascades that were allowed before may run, at least the largest variant alone, until probes restore the next one.
     pub fn succeeding(list: &CertifiedList, config: MonitorConfig, before: &Self) -> Self {
-        let mut watch = Self::new(list, config);
-        let is_on_same_samples = watch.is_on_samples_of(before);
-        let mut pairs = watch.cascades.iter().zip(&before.cascades);
-        if before.limit < before.home() && is_on_same_samples {
+        let mut monitor = Self::new(list, config);
+        let is_on_same_samples = monitor.is_on_samples_of(before);
+        let mut pairs = monitor.cascades.iter().zip(&before.cascades);
+        if before.limit < before.cheapest() && is_on_same_samples {
             let alike = pairs.position(|(new, old)| !new.is_alike(old));
-            let alike = alike.unwrap_or_else(|| watch.cascades.len().min(before.cascades.len()));
-            watch.limit = before.limit.min(alike.saturating_sub(1));
+            let alike = alike.unwrap_or_else(|| monitor.cascades.len().min(before.cascades.len()));
+            monitor.limit = before.limit.min(alike.saturating_sub(1));
             let old = before.cascades.iter().skip(before.limit + 1);
             let by_labels = old.clone().any(|old| old.refuted_by() == Some(Evidence::Labels));
-            for new in watch.cascades.iter_mut().skip(watch.limit + 1) {
+            for new in monitor.cascades.iter_mut().skip(monitor.limit + 1) {
                 let same = old.clone().find(|old| new.is_alike(old));
                 // What labels refuted may be as bad in another wiring.
                 let unknown = by_labels.then_some(Evidence::Labels);
-                new.set_refuted_by(same.map_or(unknown, CascadeWatch::refuted_by));
+                new.set_refuted_by(same.map_or(unknown, CascadeMonitor::refuted_by));
             }
         }
-        watch
+        monitor
     }
 
     /// Returns whether both lists are proven on the same samples: by their fingerprints, or by their counts if one has no fingerprint.
@@ -162,43 +162,43 @@ impl CertificateMonitor {
             .is_some_and(|(first, others)| first.has_sample_counts_of(others))
     }
 
-    /// Returns the last place of the list that may run.
+    /// Returns the last index of the list that may run.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Returns the cheapest place of the list.
-    pub fn home(&self) -> usize {
+    /// Returns the index of the cheapest cascade.
+    pub fn cheapest(&self) -> usize {
         self.cascades.len().saturating_sub(1)
     }
 
-    /// Follows a limit that another process decided on, and which of the places beyond it labels refuted.
+    /// Follows a limit that another process decided on, and which of the indices beyond it labels refuted.
     pub fn follow(&mut self, limit: usize, by_labels: &[u32]) {
-        let limit = limit.min(self.home());
+        let limit = limit.min(self.cheapest());
         if limit != self.limit {
             self.limit = limit;
             self.restart_from(limit);
         }
-        for (place, cascade) in (0_u32..).zip(&mut self.cascades) {
-            let evidence = if by_labels.contains(&place) {
+        for (index, cascade) in (0_u32..).zip(&mut self.cascades) {
+            let evidence = if by_labels.contains(&index) {
                 Evidence::Labels
             } else {
                 Evidence::Audits
             };
-            cascade.set_refuted_by((place as usize > limit).then_some(evidence));
+            cascade.set_refuted_by((index as usize > limit).then_some(evidence));
         }
     }
 
-    /// Returns the places beyond the limit that labels refuted.
+    /// Returns the indices beyond the limit that labels refuted.
     pub fn refuted_by_labels(&self) -> Vec<u32> {
-        let places = (0_u32..).zip(&self.cascades);
-        let by_labels = places.filter(|(_, cascade)| cascade.refuted_by() == Some(Evidence::Labels));
-        by_labels.map(|(place, _)| place).collect()
+        let indices = (0_u32..).zip(&self.cascades);
+        let by_labels = indices.filter(|(_, cascade)| cascade.refuted_by() == Some(Evidence::Labels));
+        by_labels.map(|(index, _)| index).collect()
     }
 
     /// Returns whether some certificate does not hold, or the inputs of a cascade have changed: audits are then more frequent.
-    pub fn is_suspicious(&self) -> bool {
-        self.limit < self.home() || self.cascades.iter().any(CascadeWatch::has_drifted)
+    pub fn elevates_audits(&self) -> bool {
+        self.limit < self.cheapest() || self.cascades.iter().any(CascadeMonitor::inputs_drifted)
     }
 
     /// Takes what was counted since the last call, and decides. The moment of the call must not depend on the counts.
@@ -211,8 +211,8 @@ impl CertificateMonitor {
     /// Takes what was counted, and leaves the decision to another process, or to a later call. Returns drifts of the inputs.
     pub fn observe(&mut self, counts: &Counts) -> Vec<Finding> {
         let mut findings = Vec::new();
-        for (place, (cascade, counts)) in self.cascades.iter_mut().zip(&counts.cascades).enumerate() {
-            findings.extend(cascade.stages(counts).map(|change| change.finding(place)));
+        for (index, (cascade, counts)) in self.cascades.iter_mut().zip(&counts.cascades).enumerate() {
+            findings.extend(cascade.stages(counts).map(|change| change.finding(index)));
             cascade.audits(counts);
         }
         findings
@@ -230,7 +230,7 @@ impl CertificateMonitor {
             return Some(Finding::Safer { from, to, evidence });
         }
         if let Some(next) = self.cascades.get_mut(self.limit + 1)
-            && next.is_acquitted()
+            && next.is_restored()
         {
             next.set_refuted_by(None);
             let from = self.limit;
@@ -244,19 +244,19 @@ impl CertificateMonitor {
     /// Returns the safest cascade that may run and whose certificate is refuted.
     fn refuted(&self) -> Option<(usize, Evidence)> {
         let mut running = self.cascades.iter().enumerate().take(self.limit + 1).skip(1);
-        running.find_map(|(place, cascade)| Some((place, cascade.is_refuted()?)))
+        running.find_map(|(index, cascade)| Some((index, cascade.is_refuted()?)))
     }
 
-    /// Restarts the tests of the cascade at that place, which begins to run, and of those after it, which no longer do.
-    fn restart_from(&mut self, place: usize) {
-        for cascade in self.cascades.iter_mut().skip(place) {
+    /// Restarts the tests of the cascade at that index, which begins to run, and of those after it, which no longer do.
+    fn restart_from(&mut self, index: usize) {
+        for cascade in self.cascades.iter_mut().skip(index) {
             cascade.restart();
         }
     }
 
     /// Returns what is known of each cascade of the list.
     pub fn statuses(&self) -> Vec<CascadeStatus> {
-        self.cascades.iter().map(CascadeWatch::status).collect()
+        self.cascades.iter().map(CascadeMonitor::status).collect()
     }
 }
 
@@ -275,8 +275,8 @@ pub struct CascadeStatus {
     pub loss: [f64; 2],
     /// What it may be.
     pub may_lose: f64,
-    /// Whether its stages have drifted.
-    pub drifted: bool,
+    /// Whether its inputs have drifted.
+    pub inputs_drifted: bool,
 }
 
 /// Returns the loss, or the share of wrong answers, that a guarantee allows.

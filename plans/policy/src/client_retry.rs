@@ -44,7 +44,7 @@ const WAIT_US: u64 = 100_000;
 
 /// Failure of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum AttemptFailure {
     /// The connection was lost while the client waited, and is up again.
     Disconnected,
     /// No process subscribes to the app. `known` tells whether one did before, or the connection was lost.
@@ -64,13 +64,13 @@ pub enum Failure {
 
 /// Action of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RetryDecision {
     /// It sends the request again after a pause.
     Again {
         /// The pause, microseconds.
         after_us: u64,
     },
-    /// It waits and asks for a verdict on the same failure again. An answer to an earlier attempt still counts.
+    /// It waits and asks for a decision on the same failure again. An answer to an earlier attempt still counts.
     Wait {
         /// The pause, microseconds.
         after_us: u64,
@@ -86,7 +86,7 @@ pub struct ClientRetry {
     latency_us: Option<f64>,
     /// Resends that a slow service may get.
     allowance: f64,
-    /// Time of the last verdict, microseconds.
+    /// Time of the last decision, microseconds.
     now_us: u64,
 }
 
@@ -124,39 +124,41 @@ impl ClientRetry {
     /// Decides at `now_us`, on a monotonic clock, about a request that has been sent again `resends` times and has `left_us` of
     /// its budget. `draw` is uniform in [0, 1): pauses are spread over their upper half, so that clients that failed together
     /// do not return together.
-    pub fn verdict(
+    pub fn decide(
         &mut self,
-        failure: Failure,
+        failure: AttemptFailure,
         resends: u32,
         left_us: u64,
         now_us: u64,
         draw: f64,
-    ) -> Verdict {
+    ) -> RetryDecision {
         let passed_us = now_us.saturating_sub(self.now_us);
         self.now_us = self.now_us.max(now_us);
         self.earn(passed_us as f64 / 1e6 * TOKENS_PER_SECOND);
         let first = match failure {
-            Failure::Final | Failure::NoResponders { known: false } => return Verdict::End,
+            AttemptFailure::Final | AttemptFailure::NoResponders { known: false } => {
+                return RetryDecision::End;
+            }
             // The connection is up again, or the wait is over already.
-            Failure::Disconnected | Failure::Silence => 0,
-            Failure::NoResponders { known: true } | Failure::Retryable => FIRST_PAUSE_US,
-            Failure::Overloaded => FIRST_OVERLOAD_PAUSE_US,
+            AttemptFailure::Disconnected | AttemptFailure::Silence => 0,
+            AttemptFailure::NoResponders { known: true } | AttemptFailure::Retryable => FIRST_PAUSE_US,
+            AttemptFailure::Overloaded => FIRST_OVERLOAD_PAUSE_US,
         };
         let longest = doubled(first, resends, MAX_PAUSE_US);
         let after_us = longest / 2 + (longest as f64 / 2.0 * draw.clamp(0.0, 1.0)) as u64;
         if after_us >= left_us {
-            return Verdict::End;
+            return RetryDecision::End;
         }
-        if matches!(failure, Failure::Silence | Failure::Overloaded) {
+        if matches!(failure, AttemptFailure::Silence | AttemptFailure::Overloaded) {
             if self.allowance < 1.0 {
                 return match failure {
-                    Failure::Silence if WAIT_US < left_us => Verdict::Wait { after_us: WAIT_US },
-                    _ => Verdict::End,
+                    AttemptFailure::Silence if WAIT_US < left_us => RetryDecision::Wait { after_us: WAIT_US },
+                    _ => RetryDecision::End,
                 };
             }
             self.allowance -= 1.0;
         }
-        Verdict::Again { after_us }
+        RetryDecision::Again { after_us }
     }
 
     fn earn(&mut self, resends: f64) {
@@ -174,43 +176,47 @@ mod tests {
 
     use super::*;
 
-    const ANY: [Failure; 7] = [
-        Failure::Disconnected,
-        Failure::NoResponders { known: true },
-        Failure::NoResponders { known: false },
-        Failure::Silence,
-        Failure::Overloaded,
-        Failure::Retryable,
-        Failure::Final,
+    const ANY: [AttemptFailure; 7] = [
+        AttemptFailure::Disconnected,
+        AttemptFailure::NoResponders { known: true },
+        AttemptFailure::NoResponders { known: false },
+        AttemptFailure::Silence,
+        AttemptFailure::Overloaded,
+        AttemptFailure::Retryable,
+        AttemptFailure::Final,
     ];
 
-    fn again(failure: Failure, resends: u32, left_us: u64) -> Option<u64> {
-        match ClientRetry::default().verdict(failure, resends, left_us, 0, 1.0) {
-            Verdict::Again { after_us } => Some(after_us),
-            Verdict::Wait { .. } | Verdict::End => None,
+    fn again(failure: AttemptFailure, resends: u32, left_us: u64) -> Option<u64> {
+        match ClientRetry::default().decide(failure, resends, left_us, 0, 1.0) {
+            RetryDecision::Again { after_us } => Some(after_us),
+            RetryDecision::Wait { .. } | RetryDecision::End => None,
         }
     }
 
     #[test]
     fn what_was_lost_is_sent_again_and_what_was_refused_for_good_is_not() {
         const SECOND: u64 = 1_000_000;
-        assert_eq!(again(Failure::Disconnected, 0, SECOND), Some(0));
-        assert_eq!(again(Failure::Silence, 0, SECOND), Some(0));
-        assert_eq!(again(Failure::Retryable, 0, SECOND), Some(10_000));
-        assert_eq!(again(Failure::Overloaded, 0, SECOND), Some(50_000));
+        assert_eq!(again(AttemptFailure::Disconnected, 0, SECOND), Some(0));
+        assert_eq!(again(AttemptFailure::Silence, 0, SECOND), Some(0));
+        assert_eq!(again(AttemptFailure::Retryable, 0, SECOND), Some(10_000));
+        assert_eq!(again(AttemptFailure::Overloaded, 0, SECOND), Some(50_000));
         assert_eq!(
-            again(Failure::NoResponders { known: true }, 2, SECOND),
+            again(AttemptFailure::NoResponders { known: true }, 2, SECOND),
             Some(40_000)
         );
         assert_eq!(
-            again(Failure::NoResponders { known: false }, 0, SECOND),
+            again(AttemptFailure::NoResponders { known: false }, 0, SECOND),
             None,
             "a wrong name"
         );
-        assert_eq!(again(Failure::Final, 0, SECOND), None);
-        assert_eq!(again(Failure::Retryable, 30, 10 * SECOND), Some(500_000));
-        assert_eq!(again(Failure::Disconnected, 0, 0), None, "no budget is left");
-        assert_eq!(again(Failure::Retryable, 0, 10_000), None);
+        assert_eq!(again(AttemptFailure::Final, 0, SECOND), None);
+        assert_eq!(again(AttemptFailure::Retryable, 30, 10 * SECOND), Some(500_000));
+        assert_eq!(
+            again(AttemptFailure::Disconnected, 0, 0),
+            None,
+            "no budget is left"
+        );
+        assert_eq!(again(AttemptFailure::Retryable, 0, 10_000), None);
     }
 
     #[test]
@@ -253,15 +259,22 @@ mod tests {
     fn a_service_that_stays_overloaded_is_asked_once_per_request() {
         let mut client = ClientRetry::default();
         let resent = |client: &mut ClientRetry| {
-            let verdicts = (0..1_000).map(|_| client.verdict(Failure::Overloaded, 0, 1_000_000, 0, 0.5));
-            verdicts.filter(|verdict| *verdict != Verdict::End).count()
+            let decisions =
+                (0..1_000).map(|_| client.decide(AttemptFailure::Overloaded, 0, 1_000_000, 0, 0.5));
+            decisions
+                .filter(|decision| *decision != RetryDecision::End)
+                .count()
         };
         assert_eq!(resent(&mut client), 200);
         assert_eq!(resent(&mut client), 0);
         (0..100).for_each(|_| client.answered(5_000));
         assert_eq!(resent(&mut client), 25);
-        let lost = client.verdict(Failure::Disconnected, 0, 1_000_000, 0, 0.5);
-        assert_eq!(lost, Verdict::Again { after_us: 0 }, "what was lost is not load");
+        let lost = client.decide(AttemptFailure::Disconnected, 0, 1_000_000, 0, 0.5);
+        assert_eq!(
+            lost,
+            RetryDecision::Again { after_us: 0 },
+            "what was lost is not load"
+        );
     }
 
     #[test]
@@ -274,10 +287,10 @@ mod tests {
         while waiting > 0 && now_us < 50_000_000 {
             let mut resent = 0;
             for _ in 0..waiting {
-                match client.verdict(Failure::Silence, 0, 50_000_000 - now_us, now_us, 0.5) {
-                    Verdict::Again { .. } => resent += 1,
-                    Verdict::Wait { after_us } => assert_eq!(after_us, WAIT_US),
-                    Verdict::End => panic!("a request is given up {now_us} us after its loss"),
+                match client.decide(AttemptFailure::Silence, 0, 50_000_000 - now_us, now_us, 0.5) {
+                    RetryDecision::Again { .. } => resent += 1,
+                    RetryDecision::Wait { after_us } => assert_eq!(after_us, WAIT_US),
+                    RetryDecision::End => panic!("a request is given up {now_us} us after its loss"),
                 }
             }
             (0..resent).for_each(|_| client.answered(5_000));
@@ -287,20 +300,20 @@ mod tests {
         }
         assert_eq!(waiting, 0, "{took:?}");
         assert_eq!(took.first(), Some(&200), "as many at once as the allowance has");
-        let late = client.verdict(Failure::Silence, 0, 1_000_000, now_us, 0.5);
-        assert_ne!(late, Verdict::End);
+        let late = client.decide(AttemptFailure::Silence, 0, 1_000_000, now_us, 0.5);
+        assert_ne!(late, RetryDecision::End);
     }
 
     #[test]
     fn a_service_that_stays_silent_gets_a_bounded_number_of_resends_per_second() {
         let mut client = ClientRetry::default();
         let mut resent = |second: u64| {
-            let verdicts = (0..1_000).map(|number| {
+            let decisions = (0..1_000).map(|number| {
                 let now_us = second * 1_000_000 + number * 1_000;
-                client.verdict(Failure::Silence, 0, 1_000_000, now_us, 0.5)
+                client.decide(AttemptFailure::Silence, 0, 1_000_000, now_us, 0.5)
             });
-            verdicts
-                .filter(|verdict| matches!(verdict, Verdict::Again { .. }))
+            decisions
+                .filter(|decision| matches!(decision, RetryDecision::Again { .. }))
                 .count()
         };
         assert!(resent(0) <= 220);
@@ -316,10 +329,10 @@ mod tests {
             now in 0_u64..10_000_000, allowance in 0.0..RETRY_TOKENS,
         ) {
             let mut client = ClientRetry { allowance, ..ClientRetry::default() };
-            match client.verdict(failure, resends, left, now, draw) {
-                Verdict::Again { after_us } => prop_assert!(after_us < left && after_us <= MAX_PAUSE_US),
-                Verdict::Wait { after_us } => prop_assert!(after_us < left && failure == Failure::Silence),
-                Verdict::End => {}
+            match client.decide(failure, resends, left, now, draw) {
+                RetryDecision::Again { after_us } => prop_assert!(after_us < left && after_us <= MAX_PAUSE_US),
+                RetryDecision::Wait { after_us } => prop_assert!(after_us < left && failure == AttemptFailure::Silence),
+                RetryDecision::End => {}
             }
             prop_assert!((0.0..=RETRY_TOKENS).contains(&client.allowance));
         }

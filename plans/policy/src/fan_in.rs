@@ -110,7 +110,7 @@ pub struct TooManyBranches {
 pub struct Gather<R> {
     attempt: u32,
     /// Branches that their parents have announced.
-    told: BTreeSet<Branch>,
+    announced: BTreeSet<Branch>,
     arrived: BTreeMap<Branch, R>,
 }
 
@@ -118,7 +118,7 @@ impl<R> Default for Gather<R> {
     fn default() -> Self {
         Self {
             attempt: 0,
-            told: BTreeSet::new(),
+            announced: BTreeSet::new(),
             arrived: BTreeMap::new(),
         }
     }
@@ -154,12 +154,12 @@ impl<R> Gather<R> {
             return Ok(());
         }
         let more: usize = children.values().map(|count| *count as usize).sum();
-        let found = self.told.len().max(self.arrived.len()).saturating_add(more);
+        let found = self.announced.len().max(self.arrived.len()).saturating_add(more);
         if found > MAX_BRANCHES {
             return Err(TooManyBranches { found });
         }
         for (task, count) in children {
-            self.told
+            self.announced
                 .extend((0..*count).map(|index| branch.child(task, index)));
         }
         self.arrived.insert(branch, result);
@@ -177,15 +177,18 @@ impl<R> Gather<R> {
         if attempt > self.attempt {
             return MAX_BRANCHES;
         }
-        MAX_BRANCHES.saturating_sub(self.told.len().max(self.arrived.len()))
+        MAX_BRANCHES.saturating_sub(self.announced.len().max(self.arrived.len()))
     }
 
     /// Returns whether every branch has ended.
     pub fn complete(&self) -> bool {
         // The sizes first: with thousands of branches, each arrival would otherwise look up all that came before it.
-        self.arrived.len() > self.told.len()
+        self.arrived.len() > self.announced.len()
             && self.arrived.contains_key(&Branch::ROOT)
-            && self.told.iter().all(|branch| self.arrived.contains_key(branch))
+            && self
+                .announced
+                .iter()
+                .all(|branch| self.arrived.contains_key(branch))
     }
 
     /// Returns whether the root branch has reported.
@@ -196,8 +199,8 @@ impl<R> Gather<R> {
     /// The outcome of each branch, the root first, then in order; `None` for those that are still outstanding. An arrival that
     /// was not announced belongs to no branch.
     pub fn into_branches(mut self) -> Vec<(Branch, Option<R>)> {
-        let told = std::mem::take(&mut self.told);
-        let all = std::iter::once(Branch::ROOT).chain(told);
+        let announced = std::mem::take(&mut self.announced);
+        let all = std::iter::once(Branch::ROOT).chain(announced);
         all.map(|branch| {
             let result = self.arrived.remove(&branch);
             (branch, result)
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_attempt_begins_anew_and_an_old_one_is_not_heard() {
+    fn a_new_attempt_begins_anew_and_an_old_one_is_ignored() {
         let mut gather = Gather::default();
         gather.arrive(1, 2, Branch::ROOT, &of("c", 1), 10).unwrap();
         gather.arrive(2, 2, branch("c.0"), &BTreeMap::new(), 21).unwrap();
@@ -349,8 +352,8 @@ mod tests {
             let mut order: Vec<usize> = (0..tree.len()).collect();
             order.sort_by_key(|place| shuffle.get(*place).copied().unwrap_or(0));
             let mut gather = Gather::default();
-            for (heard, place) in order.iter().enumerate() {
-                prop_assert!(!gather.complete(), "after {heard} of {}", tree.len());
+            for (arrived, place) in order.iter().enumerate() {
+                prop_assert!(!gather.complete(), "after {arrived} of {}", tree.len());
                 let (branch, children) = &tree[*place];
                 gather.arrive(1, 2, branch.clone(), children, *place).unwrap();
                 if repeated.get(*place).copied().unwrap_or(false) {

@@ -17,7 +17,7 @@ use crate::retry_budget::{RetryBudget, RetryBudgetConfig};
 /// the token of their dispatch, whose key is random.
 const FIRST_ID: u64 = 1;
 
-/// Limits of the book.
+/// Limits of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LedgerConfig {
     /// At most this many accepted requests without a reply.
@@ -106,7 +106,7 @@ pub struct Admitted {
 /// Why a request was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// The book is full.
+    /// The ledger is full.
     #[error("{limit} requests are in flight, the most this ingress accepts; try again later")]
     Full {
         /// The most it accepts.
@@ -119,7 +119,7 @@ pub enum Refusal {
 
 /// Outcome of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer<T> {
+pub enum AnswerOutcome<T> {
     /// The first: reply with it.
     First(T),
     /// The request has had its reply already: drop it.
@@ -128,7 +128,7 @@ pub enum Answer<T> {
 
 /// Outcome of a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure<T> {
+pub enum FailureOutcome<T> {
     /// [`Ledger::due`] hands the request out for this attempt once the pause is over.
     Retry {
         /// The attempt to come.
@@ -191,7 +191,7 @@ enum State {
 }
 
 impl<T> Ledger<T> {
-    /// An empty book.
+    /// Creates an empty ledger.
     pub fn new(config: LedgerConfig) -> Self {
         Self {
             config,
@@ -209,7 +209,7 @@ impl<T> Ledger<T> {
     /// Accepts a request with this much time left, microseconds. From here on it gets exactly one terminal reply.
     ///
     /// # Errors
-    /// A [`Refusal`] and what was to be kept, if the book is full or the budget is zero.
+    /// A [`Refusal`] and what was to be kept, if the ledger is full or the budget is zero.
     pub fn admit(&mut self, now: u64, budget_us: u64, kept: T) -> Result<Admitted, (Refusal, T)> {
         if budget_us == 0 {
             return Err((Refusal::NoBudget, kept));
@@ -257,36 +257,37 @@ impl<T> Ledger<T> {
     }
 
     /// An answer to an attempt came. The first of any attempt wins, also one that an older attempt gives.
-    pub fn answered(&mut self, id: u64, attempt: u32) -> Answer<T> {
+    pub fn answered(&mut self, id: u64, attempt: u32) -> AnswerOutcome<T> {
         let known = self
             .entries
             .get(&id)
             .is_some_and(|entry| (1..=entry.attempt).contains(&attempt));
         match known.then(|| self.take(id)).flatten() {
-            Some(kept) => Answer::First(kept),
-            None => Answer::Stale,
+            Some(kept) => AnswerOutcome::First(kept),
+            None => AnswerOutcome::Stale,
         }
     }
 
     /// Notes that an attempt failed; `retryable` is whether another attempt may succeed.
     ///
     /// Only a failure of the current attempt counts: a failure of an older attempt is irrelevant to the newer.
-    pub fn failed(&mut self, id: u64, attempt: u32, retryable: bool, now: u64) -> Failure<T> {
+    pub fn failed(&mut self, id: u64, attempt: u32, retryable: bool, now: u64) -> FailureOutcome<T> {
         let Some(entry) = self.entries.get(&id) else {
-            return Failure::Stale;
+            return FailureOutcome::Stale;
         };
         if entry.attempt != attempt || matches!(entry.state, State::Paused(_) | State::Exhausted) {
-            return Failure::Stale;
+            return FailureOutcome::Stale;
         }
         let retry = self.config.retry_at(id, attempt, now, entry.deadline);
         if let Some(at) = retry.filter(|_| retryable) {
             self.next_attempt(id, State::Paused(at));
-            return Failure::Retry {
+            return FailureOutcome::Retry {
                 attempt: attempt + 1,
                 after_us: at - now,
             };
         }
-        self.take(id).map_or(Failure::Stale, Failure::Terminal)
+        self.take(id)
+            .map_or(FailureOutcome::Stale, FailureOutcome::Terminal)
     }
 
     /// A replica is gone: the requests to send again now, each with its new attempt's number, in order of admission. What
@@ -295,13 +296,13 @@ impl<T> Ledger<T> {
     /// Includes requests known to be there and requests whose replica is unknown: some of these may be answered twice, which
     /// costs work but not correctness, where the other choice would cost replies. A request known to have been there with
     /// no attempt left comes out of [`Ledger::due`] as exhausted, so that one that kills its replicas does not kill all.
-    pub fn lost(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
-        self.lost_together(&[replica], now)
+    pub fn replica_lost(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
+        self.replicas_lost(&[replica], now)
     }
 
-    /// Several replicas are gone at once, as with their machine: as [`Ledger::lost`], but one loss for each request. A
+    /// Several replicas are gone at once, as with their machine: as [`Ledger::replica_lost`], but one loss for each request. A
     /// loss counts half for a request whose replica is unknown, since it may have been elsewhere.
-    pub fn lost_together<R: AsRef<str>>(&mut self, replicas: &[R], now: u64) -> Vec<(u64, u32)> {
+    pub fn replicas_lost<R: AsRef<str>>(&mut self, replicas: &[R], now: u64) -> Vec<(u64, u32)> {
         let there = replicas
             .iter()
             .filter_map(|replica| self.placed.get(replica.as_ref()));
@@ -333,7 +334,7 @@ impl<T> Ledger<T> {
     /// A replica has left in good order, with all its results sent before: returns the requests that are still known to be there, to
     /// send again now, each with its new attempt's number, in order of admission. They crossed its leave and were not taken; neither
     /// the replica nor the request failed, so no loss is counted. Requests whose replica is unknown are not included.
-    pub fn left(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
+    pub fn replica_left(&mut self, replica: &str, now: u64) -> Vec<(u64, u32)> {
         let there = self.placed.get(replica).cloned().unwrap_or_default();
         let mut again = Vec::new();
         for id in there {
@@ -355,7 +356,7 @@ impl<T> Ledger<T> {
     /// Messages may have been lost with a connection: every request that was sent over it is sent again now, if it has an attempt left,
     /// each with its new attempt's number, in order of admission. `is_local` tells whether a request reached a replica without the
     /// connection; one that did stays there. Replicas and requests are not counted as failed.
-    pub fn scattered(&mut self, now: u64, is_local: impl Fn(&T, &str) -> bool) -> Vec<(u64, u32)> {
+    pub fn connection_lost(&mut self, now: u64, is_local: impl Fn(&T, &str) -> bool) -> Vec<(u64, u32)> {
         let mut sent = self.unplaced.clone();
         for (replica, there) in &self.placed {
             let kept = |id: &u64| self.entries.get(id).map(|entry| &entry.kept);

@@ -67,7 +67,7 @@
 //! | [`arrivals`] | total load, counted by several ingresses |
 //! | [`demand`] | measurements reported to planners: peaks of the load, run times |
 //! | [`shifting`] | the gear for a measured load |
-//! | [`drift`] | whether the load still is what the plan was made for |
+//! | [`load_drift`] | whether the load still is what the plan was made for |
 //! | [`certificate_monitor`] | whether the inputs still are what the plan's certificates were proven on |
 //!
 //! # Models behind endpoints
@@ -85,7 +85,6 @@ pub mod client_retry;
 pub mod confidence;
 pub mod demand;
 pub mod device_queue;
-pub mod drift;
 pub mod energy;
 pub mod epochs;
 pub mod fan_in;
@@ -94,6 +93,7 @@ pub mod invalid;
 pub mod ledger;
 pub mod linear_fit;
 pub mod liveness;
+pub mod load_drift;
 pub mod load_retry;
 pub mod partition;
 pub mod pipeline;

@@ -1,7 +1,7 @@
 //! Failure detector: which processes are alive, judged by heartbeats alone.
 //!
 //! A process that was killed is noticed by the broker at once (its subjects have no responders). One that hangs, or
-//! is stopped, keeps its connection and its place in the queue groups; only its silence betrays it.
+//! is stopped, keeps its connection and its place in the queue groups; only the missing heartbeats show it.
 //!
 //! The silence of others is measured in the time in which the observer itself runs. A process that was stalled has
 //! not read the heartbeats that arrived meanwhile, so the stall is no evidence against their senders.
@@ -15,7 +15,7 @@ use crate::reachability::Reachability;
 pub const HEARTBEAT_PERIOD_US: u64 = 100_000;
 
 /// Beats that may be missed before an actor counts as lost. Three, so that one lost message and one late timer on a
-/// busy machine are forgiven, and a death is still noticed in well under half a second.
+/// busy machine do not count as a loss, and a death is still noticed in well under half a second.
 pub const MISSED_HEARTBEATS: u64 = 3;
 
 /// Silence after which an actor counts as lost, microseconds.
@@ -29,7 +29,7 @@ pub const FORGOTTEN_US: u64 = 60_000_000;
 pub const CHECK_PERIOD_US: u64 = HEARTBEAT_PERIOD_US / 2;
 
 /// Beats of the process before that show that it is still alive: fewer may be late.
-const BEATS_BESIDE: u32 = 10;
+const DUPLICATE_BEATS: u32 = 10;
 
 /// Number of earlier processes of one name that are distinguished from new ones.
 const MAX_INSTANCES: usize = 64;
@@ -66,9 +66,9 @@ struct Process {
     /// When that arrived, in the time in which the observer runs.
     at: u64,
     /// The instances before it, the newest last; [`MAX_INSTANCES`] at most.
-    before: Vec<u64>,
+    previous_instances: Vec<u64>,
     /// Beats of the instances before it since its own start.
-    beside: u32,
+    duplicate_beats: u32,
 }
 
 /// Start of a process, as its heartbeat shows it.
@@ -78,8 +78,8 @@ pub enum Start {
     Same,
     /// It has restarted since its last heartbeat.
     Restarted,
-    /// Another process with its name sends heartbeats beside it. Reported once.
-    Beside,
+    /// Another process with its name sends heartbeats at the same time. Reported once.
+    DuplicateName,
 }
 
 /// When the observer checked for silence, microseconds.
@@ -129,7 +129,7 @@ impl Liveness {
     /// [restarted](Start::Restarted) since its last one, whatever it had is lost, although it was never silent for long. The number
     /// alone does not show it if the process died before it had sent more beats than the one after it.
     ///
-    /// Beats of a process before it are late, or that process still runs: [`Start::Beside`].
+    /// Beats of a process before it are late, or that process still runs: [`Start::DuplicateName`].
     pub fn started(&mut self, process: &str, instance: u64, number: u64, now: u64) -> Start {
         let at = self.running(now);
         let Some(last) = self.processes.get_mut(process) else {
@@ -137,28 +137,28 @@ impl Liveness {
                 instance,
                 number,
                 at,
-                before: Vec::new(),
-                beside: 0,
+                previous_instances: Vec::new(),
+                duplicate_beats: 0,
             };
             self.processes.insert(process.to_owned(), first);
             return Start::Same;
         };
         last.at = at;
-        if instance != last.instance && last.before.contains(&instance) {
-            last.beside = last.beside.saturating_add(1);
-            return if last.beside == BEATS_BESIDE {
-                Start::Beside
+        if instance != last.instance && last.previous_instances.contains(&instance) {
+            last.duplicate_beats = last.duplicate_beats.saturating_add(1);
+            return if last.duplicate_beats == DUPLICATE_BEATS {
+                Start::DuplicateName
             } else {
                 Start::Same
             };
         }
         let again = instance != last.instance || number < last.number;
         if instance != last.instance {
-            if last.before.len() == MAX_INSTANCES {
-                last.before.remove(0);
+            if last.previous_instances.len() == MAX_INSTANCES {
+                last.previous_instances.remove(0);
             }
-            last.before.push(last.instance);
-            last.beside = 0;
+            last.previous_instances.push(last.instance);
+            last.duplicate_beats = 0;
         }
         (last.instance, last.number) = (instance, number);
         if again { Start::Restarted } else { Start::Same }
@@ -286,14 +286,14 @@ impl Liveness {
         let is_avoided = |name: &Arc<str>, member: &MemberState| {
             member.lost || member.leaving || self.unloadable.contains(name)
         };
-        let (avoided, heard) = all.partition::<Vec<_>, _>(|(name, member)| is_avoided(name, member));
-        let heard = heard.into_iter().map(|(name, _)| Arc::clone(name));
+        let (avoided, alive) = all.partition::<Vec<_>, _>(|(name, member)| is_avoided(name, member));
+        let alive = alive.into_iter().map(|(name, _)| Arc::clone(name));
         let avoided = avoided.into_iter().map(|(name, _)| Arc::clone(name));
         let avoided = avoided.chain(self.unloadable.iter().cloned());
-        Reachability::record(heard.collect(), avoided.collect())
+        Reachability::record(alive.collect(), avoided.collect())
     }
 
-    /// Returns whether this process has looked for no longer than [`DETECTION_US`] at `now` (µs): it may not have heard all yet.
+    /// Returns whether this process has checked for no longer than [`DETECTION_US`] at `now` (µs): it may not have received all heartbeats yet.
     pub fn is_starting(&self, now: u64) -> bool {
         let first = self.checks.map(|checks| checks.first);
         first.is_none_or(|first| self.running(now).saturating_sub(first) <= DETECTION_US)

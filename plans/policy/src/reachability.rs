@@ -19,18 +19,18 @@ pub const STATE_VALID_US: u64 = 3 * STATE_PERIOD_US;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reachability {
     /// The replicas that send heartbeats and do not leave; `None` where heartbeats are not followed.
-    heard: Option<HashSet<Arc<str>>>,
+    alive: Option<HashSet<Arc<str>>>,
     avoided: HashSet<Arc<str>>,
     /// The ingresses that published which replicas live.
     informed_by: HashSet<Arc<str>>,
 }
 
 impl Reachability {
-    /// The view of a process that follows the heartbeats: it may send to those that it heard. `avoided` are lost or
+    /// The view of a process that follows the heartbeats: it may send to those that send heartbeats. `avoided` are lost or
     /// leaving.
-    pub fn record(heard: HashSet<Arc<str>>, avoided: HashSet<Arc<str>>) -> Self {
+    pub fn record(alive: HashSet<Arc<str>>, avoided: HashSet<Arc<str>>) -> Self {
         Self {
-            heard: Some(heard),
+            alive: Some(alive),
             avoided,
             informed_by: HashSet::new(),
         }
@@ -40,7 +40,7 @@ impl Reachability {
     /// are the ingresses that published which replicas live.
     pub(crate) fn all_but(avoided: HashSet<Arc<str>>, informed_by: HashSet<Arc<str>>) -> Self {
         Self {
-            heard: None,
+            alive: None,
             avoided,
             informed_by,
         }
@@ -49,13 +49,13 @@ impl Reachability {
     /// Returns whether the view includes what this ingress knows of the replicas. If not, the ingress must send its requests
     /// itself: the broker reports a missing responder to no other process.
     pub fn is_informed_by(&self, ingress: &str) -> bool {
-        self.heard.is_some() || self.informed_by.contains(ingress)
+        self.alive.is_some() || self.informed_by.contains(ingress)
     }
 
     /// Returns whether the process may send to this replica.
     pub fn is_reachable(&self, replica: &str) -> bool {
-        match &self.heard {
-            Some(heard) => heard.contains(replica),
+        match &self.alive {
+            Some(alive) => alive.contains(replica),
             None => !self.avoided.contains(replica),
         }
     }
@@ -125,16 +125,16 @@ impl IngressStates {
     pub fn expire(&mut self, now: u64) -> bool {
         let before = self.states.len();
         self.states
-            .retain(|_, heard| now.saturating_sub(heard.at) < STATE_VALID_US);
+            .retain(|_, received| now.saturating_sub(received.at) < STATE_VALID_US);
         self.states.len() != before
     }
 
     /// Returns what the worker may send to: every replica that no live ingress lists.
     pub fn reachability(&self) -> Reachability {
         let shared = |name: &String| Arc::from(name.as_str());
-        let live = || self.states.iter().filter(|(_, heard)| !heard.view.gone);
-        let avoided = live().flat_map(|(_, heard)| &heard.view.unavailable);
-        let informed_by = live().filter(|(_, heard)| !heard.view.starting);
+        let live = || self.states.iter().filter(|(_, received)| !received.view.gone);
+        let avoided = live().flat_map(|(_, received)| &received.view.unavailable);
+        let informed_by = live().filter(|(_, received)| !received.view.starting);
         Reachability::all_but(
             avoided.map(shared).collect(),
             informed_by.map(|(ingress, _)| shared(ingress)).collect(),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_heard_no_heartbeat_reaches_nothing_and_avoids_nothing() {
+    fn a_process_without_heartbeats_reaches_nothing_and_avoids_nothing() {
         let view = Reachability::default();
         assert!(!view.is_reachable("a") && !view.is_avoided("a") && !view.avoids_any());
     }
@@ -174,7 +174,11 @@ mod tests {
     #[test]
     fn a_worker_avoids_what_any_live_ingress_lists() {
         let mut states = IngressStates::default();
-        assert_eq!(reached(&states), "abc", "before any ingress is heard");
+        assert_eq!(
+            reached(&states),
+            "abc",
+            "before any state of an ingress has arrived"
+        );
         assert!(states.record("i", view(0, &["a"]), 0));
         assert!(states.record("j", view(0, &["b"]), 1_000));
         assert_eq!(reached(&states), "c");
@@ -228,13 +232,13 @@ mod tests {
         /// The view is what the definition says, and a worker that hears nothing new for long avoids nothing.
         #[test]
         fn the_view_is_the_union_of_the_newest_states(
-            heard in prop::collection::vec(("[ij]", prop::collection::btree_set("[a-c]", 0..3), any::<bool>()), 0..20),
+            steps in prop::collection::vec(("[ij]", prop::collection::btree_set("[a-c]", 0..3), any::<bool>()), 0..20),
         ) {
             let mut states = IngressStates::default();
             let mut newest = BTreeMap::new();
-            for ((ingress, unavailable, gone), sequence) in heard.into_iter().zip(0..) {
-                let told = IngressView { sequence, starting: false, unavailable: unavailable.clone(), gone };
-                states.record(&ingress, told, sequence);
+            for ((ingress, unavailable, gone), sequence) in steps.into_iter().zip(0..) {
+                let state = IngressView { sequence, starting: false, unavailable: unavailable.clone(), gone };
+                states.record(&ingress, state, sequence);
                 newest.insert(ingress, (unavailable, gone));
             }
             let listed = |name: &str| newest.values().any(|(listed, gone)| !gone && listed.contains(name));

@@ -48,7 +48,7 @@ pub enum Blame {
 
 /// Action for a failed delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Disposition {
     /// It is delivered again.
     Again {
         /// After this pause, microseconds.
@@ -95,17 +95,17 @@ impl RedeliveryConfig {
         failures: u32,
         delivered: u32,
         age_us: u64,
-    ) -> Verdict {
+    ) -> Disposition {
         let given_up = match blame {
             Blame::Sender => true,
             Blame::Request => failures >= self.max_deliver,
             Blame::Service => age_us >= self.give_up_us,
         };
         if given_up {
-            return Verdict::Dead;
+            return Disposition::Dead;
         }
         let after_us = pause_us(self.backoff_us, self.max_backoff_us, number, delivered);
-        Verdict::Again { after_us }
+        Disposition::Again { after_us }
     }
 }
 
@@ -124,22 +124,22 @@ mod tests {
 
     #[test]
     fn what_its_sender_got_wrong_is_not_tried_again() {
-        assert_eq!(CONFIG.after_failure(1, Blame::Sender, 0, 1, 0), Verdict::Dead);
+        assert_eq!(CONFIG.after_failure(1, Blame::Sender, 0, 1, 0), Disposition::Dead);
     }
 
     #[test]
     fn an_outage_drops_no_request_however_often_it_was_tried() {
         let tried = |age_us| CONFIG.after_failure(1, Blame::Service, 0, 1_000, age_us);
-        assert!(matches!(tried(59_999_999), Verdict::Again { after_us } if after_us <= 10_000));
-        assert_eq!(tried(60_000_000), Verdict::Dead, "but not indefinitely");
+        assert!(matches!(tried(59_999_999), Disposition::Again { after_us } if after_us <= 10_000));
+        assert_eq!(tried(60_000_000), Disposition::Dead, "but not indefinitely");
     }
 
     #[test]
     fn at_the_last_failure_a_request_that_breaks_models_is_put_aside() {
         let tried = |failures| CONFIG.after_failure(1, Blame::Request, failures, failures, 0);
-        assert!(matches!(tried(2), Verdict::Again { .. }));
-        assert_eq!(tried(3), Verdict::Dead);
-        assert_eq!(tried(u32::MAX), Verdict::Dead);
+        assert!(matches!(tried(2), Disposition::Again { .. }));
+        assert_eq!(tried(3), Disposition::Dead);
+        assert_eq!(tried(u32::MAX), Disposition::Dead);
     }
 
     #[test]
@@ -150,12 +150,15 @@ mod tests {
             CONFIG.after_failure(7, blame, failed, delivered, 0)
         };
         for delivered in 1..=6 {
-            assert!(matches!(after(delivered, Blame::Service), Verdict::Again { .. }));
+            assert!(matches!(
+                after(delivered, Blame::Service),
+                Disposition::Again { .. }
+            ));
         }
-        assert!(matches!(after(7, Blame::Request), Verdict::Again { .. }));
-        assert!(matches!(after(8, Blame::Service), Verdict::Again { .. }));
-        assert!(matches!(after(9, Blame::Request), Verdict::Again { .. }));
-        assert_eq!(after(10, Blame::Request), Verdict::Dead);
+        assert!(matches!(after(7, Blame::Request), Disposition::Again { .. }));
+        assert!(matches!(after(8, Blame::Service), Disposition::Again { .. }));
+        assert!(matches!(after(9, Blame::Request), Disposition::Again { .. }));
+        assert_eq!(after(10, Blame::Request), Disposition::Dead);
         failures.forget(7);
         assert_eq!(failures.record(7, Blame::Request), 1);
     }
@@ -181,8 +184,8 @@ mod tests {
             let mut age_us = 0_u64;
             let ends = (1..100_000).any(|delivered| {
                 match CONFIG.after_failure(number, blame, delivered, delivered, age_us) {
-                    Verdict::Dead => true,
-                    Verdict::Again { after_us } => {
+                    Disposition::Dead => true,
+                    Disposition::Again { after_us } => {
                         age_us += after_us + step_us;
                         false
                     }
@@ -193,7 +196,7 @@ mod tests {
 
         #[test]
         fn pauses_grow_to_their_bound_and_are_never_nothing(number: u64, delivered in 1_u32..1_000) {
-            let Verdict::Again { after_us } = CONFIG.after_failure(number, Blame::Service, 0, delivered, 0) else {
+            let Disposition::Again { after_us } = CONFIG.after_failure(number, Blame::Service, 0, delivered, 0) else {
                 panic!("it was given up");
             };
             prop_assert!((500..=10_000).contains(&after_us));

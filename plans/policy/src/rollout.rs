@@ -36,11 +36,11 @@ impl Rollout {
             self.ingresses.remove(ingress);
             return;
         }
-        let heard = ReceivedState {
+        let received = ReceivedState {
             admits,
             at_us: now_us,
         };
-        self.ingresses.insert(ingress.to_owned(), heard);
+        self.ingresses.insert(ingress.to_owned(), received);
     }
 
     /// Returns the number of ingresses that report.
@@ -50,10 +50,12 @@ impl Rollout {
 
     /// Returns the ingresses that admit requests under an older epoch.
     pub fn behind(&self, epoch: u64, now_us: u64) -> Vec<LaggingIngress> {
-        let behind = self.reporting(now_us).filter(|(_, heard)| heard.admits < epoch);
-        let behind = behind.map(|(ingress, heard)| LaggingIngress {
+        let behind = self
+            .reporting(now_us)
+            .filter(|(_, received)| received.admits < epoch);
+        let behind = behind.map(|(ingress, received)| LaggingIngress {
             ingress: ingress.clone(),
-            admits: heard.admits,
+            admits: received.admits,
         });
         behind.collect()
     }
@@ -65,8 +67,8 @@ impl Rollout {
     }
 
     fn reporting(&self, now_us: u64) -> impl Iterator<Item = (&String, &ReceivedState)> {
-        let fresh = move |heard: &ReceivedState| now_us.saturating_sub(heard.at_us) <= SILENT_US;
-        self.ingresses.iter().filter(move |(_, heard)| fresh(heard))
+        let fresh = move |received: &ReceivedState| now_us.saturating_sub(received.at_us) <= SILENT_US;
+        self.ingresses.iter().filter(move |(_, received)| fresh(received))
     }
 }
 

@@ -19,11 +19,11 @@ impl StreamOffset {
     /// Returns whether to send the part from piece `from` up to piece `until`: if it belongs to the `newest` attempt and starts
     /// where the last one ended. Parts after a lost one are not sent: the whole answer comes at the end in any case.
     pub fn take(&mut self, newest: bool, from: u32, until: u32) -> bool {
-        let goes_on = newest && from == self.read && until > from;
-        if goes_on {
+        let continues = newest && from == self.read && until > from;
+        if continues {
             self.read = until;
         }
-        goes_on
+        continues
     }
 }
 

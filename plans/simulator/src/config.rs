@@ -64,7 +64,7 @@ pub struct SimConfig {
     /// Devices of the deployment that host nothing.
     pub spare: Option<Spare>,
     /// Period of a [`Controller`](super::Controller).
-    pub look_us: u64,
+    pub control_interval_us: u64,
     /// How long models take to load.
     pub loading: Loading,
     /// Where the number of copies was measured, not only its mean; elsewhere a mean of 1.3 makes one or two.
@@ -127,7 +127,7 @@ impl Default for SimConfig {
             contention: false,
             power: None,
             spare: None,
-            look_us: 1_000_000,
+            control_interval_us: 1_000_000,
             loading: Loading::default(),
             copies: Vec::new(),
             path_accuracies: BTreeMap::new(),
@@ -192,8 +192,13 @@ impl SimConfig {
             sound,
             "rows of ascending rates with factors above 0",
         )?;
-        let look = self.look_us;
-        within("look_us", look as f64, look > 0, "at least 1 microsecond")?;
+        let interval = self.control_interval_us;
+        within(
+            "control_interval_us",
+            interval as f64,
+            interval > 0,
+            "at least 1 microsecond",
+        )?;
         for copies in &self.copies {
             let sum = copies.weights.iter().sum();
             let sound = Copies::measured(&copies.weights).is_some();

@@ -24,7 +24,7 @@ pub(super) struct Control<'a> {
     tick_us: u64,
     next_tick: u64,
     /// Time of the controller's next call; [`NEVER`] if there is none.
-    next_look: u64,
+    next_decision: u64,
     /// The earlier of the two.
     next_alarm: u64,
     /// Future events, in order of time.
@@ -37,7 +37,7 @@ impl<'a> Control<'a> {
         shifter: Shifter,
         config: &SimConfig,
         timeline: &'a [IndexedReplicaEvent],
-        first_look: u64,
+        first_decision: u64,
     ) -> Self {
         let tick_us = config.shift.unwrap_or_default().tick_us;
         Self {
@@ -47,8 +47,8 @@ impl<'a> Control<'a> {
             shifts: config.shift.is_some(),
             tick_us,
             next_tick: tick_us,
-            next_look: first_look,
-            next_alarm: tick_us.min(first_look),
+            next_decision: first_decision,
+            next_alarm: tick_us.min(first_decision),
             timeline,
         }
     }
@@ -64,16 +64,16 @@ impl<'a> Control<'a> {
 
     /// Time of the next tick or controller call, and whether it is a tick. If both are due at once the tick comes first.
     pub(super) fn alarm(&self) -> (u64, bool) {
-        (self.next_alarm, self.next_tick <= self.next_look)
+        (self.next_alarm, self.next_tick <= self.next_decision)
     }
 
-    pub(super) fn set_next_alarm(&mut self, look_us: u64) {
-        if self.next_tick <= self.next_look {
+    pub(super) fn set_next_alarm(&mut self, control_interval_us: u64) {
+        if self.next_tick <= self.next_decision {
             self.next_tick += self.tick_us;
         } else {
-            self.next_look += look_us;
+            self.next_decision += control_interval_us;
         }
-        self.next_alarm = self.next_tick.min(self.next_look);
+        self.next_alarm = self.next_tick.min(self.next_decision);
     }
 
     pub(super) fn next_happening(&self) -> u64 {

@@ -7,7 +7,7 @@ use kaskade_policy::plan::Plan;
 
 /// Plans again while the service runs, as an allocator and its load balancer do (Loki §4.2, §5.1).
 ///
-/// It is called periodically ([`SimConfig::look_us`](super::SimConfig::look_us)), so that it can notice a significant change of
+/// It is called periodically ([`SimConfig::control_interval_us`](super::SimConfig::control_interval_us)), so that it can notice a significant change of
 /// demand, and keeps its own period. What it returns replaces the plan in force:
 ///
 /// - Replicas with the same id, variant and device stay as they are, with their queues and batches. Shares and batching may
@@ -24,7 +24,7 @@ use kaskade_policy::plan::Plan;
 /// force stays.
 pub trait Controller {
     /// Inspects the service, and returns another plan if there should be one.
-    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan>;
+    fn decide(&mut self, observation: &Observation<'_>) -> Option<Plan>;
 }
 
 /// The service as a controller observes it: the contents of heartbeats and the ingress's counts.

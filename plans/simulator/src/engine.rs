@@ -87,7 +87,7 @@ impl<'a, O: Observer> Engine<'a, O> {
     ) -> Self {
         let (plan, config) = (&simulator.plan, &simulator.config);
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
-        let look = replanning.as_ref().map_or(NEVER, |_| config.look_us);
+        let first_decision = replanning.as_ref().map_or(NEVER, |_| config.control_interval_us);
         let fleet = first_fleet(simulator);
         let mut report = Report::default();
         report.grow(&simulator.world);
@@ -102,7 +102,12 @@ impl<'a, O: Observer> Engine<'a, O> {
             branches: Branches::default(),
             paths: Paths::default(),
             fleet,
-            control: Control::new(simulator.shifter.clone(), config, &simulator.timeline, look),
+            control: Control::new(
+                simulator.shifter.clone(),
+                config,
+                &simulator.timeline,
+                first_decision,
+            ),
             replanning,
             report,
             in_flight: 0,

@@ -25,7 +25,7 @@ pub struct Report {
     pub expired: u64,
     /// Requests dropped early ([`kaskade_policy::rerouting`]).
     pub dropped: u64,
-    /// Requests for which there was no room: in a queue, in the book of accepted ones, or by early shedding.
+    /// Requests for which there was no room: in a queue, in the ledger, or by early shedding.
     pub refused: u64,
     /// Requests whose every attempt failed.
     pub failed: u64,

@@ -486,8 +486,8 @@ class ReplicaTest(unittest.IsolatedAsyncioTestCase):
             # The first runs, the third waits; the second is of another ingress; garbage changes nothing.
             for body in (wire.pack({"ingress": "i2", "ids": [2]}), b"\xc1", wire.pack({"ingress": "i1", "ids": ["3"]}),
                          wire.pack({"ingress": "i1", "ids": [1, 3, 99]})):
-                await self.ingress.publish("kaskade.fake.abandon", body)
-            while replica.abandoned < 2:
+                await self.ingress.publish("kaskade.fake.stage_cancel", body)
+            while replica.cancelled < 2:
                 await asyncio.sleep(0.01)
             gate.set()
             answered = [(await self.result())["id"] for _ in range(2)]
@@ -735,7 +735,7 @@ class SecuredServerTest(unittest.IsolatedAsyncioTestCase):
             "stage": {
                 "publish": ["kaskade.fake.done.*.*", "kaskade.fake.beat.r1", "_KASKADE.UNSERVED.*"],
                 "subscribe": ["kaskade.fake.stage.double", "kaskade.fake.replica.r1", "kaskade.fake.ingress.*",
-                              "kaskade.fake.abandon", f"_INBOX.{public['stage']}.>"],
+                              "kaskade.fake.stage_cancel", f"_INBOX.{public['stage']}.>"],
             },
             "ingress": {"publish": [">"], "subscribe": [">"]},
         }

@@ -9,7 +9,7 @@ use kaskade_actors::bus::Bus;
 use kaskade_actors::metrics::Snapshot;
 use kaskade_actors::plan::store;
 use kaskade_actors::wire::{
-    CertificateNotice, CertificateReport, DriftNotice, EnergyReport, GearShift, Heartbeat, IngressState,
+    CertificateNotice, CertificateReport, EnergyReport, GearShift, Heartbeat, IngressState, LoadDriftNotice,
     Message as _, ShiftReport,
 };
 use kaskade_actors::{App, Code, Fault, ids, subjects};
@@ -24,7 +24,7 @@ pub(super) enum Event {
     Energy(EnergyReport),
     Gear(GearShift),
     Shifted(ShiftReport),
-    Drift(DriftNotice),
+    LoadDrift(LoadDriftNotice),
     Certificates(CertificateReport),
     Finding(CertificateNotice),
     Ingress(IngressState),
@@ -75,13 +75,13 @@ impl Feed {
             (names.event(subjects::event::ENERGY)?, |message| {
                 Some(Event::Energy(EnergyReport::decode(&message.payload).ok()?))
             }),
-            (names.event(subjects::event::SHIFTED)?, |message| {
+            (names.event(subjects::event::GEAR)?, |message| {
                 Some(Event::Shifted(ShiftReport::decode(&message.payload).ok()?))
             }),
-            (names.event(subjects::event::DRIFT)?, |message| {
-                Some(Event::Drift(DriftNotice::decode(&message.payload).ok()?))
+            (names.event(subjects::event::LOAD_DRIFT)?, |message| {
+                Some(Event::LoadDrift(LoadDriftNotice::decode(&message.payload).ok()?))
             }),
-            (names.event(subjects::event::WATCH)?, |message| {
+            (names.event(subjects::event::CERTIFICATE_STATUS)?, |message| {
                 Some(Event::Certificates(
                     CertificateReport::decode(&message.payload).ok()?,
                 ))
@@ -101,8 +101,8 @@ impl Feed {
         ];
         for (subject, read) in read {
             let messages = bus.subscribe(subject, None).await?;
-            let told = messages.map(move |message| read(&message).unwrap_or(Event::Nothing));
-            news.push(told.boxed());
+            let event = messages.map(move |message| read(&message).unwrap_or(Event::Nothing));
+            news.push(event.boxed());
         }
         news.push(plans(bus.clone(), names).boxed());
         Ok(Self {
@@ -125,7 +125,7 @@ impl Feed {
                 Code::NotPermitted,
                 "this user may not subscribe to the heartbeats of the app; connect as the observer (`--nkey auth/observer/nkey`)",
             )),
-            told = self.news.next() => Ok(told),
+            event = self.news.next() => Ok(event),
         }
     }
 
@@ -160,11 +160,11 @@ fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Event> + Send {
         .filter_map(async |plans: Result<_, store::StoreError>| plans.ok().flatten());
     watched.flat_map(|plans| {
         futures::stream::unfold(plans, async |mut plans| {
-            let told = match plans.next().await? {
+            let event = match plans.next().await? {
                 Ok(stored) => Event::Plan(stored.epoch, Box::new(stored.plan)),
                 Err(_) => Event::Nothing,
             };
-            Some((told, plans))
+            Some((event, plans))
         })
     })
 }

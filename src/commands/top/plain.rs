@@ -5,11 +5,11 @@ use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::overview::{AppSnapshot, ModelRow, NodeRow};
 
-pub(super) fn as_text(look: &AppSnapshot) -> String {
-    let gear = look
+pub(super) fn as_text(snapshot: &AppSnapshot) -> String {
+    let gear = snapshot
         .gear
         .map_or_else(String::new, |gear| format!(", gear {gear}"));
-    let ingresses = look.ingresses.map_or_else(
+    let ingresses = snapshot.ingresses.map_or_else(
         || "no ingress reports".to_owned(),
         |rates| {
             format!(
@@ -27,15 +27,18 @@ pub(super) fn as_text(look: &AppSnapshot) -> String {
     );
     format!(
         "{} · epoch {}{gear}\n{ingresses}\nenergy {} and money {} per request, {} over all processes, idle ones included\n{}\n{}\n\n{}{}",
-        look.app,
-        look.epoch,
-        units::joules(look.joules_per_request),
-        units::money_with_source(look.money_per_request, look.money_source),
-        watts(look.watts),
-        look.certificates.as_ref().map_or_else(String::new, certificates),
-        models(&look.models),
-        tokens(&look.models),
-        nodes(&look.nodes),
+        snapshot.app,
+        snapshot.epoch,
+        units::joules(snapshot.joules_per_request),
+        units::money_with_source(snapshot.money_per_request, snapshot.money_source),
+        watts(snapshot.watts),
+        snapshot
+            .certificates
+            .as_ref()
+            .map_or_else(String::new, certificates),
+        models(&snapshot.models),
+        tokens(&snapshot.models),
+        nodes(&snapshot.nodes),
     )
 }
 
@@ -68,7 +71,7 @@ pub(super) fn certificates(report: &CertificateReport) -> String {
             units::percent(running.may_lose)
         ));
     }
-    if report.cascades.iter().any(|cascade| cascade.drifted) {
+    if report.cascades.iter().any(|cascade| cascade.inputs_drifted) {
         parts.push("the inputs have drifted".to_owned());
     }
     format!("{}\n", parts.join("; "))

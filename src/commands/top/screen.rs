@@ -78,8 +78,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, place: &mut Place) {
 }
 
 fn title(view: &View) -> Line<'static> {
-    let mut spans = vec![Span::from(view.look.app.clone()).bold()];
-    spans.push(Span::from(format!(" · epoch {}", view.look.epoch)));
+    let mut spans = vec![Span::from(view.snapshot.app.clone()).bold()];
+    spans.push(Span::from(format!(" · epoch {}", view.snapshot.epoch)));
     if let Some((index, gear)) = view.gear() {
         let all = view.plan.as_ref().map_or(1, |(_, plan)| plan.gears.len());
         spans.push(Span::from(format!(

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use kaskade_actors::wire::{CertificateNotice, CertificateReport, DriftNotice, Heartbeat, ShiftReport};
+use kaskade_actors::wire::{CertificateNotice, CertificateReport, Heartbeat, LoadDriftNotice, ShiftReport};
 use kaskade_app::serving::overview::{AppSnapshot, Overview};
 use kaskade_policy::plan::{Gear, Plan};
 
@@ -75,7 +75,7 @@ pub(super) struct View {
     overview: Overview,
     beats: BTreeMap<String, (Duration, Heartbeat)>,
     avoided: BTreeMap<String, BTreeSet<String>>,
-    pub(super) look: AppSnapshot,
+    pub(super) snapshot: AppSnapshot,
     pub(super) plan: Option<(u64, Plan)>,
     /// The newest gear shifts with their times, the newest last.
     pub(super) shifts: VecDeque<(Duration, ShiftReport)>,
@@ -86,7 +86,7 @@ pub(super) struct View {
     faults: BTreeMap<String, Vec<(String, u64)>>,
     pub(super) last_error: Option<String>,
     /// The newest report that the load has drifted from the plan, with its time.
-    pub(super) drift: Option<(Duration, DriftNotice)>,
+    pub(super) load_drift: Option<(Duration, LoadDriftNotice)>,
     /// The newest findings about the certificates of the plan with their times, the newest last.
     pub(super) findings: VecDeque<(Duration, CertificateNotice)>,
     /// Time of the last refresh.
@@ -98,7 +98,7 @@ impl View {
     pub(super) fn new(app: &str) -> Self {
         let mut overview = Overview::default();
         Self {
-            look: overview.snapshot(app, Duration::ZERO),
+            snapshot: overview.snapshot(app, Duration::ZERO),
             app: app.to_owned(),
             begun: Instant::now(),
             overview,
@@ -110,20 +110,20 @@ impl View {
             replicas: Vec::new(),
             faults: BTreeMap::new(),
             last_error: None,
-            drift: None,
+            load_drift: None,
             findings: VecDeque::new(),
             now: Duration::ZERO,
         }
     }
 
     /// Adds a message.
-    pub(super) fn take(&mut self, told: Event) {
-        self.take_at(self.begun.elapsed(), told);
+    pub(super) fn take(&mut self, event: Event) {
+        self.take_at(self.begun.elapsed(), event);
     }
 
     /// Adds a message that arrived at a time since the start.
-    pub(super) fn take_at(&mut self, now: Duration, told: Event) {
-        match told {
+    pub(super) fn take_at(&mut self, now: Duration, event: Event) {
+        match event {
             Event::Beat(beat) => {
                 self.beats.insert(beat.actor.clone(), (now, beat.clone()));
                 self.overview.beat(now, beat);
@@ -150,11 +150,11 @@ impl View {
             }
             Event::Plan(epoch, plan) => {
                 // What drifted from the plan before says nothing of a new one.
-                self.drift.take_if(|(_, drift)| drift.epoch != epoch);
+                self.load_drift.take_if(|(_, drift)| drift.epoch != epoch);
                 self.findings.retain(|(_, notice)| notice.epoch == epoch);
                 self.plan = Some((epoch, *plan));
             }
-            Event::Drift(drift) => self.drift = Some((now, drift)),
+            Event::LoadDrift(drift) => self.load_drift = Some((now, drift)),
             Event::Certificates(report) => self.overview.watched(report),
             Event::Finding(notice) => {
                 self.findings.push_back((now, notice));
@@ -174,10 +174,10 @@ impl View {
     /// Computes what is shown at a time since the start.
     pub(super) fn refresh_at(&mut self, now: Duration) {
         self.now = now;
-        self.look = self.overview.snapshot(&self.app, now);
+        self.snapshot = self.overview.snapshot(&self.app, now);
         self.history.push_back(Point {
-            arrived_per_s: self.look.ingresses.map_or(0.0, |rates| rates.arrived_per_s),
-            gear: self.look.gear,
+            arrived_per_s: self.snapshot.ingresses.map_or(0.0, |rates| rates.arrived_per_s),
+            gear: self.snapshot.gear,
         });
         if self.history.len() > HISTORY {
             self.history.pop_front();
@@ -220,13 +220,13 @@ impl View {
     /// The gear in force, with its index.
     pub(super) fn gear(&self) -> Option<(usize, &Gear)> {
         let (_, plan) = self.plan.as_ref()?;
-        let index = self.look.gear.unwrap_or(0) as usize;
+        let index = self.snapshot.gear.unwrap_or(0) as usize;
         Some((index, plan.gears.get(index)?))
     }
 
     /// What is known of the certificates of the plan.
     pub(super) const fn certificates(&self) -> Option<&CertificateReport> {
-        self.look.certificates.as_ref()
+        self.snapshot.certificates.as_ref()
     }
 
     /// Errors since the start of the ingresses, by code.

@@ -40,7 +40,7 @@ async fn shifter(ingress: &str) -> (Shifter, Bus) {
     let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
     let plans = PlanVersions::new(APP);
     plans.adopt(1, plan()).unwrap();
-    let drift = DriftConfig {
+    let load_drift = LoadDriftConfig {
         distance: 0.3,
         memory_ticks: TICKS,
     };
@@ -48,7 +48,7 @@ async fn shifter(ingress: &str) -> (Shifter, Bus) {
     let shifter = Shifter::new(
         ingress,
         ShiftConfig::default(),
-        drift,
+        load_drift,
         plans,
         dispatcher,
         metrics,
@@ -68,13 +68,13 @@ fn a_shifter_that_follows_measures_the_load_as_the_leader_does() {
             follower.tick();
             assert!(!follower.load.leads("b", now), "a smaller id is alive");
         }
-        let watch = follower.drift.as_ref().unwrap();
-        let measured: f64 = watch.shares().iter().sum();
-        assert!((measured - 1.0).abs() < 1e-9, "{:?}", watch.shares());
+        let detector = follower.load_drift.as_ref().unwrap();
+        let measured: f64 = detector.shares().iter().sum();
+        assert!((measured - 1.0).abs() < 1e-9, "{:?}", detector.shares());
         assert!(
-            watch.scale() > 0.0 && (watch.scale() - 1.0).abs() > 1e-9,
+            detector.scale() > 0.0 && (detector.scale() - 1.0).abs() > 1e-9,
             "{}",
-            watch.scale()
+            detector.scale()
         );
     });
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use kaskade_models::Tensor;
-use kaskade_policy::certificate_monitor::{Answer, Audit, AuditCapacity, RecentReply};
+use kaskade_policy::certificate_monitor::{Audit, AuditCapacity, ComparedAnswer, RecentReply};
 use kaskade_policy::fan_in::Branch;
 use kaskade_policy::plan::Edge;
 use kaskade_policy::routing;
 
-use super::{Chosen, LARGEST, MARK, Open, PROBE, Part, place_of};
+use super::{Chosen, LARGEST, MARK, Open, PROBE, Part, audit_part};
 use crate::ingress::actor::Ingress;
 use crate::ingress::in_flight::InFlight;
 use crate::{
@@ -31,7 +31,7 @@ impl Ingress {
         degraded: bool,
     ) -> Option<Chosen> {
         let version = &entry.version;
-        let place = version.plan.place_of(entry.gear)?;
+        let index = version.plan.certified_index(entry.gear)?;
         // Drawn before it is known which variant has answered.
         let capacity = AuditCapacity {
             in_flight: self.ledger.len(),
@@ -41,7 +41,7 @@ impl Ingress {
         let is_chosen = self
             .audits
             .sampler
-            .chooses(self.audits.watched.is_in_doubt(), capacity);
+            .chooses(self.audits.watched.is_elevated(), capacity);
         let StageOutcome::Outputs {
             outputs, confidence, ..
         } = &done.result
@@ -53,9 +53,9 @@ impl Ingress {
             return None;
         }
         let list = version.plan.certified.as_ref()?;
-        let expected = &list.cascades.get(place)?.stages;
+        let expected = &list.cascades.get(index)?.stages;
         self.audits.watched.count(version.epoch, |counts| {
-            let Some(counts) = counts.at(place) else { return };
+            let Some(counts) = counts.at(index) else { return };
             let mut count = |name: &str, deferred: bool, confidence: Option<f64>| {
                 let found = expected.iter().position(|stage| stage.stage == name);
                 if let (Some(stage), Some(confidence)) = (found, confidence)
@@ -88,7 +88,7 @@ impl Ingress {
             None
         };
         let chosen = chosen.map(|audit| (self.audits.number(), audit));
-        self.remember(entry, place, variant, live.clone(), chosen);
+        self.remember(entry, index, variant, live.clone(), chosen);
         chosen.map(|(number, audit)| Chosen {
             number,
             audit,
@@ -102,16 +102,16 @@ impl Ingress {
     fn remember(
         &mut self,
         entry: &InFlight,
-        place: usize,
+        index: usize,
         variant: &str,
-        live: Answer,
+        live: ComparedAnswer,
         chosen: Option<(u64, Audit)>,
     ) {
         let Some(id) = &entry.target.id else { return };
         let is_largest = chosen.is_some_and(|(_, audit)| audit.largest.is_none());
         let reply = RecentReply {
             epoch: entry.version.epoch,
-            place,
+            index,
             variant: variant.to_owned(),
             largest: is_largest.then(|| live.clone()),
             answer: live,
@@ -198,7 +198,7 @@ impl Ingress {
 
     /// Handles a result of an audit's request.
     pub(in crate::ingress) fn audit_ended(&mut self, mut done: StageReply) {
-        let (number, part) = place_of(done.id);
+        let (number, part) = audit_part(done.id);
         let Some(open) = self.audits.open.get(&number) else {
             return;
         };
@@ -258,12 +258,12 @@ impl Ingress {
 
     /// Ends the part of an audit whose request could not be delivered.
     pub(in crate::ingress) fn audit_failed(&mut self, id: u64) {
-        let (number, part) = place_of(id);
+        let (number, part) = audit_part(id);
         self.end_part(number, part, None);
         self.close_audit(number);
     }
 
-    fn end_part(&mut self, number: u64, part: usize, answer: Option<Answer>) {
+    fn end_part(&mut self, number: u64, part: usize, answer: Option<ComparedAnswer>) {
         let open = self.audits.open.get_mut(&number);
         if let Some(part) = open.and_then(|open| open.parts.get_mut(part)) {
             part.waits = false;
@@ -294,7 +294,7 @@ impl Ingress {
                 .count(counts, &open.live, answer, probe.answer.as_ref());
         });
         self.metrics
-            .watch(|metrics| metrics.audited(answer.map(|answer| answer.accepts(&open.live))));
+            .certificates(|metrics| metrics.audited(answer.map(|answer| answer.accepts(&open.live))));
         if let Some(id) = &open.client {
             self.audits.labels_of(id, number, answer.cloned());
         }

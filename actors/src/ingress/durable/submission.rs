@@ -7,7 +7,7 @@ use crate::actor::{self, Message};
 use async_nats::jetstream::{self, AckKind};
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
-use kaskade_policy::redelivery::{Blame, Verdict};
+use kaskade_policy::redelivery::{Blame, Disposition};
 
 use super::config::DurableError;
 use super::failures::Counted;
@@ -123,20 +123,20 @@ impl Submission {
     }
 
     async fn end(mut self, content_type: ContentType, fault: Fault) {
-        let verdict = match fault.code {
+        let disposition = match fault.code {
             // The client settled it: there is a result and nothing to investigate.
             Code::Cancelled => None,
             // Another ingress takes it immediately.
-            Code::Draining => Some(Verdict::Again { after_us: 0 }),
+            Code::Draining => Some(Disposition::Again { after_us: 0 }),
             code => Some(self.judge(blame(code)).await),
         };
-        match verdict {
-            Some(Verdict::Again { after_us }) => {
+        match disposition {
+            Some(Disposition::Again { after_us }) => {
                 self.streams.metrics.redelivered();
                 tracing::debug!(id = self.id, %fault, after_us, "returned a durable request for a retry");
                 return self.hand_back(Duration::from_micros(after_us));
             }
-            Some(Verdict::Dead) => {
+            Some(Disposition::Dead) => {
                 // Another delivery of the id was answered: there is nothing to investigate.
                 if self.ack_if_settled().await {
                     return;
@@ -154,7 +154,7 @@ impl Submission {
             .await;
     }
 
-    async fn judge(&self, blame: Blame) -> Verdict {
+    async fn judge(&self, blame: Blame) -> Disposition {
         // The stream's clock against this process's: only decides how long retries continue, and never negative.
         let age = SystemTime::now()
             .duration_since(self.submitted)

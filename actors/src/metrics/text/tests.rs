@@ -89,9 +89,9 @@ fn tokens_of_one_part_count_each_at_their_mean_time() {
     metrics.tokens("other", &Tokens::next(u32::MAX, 1));
     let page = metrics.text("digits", &gauges());
     for line in [
-        "kaskade_time_per_output_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.008",
-        "kaskade_time_per_output_token_seconds_count{app=\"digits\",variant=\"gpt\"} 4",
-        "kaskade_time_per_output_token_seconds_count{app=\"digits\",variant=\"other\"} 4294967295",
+        "kaskade_inter_token_latency_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.008",
+        "kaskade_inter_token_latency_seconds_count{app=\"digits\",variant=\"gpt\"} 4",
+        "kaskade_inter_token_latency_seconds_count{app=\"digits\",variant=\"other\"} 4294967295",
     ] {
         assert!(page.contains(line), "{line} in {page}");
     }
@@ -125,7 +125,7 @@ fn counters_have_their_labels_and_values() {
         "kaskade_generated_tokens_total{app=\"digits\",variant=\"gpt\"} 2",
         "kaskade_first_tokens_total{app=\"digits\",variant=\"gpt\"} 1",
         "kaskade_time_to_first_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.003",
-        "kaskade_time_per_output_token_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.002",
+        "kaskade_inter_token_latency_seconds_sum{app=\"digits\",variant=\"gpt\"} 0.002",
         "kaskade_variant_busy_seconds_total{app=\"digits\",variant=\"small\"} 0.0007",
         "kaskade_fan_out_child_requests_total{app=\"digits\",variant=\"find\\\"er\",task=\"tell\"} 3",
         "kaskade_energy_joules_total{app=\"digits\",source=\"modelled\",counter=\"a\"} 2.5",

@@ -89,7 +89,7 @@ fn survive(bytes: &Bytes) {
     let _ = Heartbeat::decode(bytes);
     let _ = GearShift::decode(bytes);
     let _ = LoadCount::decode(bytes);
-    let _ = DriftNotice::decode(bytes);
+    let _ = LoadDriftNotice::decode(bytes);
     let _ = PlanRequest::decode(bytes);
     let _ = PlanReport::decode(bytes);
     let _ = decode_infer(ContentType::Json, bytes);
@@ -113,7 +113,7 @@ fn shifter_and_planner_messages_round_trip() {
         qps: 1234.5,
         first_queue: 7,
     });
-    same(&DriftNotice {
+    same(&LoadDriftNotice {
         epoch: 3,
         distance: 0.5,
         measured: vec![0.25, 0.75],

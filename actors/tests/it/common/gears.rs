@@ -8,7 +8,7 @@ use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::wire::Message;
 use kaskade_actors::{App, Node};
 use kaskade_policy::{
-    drift::DriftConfig,
+    load_drift::LoadDriftConfig,
     plan::{Exit, Expected, Plan},
     shifting::ShiftConfig,
 };
@@ -48,7 +48,7 @@ pub(crate) fn quick_shifts() -> IngressConfig {
             hold_us: 100_000,
             ..ShiftConfig::default()
         },
-        drift: DriftConfig {
+        load_drift: LoadDriftConfig {
             distance: 0.3,
             memory_ticks: 20,
         },

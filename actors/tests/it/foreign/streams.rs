@@ -162,7 +162,7 @@ fn parts_of_a_stage_that_the_plan_does_not_have_are_those_of_the_stage_that_was_
         let mut parts = Vec::new();
         let headers = async_nats::HeaderMap::new();
         let asked = served.client.stream(request, headers, BUDGET, |part| {
-            parts.push((part.stage, part.part))
+            parts.push((part.stage, part.part));
         });
         let (answer, ()) = tokio::join!(asked, serving);
         assert_eq!(answer.unwrap().stage, "only");

@@ -206,8 +206,8 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
         for _ in 0..20 {
             publish_notice(&served, &old).await;
         }
-        let mut abandoned = nats
-            .subscribe(format!("kaskade.{}.abandon", served.app))
+        let mut cancelled = nats
+            .subscribe(format!("kaskade.{}.stage_cancel", served.app))
             .await
             .unwrap();
         publish(
@@ -218,7 +218,7 @@ fn a_notice_about_an_old_attempt_blames_no_replica() {
         .await;
         assert!(asked.await.unwrap().is_ok());
         // A replica that still works at the first attempt is told to stop.
-        timeout(TIMEOUT, abandoned.next()).await.unwrap().unwrap();
+        timeout(TIMEOUT, cancelled.next()).await.unwrap().unwrap();
         assert_eq!(
             served.node.metrics().read().retried,
             1,

@@ -32,8 +32,11 @@ fn by_default_idle_places_hold_fast_variants() {
         slots(&example).unwrap().len()
     );
     let demand = config.planner.unwrap().demand;
-    assert_eq!(look_period(&demand), FORECAST_LOOK);
-    assert_eq!(look_period(&DemandOptions::PAPER), Duration::from_secs(1));
+    assert_eq!(observation_interval(&demand), FORECAST_INTERVAL);
+    assert_eq!(
+        observation_interval(&DemandOptions::PAPER),
+        Duration::from_secs(1)
+    );
 }
 
 fn planner(app: &App) -> PipelinePlanner {
@@ -242,19 +245,19 @@ fn what_was_on_a_dead_worker_goes_elsewhere_at_once() {
     let mut planner = planner(&app);
     let mut plan = first_plan(&app, app.pipeline.as_ref().unwrap()).unwrap();
     assert!(plan.placement.iter().all(|replica| replica.worker == "far"));
-    let mut look_at = |second: u64, workers: &[&str], plan: &Plan| {
+    let mut plan_at = |second: u64, workers: &[&str], plan: &Plan| {
         let mut request = observe(second, 20 * second, BTreeMap::new());
         let workers = workers.iter().map(|name| (*name).to_owned());
         request.observed.as_mut().unwrap().workers = workers.collect();
         planner.plan(&request, Some(plan))
     };
-    plan = look_at(1, &["far", "local"], &plan).unwrap();
-    plan = look_at(2, &["local"], &plan).unwrap();
+    plan = plan_at(1, &["far", "local"], &plan).unwrap();
+    plan = plan_at(2, &["local"], &plan).unwrap();
     assert!(
         plan.placement.iter().all(|replica| replica.worker == "local"),
         "{:?}",
         plan.placement
     );
-    let error = look_at(3, &["missing"], &plan).unwrap_err();
+    let error = plan_at(3, &["missing"], &plan).unwrap_err();
     assert!(error.to_string().contains("cannot serve"), "{error}");
 }

@@ -32,7 +32,7 @@ pub fn of(placed: &Placement, planning: Duration) -> String {
             placed.batch,
             super::proof(placed)
         ),
-        looked(placed) + &not_audited(placed),
+        examined(placed) + &not_audited(placed),
         format!("planned in {}", units::seconds(planning.as_secs_f64())),
     ];
     parts.join("\n")
@@ -159,7 +159,7 @@ fn instances(placed: &Placement, device: &DeviceLoad) -> String {
     counted.collect::<Vec<_>>().join(", ")
 }
 
-fn looked(placed: &Placement) -> String {
+fn examined(placed: &Placement) -> String {
     let shapes = &placed.shapes;
     let rest = if shapes.all {
         "all there are"
@@ -169,7 +169,7 @@ fn looked(placed: &Placement) -> String {
     format!(
         "{} combinations of copies and partitions examined ({rest}): {} need more memory than there is, {} more kernel time, {} were placed, \
          {} annealed, {} solved as integer programs",
-        units::count(shapes.looked),
+        units::count(shapes.examined),
         units::count(shapes.memory),
         units::count(shapes.utilisation),
         units::count(shapes.tried),

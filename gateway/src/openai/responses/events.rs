@@ -13,7 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use super::super::choice::{Choice, Usage, text_of};
 use super::super::formats_and_tools::Call as ToolCall;
 use super::super::sse::put;
-use super::super::stream_events::{self, Answer, Feed};
+use super::super::stream_events::{self, Feed, SseAnswer};
 use super::resource::{Resource, part, status};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
@@ -67,7 +67,7 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-impl Answer for Events {
+impl SseAnswer for Events {
     fn feed(&mut self) -> &mut Feed {
         &mut self.feed
     }

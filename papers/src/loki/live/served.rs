@@ -49,14 +49,14 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
     });
     let record = Arc::new(Mutex::new(Record::new(app.slo.duration())?));
     let arrivals = Arrivals::of_trace(&live.trace, arrivals::ArrivalProcess::Poisson, 1.0, live.seed);
-    let book = service.node().plans().clone();
+    let plans = service.node().plans().clone();
     let counting = {
         let watch = Arc::clone(&watch);
         runtime.spawn(async move {
             let mut ticks = tokio::time::interval(COUNTED_EVERY);
             loop {
                 ticks.tick().await;
-                let used = book
+                let used = plans
                     .current()
                     .map_or(0, |(adopted, _)| adopted.plan.placement.len());
                 watch.note(watch.begun.elapsed(), |part| {

@@ -33,7 +33,7 @@ pub(super) fn run(live: &Live, allocator: &PipelinePlannerConfig) -> anyhow::Res
         // A client does not wait longer than its objective: what cannot be answered by then is not begun.
         budget_us: Some(pipeline.slo_us),
         slo_us: Some(pipeline.slo_us),
-        look_us: u64::try_from(allocator::look_period(&allocator.demand).as_micros())?,
+        control_interval_us: u64::try_from(allocator::observation_interval(&allocator.demand).as_micros())?,
         copies: live.measured.copies.clone(),
         path_accuracies: pipeline.path_accuracies(),
         ..SimConfig::default()
@@ -73,10 +73,10 @@ struct Counting {
 }
 
 impl Controller for Counting {
-    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
-        let plan = self.manager.decide(look);
+    fn decide(&mut self, observation: &Observation<'_>) -> Option<Plan> {
+        let plan = self.manager.decide(observation);
         self.used = plan.as_ref().map_or(self.used, |plan| plan.placement.len());
-        self.counted.push((look.at_us, self.used));
+        self.counted.push((observation.at_us, self.used));
         plan
     }
 }

@@ -142,7 +142,7 @@ impl Contestant {
             hop_us: pipeline.hop_us,
             slo_us: Some(pipeline.slo_us),
             budget_us: Some(pipeline.slo_us),
-            look_us: 200_000,
+            control_interval_us: 200_000,
             loading: Loading {
                 default_us: 1_000_000,
                 ..Loading::default()

@@ -19,8 +19,8 @@ impl Binomial {
     }
 
     fn ln_factorial(&self, of: u64) -> f64 {
-        let place = usize::try_from(of).unwrap_or(usize::MAX);
-        self.ln_factorials.get(place).copied().unwrap_or(f64::NAN)
+        let index = usize::try_from(of).unwrap_or(usize::MAX);
+        self.ln_factorials.get(index).copied().unwrap_or(f64::NAN)
     }
 
     /// Returns `P[X = k]` of `X ~ Bin(n, p)`, for `p` in [0, 1] and `k <= n`.

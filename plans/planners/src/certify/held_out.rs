@@ -33,13 +33,13 @@ pub(crate) fn held_out(family: &Family, choose: impl Fn(&Family) -> Option<Exits
     if family.samples() < 2 * FOLDS {
         return None;
     }
-    let places = shuffled(family.samples());
+    let indices = shuffled(family.samples());
     let (mut correct, mut largest) = (Vec::new(), Vec::new());
     for fold in 0..FOLDS {
         let part = |inside: bool| -> Vec<usize> {
-            let numbered = places.iter().enumerate();
+            let numbered = indices.iter().enumerate();
             let kept = numbered.filter(|(number, _)| (number % FOLDS == fold) == inside);
-            kept.map(|(_, place)| *place).collect()
+            kept.map(|(_, index)| *index).collect()
         };
         let judged = family.of_samples(&part(true));
         let mut others = part(false);

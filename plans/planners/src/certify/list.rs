@@ -25,7 +25,7 @@ pub(crate) struct Wired {
     pub(crate) certificate: Certificate,
 }
 
-/// Returns the places of at most [`STEPS`] of `count` cascades at even distances, the first and the last included, and of all that
+/// Returns the indices of at most [`STEPS`] of `count` cascades at even distances, the first and the last included, and of all that
 /// `needed` names; ascending. With those that are needed, the distances are so long that a list has room for all.
 ///
 /// More than [`MAX_CERTIFIED`] only if `needed` and both ends are.
@@ -33,20 +33,20 @@ pub(crate) fn steps(count: usize, needed: &[usize]) -> Vec<usize> {
     let last = count.saturating_sub(1);
     let with = |steps: usize| {
         let even = (0..steps).map(|step| step * last / (steps - 1).max(1));
-        let mut places: Vec<usize> = even
-            .filter(|place| *place < count)
+        let mut indices: Vec<usize> = even
+            .filter(|index| *index < count)
             .chain(needed.iter().copied())
             .collect();
-        places.sort_unstable();
-        places.dedup();
-        places
+        indices.sort_unstable();
+        indices.dedup();
+        indices
     };
     let most = STEPS.min(count);
     let room = |steps: &usize| with(*steps).len() <= MAX_CERTIFIED;
     with((2..=most).rev().find(room).unwrap_or(2.min(most)))
 }
 
-/// Returns the list of cascades from the largest variant alone to the cheapest, and for each gear the place of its cascade.
+/// Returns the list of cascades from the largest variant alone to the cheapest, and for each gear the index of its cascade.
 pub(crate) fn certified_list(
     profile: &Profile,
     wired: Vec<Wired>,
@@ -54,14 +54,14 @@ pub(crate) fn certified_list(
 ) -> CertifiedList {
     let samples = parts(profile.samples).certification;
     let has_answers = has_answers(profile);
-    let cascades = wired.into_iter().enumerate().map(|(place, wired)| {
+    let cascades = wired.into_iter().enumerate().map(|(index, wired)| {
         let routes = route(profile, &wired.wiring, &samples);
         let stages = wired.wiring.stages.iter().zip(routes.stages);
         CertifiedCascade {
             differs: has_answers.then_some(routes.differing),
             stages: stages.map(|(stage, passed)| expected(stage, &passed)).collect(),
             gear: Gear {
-                name: format!("certified{place}"),
+                name: format!("certified{index}"),
                 load: LoadRange::ALL,
                 expected: None,
                 wiring: wired.wiring,
@@ -86,7 +86,7 @@ struct SampleRoutes {
 }
 
 fn route(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> SampleRoutes {
-    let place = |name: &str| wiring.stages.iter().position(|stage| stage.name == name);
+    let index = |name: &str| wiring.stages.iter().position(|stage| stage.name == name);
     let stages: Vec<_> = wiring
         .stages
         .iter()
@@ -102,7 +102,7 @@ fn route(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> SampleRoutes 
         stages: vec![Vec::new(); stages.len()],
         differing: 0,
     };
-    let entry = place(&wiring.entry.stage);
+    let entry = index(&wiring.entry.stage);
     for sample in samples {
         let (mut answer, mut agrees) = (None, None);
         let mut next = entry;
@@ -118,7 +118,7 @@ fn route(profile: &Profile, wiring: &Wiring, samples: &[usize]) -> SampleRoutes 
             agrees = variant.validation.agrees.get(*sample).copied();
             // Edges lead to later stages only, so the walk ends.
             next = match routing::route(&stage.exit, Some(confidence)) {
-                Ok(Route::Forward(edge)) => place(&edge.stage),
+                Ok(Route::Forward(edge)) => index(&edge.stage),
                 _ => None,
             };
             passed.push((confidence, next.is_some()));
@@ -254,7 +254,7 @@ mod tests {
         let found = steps(40, &needed);
         assert!(found.len() <= MAX_CERTIFIED, "{found:?}");
         assert!(
-            needed.iter().chain(&[0, 39]).all(|place| found.contains(place)),
+            needed.iter().chain(&[0, 39]).all(|index| found.contains(index)),
             "{found:?}"
         );
         // One step to safety more if there is room.

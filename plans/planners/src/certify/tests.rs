@@ -256,13 +256,13 @@ fn held_out_estimates_are_not_too_high() {
 
 #[test]
 fn the_split_is_always_the_same() {
-    // The Python package fits calibrations on the same places: `test_the_selection_part_is_the_planners`.
+    // The Python package fits calibrations on the same indices: `test_the_selection_part_is_the_planners`.
     assert_eq!(shuffled(12), [11, 2, 7, 4, 0, 1, 9, 3, 10, 6, 8, 5]);
-    let places = shuffled(3000);
-    let sum: usize = places
+    let indices = shuffled(3000);
+    let sum: usize = indices
         .iter()
         .enumerate()
-        .map(|(index, place)| index * place)
+        .map(|(position, index)| position * index)
         .sum();
     assert_eq!(sum, 6_812_777_191);
     let sizes = [0, 1, 2, 500].map(|samples| parts(samples).selection.len());

@@ -49,7 +49,7 @@ struct Counts {
 }
 
 impl FactorEstimator {
-    /// An empty book.
+    /// Creates an estimator without measurements.
     pub fn new(options: FactorOptions) -> Self {
         Self {
             options,

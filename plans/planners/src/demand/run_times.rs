@@ -57,17 +57,17 @@ struct Measured {
     /// Factor of the profile in the plans.
     planned: f64,
     /// Whether it has run enough batches for an estimate of its own scale.
-    heard: bool,
+    has_own_scale: bool,
 }
 
 impl RunTimeEstimator {
-    /// A book of a pipeline as it was profiled.
+    /// Creates the estimator of a pipeline as it was profiled.
     pub fn new(pipeline: &Pipeline, options: RunTimeOptions) -> Self {
         let variants = pipeline.tasks.iter().flat_map(|task| &task.variants);
         Self::of(variants.cloned(), options)
     }
 
-    /// A book of a family as it was profiled.
+    /// Creates the estimator of a family as it was profiled.
     pub fn of_profile(profile: &Profile, options: RunTimeOptions) -> Self {
         Self::of(profile.variants.iter().map(in_batches), options)
     }
@@ -79,7 +79,7 @@ impl RunTimeEstimator {
             busy_us: 0.0,
             profiled_us: 0.0,
             planned: 1.0,
-            heard: false,
+            has_own_scale: false,
         };
         Self {
             options,
@@ -100,7 +100,7 @@ impl RunTimeEstimator {
     pub fn record(&mut self, variant: &str, ran: RunCounts) {
         if let Some(measured) = self.variants.get_mut(variant).filter(|_| ran.batches > 0) {
             measured.note(ran);
-            measured.heard |= measured.is_enough(&self.options);
+            measured.has_own_scale |= measured.is_enough(&self.options);
         }
     }
 
@@ -117,7 +117,7 @@ impl RunTimeEstimator {
     }
 
     /// Whether any variant's run times have changed enough to plan again.
-    pub(crate) fn is_news(&self) -> bool {
+    pub(crate) fn has_changed(&self) -> bool {
         let common = self.common();
         let mut variants = self.variants.values();
         variants.any(|measured| measured.news(common, &self.options).is_some())
@@ -135,7 +135,7 @@ impl RunTimeEstimator {
     }
 
     /// Returns a family's profile with the measured run times, and whether anything changed significantly since the last call. `profile` is
-    /// the one that the book was made of.
+    /// the one that the estimator was created from.
     ///
     /// The latencies of a variant are all scaled alike; their spread, energy and memory stay as profiled.
     pub fn corrected(&mut self, profile: &Profile) -> (Profile, bool) {
@@ -191,7 +191,7 @@ impl Measured {
         let scale = if self.is_enough(options) {
             Some(self.busy_us / self.profiled_us)
         } else {
-            common.filter(|_| !self.heard)
+            common.filter(|_| !self.has_own_scale)
         };
         let differs = |scale: f64| (scale - self.planned).abs() > options.change * self.planned;
         scale.filter(|scale| scale.is_finite() && *scale > 0.0 && differs(*scale))
@@ -238,7 +238,7 @@ mod tests {
 
     const VARIANT: &str = "detect-x";
 
-    fn book() -> RunTimeEstimator {
+    fn estimator() -> RunTimeEstimator {
         RunTimeEstimator::new(&stated(), RunTimeOptions::default())
     }
 
@@ -277,29 +277,29 @@ mod tests {
 
     #[test]
     fn a_slower_machine_scales_all_sizes_alike_and_variants_that_have_not_run_too() {
-        let (mut book, mut pipeline) = (book(), stated());
-        book.record(VARIANT, ran(40, 2.5));
-        assert!(book.is_news() && book.apply(&mut pipeline));
-        let names: Vec<String> = book.variants.keys().cloned().collect();
+        let (mut estimator, mut pipeline) = (estimator(), stated());
+        estimator.record(VARIANT, ran(40, 2.5));
+        assert!(estimator.has_changed() && estimator.apply(&mut pipeline));
+        let names: Vec<String> = estimator.variants.keys().cloned().collect();
         assert!(names.len() > 2);
         for name in &names {
             assert!(are(&scales(&pipeline, name), 2.5), "{name}");
         }
-        assert!(!book.is_news(), "it is planned with now");
+        assert!(!estimator.has_changed(), "it is planned with now");
     }
 
     #[test]
     fn a_family_is_corrected_by_the_same_measurements_as_a_pipeline() {
         let profile = stated().profile();
-        let mut book = RunTimeEstimator::of_profile(&profile, RunTimeOptions::default());
-        book.record(VARIANT, ran(19, 2.5));
+        let mut estimator = RunTimeEstimator::of_profile(&profile, RunTimeOptions::default());
+        estimator.record(VARIANT, ran(19, 2.5));
         assert_eq!(
-            book.corrected(&profile),
+            estimator.corrected(&profile),
             (profile.clone(), false),
             "too few batches"
         );
-        book.record(VARIANT, ran(40, 2.5));
-        let (corrected, changed) = book.corrected(&profile);
+        estimator.record(VARIANT, ran(40, 2.5));
+        let (corrected, changed) = estimator.corrected(&profile);
         assert!(changed && corrected.variants.len() == profile.variants.len());
         for (now, before) in corrected.variants.iter().zip(&profile.variants) {
             for (now, before) in now.costs.iter().zip(&before.costs) {
@@ -310,23 +310,23 @@ mod tests {
                 );
             }
         }
-        assert!(!book.corrected(&profile).1, "it is planned with now");
+        assert!(!estimator.corrected(&profile).1, "it is planned with now");
     }
 
     #[test]
     fn a_variant_that_has_run_speaks_for_itself_even_long_after() {
-        let (mut book, mut pipeline) = (book(), stated());
-        let other = book
+        let (mut estimator, mut pipeline) = (estimator(), stated());
+        let other = estimator
             .variants
             .keys()
             .find(|name| *name != VARIANT)
             .cloned()
             .unwrap();
-        book.record(&other, ran_of(&other, 100, 1.0));
-        book.apply(&mut pipeline);
+        estimator.record(&other, ran_of(&other, 100, 1.0));
+        estimator.apply(&mut pipeline);
         for _ in 0..10 {
-            book.record(VARIANT, ran(100, 3.0));
-            book.apply(&mut pipeline);
+            estimator.record(VARIANT, ran(100, 3.0));
+            estimator.apply(&mut pipeline);
         }
         assert!(are(&scales(&pipeline, VARIANT), 3.0));
         assert!(
@@ -337,25 +337,25 @@ mod tests {
 
     #[test]
     fn few_batches_noise_and_strangers_change_nothing() {
-        let (mut book, mut pipeline) = (book(), stated());
-        book.record(VARIANT, ran(19, 2.5));
-        book.record("unknown", ran(100, 2.5));
-        book.record(VARIANT, RunCounts::default());
-        assert!(!book.is_news() && !book.apply(&mut pipeline));
-        let mut book = self::book();
-        book.record(VARIANT, ran(100, 1.2));
-        assert!(!book.apply(&mut pipeline));
+        let (mut estimator, mut pipeline) = (estimator(), stated());
+        estimator.record(VARIANT, ran(19, 2.5));
+        estimator.record("unknown", ran(100, 2.5));
+        estimator.record(VARIANT, RunCounts::default());
+        assert!(!estimator.has_changed() && !estimator.apply(&mut pipeline));
+        let mut estimator = self::estimator();
+        estimator.record(VARIANT, ran(100, 1.2));
+        assert!(!estimator.apply(&mut pipeline));
         assert_eq!(pipeline, stated());
     }
 
     #[test]
     fn what_was_slow_and_is_no_more_is_believed_again() {
-        let (mut book, mut pipeline) = (book(), stated());
-        book.record(VARIANT, ran(100, 3.0));
-        assert!(book.apply(&mut pipeline));
+        let (mut estimator, mut pipeline) = (estimator(), stated());
+        estimator.record(VARIANT, ran(100, 3.0));
+        assert!(estimator.apply(&mut pipeline));
         for _ in 0..6 {
-            book.record(VARIANT, ran(100, 1.0));
-            book.apply(&mut pipeline);
+            estimator.record(VARIANT, ran(100, 1.0));
+            estimator.apply(&mut pipeline);
         }
         let now = scales(&pipeline, VARIANT)[0];
         assert!((now - 1.0).abs() < 0.25, "{now}");
@@ -363,26 +363,26 @@ mod tests {
 
     #[test]
     fn a_process_that_was_stopped_says_nothing_of_its_model() {
-        let (mut book, mut pipeline) = (book(), stated());
-        book.record(VARIANT, ran(100, 1.0));
-        book.record(VARIANT, ran(1, 10_000.0));
-        assert!(!book.apply(&mut pipeline));
+        let (mut estimator, mut pipeline) = (estimator(), stated());
+        estimator.record(VARIANT, ran(100, 1.0));
+        estimator.record(VARIANT, ran(1, 10_000.0));
+        assert!(!estimator.apply(&mut pipeline));
     }
 
     /// Batches that failed at once made the variant seem free, and scaled those that had not run likewise.
     #[test]
     fn batches_that_end_at_once_make_no_variant_free() {
-        let (mut book, mut pipeline) = (book(), stated());
-        book.record(VARIANT, ran(1_000, 1e-4));
-        book.apply(&mut pipeline);
-        for name in book.variants.keys() {
+        let (mut estimator, mut pipeline) = (estimator(), stated());
+        estimator.record(VARIANT, ran(1_000, 1e-4));
+        estimator.apply(&mut pipeline);
+        for name in estimator.variants.keys() {
             assert!(are(&scales(&pipeline, name), 1.0 / OUTLIER), "{name}");
         }
     }
 
     #[test]
     fn batches_between_two_profiled_sizes_are_expected_between_them() {
-        let mut book = book();
+        let mut estimator = estimator();
         let (task, variant) = stated().variant(VARIANT).unwrap();
         let variant = stated().tasks[task].variants[variant].clone();
         let busy: f64 = [1, 2, 2]
@@ -394,8 +394,8 @@ mod tests {
             requests: 100,
             busy_us: (20.0 * busy) as u64,
         };
-        book.record(VARIANT, ran);
-        let measured = &book.variants[VARIANT];
+        estimator.record(VARIANT, ran);
+        let measured = &estimator.variants[VARIANT];
         assert!((measured.busy_us / measured.profiled_us - 1.0).abs() < 1e-3);
     }
 }

@@ -22,10 +22,10 @@ fn arrivals_count_in_the_steps_that_they_came_in() {
     estimator.observe(50, 2 * SECOND);
     assert_eq!(estimator.steps, [150.0, 100.0]);
     let mut every_fifth = DemandEstimator::new(DemandOptions::default(), 0);
-    for look in 1..=101 {
-        every_fifth.observe(40, look * SECOND / 5);
+    for tick in 1..=101 {
+        every_fifth.observe(40, tick * SECOND / 5);
         let present = every_fifth.present_qps();
-        assert!(look < 5 || (present - 200.0).abs() < 1e-6, "{look}: {present}");
+        assert!(tick < 5 || (present - 200.0).abs() < 1e-6, "{tick}: {present}");
     }
     estimator.observe(10_000, 1_002 * SECOND);
     assert!(
@@ -81,48 +81,48 @@ fn made(cars: u64, faces: u64) -> BTreeMap<String, u64> {
 
 #[test]
 fn factors_are_summed_over_the_replicas_of_a_variant() {
-    let mut book = FactorEstimator::new(FactorOptions::default());
-    book.record("a", "detect-n", 60, &made(120, 60));
-    book.record("a", "detect-n", 100, &made(220, 80));
-    book.record("b", "detect-n", 100, &made(180, 120));
+    let mut estimator = FactorEstimator::new(FactorOptions::default());
+    estimator.record("a", "detect-n", 60, &made(120, 60));
+    estimator.record("a", "detect-n", 100, &made(220, 80));
+    estimator.record("b", "detect-n", 100, &made(180, 120));
     let mut pipeline = stated();
-    assert!(book.apply(&mut pipeline));
+    assert!(estimator.apply(&mut pipeline));
     let variant = &pipeline.tasks[0].variants[0];
     assert!((variant.multiplicity("car") - 2.0).abs() < 1e-9);
     assert!((variant.multiplicity("face") - 1.0).abs() < 1e-9);
     assert!((variant.multiplicative_factor - 3.0).abs() < 1e-9);
     pipeline.validate().unwrap();
-    assert!(!book.apply(&mut pipeline), "they are the same as before");
+    assert!(!estimator.apply(&mut pipeline), "they are the same as before");
 }
 
 #[test]
 fn a_little_is_no_evidence() {
-    let mut book = FactorEstimator::new(FactorOptions::default());
-    book.record("a", "detect-n", 99, &made(0, 0));
+    let mut estimator = FactorEstimator::new(FactorOptions::default());
+    estimator.record("a", "detect-n", 99, &made(0, 0));
     let mut pipeline = stated();
-    assert!(!book.apply(&mut pipeline));
+    assert!(!estimator.apply(&mut pipeline));
     assert_eq!(pipeline, stated());
 }
 
 #[test]
 fn a_new_start_or_another_variant_counts_from_nothing() {
-    let mut book = FactorEstimator::new(FactorOptions::default());
-    book.record("a", "detect-n", 1_000, &made(2_000, 500));
-    book.record("a", "detect-n", 100, &made(200, 50));
-    book.record("a", "detect-s", 200, &made(990, 110));
-    book.record("b", "detect-n", 0, &made(0, 0));
-    book.gone("b");
+    let mut estimator = FactorEstimator::new(FactorOptions::default());
+    estimator.record("a", "detect-n", 1_000, &made(2_000, 500));
+    estimator.record("a", "detect-n", 100, &made(200, 50));
+    estimator.record("a", "detect-s", 200, &made(990, 110));
+    estimator.record("b", "detect-n", 0, &made(0, 0));
+    estimator.gone("b");
     let mut pipeline = stated();
-    book.apply(&mut pipeline);
+    estimator.apply(&mut pipeline);
     assert_eq!(pipeline, stated(), "all of it is as profiled");
 }
 
 #[test]
 fn a_variant_that_finds_nothing_has_a_factor_of_nothing() {
-    let mut book = FactorEstimator::new(FactorOptions::default());
-    book.record("a", "detect-n", 500, &made(0, 0));
+    let mut estimator = FactorEstimator::new(FactorOptions::default());
+    estimator.record("a", "detect-n", 500, &made(0, 0));
     let mut pipeline = stated();
-    assert!(book.apply(&mut pipeline));
+    assert!(estimator.apply(&mut pipeline));
     pipeline.validate().unwrap();
     assert!(pipeline.tasks[0].variants[0].multiplicity("car").abs() < 1e-12);
 }

@@ -182,7 +182,7 @@ impl Workload {
         }
         // Around the choice there may be better ones that the steps led past.
         loop {
-            choice.look_around(&mut latency)?;
+            choice.examine_neighbours(&mut latency)?;
             match choice.best_known(at_least) {
                 Some(better) => choice.levels = better,
                 None => return Ok(Some(choice.levels)),
@@ -282,7 +282,7 @@ impl Choice<'_> {
     }
 
     /// Examines the cascades next to the present ones.
-    fn look_around<X>(
+    fn examine_neighbours<X>(
         &mut self,
         latency: &mut impl FnMut(usize, &Cascade) -> Result<f64, X>,
     ) -> Result<(), X> {

@@ -32,7 +32,7 @@ fn simulated(pipeline: &Pipeline) -> SimConfig {
     SimConfig {
         slo_us: Some(pipeline.slo_us),
         hop_us: pipeline.hop_us,
-        look_us: SECOND / 5,
+        control_interval_us: SECOND / 5,
         seed: 7,
         ..SimConfig::default()
     }

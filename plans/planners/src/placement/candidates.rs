@@ -52,7 +52,7 @@ impl Case<'_> {
         let (cuts, all) = cuts(&fewest, &largest, MAX_CUTS.min(most));
         let mut shapes = Shapes {
             cuts: all,
-            cuts_looked: cuts.len() as u64,
+            cuts_examined: cuts.len() as u64,
             all: cuts.len() as f64 >= all,
             ..Shapes::default()
         };
@@ -62,13 +62,13 @@ impl Case<'_> {
         let mut unseen = if shapes.all { f64::INFINITY } else { floor };
         for cut in &cuts {
             let line = self.models.line(cut, period_s, cluster, each.max(4), |why| {
-                shapes.looked += 1;
+                shapes.examined += 1;
                 match why {
                     Breaks::Memory => shapes.memory += 1,
                     Breaks::Work => shapes.utilisation += 1,
                 }
             });
-            shapes.looked += line.shapes.len() as u64;
+            shapes.examined += line.shapes.len() as u64;
             if let Some(last) = &line.skipped_after {
                 unseen = unseen.min(self.nearest(last, period_s).max(floor));
                 shapes.all = false;

@@ -171,7 +171,7 @@ pub enum PlacementError {
     },
     /// Every combination breaks a constraint, or none was packed.
     #[error(
-        "no combination of replicas and partitions was placed for {qps:.3} requests/s: of {looked} examined, {memory} have more memory than there is, \
+        "no combination of replicas and partitions was placed for {qps:.3} requests/s: of {examined} examined, {memory} have more memory than there is, \
          {utilisation} more kernel time, and {unpacked} fit in total but not on single devices{}; use more devices or a lower load",
         if *.proven { " (proven)" } else { "" }
     )]
@@ -179,7 +179,7 @@ pub enum PlacementError {
         /// The load, requests/s.
         qps: f64,
         /// Examined combinations.
-        looked: u64,
+        examined: u64,
         /// Of those, how many break eq. 3 in sum or in an instance.
         memory: u64,
         /// How many break eq. 4 in sum or in an instance.

@@ -71,9 +71,9 @@ pub struct Shapes {
     /// Choices of partitions there are.
     pub cuts: f64,
     /// Of those, how many were examined.
-    pub cuts_looked: u64,
+    pub cuts_examined: u64,
     /// Combinations of replicas and partitions whose sums were examined.
-    pub looked: u64,
+    pub examined: u64,
     /// Of those, how many break eq. 3 in sum or in an instance.
     pub memory: u64,
     /// How many break eq. 4 in sum or in an instance.

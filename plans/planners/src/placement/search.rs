@@ -186,7 +186,7 @@ fn prove(cluster: &Cluster, candidates: &mut [Candidate], shapes: &mut Shapes, l
 pub(super) fn unplaced(qps: f64, shapes: &Shapes, unpacked: u64, proven: bool) -> PlacementError {
     PlacementError::Unplaced {
         qps,
-        looked: shapes.looked,
+        examined: shapes.examined,
         memory: shapes.memory,
         utilisation: shapes.utilisation,
         unpacked,

@@ -37,7 +37,7 @@ pub struct Gate {
 
 #[derive(Debug, Clone, Default)]
 struct Worker {
-    heard: u64,
+    last_seen: u64,
     leaving: bool,
     /// The epochs that it has reported in place, with the replicas that failed to load.
     in_place: BTreeMap<u64, BTreeSet<String>>,
@@ -45,17 +45,17 @@ struct Worker {
 
 #[derive(Debug, Clone, Default)]
 struct Custom {
-    heard: u64,
+    last_seen: u64,
     /// Ids of replicas and names of stages that it serves under every epoch.
     serves: BTreeSet<String>,
 }
 
 impl Gate {
-    /// Notes the report of a worker at `now` (µs). True if it says something new.
+    /// Notes the report of a worker at `now` (µs). True if it changes something.
     pub fn report(&mut self, report: Report<'_>, now: u64) -> bool {
         let worker = self.workers.entry(report.worker.to_owned()).or_default();
-        let was_alive = is_alive(worker.heard, now) && !worker.leaving;
-        worker.heard = worker.heard.max(now);
+        let was_alive = is_alive(worker.last_seen, now) && !worker.leaving;
+        worker.last_seen = worker.last_seen.max(now);
         worker.leaving = report.leaving;
         let newest = worker.in_place.last_key_value().map_or(0, |(newest, _)| *newest);
         if report.in_place < newest {
@@ -73,7 +73,7 @@ impl Gate {
     /// Notes that a custom actor serves these replicas and stages, under whatever epoch.
     pub fn custom<'a>(&mut self, actor: &str, serves: impl Iterator<Item = &'a str>, now: u64) {
         let custom = self.custom.entry(actor.to_owned()).or_default();
-        custom.heard = now;
+        custom.last_seen = now;
         custom.serves = serves.map(ToOwned::to_owned).collect();
     }
 
@@ -161,7 +161,7 @@ impl Gate {
     }
 
     /// The replicas that live workers failed to load where the plan of the epoch places them. Another worker may still run
-    /// a replica of that id under an earlier epoch: it ignores requests of this one, and only its silence would tell.
+    /// a replica of that id under an earlier epoch: it ignores requests of this one, and only its silence would show it.
     pub fn unloadable(&self, epoch: u64, plan: &Plan, now: u64) -> BTreeSet<String> {
         let failed = |worker: &str| {
             let worker = self.workers.get(worker).filter(|worker| counts(worker, now));
@@ -181,7 +181,10 @@ impl Gate {
     }
 
     fn is_custom(&self, name: &str, now: u64) -> bool {
-        let mut alive = self.custom.values().filter(|custom| is_alive(custom.heard, now));
+        let mut alive = self
+            .custom
+            .values()
+            .filter(|custom| is_alive(custom.last_seen, now));
         alive.any(|custom| custom.serves.contains(name))
     }
 
@@ -191,17 +194,17 @@ impl Gate {
             worker.in_place = worker.in_place.split_off(&current);
         }
         self.workers
-            .retain(|_, worker| now.saturating_sub(worker.heard) < WITHOUT_REPLICA_US);
-        self.custom.retain(|_, custom| is_alive(custom.heard, now));
+            .retain(|_, worker| now.saturating_sub(worker.last_seen) < WITHOUT_REPLICA_US);
+        self.custom.retain(|_, custom| is_alive(custom.last_seen, now));
     }
 }
 
 fn counts(worker: &Worker, now: u64) -> bool {
-    is_alive(worker.heard, now) && !worker.leaving
+    is_alive(worker.last_seen, now) && !worker.leaving
 }
 
-fn is_alive(heard: u64, now: u64) -> bool {
-    now.saturating_sub(heard) <= MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US
+fn is_alive(last_seen: u64, now: u64) -> bool {
+    now.saturating_sub(last_seen) <= MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub struct Retention {
 
 #[derive(Debug, Clone, Copy)]
 struct Ingress {
-    heard: u64,
+    last_seen: u64,
     admits: u64,
     oldest: u64,
 }
@@ -43,7 +43,7 @@ impl Retention {
             return;
         }
         let state = Ingress {
-            heard: now,
+            last_seen: now,
             admits,
             oldest: oldest.min(admits),
         };
@@ -65,7 +65,7 @@ impl Retention {
     /// An epoch that was replaced before it was in place here was never reported, and is not kept.
     pub fn keeps(&mut self, newest: u64, now: u64) -> BTreeSet<u64> {
         self.ingresses
-            .retain(|_, ingress| now.saturating_sub(ingress.heard) <= INGRESS_SILENCE_US);
+            .retain(|_, ingress| now.saturating_sub(ingress.last_seen) <= INGRESS_SILENCE_US);
         let oldest = self.ingresses.values().map(|ingress| ingress.oldest).min();
         let replaced: BTreeMap<u64, u64> = self
             .in_place
@@ -166,13 +166,13 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever ingresses report, the newest epoch stays, and so does each epoch that was in place when an ingress heard of lately
+        /// Whatever ingresses report, the newest epoch stays, and so does each epoch that was in place when an ingress with a recent state
         /// still had requests of it.
         #[test]
         fn what_is_needed_stays(steps in prop::collection::vec((0_u64..3, 1_u64..9, 1_u64..9, 0_u64..2_000_000), 1..60)) {
             let mut retention = Retention::new(MINUTE);
             let (mut now, mut newest) = (0, 1);
-            let mut told: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+            let mut reported: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
             let mut forgotten = BTreeSet::new();
             for (who, admits, oldest, pause) in steps {
                 now += pause;
@@ -180,11 +180,11 @@ mod tests {
                 retention.placed(newest, now);
                 let oldest = oldest.min(admits);
                 retention.record(&who.to_string(), admits, oldest, false, now);
-                told.insert(who, (oldest, now));
+                reported.insert(who, (oldest, now));
                 let before: BTreeSet<u64> = retention.in_place.keys().copied().collect();
                 let kept = retention.keeps(newest, now);
                 prop_assert!(kept.contains(&newest));
-                let needed = told.values().filter(|(_, at)| now - at <= INGRESS_SILENCE_US);
+                let needed = reported.values().filter(|(_, at)| now - at <= INGRESS_SILENCE_US);
                 let needed = needed.map(|(oldest, _)| *oldest).min().unwrap_or(newest);
                 for epoch in before {
                     prop_assert!(kept.contains(&epoch) == (epoch >= needed || epoch == newest));

@@ -43,7 +43,7 @@ const SETTLED_AFTER: u64 = 2_000;
 
 /// The tests of one cascade.
 #[derive(Debug, Clone)]
-pub(super) struct CascadeWatch {
+pub(super) struct CascadeMonitor {
     /// Probability of a false alarm of each kind.
     alpha: f64,
     certificate: Certificate,
@@ -61,7 +61,7 @@ pub(super) struct CascadeWatch {
     /// The requests since they began.
     requests: u64,
     /// The requests that the last drift took to be found, while it lasts.
-    drifted: Option<u64>,
+    drift_found_after: Option<u64>,
     /// "It differs at most as often as it may."
     differs: Option<MeanTest>,
     /// "It loses at most what it may", by labels.
@@ -86,20 +86,20 @@ struct RateTest {
 
 /// A change in what the stages do.
 pub(super) enum Change {
-    Drifted { stage: usize },
+    InputsDrifted { stage: usize },
     Settled,
 }
 
 impl Change {
     pub(super) fn finding(self, cascade: usize) -> Finding {
         match self {
-            Self::Drifted { stage } => Finding::Drifted { cascade, stage },
+            Self::InputsDrifted { stage } => Finding::InputsDrifted { cascade, stage },
             Self::Settled => Finding::Settled { cascade },
         }
     }
 }
 
-impl CascadeWatch {
+impl CascadeMonitor {
     pub(super) fn new(
         cascade: &CertifiedCascade,
         is_largest_alone: bool,
@@ -117,7 +117,7 @@ impl CascadeWatch {
                 Guarantee::MinAccuracy { .. } => most,
             }
         });
-        let mut watch = Self {
+        let mut monitor = Self {
             alpha,
             certificate: certificate.clone(),
             is_largest_alone,
@@ -128,7 +128,7 @@ impl CascadeWatch {
             rates: Vec::new(),
             rates_begun: 0,
             requests: 0,
-            drifted: None,
+            drift_found_after: None,
             differs: None,
             loses: MeanTest::at_most(0.5),
             differs_still: None,
@@ -136,13 +136,13 @@ impl CascadeWatch {
             audits: AuditCounts::default(),
             labels: LabelCounts::default(),
         };
-        watch.restart();
-        watch
+        monitor.restart();
+        monitor
     }
 
     /// Returns whether both are proven on as many samples, as many of which were answered rightly.
     pub(super) fn has_sample_counts_of(&self, other: &Self) -> bool {
-        let counts = |watch: &Self| (watch.certificate.samples, watch.certificate.right);
+        let counts = |monitor: &Self| (monitor.certificate.samples, monitor.certificate.right);
         counts(self) == counts(other)
     }
 
@@ -159,7 +159,7 @@ impl CascadeWatch {
         self.loses = MeanTest::at_most(self.may_lose_scaled());
         self.audits = AuditCounts::default();
         self.labels = LabelCounts::default();
-        self.drifted = None;
+        self.drift_found_after = None;
         self.restart_stages();
     }
 
@@ -200,8 +200,8 @@ impl CascadeWatch {
             .collect();
     }
 
-    pub(super) fn has_drifted(&self) -> bool {
-        self.drifted.is_some()
+    pub(super) fn inputs_drifted(&self) -> bool {
+        self.drift_found_after.is_some()
     }
 
     /// Takes what the stages did.
@@ -224,17 +224,17 @@ impl CascadeWatch {
                 .iter()
                 .max_by(|a, b| a.test.log_wealth().total_cmp(&b.test.log_wealth()));
             let stage = most.map_or(0, |rate| rate.stage);
-            let is_new = self.drifted.is_none();
-            self.drifted = Some(self.requests);
+            let is_new = self.drift_found_after.is_none();
+            self.drift_found_after = Some(self.requests);
             self.restart_stages();
-            return is_new.then_some(Change::Drifted { stage });
+            return is_new.then_some(Change::InputsDrifted { stage });
         }
-        let took = self.drifted?;
+        let took = self.drift_found_after?;
         // The level is stricter than when the drift was found, so finding it again takes somewhat longer.
         if self.requests < SETTLED_AFTER.max(took.saturating_mul(3)) {
             return None;
         }
-        self.drifted = None;
+        self.drift_found_after = None;
         Some(Change::Settled)
     }
 
@@ -251,7 +251,7 @@ impl CascadeWatch {
         }
         let probes = counts.probes;
         if let Some(test) = &mut self.differs_still {
-            // A probe that failed acquits nothing.
+            // A failed probe does not count as agreement.
             test.take(&[
                 (1.0, probes.agree),
                 (0.0, probes.differ.saturating_add(probes.failed)),
@@ -291,7 +291,7 @@ impl CascadeWatch {
     }
 
     /// Returns whether probes show that the certificate holds.
-    pub(super) fn is_acquitted(&self) -> bool {
+    pub(super) fn is_restored(&self) -> bool {
         let still = self.differs_still.as_ref();
         still.is_some_and(|test| test.log_wealth() >= -level(self.alpha, self.begun).ln())
     }
@@ -310,7 +310,7 @@ impl CascadeWatch {
                 Guarantee::MinAccuracy { .. } => interval,
             },
             may_lose: allowed(&self.certificate.guarantee),
-            drifted: self.has_drifted(),
+            inputs_drifted: self.inputs_drifted(),
         }
     }
 

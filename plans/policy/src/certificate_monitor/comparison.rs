@@ -9,7 +9,7 @@ const MAX_BYTES: usize = 16 << 10;
 
 /// An answer to a request, or a right one.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Answer {
+pub enum ComparedAnswer {
     /// A class.
     Class(Class),
     /// The number of a text that must be the same.
@@ -34,7 +34,7 @@ pub struct Class {
     pub name: Option<Arc<str>>,
 }
 
-impl Answer {
+impl ComparedAnswer {
     /// Returns the answer of a class; a name is cut off after 16 KiB.
     pub fn class(number: u64, of: u64, name: Option<&str>) -> Self {
         Self::Class(Class {
@@ -79,15 +79,23 @@ mod tests {
             metric: Metric::F1,
             min_score: 0.5,
         };
-        let (one, other) = (Answer::text("a whale ", by), Answer::text("The whale.", by));
+        let (one, other) = (
+            ComparedAnswer::text("a whale ", by),
+            ComparedAnswer::text("The whale.", by),
+        );
         assert!(one.accepts(&other) && other.accepts(&one));
-        assert!(!one.accepts(&Answer::text("a ship", by)));
-        assert!(Answer::Number(7).accepts(&Answer::Number(7)));
-        assert!(!Answer::Number(7).accepts(&Answer::Number(8)) && !Answer::Number(7).accepts(&one));
+        assert!(!one.accepts(&ComparedAnswer::text("a ship", by)));
+        assert!(ComparedAnswer::Number(7).accepts(&ComparedAnswer::Number(7)));
+        assert!(
+            !ComparedAnswer::Number(7).accepts(&ComparedAnswer::Number(8))
+                && !ComparedAnswer::Number(7).accepts(&one)
+        );
         // The number of a text is no class.
-        let class = |name| Answer::class(7, 9, name);
-        assert!(class(None).accepts(&class(Some("seven"))) && !class(None).accepts(&Answer::Number(7)));
-        let Answer::Text { text, .. } = Answer::text(&"ä".repeat(MAX_BYTES), by) else {
+        let class = |name| ComparedAnswer::class(7, 9, name);
+        assert!(
+            class(None).accepts(&class(Some("seven"))) && !class(None).accepts(&ComparedAnswer::Number(7))
+        );
+        let ComparedAnswer::Text { text, .. } = ComparedAnswer::text(&"ä".repeat(MAX_BYTES), by) else {
             panic!("a text");
         };
         assert_eq!(text.len(), MAX_BYTES);

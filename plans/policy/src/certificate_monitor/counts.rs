@@ -10,7 +10,7 @@ pub const MAX_STAGES: usize = 16;
 /// Categories of a stage that are counted.
 pub const MAX_CATEGORIES: usize = 32;
 
-/// Counts of all cascades of a certified list, by place. Counts of several ingresses are added.
+/// Counts of all cascades of a certified list, by index. Counts of several ingresses are added.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// The cascades.
@@ -125,18 +125,18 @@ impl CascadeCounts {
 }
 
 impl Counts {
-    /// Returns the counts of the cascade at that place, for adding to them; `None` beyond the longest list.
-    pub fn at(&mut self, place: usize) -> Option<&mut CascadeCounts> {
-        if place < MAX_CERTIFIED && self.cascades.len() <= place {
-            self.cascades.resize(place + 1, CascadeCounts::default());
+    /// Returns the counts of the cascade at that index, for adding to them; `None` beyond the longest list.
+    pub fn at(&mut self, index: usize) -> Option<&mut CascadeCounts> {
+        if index < MAX_CERTIFIED && self.cascades.len() <= index {
+            self.cascades.resize(index + 1, CascadeCounts::default());
         }
-        self.cascades.get_mut(place)
+        self.cascades.get_mut(index)
     }
 
     /// Adds the counts of another ingress.
     pub fn add(&mut self, other: &Self) {
-        for (place, counts) in other.cascades.iter().enumerate() {
-            if let Some(mine) = self.at(place) {
+        for (index, counts) in other.cascades.iter().enumerate() {
+            if let Some(mine) = self.at(index) {
                 mine.add(counts);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::Answer;
+use super::ComparedAnswer;
 use super::counts::LabelCounts;
 
 /// Record of a reply, to compare with a later label.
@@ -10,27 +10,27 @@ use super::counts::LabelCounts;
 pub struct RecentReply {
     /// The epoch that admitted the request.
     pub epoch: u64,
-    /// The place in the certified list of the cascade that answered.
-    pub place: usize,
+    /// The index in the certified list of the cascade that answered.
+    pub index: usize,
     /// The variant that answered.
     pub variant: String,
     /// The answer.
-    pub answer: Answer,
+    pub answer: ComparedAnswer,
     /// The largest variant's answer, if the request was chosen for an audit and the audit has ended.
-    pub largest: Option<Answer>,
+    pub largest: Option<ComparedAnswer>,
     /// The number of its audit while that is open.
     pub audit: Option<u64>,
 }
 
 impl RecentReply {
     /// Notes that its audit has ended, and the largest variant's answer if there is one.
-    pub fn audited(&mut self, largest: Option<Answer>) {
+    pub fn audited(&mut self, largest: Option<ComparedAnswer>) {
         self.audit = None;
         self.largest = largest;
     }
 
     /// Returns what a label, the right answer, says about the reply.
-    pub fn judged(&self, right: &Answer) -> LabelCounts {
+    pub fn label_counts(&self, right: &ComparedAnswer) -> LabelCounts {
         let is_right = right.accepts(&self.answer);
         let mut counts = LabelCounts::default();
         *if is_right {
@@ -89,7 +89,7 @@ impl RecentReplies {
     }
 
     /// Notes that the audit of that number has ended, and the largest variant's answer if there is one.
-    pub fn audited(&mut self, id: &str, audit: u64, largest: Option<Answer>) {
+    pub fn audited(&mut self, id: &str, audit: u64, largest: Option<ComparedAnswer>) {
         if let Some((_, reply)) = self.replies.get_mut(id)
             && reply.audit == Some(audit)
         {
@@ -125,9 +125,9 @@ mod tests {
     fn reply(answer: u64) -> RecentReply {
         RecentReply {
             epoch: 1,
-            place: 1,
+            index: 1,
             variant: "small".to_owned(),
-            answer: Answer::Number(answer),
+            answer: ComparedAnswer::Number(answer),
             largest: None,
             audit: Some(answer),
         }
@@ -140,7 +140,7 @@ mod tests {
         recent.keep("b", reply(2));
         recent.keep("a", reply(3));
         assert_eq!(recent.len(), 2, "the first `a` was replaced");
-        assert_eq!(recent.take("a").unwrap().answer, Answer::Number(3));
+        assert_eq!(recent.take("a").unwrap().answer, ComparedAnswer::Number(3));
         assert!(recent.take("a").is_none());
         recent.keep("c", reply(4));
         recent.keep("d", reply(5));
@@ -155,8 +155,8 @@ mod tests {
         let mut recent = RecentReplies::new(10);
         recent.keep("a", reply(1));
         // The audit of an earlier request of the same id.
-        recent.audited("a", 9, Some(Answer::Number(1)));
-        recent.audited("a", 1, Some(Answer::Number(2)));
+        recent.audited("a", 9, Some(ComparedAnswer::Number(1)));
+        recent.audited("a", 1, Some(ComparedAnswer::Number(2)));
         let audited = recent.take("a").unwrap();
         let counted = |counts: LabelCounts| {
             [
@@ -167,9 +167,21 @@ mod tests {
                 counts.same,
             ]
         };
-        assert_eq!(counted(audited.judged(&Answer::Number(1))), [1, 0, 0, 1, 0]);
-        assert_eq!(counted(audited.judged(&Answer::Number(2))), [0, 1, 1, 0, 0]);
-        assert_eq!(counted(audited.judged(&Answer::Number(3))), [0, 1, 0, 0, 1]);
-        assert_eq!(counted(reply(1).judged(&Answer::Number(2))), [0, 1, 0, 0, 0]);
+        assert_eq!(
+            counted(audited.label_counts(&ComparedAnswer::Number(1))),
+            [1, 0, 0, 1, 0]
+        );
+        assert_eq!(
+            counted(audited.label_counts(&ComparedAnswer::Number(2))),
+            [0, 1, 1, 0, 0]
+        );
+        assert_eq!(
+            counted(audited.label_counts(&ComparedAnswer::Number(3))),
+            [0, 1, 0, 0, 1]
+        );
+        assert_eq!(
+            counted(reply(1).label_counts(&ComparedAnswer::Number(2))),
+            [0, 1, 0, 0, 0]
+        );
     }
 }

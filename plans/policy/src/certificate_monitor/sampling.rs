@@ -1,7 +1,7 @@
 //! Which requests are audited, and what an audit asks.
 
 use super::counts::{AuditCounts, Counts};
-use super::{Answer, BernoulliSampler};
+use super::{BernoulliSampler, ComparedAnswer};
 use crate::plan::Plan;
 
 /// Settings of the share of requests that is audited.
@@ -10,21 +10,21 @@ pub struct AuditSettings {
     /// Share of the requests, in [0, 1]. 0 audits none.
     pub share: f64,
     /// Share while the inputs seem to have changed or a certificate does not hold, in [0, 1]; at least `share`.
-    pub share_in_doubt: f64,
+    pub elevated_share: f64,
 }
 
 impl AuditSettings {
     /// No audits.
     pub const OFF: Self = Self {
         share: 0.0,
-        share_in_doubt: 0.0,
+        elevated_share: 0.0,
     };
 
-    /// Audits that share of the requests, and in doubt ten times as many, up to a tenth of all.
+    /// Audits that share of the requests, and ten times as many while audits are elevated, up to a tenth of all.
     pub fn of_share(share: f64) -> Self {
         Self {
             share,
-            share_in_doubt: (10.0 * share).min(0.1).max(share),
+            elevated_share: (10.0 * share).min(0.1).max(share),
         }
     }
 }
@@ -68,9 +68,9 @@ impl Sampler {
     }
 
     /// Returns whether the next request is audited.
-    pub fn chooses(&mut self, in_doubt: bool, capacity: AuditCapacity) -> bool {
-        let share = if in_doubt {
-            self.settings.share_in_doubt
+    pub fn chooses(&mut self, elevated: bool, capacity: AuditCapacity) -> bool {
+        let share = if elevated {
+            self.settings.elevated_share
         } else {
             self.settings.share
         };
@@ -81,26 +81,26 @@ impl Sampler {
 /// Gears that the audit of one request runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Audit {
-    /// The place in the certified list of the cascade that answered the client.
-    pub place: usize,
+    /// The index in the certified list of the cascade that answered the client.
+    pub index: usize,
     /// The gear that asks the largest variant alone; `None` if the client's answer is its own.
     pub largest: Option<u32>,
-    /// The place of the next cheaper cascade and the gear that asks it, while a certificate does not hold.
+    /// The index of the next cheaper cascade and the gear that asks it, while a certificate does not hold.
     pub probe: Option<(usize, u32)>,
 }
 
 impl Audit {
     /// Returns what to ask about a request that ran in `gear` and was answered by `variant`; `None` if its plan has no certified list.
     pub fn of(plan: &Plan, gear: u32, variant: &str) -> Option<Self> {
-        let place = plan.place_of(gear)?;
+        let index = plan.certified_index(gear)?;
         let list = plan.certified.as_ref()?;
         let largest = list.cascades.first()?.gear.wiring.stages.last()?;
         let is_limited = gear as usize >= plan.gears.len();
-        let next = plan.gear_at(place + 1).filter(|_| is_limited);
+        let next = plan.gear_at(index + 1).filter(|_| is_limited);
         Some(Self {
-            place,
+            index,
             largest: plan.gear_at(0).filter(|_| variant != largest.variant),
-            probe: next.map(|gear| (place + 1, gear)),
+            probe: next.map(|gear| (index + 1, gear)),
         })
     }
 
@@ -108,27 +108,27 @@ impl Audit {
     pub fn count(
         &self,
         counts: &mut Counts,
-        live: &Answer,
-        largest: Option<&Answer>,
-        probe: Option<&Answer>,
+        live: &ComparedAnswer,
+        largest: Option<&ComparedAnswer>,
+        probe: Option<&ComparedAnswer>,
     ) {
         let largest = if self.largest.is_none() {
             Some(live)
         } else {
             largest
         };
-        if let Some(counts) = counts.at(self.place) {
+        if let Some(counts) = counts.at(self.index) {
             note(&mut counts.audits, Some(live), largest);
         }
-        if let Some((place, _)) = self.probe
-            && let Some(counts) = counts.at(place)
+        if let Some((index, _)) = self.probe
+            && let Some(counts) = counts.at(index)
         {
             note(&mut counts.probes, probe, largest);
         }
     }
 }
 
-fn note(counts: &mut AuditCounts, one: Option<&Answer>, largest: Option<&Answer>) {
+fn note(counts: &mut AuditCounts, one: Option<&ComparedAnswer>, largest: Option<&ComparedAnswer>) {
     let count = match (one, largest) {
         (Some(one), Some(largest)) if largest.accepts(one) => &mut counts.agree,
         (Some(_), Some(_)) => &mut counts.differ,
@@ -149,11 +149,11 @@ mod tests {
     };
 
     #[test]
-    fn a_share_of_requests_is_chosen_and_more_in_doubt() {
+    fn a_share_of_requests_is_chosen_and_more_while_elevated() {
         let mut sampler = Sampler::new(AuditSettings::of_share(0.01), 1);
-        let mut chosen = |in_doubt, capacity| {
+        let mut chosen = |elevated, capacity| {
             (0..20_000)
-                .filter(|_| sampler.chooses(in_doubt, capacity))
+                .filter(|_| sampler.chooses(elevated, capacity))
                 .count()
         };
         assert!((150..250).contains(&chosen(false, FREE)));
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((chosen(true, busy), chosen(true, open)), (0, 0));
         let mut off = Sampler::new(AuditSettings::OFF, 1);
         assert!(!(0..1_000).any(|_| off.chooses(true, FREE)));
-        assert!((AuditSettings::of_share(0.5).share_in_doubt - 0.5).abs() < 1e-12);
+        assert!((AuditSettings::of_share(0.5).elevated_share - 0.5).abs() < 1e-12);
     }
 
     #[test]
@@ -177,17 +177,17 @@ mod tests {
         let plan = plan(list(&[0, 10, 20]));
         // One gear of its own, whose home is the cheapest cascade.
         let early = Audit::of(&plan, 0, "small").unwrap();
-        assert_eq!((early.place, early.largest, early.probe), (2, Some(1), None));
+        assert_eq!((early.index, early.largest, early.probe), (2, Some(1), None));
         let late = Audit::of(&plan, 0, "large").unwrap();
         assert_eq!((late.largest, late.probe), (None, None));
         let limited = Audit::of(&plan, 2, "small").unwrap();
         assert_eq!(
-            (limited.place, limited.largest, limited.probe),
+            (limited.index, limited.largest, limited.probe),
             (1, Some(1), Some((2, 3)))
         );
         let safest = Audit::of(&plan, 1, "large").unwrap();
         assert_eq!(
-            (safest.place, safest.largest, safest.probe),
+            (safest.index, safest.largest, safest.probe),
             (0, None, Some((1, 2)))
         );
         assert_eq!(Audit::of(&plan, 9, "small"), None);
@@ -196,14 +196,19 @@ mod tests {
     #[test]
     fn outcomes_are_counted_where_they_belong() {
         let audit = Audit {
-            place: 1,
+            index: 1,
             largest: Some(1),
             probe: Some((2, 3)),
         };
-        let seven = Answer::Number(7);
+        let seven = ComparedAnswer::Number(7);
         let mut counts = Counts::default();
-        audit.count(&mut counts, &seven, Some(&seven), Some(&Answer::Number(3)));
-        audit.count(&mut counts, &seven, Some(&Answer::Number(8)), None);
+        audit.count(
+            &mut counts,
+            &seven,
+            Some(&seven),
+            Some(&ComparedAnswer::Number(3)),
+        );
+        audit.count(&mut counts, &seven, Some(&ComparedAnswer::Number(8)), None);
         audit.count(&mut counts, &seven, None, Some(&seven));
         let of = |agree, differ, failed| AuditCounts {
             agree,

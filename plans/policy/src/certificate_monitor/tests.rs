@@ -10,7 +10,7 @@ pub(crate) fn list(differs: &[u64]) -> CertifiedList {
     let cascades = differs
         .iter()
         .enumerate()
-        .map(|(place, differs)| cascade(place, *differs));
+        .map(|(index, differs)| cascade(index, *differs));
     CertifiedList {
         texts: None,
         samples: None,
@@ -19,17 +19,17 @@ pub(crate) fn list(differs: &[u64]) -> CertifiedList {
     }
 }
 
-fn cascade(place: usize, differs: u64) -> CertifiedCascade {
+fn cascade(index: usize, differs: u64) -> CertifiedCascade {
     let mut stages = vec![stage("large", Exit::Reply)];
     let mut expected = vec![expected("large", 300, 0)];
-    if place > 0 {
+    if index > 0 {
         let bands = vec![Band::forward(0.0, Edge::to("large")), Band::reply(0.5)];
         stages.insert(0, stage("small", Exit::Bands { bands }));
         expected.insert(0, self::expected("small", SAMPLES, 300));
     }
     CertifiedCascade {
         gear: Gear {
-            name: format!("c{place}"),
+            name: format!("c{index}"),
             load: LoadRange::ALL,
             expected: None,
             wiring: Wiring {
@@ -107,10 +107,10 @@ impl Live {
         }
     }
 
-    /// One batch of ten audited requests under the watch's limit.
-    fn batch(&mut self, watch: &CertificateMonitor) -> Counts {
+    /// One batch of ten audited requests under the monitor's limit.
+    fn batch(&mut self, monitor: &CertificateMonitor) -> Counts {
         let mut counts = Counts::default();
-        let limit = watch.limit();
+        let limit = monitor.limit();
         for _ in 0..10 {
             let differs = self.draws.draw(self.differ[limit]);
             let audits = &mut counts.at(limit).unwrap().audits;
@@ -119,7 +119,7 @@ impl Live {
             } else {
                 &mut audits.agree
             } += 1;
-            if limit < watch.home() {
+            if limit < monitor.cheapest() {
                 let differs = self.draws.draw(self.differ[limit + 1]);
                 let probes = &mut counts.at(limit + 1).unwrap().probes;
                 *if differs {
@@ -140,22 +140,22 @@ impl Live {
         counts
     }
 
-    /// Runs batches until the watch finds something that counts; returns it with the requests that it took.
+    /// Runs batches until the monitor finds something that counts; returns it with the requests that it took.
     fn until(
         &mut self,
-        watch: &mut CertificateMonitor,
+        monitor: &mut CertificateMonitor,
         batches: usize,
         counts: impl Fn(&Finding) -> bool,
     ) -> Option<(usize, Finding)> {
         (1..=batches).find_map(|batch| {
-            let found = self.batch(watch);
-            let finding = watch.take(&found).into_iter().find(&counts)?;
+            let found = self.batch(monitor);
+            let finding = monitor.take(&found).into_iter().find(&counts)?;
             Some((10 * batch, finding))
         })
     }
 }
 
-fn watch() -> CertificateMonitor {
+fn monitor() -> CertificateMonitor {
     CertificateMonitor::new(&list(&[0, 10, 15, 20]), MonitorConfig::default())
 }
 
@@ -176,8 +176,8 @@ fn the_plan_of_these_tests_is_sound() {
 fn usual_inputs_move_and_report_nothing_in_most_streams() {
     let mut alarms = 0;
     for seed in 0..60 {
-        let mut watch = watch();
-        alarms += usize::from(Live::usual(seed).until(&mut watch, 500, |_| true).is_some());
+        let mut monitor = monitor();
+        alarms += usize::from(Live::usual(seed).until(&mut monitor, 500, |_| true).is_some());
     }
     // Alarms and drifts have probability 0.05 each, and these rates are the profiled ones, inside their ranges.
     assert!(alarms <= 6, "{alarms} of 60");
@@ -192,13 +192,13 @@ fn a_low_confidence_of_the_certificate_raises_no_more_false_alarms() {
         let profiled = (0..SAMPLES).filter(|_| draws.draw(0.1)).count() as u64;
         let mut list = list(&[0, profiled]);
         list.cascades[1].certificate.confidence = 0.5;
-        let mut watch = CertificateMonitor::new(&list, MonitorConfig::default());
+        let mut monitor = CertificateMonitor::new(&list, MonitorConfig::default());
         let found = (0..50).find_map(|_| {
             let mut counts = Counts::default();
             let differ = (0..1_000).filter(|_| draws.draw(0.1)).count() as u64;
             let audits = &mut counts.at(1).unwrap().audits;
             (audits.agree, audits.differ) = (1_000 - differ, differ);
-            watch.take(&counts).pop()
+            monitor.take(&counts).pop()
         });
         alarms += u32::from(found.is_some());
     }
@@ -228,10 +228,10 @@ fn failed_audits_raise_no_false_alarm_whatever_they_depend_on() {
                 } += 1;
             }
             let ended = AuditCounts { failed: 0, ..audits };
-            for ((watch, found), audits) in watches.iter_mut().zip(&mut found).zip([audits, ended]) {
+            for ((monitor, found), audits) in watches.iter_mut().zip(&mut found).zip([audits, ended]) {
                 let mut counts = Counts::default();
                 counts.at(1).unwrap().audits = audits;
-                *found |= !watch.take(&counts).is_empty();
+                *found |= !monitor.take(&counts).is_empty();
             }
         }
         alarms = [0, 1].map(|test| alarms[test] + u32::from(found[test]));
@@ -245,7 +245,7 @@ fn failed_audits_raise_no_false_alarm_whatever_they_depend_on() {
 #[test]
 fn a_drift_is_found_although_audits_fail() {
     for seed in 0..20 {
-        let (mut draws, mut watch) = (BernoulliSampler::new(seed), watch());
+        let (mut draws, mut monitor) = (BernoulliSampler::new(seed), monitor());
         let found = (1..100).find_map(|batch| {
             let mut counts = Counts::default();
             let audits = &mut counts.at(3).unwrap().audits;
@@ -257,7 +257,7 @@ fn a_drift_is_found_although_audits_fail() {
                     (false, false, true) => &mut audits.differ,
                 } += 1;
             }
-            watch.take(&counts).pop().map(|found| (10 * batch, found))
+            monitor.take(&counts).pop().map(|found| (10 * batch, found))
         });
         let (requests, found) = found.unwrap();
         assert!(
@@ -271,10 +271,10 @@ fn a_drift_is_found_although_audits_fail() {
 #[test]
 fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
     for seed in 0..20 {
-        let (mut live, mut watch) = (Live::usual(seed), watch());
-        assert!(live.until(&mut watch, 200, is_move).is_none());
+        let (mut live, mut monitor) = (Live::usual(seed), monitor());
+        assert!(live.until(&mut monitor, 200, is_move).is_none());
         live.differ = [0.0, 0.01, 0.2, 0.2];
-        let (requests, found) = live.until(&mut watch, 100, is_move).unwrap();
+        let (requests, found) = live.until(&mut monitor, 100, is_move).unwrap();
         assert_eq!(
             found,
             Finding::Safer {
@@ -284,17 +284,17 @@ fn a_loss_moves_to_the_safer_cascade_and_its_end_moves_back() {
             }
         );
         assert!(requests <= 300, "seed {seed}: {requests}");
-        let (_, found) = live.until(&mut watch, 100, is_move).unwrap();
+        let (_, found) = live.until(&mut monitor, 100, is_move).unwrap();
         assert!(matches!(found, Finding::Safer { from: 2, to: 1, .. }));
-        assert!(watch.is_suspicious());
+        assert!(monitor.elevates_audits());
         // The next one still differs too often, and the one that runs does not.
-        assert!(live.until(&mut watch, 300, is_move).is_none());
+        assert!(live.until(&mut monitor, 300, is_move).is_none());
         live.differ = [0.0, 0.002, 0.002, 0.002];
-        let (_, found) = live.until(&mut watch, 1_000, is_move).unwrap();
+        let (_, found) = live.until(&mut monitor, 1_000, is_move).unwrap();
         assert_eq!(found, Finding::Cheaper { from: 1, to: 2 });
-        let (_, found) = live.until(&mut watch, 1_000, is_move).unwrap();
+        let (_, found) = live.until(&mut monitor, 1_000, is_move).unwrap();
         assert_eq!(found, Finding::Cheaper { from: 2, to: 3 });
-        assert!(live.until(&mut watch, 300, is_move).is_none());
+        assert!(live.until(&mut monitor, 300, is_move).is_none());
     }
 }
 
@@ -304,16 +304,16 @@ fn a_refuted_certificate_is_none_in_the_next_plan_either() {
     let of = |differs: &[u64], before: &CertificateMonitor| {
         CertificateMonitor::succeeding(&list(differs), MonitorConfig::default(), before)
     };
-    let mut before = watch();
+    let mut before = monitor();
     assert_eq!(of(&[0, 10, 15, 20], &before).limit(), 3, "nothing was refuted");
     before.follow(2, &[]);
     let same = of(&[0, 10, 15, 20], &before);
-    assert!(same.limit() == 2 && same.is_suspicious());
+    assert!(same.limit() == 2 && same.elevates_audits());
     // Of another list, what was allowed before, and else the largest variant alone.
     assert_eq!(of(&[0, 10, 16], &before).limit(), 1);
     assert_eq!(of(&[0, 12], &before).limit(), 0);
     assert_eq!(of(&[0, 10], &before).limit(), 1, "it was not refuted");
-    // Probes acquit the cascade.
+    // Probes restore the cascade.
     let (mut live, mut same) = (Live::usual(3), same);
     live.differ = [0.0, 0.002, 0.002, 0.002];
     let (_, found) = live.until(&mut same, 1_000, is_move).unwrap();
@@ -350,59 +350,59 @@ fn a_refuted_certificate_says_nothing_about_one_on_other_samples() {
 
 #[test]
 fn the_largest_variant_alone_is_never_refuted() {
-    let (mut live, mut watch) = (Live::usual(1), watch());
+    let (mut live, mut monitor) = (Live::usual(1), monitor());
     live.differ = [1.0; 4];
     for _ in 0..200 {
-        let counts = live.batch(&watch);
-        watch.take(&counts);
+        let counts = live.batch(&monitor);
+        monitor.take(&counts);
     }
-    assert_eq!(watch.limit(), 0);
-    watch.follow(9, &[]);
-    assert_eq!(watch.limit(), 3);
+    assert_eq!(monitor.limit(), 0);
+    monitor.follow(9, &[]);
+    assert_eq!(monitor.limit(), 3);
 }
 
 #[test]
 fn a_change_of_deferral_is_reported_once_and_settles() {
     for seed in 0..10 {
-        let (mut live, mut watch) = (Live::usual(seed), watch());
-        assert!(live.until(&mut watch, 200, |_| true).is_none());
+        let (mut live, mut monitor) = (Live::usual(seed), monitor());
+        assert!(live.until(&mut monitor, 200, |_| true).is_none());
         live.defer = 0.5;
-        let (requests, found) = live.until(&mut watch, 100, |_| true).unwrap();
-        assert_eq!(found, Finding::Drifted { cascade: 3, stage: 0 });
+        let (requests, found) = live.until(&mut monitor, 100, |_| true).unwrap();
+        assert_eq!(found, Finding::InputsDrifted { cascade: 3, stage: 0 });
         assert!(requests <= 800, "seed {seed}: {requests}");
-        assert!(watch.is_suspicious());
+        assert!(monitor.elevates_audits());
         assert!(
-            live.until(&mut watch, 200, |_| true).is_none(),
+            live.until(&mut monitor, 200, |_| true).is_none(),
             "it is reported once"
         );
         live.defer = 0.3;
-        let (_, found) = live.until(&mut watch, 2_000, |_| true).unwrap();
+        let (_, found) = live.until(&mut monitor, 2_000, |_| true).unwrap();
         assert_eq!(found, Finding::Settled { cascade: 3 });
-        assert!(!watch.is_suspicious());
+        assert!(!monitor.elevates_audits());
     }
 }
 
 #[test]
 fn a_process_that_does_not_decide_knows_enough_to_decide_later() {
-    let (mut live, mut watch) = (Live::usual(1), watch());
+    let (mut live, mut monitor) = (Live::usual(1), monitor());
     live.differ = [0.0, 0.0, 0.0, 0.5];
     for _ in 0..50 {
-        let counts = live.batch(&watch);
-        assert!(watch.observe(&counts).is_empty());
+        let counts = live.batch(&monitor);
+        assert!(monitor.observe(&counts).is_empty());
     }
-    assert_eq!(watch.limit(), 3);
-    let found = watch.take(&Counts::default());
+    assert_eq!(monitor.limit(), 3);
+    let found = monitor.take(&Counts::default());
     assert!(
         matches!(found[..], [Finding::Safer { from: 3, to: 2, .. }]),
         "{found:?}"
     );
 }
 
-/// Feeds labels of lost answers until they refute the certificate of place 3; returns how many it took.
-fn refute_by_labels(watch: &mut CertificateMonitor, labels: LabelCounts) -> u64 {
+/// Feeds labels of lost answers until they refute the certificate of index 3; returns how many it took.
+fn refute_by_labels(monitor: &mut CertificateMonitor, labels: LabelCounts) -> u64 {
     let mut counts = Counts::default();
     counts.at(3).unwrap().labels = labels;
-    let found = (1..100).find_map(|batch| Some((batch * 10, watch.take(&counts).pop()?)));
+    let found = (1..100).find_map(|batch| Some((batch * 10, monitor.take(&counts).pop()?)));
     let (labels, found) = found.unwrap();
     assert!(matches!(
         found,
@@ -423,20 +423,20 @@ const LOSSES: LabelCounts = LabelCounts {
     same: 9,
 };
 
-/// Feeds batches of a hundred probes of place 3 until one moves the limit.
-fn probe(watch: &mut CertificateMonitor, differ: u64, batches: u64) -> Option<Finding> {
+/// Feeds batches of a hundred probes of index 3 until one moves the limit.
+fn probe(monitor: &mut CertificateMonitor, differ: u64, batches: u64) -> Option<Finding> {
     let mut counts = Counts::default();
     counts.at(3).unwrap().probes = AuditCounts {
         agree: 100 - differ,
         differ,
         failed: 0,
     };
-    (0..batches).find_map(|_| watch.take(&counts).into_iter().find(is_move))
+    (0..batches).find_map(|_| monitor.take(&counts).into_iter().find(is_move))
 }
 
 #[test]
 fn labels_alone_refute_a_certificate() {
-    let labels = refute_by_labels(&mut watch(), LOSSES);
+    let labels = refute_by_labels(&mut monitor(), LOSSES);
     assert!(labels <= 300, "{labels}");
 }
 
@@ -450,19 +450,19 @@ fn probes_at_the_profiled_rate_do_not_restore_what_labels_refuted() {
     let mut by_audits = new();
     by_audits.follow(2, &[]);
     assert_eq!(probe(&mut by_audits, 5, 300), back);
-    let mut watch = new();
-    refute_by_labels(&mut watch, LOSSES);
-    assert_eq!(watch.refuted_by_labels(), [3]);
+    let mut monitor = new();
+    refute_by_labels(&mut monitor, LOSSES);
+    assert_eq!(monitor.refuted_by_labels(), [3]);
     // Another process, and another plan from the same samples, know it.
     let mut follower = new();
-    follower.follow(2, &watch.refuted_by_labels());
-    let mut next = CertificateMonitor::succeeding(&list, MonitorConfig::default(), &watch);
-    for watch in [&mut watch, &mut follower, &mut next] {
-        assert_eq!(probe(watch, 5, 300), None);
-        assert_eq!(watch.refuted_by_labels(), [3]);
+    follower.follow(2, &monitor.refuted_by_labels());
+    let mut next = CertificateMonitor::succeeding(&list, MonitorConfig::default(), &monitor);
+    for monitor in [&mut monitor, &mut follower, &mut next] {
+        assert_eq!(probe(monitor, 5, 300), None);
+        assert_eq!(monitor.refuted_by_labels(), [3]);
         // Differing bounds the loss.
-        assert_eq!(probe(watch, 0, 300), back);
-        assert!(watch.refuted_by_labels().is_empty());
+        assert_eq!(probe(monitor, 0, 300), back);
+        assert!(monitor.refuted_by_labels().is_empty());
     }
 }
 
@@ -483,9 +483,9 @@ fn probes_restore_nothing_where_differing_bounds_no_loss() {
         ..LabelCounts::default()
     };
     for (list, labels) in [(least_accuracy, wrong), (metric, LOSSES)] {
-        let mut watch = CertificateMonitor::new(&list, MonitorConfig::default());
-        refute_by_labels(&mut watch, labels);
-        assert_eq!(probe(&mut watch, 0, 300), None);
+        let mut monitor = CertificateMonitor::new(&list, MonitorConfig::default());
+        refute_by_labels(&mut monitor, labels);
+        assert_eq!(probe(&mut monitor, 0, 300), None);
         let mut by_audits = CertificateMonitor::new(&list, MonitorConfig::default());
         by_audits.follow(2, &[]);
         assert!(probe(&mut by_audits, 0, 300).is_some());
@@ -494,9 +494,9 @@ fn probes_restore_nothing_where_differing_bounds_no_loss() {
 
 #[test]
 fn a_standing_shows_the_bounds() {
-    let (mut live, mut watch) = (Live::usual(3), watch());
-    live.until(&mut watch, 100, |_| false);
-    let status = watch.statuses()[3];
+    let (mut live, mut monitor) = (Live::usual(3), monitor());
+    live.until(&mut monitor, 100, |_| false);
+    let status = monitor.statuses()[3];
     assert_eq!(status.audited, 1_000);
     let may_differ = status.may_differ.unwrap();
     assert!((0.02..0.05).contains(&may_differ), "{may_differ}");

@@ -57,29 +57,29 @@ impl Calibration {
     /// A [`ConfidenceError`] if the scores are empty, NaN, infinite, ragged, or not what the estimator reads: such a reply
     /// has no confidence at all, and in particular not a high one.
     pub fn confidence(&self, scores: &Scores<'_>) -> Result<f64, ConfidenceError> {
-        let heat = Heat::new(self.temperature)?;
+        let softmax = Softmax::new(self.temperature)?;
         match (self.estimator, scores) {
-            (Estimator::MaxSquared, Scores::Logits(z)) => Ok(heat.top(z, logit, 2)?.first.powi(2)),
+            (Estimator::MaxSquared, Scores::Logits(z)) => Ok(softmax.top_two(z, logit, 2)?.first.powi(2)),
             (Estimator::MaxSquared, Scores::Probabilities(p)) => {
                 check_distribution(p)?;
-                Ok(heat.top(p, log_probability, 2)?.first.powi(2))
+                Ok(softmax.top_two(p, log_probability, 2)?.first.powi(2))
             }
-            (Estimator::Margin, Scores::Logits(z)) => Ok(heat.top(z, logit, 2)?.margin()),
+            (Estimator::Margin, Scores::Logits(z)) => Ok(softmax.top_two(z, logit, 2)?.margin()),
             (Estimator::Margin, Scores::Probabilities(p)) => {
                 check_distribution(p)?;
-                Ok(heat.top(p, log_probability, 2)?.margin())
+                Ok(softmax.top_two(p, log_probability, 2)?.margin())
             }
-            (Estimator::TopK { k }, Scores::Logits(z)) => Ok(heat.top_k(z, k)?.powi(2)),
+            (Estimator::TopK { k }, Scores::Logits(z)) => Ok(softmax.top_k(z, k)?.powi(2)),
             (Estimator::TopK { k }, Scores::Tokens { logits, vocabulary }) => over_tokens(
                 logits,
                 *vocabulary,
-                |row| Ok(heat.top_k(row, k)?.powi(2)),
+                |row| Ok(softmax.top_k(row, k)?.powi(2)),
                 f64::min,
             ),
             (Estimator::Span, Scores::Span { start, end }) => {
                 check_span(start, end)?;
-                let start = heat.top(start, logit, 1)?.first.powi(2);
-                let end = heat.top(end, logit, 1)?.first.powi(2);
+                let start = softmax.top_two(start, logit, 1)?.first.powi(2);
+                let end = softmax.top_two(end, logit, 1)?.first.powi(2);
                 Ok(start.min(end))
             }
             (Estimator::Given, Scores::Given(value)) => check_given(*value),
@@ -96,22 +96,22 @@ impl Calibration {
     /// # Errors
     /// As [`Calibration::confidence`].
     pub fn probability(&self, scores: &Scores<'_>) -> Result<f64, ConfidenceError> {
-        let heat = Heat::new(self.temperature)?;
+        let softmax = Softmax::new(self.temperature)?;
         match (self.estimator, scores) {
             (Estimator::MaxSquared | Estimator::Margin | Estimator::TopK { .. }, Scores::Logits(z)) => {
-                Ok(heat.top(z, logit, 2)?.first)
+                Ok(softmax.top_two(z, logit, 2)?.first)
             }
             (Estimator::MaxSquared | Estimator::Margin, Scores::Probabilities(p)) => {
                 check_distribution(p)?;
-                Ok(heat.top(p, log_probability, 2)?.first)
+                Ok(softmax.top_two(p, log_probability, 2)?.first)
             }
             (Estimator::TopK { .. }, Scores::Tokens { logits, vocabulary }) => {
-                let row = |row: &[f32]| Ok(heat.top(row, logit, 2)?.first);
+                let row = |row: &[f32]| Ok(softmax.top_two(row, logit, 2)?.first);
                 over_tokens(logits, *vocabulary, row, |a, b| a * b)
             }
             (Estimator::Span, Scores::Span { start, end }) => {
                 check_span(start, end)?;
-                Ok(heat.top(start, logit, 1)?.first * heat.top(end, logit, 1)?.first)
+                Ok(softmax.top_two(start, logit, 1)?.first * softmax.top_two(end, logit, 1)?.first)
             }
             (Estimator::Given, Scores::Given(value)) => check_given(*value),
             (estimator, scores) => Err(mismatch(estimator, scores)),
@@ -142,13 +142,13 @@ impl Top {
     }
 }
 
-/// A checked temperature.
+/// A softmax with a checked temperature.
 #[derive(Clone, Copy)]
-struct Heat {
+struct Softmax {
     temperature: f64,
 }
 
-impl Heat {
+impl Softmax {
     fn new(temperature: f64) -> Result<Self, ConfidenceError> {
         if temperature.is_finite() && temperature > 0.0 {
             Ok(Self { temperature })
@@ -162,7 +162,12 @@ impl Heat {
         ((z - max) / self.temperature).exp()
     }
 
-    fn top(self, scores: &[f32], logit: impl Fn(f32) -> f64, least: usize) -> Result<Top, ConfidenceError> {
+    fn top_two(
+        self,
+        scores: &[f32],
+        logit: impl Fn(f32) -> f64,
+        least: usize,
+    ) -> Result<Top, ConfidenceError> {
         check(scores, least)?;
         let mut first = f64::NEG_INFINITY;
         let mut second = f64::NEG_INFINITY;
@@ -206,7 +211,7 @@ impl Heat {
     }
 
     fn top_of(self, scores: &[f32]) -> Result<f64, ConfidenceError> {
-        Ok(self.top(scores, logit, 2)?.first)
+        Ok(self.top_two(scores, logit, 2)?.first)
     }
 }
 

@@ -24,10 +24,10 @@ fn what_brings_its_replicas_down_is_sent_again_only_so_often() {
     let Admitted { id, .. } = ledger.admit(0, 1_000, "deadly").unwrap();
     for attempt in 1..=2 {
         ledger.sent(id, attempt, Some("r"));
-        assert_eq!(ledger.lost("r", 1), [(id, attempt + 1)]);
+        assert_eq!(ledger.replica_lost("r", 1), [(id, attempt + 1)]);
     }
     ledger.sent(id, 3, Some("r"));
-    assert_eq!(ledger.lost("r", 3), []);
+    assert_eq!(ledger.replica_lost("r", 3), []);
     assert_eq!(ledger.due(3).exhausted, [(id, "deadly")]);
 }
 
@@ -37,18 +37,21 @@ fn whatever_was_sent_is_sent_again_when_the_connection_was_lost() {
     let [here, there, paused] =
         ["here", "there", "paused"].map(|kept| ledger.admit(0, 1_000, kept).unwrap().id);
     ledger.sent(there, 1, Some("r"));
-    assert!(matches!(ledger.failed(paused, 1, true, 0), Failure::Retry { .. }));
+    assert!(matches!(
+        ledger.failed(paused, 1, true, 0),
+        FailureOutcome::Retry { .. }
+    ));
     let remote = |_: &&str, _: &str| false;
     assert_eq!(
-        ledger.scattered(1, remote),
+        ledger.connection_lost(1, remote),
         [(here, 2), (there, 2)],
         "one that waits is not lost"
     );
-    assert_eq!(ledger.scattered(2, remote), [(here, 3), (there, 3)]);
-    assert_eq!(ledger.scattered(3, remote), [], "no attempt is left");
+    assert_eq!(ledger.connection_lost(2, remote), [(here, 3), (there, 3)]);
+    assert_eq!(ledger.connection_lost(3, remote), [], "no attempt is left");
     assert_eq!(
         ledger.answered(here, 1),
-        Answer::First("here"),
+        AnswerOutcome::First("here"),
         "and every answer counts"
     );
 }
@@ -63,7 +66,7 @@ fn what_never_used_the_connection_is_not_sent_again() {
     // A replica of the same name under another plan.
     ledger.sent(other, 1, Some("r"));
     let is_local = |kept: &&str, replica: &str| (*kept, replica) == ("local", "r");
-    assert_eq!(ledger.scattered(1, is_local), [(other, 2), (unknown, 2)]);
+    assert_eq!(ledger.connection_lost(1, is_local), [(other, 2), (unknown, 2)]);
     assert_eq!(ledger.place(local), Some((1, Some("r"))));
 }
 
@@ -79,12 +82,12 @@ fn what_a_replica_that_left_did_not_take_is_sent_again_and_counts_as_no_loss() {
     ledger.sent(here, 1, Some("r"));
     ledger.sent(there, 1, Some("s"));
     ledger.sent(unknown, 1, None);
-    assert_eq!(ledger.left("r", 1), [(here, 2)]);
-    assert_eq!(ledger.left("r", 2), [], "it is elsewhere now");
+    assert_eq!(ledger.replica_left("r", 1), [(here, 2)]);
+    assert_eq!(ledger.replica_left("r", 2), [], "it is elsewhere now");
     ledger.sent(here, 2, Some("s"));
-    assert_eq!(ledger.left("s", 3), [(here, 3), (there, 2)]);
+    assert_eq!(ledger.replica_left("s", 3), [(here, 3), (there, 2)]);
     ledger.sent(here, 3, Some("t"));
-    assert_eq!(ledger.left("t", 4), []);
+    assert_eq!(ledger.replica_left("t", 4), []);
     assert_eq!(ledger.due(4).exhausted, [(here, "here")]);
 }
 
@@ -111,9 +114,9 @@ fn the_first_answer_wins_and_the_second_is_stale() {
     let mut ledger = ledger();
     let Admitted { id, attempt } = ledger.admit(0, 1_000, "a").unwrap();
     assert_eq!(ledger.get(id), Some(&"a"));
-    assert_eq!(ledger.answered(id, attempt), Answer::First("a"));
-    assert_eq!(ledger.answered(id, attempt), Answer::Stale);
-    assert_eq!(ledger.failed(id, attempt, true, 7), Failure::Stale);
+    assert_eq!(ledger.answered(id, attempt), AnswerOutcome::First("a"));
+    assert_eq!(ledger.answered(id, attempt), AnswerOutcome::Stale);
+    assert_eq!(ledger.failed(id, attempt, true, 7), FailureOutcome::Stale);
     assert!(ledger.is_empty() && ledger.next_wake(8).is_none());
 }
 
@@ -131,41 +134,53 @@ fn refuses_beyond_its_limits_and_gives_back_what_was_to_be_kept() {
 fn a_failure_is_retried_after_a_growing_capped_pause_until_attempts_end() {
     let mut ledger = ledger();
     let id = ledger.admit(0, 10_000, "a").unwrap().id;
-    let Failure::Retry { attempt: 2, after_us } = ledger.failed(id, 1, true, 0) else {
+    let FailureOutcome::Retry { attempt: 2, after_us } = ledger.failed(id, 1, true, 0) else {
         panic!("expected a retry");
     };
     assert!((50..=100).contains(&after_us));
     assert_eq!(ledger.next_wake(0), Some(after_us));
-    assert_eq!(ledger.failed(id, 1, true, 1), Failure::Stale, "reported twice");
+    assert_eq!(
+        ledger.failed(id, 1, true, 1),
+        FailureOutcome::Stale,
+        "reported twice"
+    );
     assert!(ledger.due(after_us - 1).resend.is_empty());
     assert_eq!(ledger.due(after_us).resend, [(id, 2)]);
     assert!(ledger.due(after_us).resend.is_empty(), "handed out once");
-    let Failure::Retry { attempt: 3, after_us } = ledger.failed(id, 2, true, 500) else {
+    let FailureOutcome::Retry { attempt: 3, after_us } = ledger.failed(id, 2, true, 500) else {
         panic!("expected a retry");
     };
     assert!((75..=150).contains(&after_us));
     ledger.due(500 + after_us);
-    assert_eq!(ledger.failed(id, 3, true, 900), Failure::Terminal("a"));
+    assert_eq!(ledger.failed(id, 3, true, 900), FailureOutcome::Terminal("a"));
 }
 
 #[test]
 fn a_failure_that_no_retry_helps_or_that_has_no_time_left_is_terminal() {
     let mut ledger = ledger();
     let id = ledger.admit(0, 1_000, "a").unwrap().id;
-    assert_eq!(ledger.failed(id, 1, false, 0), Failure::Terminal("a"));
+    assert_eq!(ledger.failed(id, 1, false, 0), FailureOutcome::Terminal("a"));
     let id = ledger.admit(0, 1_000, "b").unwrap().id;
-    assert_eq!(ledger.failed(id, 1, true, 990), Failure::Terminal("b"));
+    assert_eq!(ledger.failed(id, 1, true, 990), FailureOutcome::Terminal("b"));
 }
 
 #[test]
 fn an_old_attempt_may_answer_but_not_fail_the_new_one() {
     let mut ledger = ledger();
     let id = ledger.admit(0, 1_000, "a").unwrap().id;
-    assert_eq!(ledger.lost("r", 10), [(id, 2)]);
-    assert_eq!(ledger.failed(id, 1, false, 20), Failure::Stale);
-    assert_eq!(ledger.answered(id, 9), Answer::Stale, "an attempt that never was");
-    assert_eq!(ledger.answered(id, 0), Answer::Stale, "an attempt that never was");
-    assert_eq!(ledger.answered(id, 1), Answer::First("a"));
+    assert_eq!(ledger.replica_lost("r", 10), [(id, 2)]);
+    assert_eq!(ledger.failed(id, 1, false, 20), FailureOutcome::Stale);
+    assert_eq!(
+        ledger.answered(id, 9),
+        AnswerOutcome::Stale,
+        "an attempt that never was"
+    );
+    assert_eq!(
+        ledger.answered(id, 0),
+        AnswerOutcome::Stale,
+        "an attempt that never was"
+    );
+    assert_eq!(ledger.answered(id, 1), AnswerOutcome::First("a"));
 }
 
 #[test]
@@ -175,11 +190,11 @@ fn a_lost_replica_has_its_requests_and_the_unplaced_sent_again() {
     ledger.sent(ids[0], 1, Some("r1"));
     ledger.sent(ids[1], 1, Some("r2"));
     ledger.sent(ids[2], 1, None);
-    assert_eq!(ledger.lost("r1", 10), [(ids[0], 2), (ids[2], 2)]);
+    assert_eq!(ledger.replica_lost("r1", 10), [(ids[0], 2), (ids[2], 2)]);
     ledger.sent(ids[0], 1, Some("r2"));
     ledger.sent(ids[0], 2, Some("r3"));
     ledger.sent(ids[2], 2, Some("r3"));
-    assert_eq!(ledger.lost("r2", 20), [(ids[1], 2)]);
+    assert_eq!(ledger.replica_lost("r2", 20), [(ids[1], 2)]);
 }
 
 #[test]
@@ -188,7 +203,7 @@ fn a_request_that_outlives_no_replica_ends_as_exhausted() {
     let id = ledger.admit(0, 1_000_000, "poison").unwrap().id;
     for attempt in 1..=3 {
         ledger.sent(id, attempt, Some("r"));
-        let again = ledger.lost("r", 1);
+        let again = ledger.replica_lost("r", 1);
         assert_eq!(again.is_empty(), attempt == 3);
     }
     assert_eq!(ledger.next_wake(7), Some(7));
@@ -307,14 +322,14 @@ fn a_request_that_brings_its_replicas_down_is_found_after_six_and_one_that_was_n
     let [deadly, near] = ["deadly", "near"].map(|name| ledger.admit(0, 1_000_000, name).unwrap().id);
     assert!(!ledger.is_suspect(deadly));
     // Where they were is unknown.
-    assert_eq!(ledger.lost("r0", 0), [(deadly, 2), (near, 2)]);
+    assert_eq!(ledger.replica_lost("r0", 0), [(deadly, 2), (near, 2)]);
     assert!(ledger.is_suspect(deadly) && ledger.is_suspect(near));
     ledger.sent(near, 2, Some("another"));
     for loss in 1..=5 {
         let replica = format!("r{loss}");
         ledger.sent(deadly, loss + 1, Some(&replica));
         let expected: &[_] = if loss < 5 { &[(deadly, loss + 2)] } else { &[] };
-        assert_eq!(ledger.lost(&replica, 0), expected, "{loss}");
+        assert_eq!(ledger.replica_lost(&replica, 0), expected, "{loss}");
     }
     let due = ledger.due(0);
     assert_eq!(due.exhausted, [(deadly, "deadly")]);
@@ -351,34 +366,34 @@ proptest! {
                 }
                 Step::Answered { pick, older } => {
                     let (id, attempt) = target(pick, &known);
-                    if let Answer::First(kept) = ledger.answered(id, attempt.saturating_sub(older)) {
+                    if let AnswerOutcome::First(kept) = ledger.answered(id, attempt.saturating_sub(older)) {
                         end(&mut known, id, kept);
                     }
                 }
                 Step::Failed { pick, older, retryable } => {
                     let (id, attempt) = target(pick, &known);
                     match ledger.failed(id, attempt.saturating_sub(older), retryable, now) {
-                        Failure::Retry { attempt: next, after_us } => {
+                        FailureOutcome::Retry { attempt: next, after_us } => {
                             prop_assert!(older == 0 && retryable && next == attempt + 1 && next <= 3);
                             prop_assert!(now + after_us < known[&id].deadline);
                             known.get_mut(&id).unwrap().attempt = next;
                         }
-                        Failure::Terminal(kept) => {
+                        FailureOutcome::Terminal(kept) => {
                             prop_assert_eq!(older, 0);
                             end(&mut known, id, kept);
                         }
-                        Failure::Stale => {}
+                        FailureOutcome::Stale => {}
                     }
                 }
                 Step::Lost { replica } => {
-                    for (id, attempt) in ledger.lost(&format!("r{replica}"), now) {
+                    for (id, attempt) in ledger.replica_lost(&format!("r{replica}"), now) {
                         let entry = known.get_mut(&id).unwrap();
                         prop_assert!(attempt == entry.attempt + 1 && attempt <= 3 && entry.ends == 0);
                         entry.attempt = attempt;
                     }
                 }
                 Step::Left { replica } => {
-                    for (id, attempt) in ledger.left(&format!("r{replica}"), now) {
+                    for (id, attempt) in ledger.replica_left(&format!("r{replica}"), now) {
                         let entry = known.get_mut(&id).unwrap();
                         prop_assert!(attempt == entry.attempt + 1 && attempt <= 3 && entry.ends == 0);
                         entry.attempt = attempt;
@@ -437,7 +452,11 @@ fn at_one_replica(requests: u64, floor: u32) -> Ledger<u64> {
 #[test]
 fn resends_beyond_the_budget_wait_and_none_is_forgotten() {
     let mut ledger = at_one_replica(100, 10);
-    assert_eq!(ledger.lost("a", 1_000).len(), 30, "the floor and a fifth of 100");
+    assert_eq!(
+        ledger.replica_lost("a", 1_000).len(),
+        30,
+        "the floor and a fifth of 100"
+    );
     let (mut now, mut resent, mut windows) = (1_000, 30, 0);
     while resent < 100 {
         let wake = ledger.next_wake(now).unwrap();
@@ -454,17 +473,17 @@ fn resends_beyond_the_budget_wait_and_none_is_forgotten() {
 #[test]
 fn after_a_lost_connection_everything_is_sent_again_at_once() {
     let mut ledger = at_one_replica(100, 10);
-    assert_eq!(ledger.scattered(1_000, |_, _| false).len(), 100);
+    assert_eq!(ledger.connection_lost(1_000, |_, _| false).len(), 100);
 }
 
 #[test]
 fn replicas_that_are_lost_together_count_as_one_loss() {
     let mut ledger = at_one_replica(1, 100);
     let names = ["a", "b", "c", "d", "e", "f"];
-    assert_eq!(ledger.lost_together(&names, 1), [(1, 2)]);
+    assert_eq!(ledger.replicas_lost(&names, 1), [(1, 2)]);
     for (number, name) in (0..).zip(names) {
         // It may be at any replica: each loss sends it again, and none exhausts it.
-        assert_eq!(ledger.lost(name, 2 + number).len(), 1, "{name}");
+        assert_eq!(ledger.replica_lost(name, 2 + number).len(), 1, "{name}");
     }
     assert!(ledger.due(100).exhausted.is_empty());
 }

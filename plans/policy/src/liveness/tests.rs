@@ -45,7 +45,13 @@ fn two_processes_of_one_name_are_reported_once() {
         found.iter().all(|start| *start != Start::Restarted),
         "neither has started again"
     );
-    assert_eq!(found.iter().filter(|start| **start == Start::Beside).count(), 1);
+    assert_eq!(
+        found
+            .iter()
+            .filter(|start| **start == Start::DuplicateName)
+            .count(),
+        1
+    );
     assert_eq!(liveness.started("w", 3, 0, 0), Start::Restarted);
 }
 
@@ -58,11 +64,17 @@ fn several_processes_of_one_name_start_once_each() {
         found.iter().filter(|start| **start == Start::Restarted).count(),
         2
     );
-    assert_eq!(found.iter().filter(|start| **start == Start::Beside).count(), 1);
+    assert_eq!(
+        found
+            .iter()
+            .filter(|start| **start == Start::DuplicateName)
+            .count(),
+        1
+    );
     for instance in 3..1_000 {
         assert_eq!(liveness.started("w", instance, 0, 0), Start::Restarted);
     }
-    assert_eq!(liveness.processes["w"].before.len(), MAX_INSTANCES);
+    assert_eq!(liveness.processes["w"].previous_instances.len(), MAX_INSTANCES);
 }
 
 #[test]
@@ -79,7 +91,7 @@ fn a_replica_that_could_not_be_loaded_is_avoided_although_another_worker_lists_i
 }
 
 /// Looks in time from one point to another; returns what was found.
-fn looks(liveness: &mut Liveness, from: u64, until: u64) -> Vec<String> {
+fn checks(liveness: &mut Liveness, from: u64, until: u64) -> Vec<String> {
     let times = (from..=until).step_by(CHECK_PERIOD_US as usize);
     times.flat_map(|now| liveness.newly_lost(now)).collect()
 }
@@ -120,7 +132,7 @@ fn the_lost_are_forgotten_unless_a_plan_places_them() {
         liveness.beat(name, 0);
         assert_eq!(liveness.started(name, 1, 1, 0), Start::Same);
     }
-    looks(&mut liveness, 0, FORGOTTEN_US - CHECK_PERIOD_US);
+    checks(&mut liveness, 0, FORGOTTEN_US - CHECK_PERIOD_US);
     liveness.beat("alive", FORGOTTEN_US);
     liveness.started("alive", 1, 2, FORGOTTEN_US);
     let forget = |liveness: &mut Liveness, now| {
@@ -148,7 +160,7 @@ fn the_lost_are_forgotten_unless_a_plan_places_them() {
 #[test]
 fn a_long_stall_forgets_nobody() {
     let mut liveness = Liveness::default();
-    looks(&mut liveness, 0, SECOND);
+    checks(&mut liveness, 0, SECOND);
     liveness.beat("a", SECOND);
     liveness.started("w", 1, 1, SECOND);
     liveness.declare_lost("a");
@@ -163,13 +175,13 @@ fn a_leaving_replica_is_avoided_and_still_lost_when_silent() {
     liveness.beat_leaving("a", 0);
     assert!(liveness.alive("a") && !liveness.reachability().is_reachable("a"));
     assert!(liveness.reachability().is_avoided("a"));
-    assert_eq!(looks(&mut liveness, 0, DETECTION_US + CHECK_PERIOD_US), ["a"]);
+    assert_eq!(checks(&mut liveness, 0, DETECTION_US + CHECK_PERIOD_US), ["a"]);
 }
 
 #[test]
 fn a_stall_of_the_observer_is_no_evidence() {
     let mut liveness = Liveness::default();
-    assert!(looks(&mut liveness, 0, 1_000_000).is_empty());
+    assert!(checks(&mut liveness, 0, 1_000_000).is_empty());
     for name in ["a", "b"] {
         liveness.beat(name, 1_000_000);
     }
@@ -193,14 +205,14 @@ fn a_beat_read_after_a_stall_does_not_hide_a_death() {
     liveness.beat("a", 5_000_000);
     assert!(liveness.newly_lost(5_000_000).is_empty());
     let until = 5_000_000 + DETECTION_US + CHECK_PERIOD_US;
-    assert_eq!(looks(&mut liveness, 5_050_000, until), ["a"]);
+    assert_eq!(checks(&mut liveness, 5_050_000, until), ["a"]);
 }
 
 #[test]
 fn a_process_whose_looks_are_always_late_finds_the_lost() {
     let mut liveness = Liveness::default();
     liveness.beat("a", 0);
-    let mut times = (0..20).map(|look| look * 3 * CHECK_PERIOD_US);
+    let mut times = (0..20).map(|check| check * 3 * CHECK_PERIOD_US);
     assert!(times.any(|now| liveness.newly_lost(now) == ["a"]));
 }
 
@@ -208,24 +220,24 @@ fn a_process_whose_looks_are_always_late_finds_the_lost() {
 fn placed_replicas_that_were_never_heard_are_unavailable_after_the_detection_time() {
     let mut liveness = Liveness::default();
     let placed = ["a", "b", "c"];
-    let told = |liveness: &Liveness, now| Vec::from_iter(liveness.unavailable(placed, now));
-    assert!(looks(&mut liveness, 0, DETECTION_US).is_empty());
+    let unavailable = |liveness: &Liveness, now| Vec::from_iter(liveness.unavailable(placed, now));
+    assert!(checks(&mut liveness, 0, DETECTION_US).is_empty());
     liveness.beat("a", DETECTION_US);
     assert!(
-        told(&liveness, DETECTION_US).is_empty(),
-        "it may be too early to tell"
+        unavailable(&liveness, DETECTION_US).is_empty(),
+        "it may be too early to know"
     );
-    assert_eq!(told(&liveness, DETECTION_US + 1), ["b", "c"]);
+    assert_eq!(unavailable(&liveness, DETECTION_US + 1), ["b", "c"]);
     liveness.declare_lost("a");
     liveness.beat("b", DETECTION_US);
     liveness.beat_leaving("elsewhere", DETECTION_US);
-    assert_eq!(told(&liveness, DETECTION_US + 1), ["a", "c", "elsewhere"]);
+    assert_eq!(unavailable(&liveness, DETECTION_US + 1), ["a", "c", "elsewhere"]);
 }
 
 proptest! {
     /// However the process is stalled, it never loses a replica whose beats it reads before it looks again in time.
     #[test]
-    fn stalls_never_accuse_a_replica_that_beats(stalls in prop::collection::vec(0_u64..3_000_000, 1..40)) {
+    fn stalls_make_no_beating_replica_lost(stalls in prop::collection::vec(0_u64..3_000_000, 1..40)) {
         let mut liveness = Liveness::default();
         let mut now = 0;
         for stall in stalls {
@@ -242,19 +254,19 @@ proptest! {
 
     /// A replica that is silent is found, and in time if the looks are.
     #[test]
-    fn silence_is_found_in_time(heard in 0_u64..1_000_000) {
+    fn silence_is_found_in_time(last_beat in 0_u64..1_000_000) {
         let mut liveness = Liveness::default();
-        let late = heard + DETECTION_US + CHECK_PERIOD_US + 1;
+        let late = last_beat + DETECTION_US + CHECK_PERIOD_US + 1;
         liveness.newly_lost(0);
         let found = (0..=late)
             .step_by(CHECK_PERIOD_US as usize)
             .find(|now| {
-                if *now >= heard && !liveness.alive("a") && !liveness.lost("a") {
-                    liveness.beat("a", heard);
+                if *now >= last_beat && !liveness.alive("a") && !liveness.lost("a") {
+                    liveness.beat("a", last_beat);
                 }
                 !liveness.newly_lost(*now).is_empty()
             });
-        prop_assert!(found.is_some_and(|found| found > heard + DETECTION_US));
+        prop_assert!(found.is_some_and(|found| found > last_beat + DETECTION_US));
     }
 }
 
@@ -263,10 +275,10 @@ fn silence_is_noticed_once_and_a_return_too() {
     let mut liveness = Liveness::default();
     assert!(liveness.beat("a", 0));
     assert!(!liveness.beat("a", HEARTBEAT_PERIOD_US));
-    assert!(looks(&mut liveness, 0, 4 * HEARTBEAT_PERIOD_US).is_empty());
+    assert!(checks(&mut liveness, 0, 4 * HEARTBEAT_PERIOD_US).is_empty());
     assert_eq!(liveness.newly_lost(4 * HEARTBEAT_PERIOD_US + 1), ["a"]);
     assert!(
-        looks(
+        checks(
             &mut liveness,
             4 * HEARTBEAT_PERIOD_US + 2,
             9 * HEARTBEAT_PERIOD_US
@@ -283,7 +295,7 @@ fn a_beat_that_arrives_late_does_not_turn_back_the_clock() {
     let mut liveness = Liveness::default();
     liveness.beat("a", 10 * HEARTBEAT_PERIOD_US);
     liveness.beat("a", 2 * HEARTBEAT_PERIOD_US);
-    assert!(looks(&mut liveness, 10 * HEARTBEAT_PERIOD_US, 12 * HEARTBEAT_PERIOD_US).is_empty());
+    assert!(checks(&mut liveness, 10 * HEARTBEAT_PERIOD_US, 12 * HEARTBEAT_PERIOD_US).is_empty());
 }
 
 #[test]
@@ -291,6 +303,6 @@ fn a_process_that_left_is_not_reported_lost() {
     let mut liveness = Liveness::default();
     liveness.beat("a", 0);
     liveness.forget("a");
-    assert!(looks(&mut liveness, 0, 9 * HEARTBEAT_PERIOD_US).is_empty());
+    assert!(checks(&mut liveness, 0, 9 * HEARTBEAT_PERIOD_US).is_empty());
     assert!(!liveness.alive("a") && !liveness.lost("a"));
 }

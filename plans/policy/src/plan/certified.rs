@@ -125,7 +125,7 @@ impl CertifiedCascade {
             let path = stages.index(index);
             if expected.stage != stage.name {
                 return path.field("stage").fail(crate::invalid::Problem::Unknown {
-                    what: "stage at this place named",
+                    what: "stage at this index named",
                     name: expected.stage.clone(),
                 });
             }
@@ -148,11 +148,11 @@ impl CertifiedList {
             self.cascade_of_gear.len() == gears,
             "the number of gears",
         )?;
-        for (index, place) in self.cascade_of_gear.iter().enumerate() {
-            cascade_of_gear.index(index).within(
-                f64::from(*place),
-                (*place as usize) < count,
-                "the place of a cascade in the list",
+        for (gear, cascade) in self.cascade_of_gear.iter().enumerate() {
+            cascade_of_gear.index(gear).within(
+                f64::from(*cascade),
+                (*cascade as usize) < count,
+                "the index of a cascade in the list",
             )?;
         }
         if let Some(texts) = self.texts {
@@ -178,7 +178,7 @@ impl Plan {
         let number = number as usize;
         match number.checked_sub(self.gears.len()) {
             None => self.gears.get(number),
-            Some(place) => Some(&self.certified.as_ref()?.cascades.get(place)?.gear),
+            Some(index) => Some(&self.certified.as_ref()?.cascades.get(index)?.gear),
         }
     }
 
@@ -188,26 +188,26 @@ impl Plan {
         self.gears.iter().chain(certified.map(|cascade| &cascade.gear))
     }
 
-    /// Returns the place in the certified list of the cascade that a gear runs.
-    pub fn place_of(&self, gear: u32) -> Option<usize> {
+    /// Returns the index in the certified list of the cascade that a gear runs.
+    pub fn certified_index(&self, gear: u32) -> Option<usize> {
         let list = self.certified.as_ref()?;
-        let place = match (gear as usize).checked_sub(self.gears.len()) {
+        let index = match (gear as usize).checked_sub(self.gears.len()) {
             None => *list.cascade_of_gear.get(gear as usize)? as usize,
-            Some(place) => place,
+            Some(index) => index,
         };
-        (place < list.cascades.len()).then_some(place)
+        (index < list.cascades.len()).then_some(index)
     }
 
-    /// Returns the number of the gear that runs the cascade at that place of the certified list.
-    pub fn gear_at(&self, place: usize) -> Option<u32> {
+    /// Returns the number of the gear that runs the cascade at that index of the certified list.
+    pub fn gear_at(&self, index: usize) -> Option<u32> {
         let list = self.certified.as_ref()?;
-        (place < list.cascades.len()).then(|| (self.gears.len() + place) as u32)
+        (index < list.cascades.len()).then(|| (self.gears.len() + index) as u32)
     }
 
     /// Returns the gear to run instead of that one while only the cascades up to `limit` hold their certificate.
     pub fn limited(&self, gear: u32, limit: usize) -> u32 {
-        match self.place_of(gear) {
-            Some(place) if place > limit => self.gear_at(limit).unwrap_or(gear),
+        match self.certified_index(gear) {
+            Some(index) if index > limit => self.gear_at(limit).unwrap_or(gear),
             _ => gear,
         }
     }

@@ -146,7 +146,7 @@ impl Breaker {
     }
 
     /// Notes that a probe ended without an outcome, because its client cancelled it.
-    pub fn abandoned(&mut self) {
+    pub fn cancelled(&mut self) {
         if let Some(open) = &mut self.open {
             open.probing = false;
         }
@@ -183,7 +183,7 @@ mod tests {
         breaker.failed(120);
         assert_eq!(breaker.admit(319), Permission::Refused { until: 320 });
         assert_eq!(breaker.admit(320), Permission::Probe);
-        breaker.abandoned();
+        breaker.cancelled();
         assert_eq!(breaker.admit(321), Permission::Probe);
         breaker.succeeded();
         assert_eq!(breaker.next_probe(), None);

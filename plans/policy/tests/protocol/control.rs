@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    pub(crate) fn hear_of_plan(&mut self, to: usize, epoch: u64) {
+    pub(crate) fn receive_plan_notice(&mut self, to: usize, epoch: u64) {
         let deaf = self.sabotage == Some(Sabotage::DeafToPlans) && to + 1 == self.processes.len();
         let there = &self.processes[to];
         // One that starts anew reads the store.
@@ -199,7 +199,7 @@ impl World {
         let agreed = (newest, leader.map_or(0, |leader| leader.policy.gear()));
         for (of, process) in self.processes.iter().enumerate() {
             let newest = process.newest();
-            let holds = (newest, process.book.gear_of(newest).unwrap_or_default());
+            let holds = (newest, process.adoption.gear_of(newest).unwrap_or_default());
             let admits = process.ingress.is_none() || process.epoch() == newest;
             self.judge
                 .demand(Oracle::Converges, process.up && admits && holds == agreed, || {

@@ -30,7 +30,7 @@ impl World {
         let draw = self.draw(of, from);
         request.stage = edge.stage.as_str().into();
         let process = &self.processes[of];
-        let plan = process.book.at(request.epoch);
+        let plan = process.adoption.at(request.epoch);
         match routing::destination_from(edge, from, |replica| process.reachable(plan, replica), draw) {
             Destination::Replica(id) => {
                 let id = Name::from(id);
@@ -113,7 +113,7 @@ impl World {
     /// The key of a replica of this process that runs the request's stage, and passes the test.
     fn near(&self, of: usize, request: &Request, passes: impl Fn(&Replica) -> bool) -> Option<Name> {
         let process = &self.processes[of];
-        let plan = process.book.at(request.epoch);
+        let plan = process.adoption.at(request.epoch);
         let unchecked = self.sabotage == Some(Sabotage::ChecksNoEpoch);
         let serves = |replica: &Replica| {
             unchecked
@@ -200,7 +200,7 @@ impl World {
         let Some(me) = placed.or_else(|| process.retired.get(key)).map(Rc::clone) else {
             return;
         };
-        let plan = process.book.at(request.epoch).map(|plan| &**plan);
+        let plan = process.adoption.at(request.epoch).map(|plan| &**plan);
         let arriving = ArrivingRequest {
             epoch: request.epoch,
             gear: request.gear,
@@ -240,7 +240,7 @@ impl World {
         let from = Name::from(me.id.as_str());
         let draw = self.draw(of, &from);
         let process = &self.processes[of];
-        let plan = process.book.at(request.epoch);
+        let plan = process.adoption.at(request.epoch);
         let members = plan
             .into_iter()
             .flat_map(|plan| arrival::members(plan, request.gear, &request.stage));
@@ -304,6 +304,6 @@ impl World {
 
     /// The plan of an epoch in that process.
     pub(crate) fn plan_at(&self, of: usize, epoch: u64) -> Option<Rc<Plan>> {
-        self.processes[of].book.at(epoch).cloned()
+        self.processes[of].adoption.at(epoch).cloned()
     }
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use kaskade_policy::{
     admission::{Admission, AdmissionConfig},
     arrivals::ArrivalCounter,
-    ledger::{Answer, Failure, Ledger, LedgerConfig},
+    ledger::{AnswerOutcome, FailureOutcome, Ledger, LedgerConfig},
     plan::{Edge, Plan},
     routing::{self, Route},
     shifting::{self, ShiftConfig},
@@ -58,7 +58,7 @@ pub(crate) struct Ingress {
     /// Arrivals that it has taken for load.
     pub(crate) counted: u64,
     /// The epoch under which it admits, and the oldest of its requests, as published.
-    pub(crate) told: (u64, u64),
+    pub(crate) published: (u64, u64),
     /// Worker to when it was heard, and its replicas' variants and queues.
     pub(crate) queues: BTreeMap<Name, (u64, Beat)>,
 }
@@ -85,12 +85,12 @@ impl Ingress {
             last_tick: now,
             ticks: 0,
             counted: 0,
-            told: (0, 0),
+            published: (0, 0),
             queues: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn hear_queues(&mut self, beat: &Beat, now: u64) {
+    pub(crate) fn receive_queues(&mut self, beat: &Beat, now: u64) {
         self.queues.insert(Rc::clone(&beat.worker), (now, beat.clone()));
     }
 }
@@ -108,7 +108,7 @@ impl World {
             ingress.arrivals += 1;
         }
         self.sweep(of);
-        let running = self.processes[of].book.current();
+        let running = self.processes[of].adoption.current();
         let running = running.map(|(epoch, plan, gear)| (epoch, Rc::clone(plan), gear));
         let (Some((epoch, plan, gear)), Some(ingress)) = (running, self.processes[of].ingress.as_mut())
         else {
@@ -199,7 +199,7 @@ impl World {
             let mut named = replicas.values().filter(|replica| *replica.id == *id);
             named.any(|replica| kept.plan.placement.contains(&replica.placed))
         };
-        let entries = ingress.ledger.scattered(now, is_local);
+        let entries = ingress.ledger.connection_lost(now, is_local);
         self.resend(of, entries);
     }
 
@@ -216,16 +216,16 @@ impl World {
             self.timer(of, 1, Timer::Sweep);
         }
         self.sweep(of);
-        self.tell_state(of);
+        self.publish_state_if_changed(of);
     }
 
     /// Publishes the state when the epochs that the ingress needs have changed.
-    fn tell_state(&mut self, of: usize) {
+    fn publish_state_if_changed(&mut self, of: usize) {
         let admits = self.processes[of].epoch();
         let Some(ingress) = self.ingress(of) else { return };
         let first = ingress.ledger.iter().next();
         let oldest = first.map_or(admits, |(_, kept)| kept.epoch);
-        if std::mem::replace(&mut ingress.told, (admits, oldest)) != (admits, oldest) {
+        if std::mem::replace(&mut ingress.published, (admits, oldest)) != (admits, oldest) {
             self.publish_state(of, true);
         }
     }
@@ -265,7 +265,7 @@ impl World {
         let Some(ingress) = self.ingress(of).filter(|_| !ignores) else {
             return;
         };
-        let entries = ingress.ledger.lost(replica, now);
+        let entries = ingress.ledger.replica_lost(replica, now);
         self.note(format_args!(
             "p{of} loses {replica}: {} requests go again",
             entries.len()
@@ -279,7 +279,7 @@ impl World {
         let Some(ingress) = self.ingress(of).filter(|_| !silently) else {
             return;
         };
-        let entries = ingress.ledger.left(replica, now);
+        let entries = ingress.ledger.replica_left(replica, now);
         self.resend(of, entries);
     }
 
@@ -359,22 +359,22 @@ impl World {
         let now = self.now;
         let Some(ingress) = self.ingress(of) else { return };
         match ingress.ledger.answered(done.id, done.attempt) {
-            Answer::First(kept) => {
+            AnswerOutcome::First(kept) => {
                 ingress.admission.completed(now);
                 self.examine(&kept, done);
                 self.reply(of, &kept, Ok(()));
             }
-            Answer::Stale if self.sabotage == Some(Sabotage::AnswersStale) => {
+            AnswerOutcome::Stale if self.sabotage == Some(Sabotage::AnswersStale) => {
                 self.judge.replied(done.token, Ok(()), now, 0);
             }
-            Answer::Stale => {}
+            AnswerOutcome::Stale => {}
         }
     }
 
     fn fail(&mut self, of: usize, id: u64, attempt: u32, fault: Fault) {
         let now = self.now;
         let Some(ingress) = self.ingress(of) else { return };
-        if let Failure::Terminal(kept) = ingress.ledger.failed(id, attempt, fault.may_retry(), now) {
+        if let FailureOutcome::Terminal(kept) = ingress.ledger.failed(id, attempt, fault.may_retry(), now) {
             ingress.admission.completed(now);
             self.reply(of, &kept, Err(fault));
         }

@@ -34,7 +34,7 @@ pub(crate) struct Process {
     pub(crate) up: bool,
     pub(crate) paused_until: u64,
     pub(crate) cut_until: u64,
-    pub(crate) book: Adoption<Rc<Plan>>,
+    pub(crate) adoption: Adoption<Rc<Plan>>,
     /// What an ingress hears of workers.
     pub(crate) liveness: Liveness,
     /// What a process without an ingress hears of ingresses.
@@ -77,7 +77,7 @@ impl Process {
             up: false,
             paused_until: 0,
             cut_until: 0,
-            book: Adoption::keeping(EPOCHS_KEPT),
+            adoption: Adoption::keeping(EPOCHS_KEPT),
             liveness: Liveness::default(),
             states: IngressStates::default(),
             view: (0, Reachability::default()),
@@ -112,15 +112,15 @@ impl Process {
     }
 
     pub(crate) fn newest(&self) -> u64 {
-        self.book.newest().map_or(0, |(epoch, ..)| epoch)
+        self.adoption.newest().map_or(0, |(epoch, ..)| epoch)
     }
 
     pub(crate) fn epoch(&self) -> u64 {
-        self.book.current().map_or(0, |(epoch, ..)| epoch)
+        self.adoption.current().map_or(0, |(epoch, ..)| epoch)
     }
 
     pub(crate) fn gear(&self) -> u32 {
-        self.book.current().map_or(0, |(.., gear)| gear)
+        self.adoption.current().map_or(0, |(.., gear)| gear)
     }
 }
 
@@ -245,7 +245,7 @@ impl World {
             } => self.receive(to, &replica, addressed, request, budget_us),
             Message::StageReply(done) => self.finished(to, &done),
             Message::NobodyListens { owner, id, attempt } => self.undeliverable(to, owner, id, attempt),
-            Message::Beat(beat) => self.hear_beat(to, &beat),
+            Message::Beat(beat) => self.receive_beat(to, &beat),
             Message::State {
                 ingress,
                 sequence,
@@ -253,11 +253,11 @@ impl World {
                 oldest,
                 unavailable,
             } => {
-                self.hear_avoided(to, &ingress, sequence, &unavailable);
-                self.hear_state(to, &ingress, admits, oldest);
+                self.receive_avoided(to, &ingress, sequence, &unavailable);
+                self.receive_state(to, &ingress, admits, oldest);
             }
-            Message::Load { ingress, total } => self.hear_load(to, &ingress, total),
-            Message::Gear { epoch, gear } => self.hear_gear(to, epoch, gear),
+            Message::Load { ingress, total } => self.receive_load(to, &ingress, total),
+            Message::Gear { epoch, gear } => self.receive_gear(to, epoch, gear),
         }
     }
 
@@ -363,7 +363,7 @@ impl World {
         let Some(ingress) = process
             .ingress
             .as_ref()
-            .filter(|_| process.book.newest().is_some())
+            .filter(|_| process.adoption.newest().is_some())
         else {
             return;
         };
@@ -371,7 +371,10 @@ impl World {
         let admitted = process.epoch();
         let all = self.sabotage != Some(Sabotage::ForgetsPastEpochs);
         // Requests of every known epoch may be under way.
-        let known = process.book.iter().filter(|(epoch, _)| all || *epoch == admitted);
+        let known = process
+            .adoption
+            .iter()
+            .filter(|(epoch, _)| all || *epoch == admitted);
         let placed = known.flat_map(|(_, plan)| &plan.placement);
         let placed = placed.map(|replica| replica.id.as_str());
         let mut unavailable = process.liveness.unavailable(placed, now);
@@ -387,7 +390,7 @@ impl World {
         if silent {
             unavailable.clear();
         }
-        let (admits, oldest) = ingress.told;
+        let (admits, oldest) = ingress.published;
         let message = Message::State {
             ingress: ingress.id.clone(),
             sequence: process.published,
@@ -399,7 +402,7 @@ impl World {
     }
 
     /// A worker without an ingress avoids what ingresses tell it to.
-    fn hear_avoided(&mut self, to: usize, ingress: &str, sequence: u64, unavailable: &BTreeSet<String>) {
+    fn receive_avoided(&mut self, to: usize, ingress: &str, sequence: u64, unavailable: &BTreeSet<String>) {
         if self.processes[to].ingress.is_some() || self.sabotage == Some(Sabotage::DeafToIngresses) {
             return;
         }
@@ -428,7 +431,7 @@ impl World {
     }
 
     /// The replicas that a beat names live; those that its sender no longer names have left in good order.
-    fn hear_beat(&mut self, to: usize, beat: &Beat) {
+    fn receive_beat(&mut self, to: usize, beat: &Beat) {
         if !self.is_of_the_newest_life(to, beat) {
             return;
         }
@@ -452,7 +455,7 @@ impl World {
             }
         }
         if let Some(ingress) = &mut process.ingress {
-            ingress.hear_queues(beat, now);
+            ingress.receive_queues(beat, now);
             let report = Report {
                 worker: &beat.worker,
                 in_place: beat.in_place,
@@ -473,12 +476,12 @@ impl World {
     pub(crate) fn admit(&mut self, of: usize) {
         let now = self.now;
         let process = &mut self.processes[of];
-        let Some((current, ..)) = process.book.current().filter(|_| process.ingress.is_some()) else {
+        let Some((current, ..)) = process.adoption.current().filter(|_| process.ingress.is_some()) else {
             return;
         };
-        let confirmed = process.book.is_admitted();
+        let confirmed = process.adoption.is_admitted();
         let known: Vec<(u64, Rc<Plan>)> = process
-            .book
+            .adoption
             .iter()
             .map(|(epoch, plan)| (epoch, Rc::clone(plan)))
             .collect();
@@ -489,7 +492,7 @@ impl World {
             process.gate.admits(current, confirmed, plans, now)
         };
         if let Some(epoch) = epoch
-            && process.book.admit(epoch)
+            && process.adoption.admit(epoch)
         {
             self.note(format_args!("p{of} admits under epoch {epoch}"));
             self.rebatch(of);
@@ -504,7 +507,7 @@ impl World {
         }
         let now = self.now;
         let process = &mut self.processes[of];
-        if let Some((epoch, plan, _)) = process.book.current() {
+        if let Some((epoch, plan, _)) = process.adoption.current() {
             let unloadable = process.gate.unloadable(epoch, plan, now);
             process.liveness.set_unloadable(&unloadable);
         }
@@ -561,9 +564,9 @@ impl World {
         let process = &mut self.processes[of];
         let before = process.epoch();
         if self.sabotage == Some(Sabotage::AdoptsStale) {
-            process.book = Adoption::keeping(EPOCHS_KEPT);
+            process.adoption = Adoption::keeping(EPOCHS_KEPT);
         }
-        let adopted = process.book.adopt(epoch, plan.gears.len(), plan);
+        let adopted = process.adoption.adopt(epoch, plan.gears.len(), plan);
         let after = process.epoch();
         self.judge.demand(Oracle::EpochsForward, after >= before, || {
             format!("p{of} ran epoch {before} and adopts epoch {after}")
@@ -580,11 +583,11 @@ impl World {
     }
 
     /// Word of a gear.
-    fn hear_gear(&mut self, of: usize, epoch: u64, gear: u32) {
+    fn receive_gear(&mut self, of: usize, epoch: u64, gear: u32) {
         if self.sabotage == Some(Sabotage::DeafToGears) && of + 1 == self.processes.len() {
             return;
         }
-        match self.processes[of].book.shift(epoch, gear) {
+        match self.processes[of].adoption.shift(epoch, gear) {
             Ok(true) => {
                 self.note(format_args!("p{of} shifts to gear {gear} of epoch {epoch}"));
                 self.rebatch(of);

@@ -240,7 +240,7 @@ impl World {
         let (plan, epoch, gear) = if self.sabotage == Some(Sabotage::RoutesByNewest) {
             let process = &self.processes[of];
             let newest = process
-                .book
+                .adoption
                 .current()
                 .map_or(plan, |(_, newest, _)| Rc::clone(newest));
             (newest, process.epoch(), process.gear())
@@ -320,7 +320,7 @@ impl World {
     pub(crate) fn rebatch(&mut self, of: usize) {
         let oversized = self.sabotage == Some(Sabotage::OversizedBatches);
         let process = &mut self.processes[of];
-        let Some((_, plan, gear)) = process.book.current() else {
+        let Some((_, plan, gear)) = process.adoption.current() else {
             return;
         };
         let Some(gear) = plan.gears.get(gear as usize).cloned() else {

@@ -31,7 +31,7 @@ impl World {
         if self.now < STOP_US {
             self.timer(of, TICK_US, Timer::Tick);
         }
-        self.tell_own_count(of);
+        self.publish_own_count(of);
         let (now, everyone) = (self.now, self.sabotage == Some(Sabotage::EveryoneLeads));
         let (all, twice) = (self.arrivals, self.sabotage == Some(Sabotage::CountsTwice));
         let process = &mut self.processes[of];
@@ -46,7 +46,7 @@ impl World {
         self.judge.demand(Oracle::CountedOnce, counted <= all, || {
             format!("p{of} has taken {counted} arrivals for load, {all} came")
         });
-        let Some((epoch, plan, gear)) = process.book.current() else {
+        let Some((epoch, plan, gear)) = process.adoption.current() else {
             return;
         };
         if ingress.epoch != epoch {
@@ -81,7 +81,7 @@ impl World {
         // This process shifts first: its ingress admits by the new gear from here on.
         if let Some(to) = shifted {
             self.note(format_args!("p{of} leads into gear {to} of epoch {epoch}"));
-            if self.processes[of].book.shift(epoch, to).is_err() {
+            if self.processes[of].adoption.shift(epoch, to).is_err() {
                 return;
             }
             self.rebatch(of);
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    fn tell_own_count(&mut self, of: usize) {
+    fn publish_own_count(&mut self, of: usize) {
         let now = self.now;
         let Some(ingress) = self.processes[of].ingress.as_mut() else {
             return;
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    pub(crate) fn hear_load(&mut self, of: usize, from: &str, total: u64) {
+    pub(crate) fn receive_load(&mut self, of: usize, from: &str, total: u64) {
         let now = self.now;
         if let Some(ingress) = &mut self.processes[of].ingress {
             ingress.load.record(from, total, now);

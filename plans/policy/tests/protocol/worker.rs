@@ -42,7 +42,7 @@ impl Worker {
     /// Whether every ingress takes the id for another replica.
     pub(crate) fn has_moved(&self, process: &Process, replica: &Replica) -> bool {
         let admitted = self.retention.admitted_everywhere();
-        let plan = admitted.and_then(|epoch| process.book.at(epoch));
+        let plan = admitted.and_then(|epoch| process.adoption.at(epoch));
         let mut placed = plan.into_iter().flat_map(|plan| &plan.placement);
         placed.any(|placed| *placed.id == *replica.id && *placed != *replica.placed)
     }
@@ -52,7 +52,7 @@ impl World {
     /// Loads what the newest plan needs, and reports it in place once it is there.
     pub(crate) fn reconcile(&mut self, of: usize) {
         let process = &mut self.processes[of];
-        let (Some(worker), Some((newest, plan, _))) = (&mut process.worker, process.book.newest()) else {
+        let (Some(worker), Some((newest, plan, _))) = (&mut process.worker, process.adoption.newest()) else {
             return;
         };
         let plan = Rc::clone(plan);
@@ -95,7 +95,7 @@ impl World {
     fn place(&mut self, of: usize, epoch: u64) {
         let now = self.now;
         let process = &mut self.processes[of];
-        let (Some(worker), Some(plan)) = (&mut process.worker, process.book.at(epoch)) else {
+        let (Some(worker), Some(plan)) = (&mut process.worker, process.adoption.at(epoch)) else {
             return;
         };
         if worker.in_place >= epoch {
@@ -154,8 +154,11 @@ impl World {
         }
         let mut pinned = kept.clone();
         pinned.extend(worker.retention.admitted());
-        process.book.pin(pinned);
-        let plans: Vec<_> = kept.iter().filter_map(|epoch| process.book.at(*epoch)).collect();
+        process.adoption.pin(pinned);
+        let plans: Vec<_> = kept
+            .iter()
+            .filter_map(|epoch| process.adoption.at(*epoch))
+            .collect();
         for replica in process.replicas.values_mut() {
             let mine = plans
                 .iter()
@@ -184,7 +187,7 @@ impl World {
         }
     }
 
-    pub(crate) fn hear_state(&mut self, of: usize, ingress: &str, admits: u64, oldest: u64) {
+    pub(crate) fn receive_state(&mut self, of: usize, ingress: &str, admits: u64, oldest: u64) {
         let now = self.now;
         if let Some(worker) = &mut self.processes[of].worker {
             let before = worker.retention.admitted_everywhere();

@@ -148,7 +148,7 @@ impl World {
                 }
             }
             Event::Bus { to, message } => self.carry(to, message),
-            Event::Notice { to, epoch } => self.hear_of_plan(to, epoch),
+            Event::Notice { to, epoch } => self.receive_plan_notice(to, epoch),
             Event::StoreRecreated => self.recreate_store(),
             Event::Planner { number } => self.plan(number),
             Event::Write {

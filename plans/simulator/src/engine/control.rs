@@ -30,7 +30,7 @@ impl<O: Observer> Engine<'_, O> {
             return;
         }
         self.now = self.now.max(alarm);
-        self.control.set_next_alarm(self.config.look_us);
+        self.control.set_next_alarm(self.config.control_interval_us);
         if is_tick {
             self.tick();
         } else {

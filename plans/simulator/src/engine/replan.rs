@@ -26,8 +26,8 @@ impl<O: Observer> Engine<'_, O> {
         let runs = std::mem::take(&mut replanning.runs);
         let arrivals = self.report.requests - replanning.arrivals_before;
         replanning.arrivals_before = self.report.requests;
-        let look = self.seen((&factors, &runs), arrivals, replanning.next.is_some());
-        let plan = replanning.controller.decide(&look);
+        let observation = self.seen((&factors, &runs), arrivals, replanning.next.is_some());
+        let plan = replanning.controller.decide(&observation);
         self.replanning = Some(replanning);
         if let Some(plan) = plan
             && let Err(error) = self.take_up(plan)

@@ -43,8 +43,9 @@ fn a_request_that_no_replica_takes_is_tried_as_often_as_the_ledger_allows() {
     };
     let (report, seen) = simulate(&plan, &profile, &config, [0]);
     assert_eq!((report.failed, report.answered), (1, 0));
-    let longest: u64 = (1..4)
-        .map(|attempt| config.ledger.backoff_us << (attempt - 1))
+    let ledger = &config.ledger;
+    let longest: u64 = (1..ledger.max_attempts)
+        .map(|attempt| (ledger.backoff_us << (attempt - 1)).min(ledger.max_backoff_us))
         .sum();
     assert!(
         (longest / 2..=longest).contains(&report.duration_us),

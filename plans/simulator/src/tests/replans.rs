@@ -13,7 +13,7 @@ pub(super) const SECOND: u64 = 1_000_000;
 pub(super) struct Script {
     /// By the number of the call, from 1.
     plans: BTreeMap<usize, Plan>,
-    looks: usize,
+    calls: usize,
     arrivals: Vec<u64>,
     active: Vec<usize>,
     /// By task, variant and child: served and made.
@@ -30,17 +30,17 @@ impl Script {
 }
 
 impl Controller for Script {
-    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
-        self.looks += 1;
-        self.arrivals.push(look.arrivals);
-        self.active.push(look.active_devices);
-        for factor in &look.factors {
+    fn decide(&mut self, observation: &Observation<'_>) -> Option<Plan> {
+        self.calls += 1;
+        self.arrivals.push(observation.arrivals);
+        self.active.push(observation.active_devices);
+        for factor in &observation.factors {
             let key = [factor.task, factor.variant, factor.child].map(str::to_owned);
             let [task, variant, child] = key;
             let counts = self.factors.entry((task, variant, child)).or_default();
             *counts = (counts.0 + factor.served, counts.1 + factor.made);
         }
-        self.plans.remove(&self.looks)
+        self.plans.remove(&self.calls)
     }
 }
 
@@ -295,9 +295,9 @@ struct BySpeed {
 }
 
 impl Controller for BySpeed {
-    fn decide(&mut self, look: &Observation<'_>) -> Option<Plan> {
-        let fast = look.arrivals > 300;
-        if look.loading || fast == self.fast {
+    fn decide(&mut self, observation: &Observation<'_>) -> Option<Plan> {
+        let fast = observation.arrivals > 300;
+        if observation.loading || fast == self.fast {
             return None;
         }
         self.fast = fast;

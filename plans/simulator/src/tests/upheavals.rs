@@ -120,7 +120,7 @@ fn configs() -> impl Strategy<Value = SimConfig> {
                 hop_us,
                 entry_hop_us: hop_us,
                 detection_us: 50_000,
-                look_us: SECOND / 2,
+                control_interval_us: SECOND / 2,
                 loading: Loading {
                     default_us,
                     by_variant: BTreeMap::new(),
@@ -142,7 +142,7 @@ proptest! {
         gaps in prop::collection::vec(0..20_000_u64, 1..600),
     ) {
         let arrivals: Vec<u64> = gaps.iter().scan(0, |at, gap| { *at += gap; Some(*at) }).collect();
-        let script = || Script::of(plans.iter().map(|(look, drawn)| (*look, drawn.plan(factors))));
+        let script = || Script::of(plans.iter().map(|(call, drawn)| (*call, drawn.plan(factors))));
         let (report, seen) = run(&first.plan(factors), &config, arrivals.iter().copied(), &mut script());
         let count = arrivals.len() as u64;
         prop_assert_eq!((report.requests, report.lost, report.plans_refused), (count, 0, 0));
@@ -177,13 +177,13 @@ fn without_mishaps_and_limits_every_plan_change_answers_everything() {
         share,
         dropping: Dropping::None,
     };
-    let plans = (1..20).map(|look| {
-        let turn = |place: u32| 1 + (look as u32 + place) % 3;
+    let plans = (1..20).map(|call| {
+        let turn = |place: u32| 1 + (call as u32 + place) % 3;
         let plan = drawn(
             [turn(0), turn(1), turn(2), turn(3), turn(4)],
-            f64::from(look as u32 % 5) / 4.0,
+            f64::from(call as u32 % 5) / 4.0,
         );
-        (look, plan.plan((1.3, 0.7)))
+        (call, plan.plan((1.3, 0.7)))
     });
     let mut script = Script::of(plans);
     let first = drawn([1, 2, 3, 1, 2], 0.5).plan((1.3, 0.7));

@@ -40,7 +40,7 @@ REPLY_MARGIN = 0.5
 """Time beyond its budget that a client waits for the reply to travel back, seconds."""
 ALLOWANCE_PAUSE = 0.1
 """Pause until a silent request that may not be sent again now asks again, seconds."""
-ACK_PATIENCE = 5.0
+ACK_TIMEOUT = 5.0
 """Timeout of the stream's acknowledgement, seconds."""
 PUSH_POLL_PAUSE = 1.0
 """Pause between two polls for a result whose push is awaited, seconds."""
@@ -128,7 +128,7 @@ class AsyncClient:
                 async for reply in replies:
                     return reply
         except asyncio.CancelledError:
-            await self._abandon(request_id)
+            await self._cancel_quietly(request_id)
             raise
         raise Internal("the request ended without an answer")
 
@@ -160,14 +160,14 @@ class AsyncClient:
             raise
         finally:
             if not complete:
-                await self._abandon(request_id)
+                await self._cancel_quietly(request_id)
 
     async def cancel(self, id: str) -> None:
         """Cancels the requests of that id. They end with `Cancelled`."""
         headers = {wire.REQUEST_ID: check_request_id(id)}
         await self._publish(self.app.cancel, b"", "", headers)
 
-    async def _abandon(self, request_id: str) -> None:
+    async def _cancel_quietly(self, request_id: str) -> None:
         """Cancels a request that nothing waits for any more; without a connection its budget ends it."""
         if not self._closed:
             with suppress(KaskadeError):
@@ -350,7 +350,7 @@ class AsyncClient:
 
     async def _ask(self, subject: str, body: bytes, headers: dict[str, str], what: str) -> Any:
         """Returns the one reply of a request that is idempotent; `None` for "no responders"."""
-        until = time.monotonic() + ACK_PATIENCE
+        until = time.monotonic() + ACK_TIMEOUT
         while True:
             token, queue = await self._inbox.open(subject)
             try:
@@ -388,7 +388,7 @@ class AsyncClient:
                         parts += 1
                         if own_id and reply.part is None and (unanswered or len(sends) > 1):
                             # They would be computed to their end. The ingress that answered no longer has the request.
-                            await self._abandon(request_id)
+                            await self._cancel_quietly(request_id)
                         yield reply
                         if reply.part is None or not streaming:
                             return

@@ -22,7 +22,7 @@ log = logging.getLogger("kaskade")
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 OLDEST_SERVER = (2, 10)
-CLOSE_PATIENCE = 2.0
+CLOSE_TIMEOUT = 2.0
 """Longest time that closing a connection which is not yet made takes, seconds."""
 PENDING_BYTES = 64 << 20
 """Bytes buffered while the connection is down."""
@@ -202,7 +202,7 @@ async def connect(broker: Broker, name: str) -> Link:
             if (await asyncio.wait([connecting], timeout=0.1))[0]:
                 break
         with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(nc.close(), CLOSE_PATIENCE)
+            await asyncio.wait_for(nc.close(), CLOSE_TIMEOUT)
         raise
     except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
         raise BrokerUnavailable(f"no server answers at {', '.join(broker.servers())}: {error}") from error

@@ -40,7 +40,7 @@ FAILURE_GRACE = 5.0
 class _Delivery:
     request: StageRequest
     reply: str
-    abandoned: bool = False
+    cancelled: bool = False
 
 
 class Replica:
@@ -52,7 +52,7 @@ class Replica:
         self.app = App(stage.app)
         self.batches = 0
         self.requests = 0
-        self.abandoned = 0
+        self.cancelled = 0
         """Requests that were dropped because they were cancelled."""
         self._link = link
         self._queue: BatchQueue[_Delivery] = BatchQueue(stage.batching, stage.queue_capacity)
@@ -85,7 +85,7 @@ class Replica:
             self = cls(stage, link, replica)
             group = await link.nc.subscribe(self.app.stage(stage.name), queue=GROUP, cb=self._receive)
             single = await link.nc.subscribe(self.app.replica(replica), cb=self._receive)
-            await link.nc.subscribe(self.app.abandon, cb=self._abandon)
+            await link.nc.subscribe(self.app.stage_cancel, cb=self._on_stage_cancel)
             self._subscriptions = [group, single]
             await link.barrier()
         except BaseException as error:
@@ -224,10 +224,10 @@ class Replica:
             full = f"the queue of replica `{self.id}` is full; try again later, or add replicas"
             await self._answer(request, reply, Overloaded(full))
 
-    async def _abandon(self, message: Any) -> None:
+    async def _on_stage_cancel(self, message: Any) -> None:
         """Drops requests that an ingress has cancelled: nothing waits for their answers."""
         try:
-            ingress, ids = wire.decode_abandoned(message.data)
+            ingress, ids = wire.decode_stage_cancel(message.data)
         except KaskadeError as error:
             log.warning("a cancellation could not be decoded: %s", error)
             return
@@ -235,12 +235,12 @@ class Replica:
         def unwanted(delivery: _Delivery) -> bool:
             return delivery.request.ingress == ingress and delivery.request.id in ids
 
-        self.abandoned += self._queue.discard(unwanted)
+        self.cancelled += self._queue.discard(unwanted)
         for delivery in self._running:
             # The function runs to its end; the answer is not sent.
-            if unwanted(delivery) and not delivery.abandoned:
-                delivery.abandoned = True
-                self.abandoned += 1
+            if unwanted(delivery) and not delivery.cancelled:
+                delivery.cancelled = True
+                self.cancelled += 1
         self._changed.set()
 
     async def _work(self) -> None:
@@ -268,7 +268,7 @@ class Replica:
         self.requests += len(batch)
         self._busy += took
         for waiting, body in zip(batch, answers, strict=True):
-            if not waiting.item.abandoned:
+            if not waiting.item.cancelled:
                 await self._send(waiting.item.reply, body)
         self._running = []
 

@@ -86,9 +86,9 @@ class App:
         return f"kaskade.{self.name}.ingress.*"
 
     @property
-    def abandon(self) -> str:
+    def stage_cancel(self) -> str:
         """Requests of an ingress that are cancelled or expired."""
-        return f"kaskade.{self.name}.abandon"
+        return f"kaskade.{self.name}.stage_cancel"
 
     def result_query(self, request_id: str) -> str:
         """The JetStream subject that returns the result of a durable request."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Time within which a process must be ready; the machine may be busy, seconds."""
 
 
@@ -33,12 +33,12 @@ def free_port() -> int:
         return port
 
 
-def wait_until(what: str, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
+def wait_until(what: str, condition: Callable[[], bool], timeout: float = TIMEOUT) -> None:
     """Waits until a condition holds; raises `TimeoutError`."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while not condition():
         if time.monotonic() > until:
-            raise TimeoutError(f"waited {patience:.0f} s until {what}")
+            raise TimeoutError(f"waited {timeout:.0f} s until {what}")
         time.sleep(0.02)
 
 
@@ -84,7 +84,7 @@ class Process:
         """Asks the process to end (SIGTERM) and returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT)
 
     def __enter__(self) -> Process:
         return self

@@ -291,15 +291,15 @@ def decode_stage_request(body: bytes) -> StageRequest:
     )
 
 
-MAX_ABANDONED = 4096
-"""Most requests in one `Abandoned`."""
+MAX_CANCELLED = 4096
+"""Most requests in one `StageCancel`."""
 
 
-def decode_abandoned(body: bytes) -> tuple[str, frozenset[int]]:
-    """Decodes an `Abandoned`, the ingress and the numbers of its requests; raises `Malformed`."""
+def decode_stage_cancel(body: bytes) -> tuple[str, frozenset[int]]:
+    """Decodes a `StageCancel`, the ingress and the numbers of its requests; raises `Malformed`."""
     message = unpack(body)
     ingress, ids = message.get("ingress"), message.get("ids")
-    if not isinstance(ingress, str) or not isinstance(ids, (list, tuple)) or len(ids) > MAX_ABANDONED:
+    if not isinstance(ingress, str) or not isinstance(ids, (list, tuple)) or len(ids) > MAX_CANCELLED:
         raise Malformed("the message has no ingress, or no list of at most 4096 requests")
     if not all(type(number) is int for number in ids):
         raise Malformed("a request's id is not a number")

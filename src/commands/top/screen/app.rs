@@ -43,8 +43,8 @@ fn seconds(time: Option<f64>) -> String {
 }
 
 fn rates(view: &View) -> Vec<Line<'static>> {
-    let look = &view.look;
-    let Some(rates) = look.ingresses else {
+    let snapshot = &view.snapshot;
+    let Some(rates) = snapshot.ingresses else {
         return vec![Line::from("no ingress reports").fg(Color::Red)];
     };
     let errors = format!("{:.1} errors/s", rates.errors_per_s);
@@ -53,14 +53,15 @@ fn rates(view: &View) -> Vec<Line<'static>> {
     } else {
         errors.into()
     };
-    let source = look
+    let source = snapshot
         .money_source
         .map_or_else(String::new, |source| format!(" ({})", source.name()));
     let energy = format!(
         "{} and money {}{source} per request, idle included · {}",
-        units::joules(look.joules_per_request),
-        units::money(look.money_per_request),
-        look.watts
+        units::joules(snapshot.joules_per_request),
+        units::money(snapshot.money_per_request),
+        snapshot
+            .watts
             .map_or_else(|| "power unknown".to_owned(), |power| units::prefixed(power, "W")),
     );
     vec![
@@ -119,7 +120,7 @@ fn wiring(view: &View) -> Vec<Line<'static>> {
         )));
     }
     lines.extend(view.certificates().and_then(certificates::running));
-    if let Some((at, drift)) = &view.drift {
+    if let Some((at, drift)) = &view.load_drift {
         let ago = view.now.saturating_sub(*at).as_secs();
         let text = format!(
             "drift of the load {:.2} from the plan, {ago} s ago",
@@ -161,11 +162,15 @@ fn share(view: &View, gear: &Gear, from: &str, to: &str) -> String {
     let entry = &gear.wiring.entry.stage;
     let variant = |stage: &str| {
         let stage = gear.wiring.stages.iter().find(|found| found.name == stage)?;
-        let row = view.look.models.iter().find(|row| row.variant == stage.variant)?;
+        let row = view
+            .snapshot
+            .models
+            .iter()
+            .find(|row| row.variant == stage.variant)?;
         Some(row.requests_per_s)
     };
     let taken = view
-        .look
+        .snapshot
         .edges
         .iter()
         .find(|edge| edge.from == from && edge.to == to);
@@ -230,7 +235,7 @@ fn draw_variants(frame: &mut Frame<'_>, area: Rect, view: &View) {
         "money",
         "tokens/s",
     ];
-    let rows = view.look.models.iter().map(|row| {
+    let rows = view.snapshot.models.iter().map(|row| {
         let tokens = if row.tokens_per_s > 0.0 {
             format!("{:.1}", row.tokens_per_s)
         } else {

@@ -54,7 +54,7 @@ fn cascades(frame: &mut Frame<'_>, area: Rect, report: &CertificateReport) {
         } else {
             (place + 1).to_string()
         };
-        let drift = if cascade.drifted {
+        let drift = if cascade.inputs_drifted {
             Text::from("drifted".fg(Color::Yellow))
         } else {
             Text::from("-")
@@ -126,7 +126,7 @@ pub(super) fn running(report: &CertificateReport) -> Option<Line<'static>> {
     if report
         .cascades
         .iter()
-        .any(|cascade: &CascadeStatus| cascade.drifted)
+        .any(|cascade: &CascadeStatus| cascade.inputs_drifted)
     {
         spans.push("; the inputs have drifted".fg(Color::Yellow));
     }
@@ -145,7 +145,7 @@ fn said(notice: &CertificateNotice) -> Span<'static> {
         CertificateFinding::Restored { to, .. } => {
             format!("the certificate of cascade {} holds again", to + 1).fg(Color::Green)
         }
-        CertificateFinding::Drifted { cascade, stage } => format!(
+        CertificateFinding::InputsDrifted { cascade, stage } => format!(
             "the inputs of stage {stage} of cascade {} have drifted",
             cascade + 1
         )

@@ -65,7 +65,7 @@ pub(super) fn replicas(frame: &mut Frame<'_>, area: Rect, view: &View, place: &m
 
 /// The processes with their power and its source.
 pub(super) fn processes(frame: &mut Frame<'_>, area: Rect, view: &View, place: &mut Place) {
-    let rows = view.look.nodes.iter().map(|node| {
+    let rows = view.snapshot.nodes.iter().map(|node| {
         Row::new([
             node.node.clone(),
             node.cores

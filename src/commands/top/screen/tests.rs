@@ -20,7 +20,7 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What a process told after some seconds: 100 requests a second, of which a quarter went on.
+/// Reports of a process after some seconds: 100 requests a second, of which a quarter went on.
 fn energy(second: u64) -> EnergyReport {
     let model = |rate: u64, cost: u64| ModelEnergy {
         requests: rate * second,
@@ -145,7 +145,7 @@ fn page(index: usize) -> Place {
 
 #[test]
 fn tables_show_money_beside_joules() {
-    let text = crate::commands::top::plain::as_text(&view(1, 1).look);
+    let text = crate::commands::top::plain::as_text(&view(1, 1).snapshot);
     assert!(text.contains("and money 0.000505 (priced) per request"), "{text}");
     let large = text.lines().find(|line| line.trim_start().starts_with("large"));
     assert!(
@@ -214,7 +214,7 @@ fn watched() -> View {
                 differs: [0.05, 0.11],
                 labelled: 60,
                 loss: [0.004, 0.07],
-                drifted: true,
+                inputs_drifted: true,
                 ..audited
             },
         ],
@@ -223,7 +223,7 @@ fn watched() -> View {
     for (second, found) in [
         (
             2,
-            CertificateFinding::Drifted {
+            CertificateFinding::InputsDrifted {
                 cascade: 2,
                 stage: "first".to_owned(),
             },

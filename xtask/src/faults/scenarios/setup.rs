@@ -136,7 +136,7 @@ async fn unauthorised() -> anyhow::Result<Verdict> {
         "plan",
         "replan",
         "event.load",
-        "abandon",
+        "stage_cancel",
         "result.x",
         "dead.x",
     ]

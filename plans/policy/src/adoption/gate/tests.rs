@@ -83,7 +83,7 @@ fn a_dead_worker_blocks_no_plan_that_can_do_without_it() {
         Some(2),
         "w2 is silent"
     );
-    // One that was never heard of blocks as little.
+    // One that sent no heartbeat blocks as little.
     let mut gate = Gate::default();
     report(&mut gate, "w1", 1, 0);
     report(&mut gate, "w1", 2, 0);
@@ -188,12 +188,12 @@ fn before_any_epoch_is_in_place_requests_are_refused_only_while_a_live_worker_lo
     let (mut gate, plan) = (Gate::default(), plan("w1", "w2"));
     assert!(
         !gate.is_loading(3, &plan, 0),
-        "no worker was heard: the broker tells"
+        "no worker sent a heartbeat: the broker reports it"
     );
     report(&mut gate, "w1", 0, 0);
     assert!(gate.is_loading(3, &plan, 0));
     report(&mut gate, "w1", 3, 1);
-    assert!(!gate.is_loading(3, &plan, 1), "w2 was never heard");
+    assert!(!gate.is_loading(3, &plan, 1), "w2 sent no heartbeat");
     report(&mut gate, "w2", 0, 2);
     assert!(gate.is_loading(3, &plan, 2));
     assert!(

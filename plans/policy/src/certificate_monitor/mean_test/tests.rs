@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::audit_sampler::BernoulliSampler;
 use super::*;
 
-/// Feeds one value at a time with that probability of 1; returns the place at which the test decides, if it does.
+/// Feeds one value at a time with that probability of 1; returns the index at which the test decides, if it does.
 fn decides_at(
     test: &mut MeanTest,
     draws: &mut BernoulliSampler,
@@ -30,17 +30,17 @@ fn the_first_observations_cost_no_more_than_their_share() {
 
 /// Looks after every observation, so any moment may be the one at which it stops.
 #[test]
-fn a_stream_under_the_null_is_accused_in_at_most_a_share_alpha() {
+fn a_stream_under_the_null_is_rejected_in_at_most_a_share_alpha() {
     let alpha = 0.1;
     for null in [0.01, 0.2, 0.7] {
-        let accused = (0..400)
+        let rejected = (0..400)
             .filter(|seed| {
                 let mut draws = BernoulliSampler::new(*seed);
                 decides_at(&mut MeanTest::at_most(null), &mut draws, null, 3_000, alpha).is_some()
             })
             .count();
         // Three standard deviations above 40.
-        assert!(accused <= 58, "{accused} of 400 at {null}");
+        assert!(rejected <= 58, "{rejected} of 400 at {null}");
     }
 }
 

@@ -10,7 +10,11 @@ fn a_plan_with_a_certified_list_survives_the_file() {
     assert_eq!(plan.gear(1).unwrap().name, "c0");
     assert_eq!((plan.gear_at(2), plan.gear_at(3)), (Some(3), None));
     assert_eq!(
-        (plan.place_of(0), plan.place_of(1), plan.place_of(4)),
+        (
+            plan.certified_index(0),
+            plan.certified_index(1),
+            plan.certified_index(4)
+        ),
         (Some(2), Some(0), None)
     );
     assert!(plan.gear(4).is_none());

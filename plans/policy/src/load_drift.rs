@@ -11,14 +11,14 @@ const MAX_PAUSE: u32 = 6;
 
 /// Parameters by which a difference in load counts as drift.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct DriftConfig {
+pub struct LoadDriftConfig {
     /// Minimum total variation distance of a drift, in (0, 1].
     pub distance: f64,
     /// Ticks that must have been seen, and after which older ones count half: ten minutes of 100 ms.
     pub memory_ticks: u64,
 }
 
-impl Default for DriftConfig {
+impl Default for LoadDriftConfig {
     fn default() -> Self {
         Self {
             distance: 0.3,
@@ -29,7 +29,7 @@ impl Default for DriftConfig {
 
 /// A measured distribution that is not the planned one.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Drift {
+pub struct LoadDrift {
     /// Total variation distance between the two, in [0, 1].
     pub distance: f64,
     /// Measured share of time in each gear's range of load.
@@ -40,8 +40,8 @@ pub struct Drift {
 
 /// Compares the measured distribution of load with the planned one.
 #[derive(Debug, Clone)]
-pub struct DriftWatch {
-    config: DriftConfig,
+pub struct LoadDriftDetector {
+    config: LoadDriftConfig,
     from_qps: Vec<f64>,
     planned: Vec<f64>,
     /// Mean of the planned distribution, requests/s.
@@ -82,10 +82,10 @@ impl Repeat {
     }
 }
 
-impl DriftWatch {
+impl LoadDriftDetector {
     /// Watches the gears of a plan from `now` (microseconds) on; `None` if the plan does not contain the distribution of loads that it
     /// was made for.
-    pub fn new(gears: &[Gear], config: DriftConfig, now: u64) -> Option<Self> {
+    pub fn new(gears: &[Gear], config: LoadDriftConfig, now: u64) -> Option<Self> {
         let planned: Option<Vec<f64>> = gears.iter().map(|gear| Some(gear.expected?.time_share)).collect();
         let planned = planned.filter(|shares| !shares.is_empty())?;
         Some(Self {
@@ -109,7 +109,7 @@ impl DriftWatch {
     /// Takes the load at a tick that ends at `now` (microseconds), requests/s, and the arrivals of the tick. Returns a drift when it
     /// begins, and again while it lasts: a planner may have been busy, or gone, or have found nothing at the time. The pauses between two
     /// notices double, from one evaluation to six; evaluations are half of `memory_ticks` apart.
-    pub fn tick(&mut self, qps: f64, arrivals: u64, now: u64) -> Option<Drift> {
+    pub fn tick(&mut self, qps: f64, arrivals: u64, now: u64) -> Option<LoadDrift> {
         let range = self
             .from_qps
             .partition_point(|from| *from <= qps)
@@ -126,7 +126,7 @@ impl DriftWatch {
         }
         let distance = self.distance();
         let is_due = self.repeat.is_due(distance >= self.config.distance);
-        let drift = is_due.then(|| Drift {
+        let drift = is_due.then(|| LoadDrift {
             distance,
             measured: self.shares(),
             peak_qps: self.peak_before.max(self.busiest.qps()),
@@ -211,37 +211,37 @@ mod tests {
 
     const TICK: u64 = 100_000;
 
-    fn watch() -> DriftWatch {
-        let config = DriftConfig {
+    fn detector() -> LoadDriftDetector {
+        let config = LoadDriftConfig {
             distance: 0.25,
             memory_ticks: 100,
         };
-        DriftWatch::new(&gears(&[0.8, 0.2]), config, 0).unwrap()
+        LoadDriftDetector::new(&gears(&[0.8, 0.2]), config, 0).unwrap()
     }
 
     /// Feeds that load for some ticks of 100 ms, the first of which is `from`; returns the drifts with their ticks.
-    fn feed(watch: &mut DriftWatch, from: u64, ticks: u64, qps: f64) -> Vec<(u64, Drift)> {
+    fn feed(detector: &mut LoadDriftDetector, from: u64, ticks: u64, qps: f64) -> Vec<(u64, LoadDrift)> {
         let arrivals = (qps / 10.0) as u64;
         (from..from + ticks)
-            .filter_map(|tick| Some((tick, watch.tick(qps, arrivals, tick * TICK)?)))
+            .filter_map(|tick| Some((tick, detector.tick(qps, arrivals, tick * TICK)?)))
             .collect()
     }
 
     #[test]
-    fn the_planned_load_is_no_drift() {
-        let mut watch = watch();
+    fn the_planned_load_has_not_drifted() {
+        let mut detector = detector();
         for tick in 1..=1000 {
             let qps = if tick % 5 == 0 { 150.0 } else { 50.0 };
-            assert_eq!(watch.tick(qps, 7, tick * TICK), None);
+            assert_eq!(detector.tick(qps, 7, tick * TICK), None);
         }
-        assert!(watch.distance() < 0.05);
+        assert!(detector.distance() < 0.05);
     }
 
     /// A notice that no planner could follow was the only one, however long the drift lasted.
     #[test]
     fn a_drift_that_lasts_is_reported_again_after_growing_pauses() {
-        let mut watch = watch();
-        let drifts = feed(&mut watch, 1, 1_450, 150.0);
+        let mut detector = detector();
+        let drifts = feed(&mut detector, 1, 1_450, 150.0);
         for (_, drift) in &drifts {
             assert!(
                 (drift.distance - 0.8).abs() < 1e-9 && (drift.peak_qps - 150.0).abs() < 1e-9,
@@ -253,8 +253,8 @@ mod tests {
         let at: Vec<u64> = drifts.iter().map(|(tick, _)| *tick).collect();
         assert_eq!(at, [100, 150, 250, 450, 750, 1_050, 1_350]);
         // Once the load is as planned again, the next drift begins anew.
-        assert_eq!(feed(&mut watch, 1_451, 2_000, 50.0), []);
-        let again: Vec<u64> = feed(&mut watch, 3_451, 200, 150.0)
+        assert_eq!(feed(&mut detector, 1_451, 2_000, 50.0), []);
+        let again: Vec<u64> = feed(&mut detector, 3_451, 200, 150.0)
             .iter()
             .map(|(tick, _)| *tick)
             .collect();
@@ -264,9 +264,9 @@ mod tests {
     /// The peak was the rate of the busiest tick since the plan was adopted.
     #[test]
     fn a_burst_counts_over_a_second_and_is_forgotten() {
-        let mut watch = watch();
-        assert_eq!(watch.tick(3_000.0, 300, TICK), None);
-        let drifts = feed(&mut watch, 2, 249, 150.0);
+        let mut detector = detector();
+        assert_eq!(detector.tick(3_000.0, 300, TICK), None);
+        let drifts = feed(&mut detector, 2, 249, 150.0);
         let peaks: Vec<f64> = drifts.iter().map(|(_, drift)| drift.peak_qps).collect();
         // The burst's second: 300 requests, and 15 in each other tick.
         assert_eq!(peaks, [435.0, 435.0, 150.0]);
@@ -274,17 +274,21 @@ mod tests {
 
     #[test]
     fn the_scale_brings_the_measured_mean_to_the_planned_one() {
-        let mut watch = watch();
-        assert!((watch.scale() - 1.0).abs() < 1e-12);
-        feed(&mut watch, 1, 80, 140.0);
+        let mut detector = detector();
+        assert!((detector.scale() - 1.0).abs() < 1e-12);
+        feed(&mut detector, 1, 80, 140.0);
         // Planned: 0.8 * 50 + 0.2 * 150.
-        assert!((watch.scale() - 70.0 / 140.0).abs() < 1e-9, "{}", watch.scale());
+        assert!(
+            (detector.scale() - 70.0 / 140.0).abs() < 1e-9,
+            "{}",
+            detector.scale()
+        );
     }
 
     #[test]
     fn a_plan_without_expectations_is_not_watched() {
         let mut gears = gears(&[1.0]);
         gears[0].expected = None;
-        assert!(DriftWatch::new(&gears, DriftConfig::default(), 0).is_none());
+        assert!(LoadDriftDetector::new(&gears, LoadDriftConfig::default(), 0).is_none());
     }
 }
