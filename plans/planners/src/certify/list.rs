@@ -212,6 +212,8 @@ fn edges(sorted: &[f64]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use kaskade_policy::profile::Validation;
+
     use super::*;
 
     #[test]
@@ -225,7 +227,12 @@ mod tests {
 
     #[test]
     fn samples_are_told_apart_by_what_the_largest_variant_answers() {
-        let profile = kaskade_stated::pipelines::stated().profile();
+        const SAMPLES: usize = 100;
+        let mut profile = kaskade_stated::pipelines::stated().profile();
+        profile.samples = SAMPLES;
+        let right = (0..SAMPLES).map(|sample| sample % 10 > 0).collect();
+        profile.variants.last_mut().unwrap().validation =
+            Validation::new((0..SAMPLES as u32).collect(), vec![0.5; SAMPLES], right);
         let samples = parts(profile.samples).certification;
         let found = fingerprint(&profile, &samples);
         assert_eq!(
