@@ -16,6 +16,7 @@ use crate::node::{APP, geared, inputs, plan};
 
 scenarios! {
     "overload" "The offered load is two, five and ten times the capacity; the excess is refused early, and goodput stays level." overload;
+    "slow-overload" "A model that takes 400 ms is offered three times its capacity; once requests have expired, the excess is refused early instead." slow_overload;
     "full-queue" "A burst meets a queue with a capacity of four; the excess is refused at once with a typed error, and the worker stays ready and says that it is full." full_queue;
     "oscillating-load" "The load alternates between two gears twice a second; no request fails." oscillating;
     "client-cancels" "Clients cancel a third of their requests; each ends with an answer or as cancelled." cancels;
@@ -54,6 +55,39 @@ async fn overload() -> anyhow::Result<Verdict> {
         ));
     }
     Ok(verdict)
+}
+
+/// Up to 8 requests in 400 ms: 20 a second, of which a budget of 1.5 s leaves room for fewer than the 64 that are accepted without a
+/// prediction.
+async fn slow_overload() -> anyhow::Result<Verdict> {
+    let plan = plan(&[("w1", &["small", "large"])]);
+    let rig = Rig::with(NatsOptions::jetstream(), &plan)?;
+    let _worker = rig.start(&Start::worker("w1").flag("--run").flag("400ms"))?;
+    let _ingress = rig.start(&Start::ingress())?;
+    let load = |total| Load {
+        rate: 60.0,
+        total,
+        budget: Duration::from_millis(1_500),
+        ..Load::at(&rig.nats.url())
+    };
+    undisturbed(&load(300)).await?;
+    let tally = undisturbed(&load(600)).await?;
+    let with = |code: &str| {
+        let requests = 0..tally.requests();
+        requests
+            .filter(|number| tally.fault_of(*number) == Some(code))
+            .count()
+    };
+    let (expired, refused) = (with("KSK0005"), with("KSK0006"));
+    let answered = tally.answered();
+    Ok(Verdict::of(&tally)
+        .only(&tally, &["KSK0005", "KSK0006"])
+        .demand(answered >= 140, "goodput is at least 0.7 of the capacity")
+        .demand(expired * 5 < refused, "most of the excess is refused early")
+        .note(format!(
+            "{answered} answered in 10 s, {expired} expired, {refused} refused, {}",
+            refusals(&tally)
+        )))
 }
 
 fn refusals(tally: &Tally) -> String {
