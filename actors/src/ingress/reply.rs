@@ -1,6 +1,7 @@
 //! Encodes and publishes the terminal reply.
 
 use async_nats::HeaderMap;
+use bytes::Bytes;
 use kaskade_models::Tensor;
 use kaskade_policy::fan_in::Branch;
 
@@ -61,6 +62,7 @@ impl Ingress {
         let none_answered = branches.iter().all(|branch| branch.outputs.is_empty());
         if let Some(fault) = failure.filter(|_| none_answered) {
             let fault = fault.clone();
+            self.trace(&entry, Err(&fault));
             return self.refuse(entry.target, &fault);
         }
         let (outputs, confidence) = match root.result {
@@ -123,8 +125,10 @@ impl Ingress {
     }
 
     fn publish_reply(&self, entry: InFlight, reply: InferReply) {
-        self.trace(&entry, Ok(&reply));
         let answered_in = self.dispatcher.clock().now().saturating_sub(entry.accepted);
+        if matches!(entry.target.destination, Destination::Local(_)) {
+            self.trace(&entry, Ok(&reply));
+        }
         if let Destination::Local(client) = entry.target.destination {
             // Counted first, so that a client that reads the reply finds it counted. A client that has gone needs none.
             self.metrics.answered(answered_in);
@@ -132,18 +136,14 @@ impl Ingress {
             let _ = client.reply.send(Ok(reply));
             return;
         }
-        let payload = match wire::encode_reply(entry.target.content_type, &reply).map_err(Fault::from) {
+        let payload = match self.encoded(entry.target.content_type, &reply) {
             Ok(payload) => payload,
-            Err(fault) => return self.refuse(entry.target, &fault),
+            Err(fault) => {
+                self.trace(&entry, Err(&fault));
+                return self.refuse(entry.target, &fault);
+            }
         };
-        let limit = self.max_payload.saturating_sub(HEADROOM);
-        if payload.len() > limit {
-            let message = format!(
-                "the reply has {} bytes; the broker accepts at most {limit}",
-                payload.len()
-            );
-            return self.refuse(entry.target, &Fault::new(Code::TooLarge, message));
-        }
+        self.trace(&entry, Ok(&reply));
         let content_type = entry.target.content_type;
         let sent = match entry.target.destination {
             Destination::Inbox {
@@ -177,6 +177,17 @@ impl Ingress {
                 self.refuse(target, &fault);
             }
         }
+    }
+
+    /// Encodes a reply that the broker accepts.
+    fn encoded(&self, content_type: ContentType, reply: &InferReply) -> Result<Bytes, Fault> {
+        let payload = wire::encode_reply(content_type, reply).map_err(Fault::from)?;
+        let (length, limit) = (payload.len(), self.max_payload.saturating_sub(HEADROOM));
+        if length > limit {
+            let message = format!("the reply has {length} bytes; the broker accepts at most {limit}");
+            return Err(Fault::new(Code::TooLarge, message));
+        }
+        Ok(payload)
     }
 
     /// Records the span of a request that ends.

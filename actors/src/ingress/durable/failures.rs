@@ -127,7 +127,8 @@ impl SharedFailures {
     }
 }
 
-fn micros(time: SystemTime) -> u128 {
+/// Returns a time in microseconds since 1970.
+pub(super) fn micros(time: SystemTime) -> u128 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use kaskade_policy::redelivery::{Blame, Disposition};
 
 use super::config::DurableError;
-use super::failures::Counted;
+use super::failures::{Counted, micros};
 use super::streams::Streams;
 use crate::error::{Code, Fault};
 use crate::ingress::reservation::RequestReservation;
@@ -51,6 +51,12 @@ pub(crate) struct Submission {
     pub(crate) held: RequestReservation,
 }
 
+/// Returns a name of a request in its stream. A stream that is created again begins its numbers again, while results and dead letters of the one
+/// before are kept.
+fn number_and_time(number: u64, submitted: SystemTime) -> String {
+    format!("{number}-{}", micros(submitted))
+}
+
 impl Submission {
     /// Creates a submission from a consumer's message; `None` for a message of another kind.
     pub(super) fn of(
@@ -61,8 +67,9 @@ impl Submission {
         let info = message.info().ok()?;
         let headers = message.headers.clone().unwrap_or_default();
         let named = headers::request_id(&headers).ok().flatten();
+        let (number, submitted) = (info.stream_sequence, info.published.into());
         let id = named.map_or_else(
-            || format!("submitted-{}", info.stream_sequence),
+            || format!("submitted-{}", number_and_time(number, submitted)),
             ToOwned::to_owned,
         );
         let reply = message.reply.clone()?;
@@ -72,9 +79,9 @@ impl Submission {
             ack: reply,
             is_acknowledged: false,
             id,
-            number: info.stream_sequence,
+            number,
             delivered: u32::try_from(info.delivered).unwrap_or(u32::MAX),
-            submitted: info.published.into(),
+            submitted,
             push: headers::push(&headers).filter(|subject| subjects::is_reply_allowed(subject)),
             payload: message.payload.clone(),
             headers,
@@ -208,7 +215,10 @@ impl Submission {
         let mut headers = headers::for_dead_letter(&self.headers, fault, self.delivered);
         // Deduplicates: a request that becomes a dead letter twice, because the first acknowledgement was lost, is
         // one dead letter.
-        headers.insert(header::NATS_MESSAGE_ID, self.number.to_string());
+        headers.insert(
+            header::NATS_MESSAGE_ID,
+            number_and_time(self.number, self.submitted),
+        );
         let fits = self
             .streams
             .bus

@@ -49,11 +49,10 @@ async fn a_stored_result_is_polled_although_its_push_is_lost() {
 }
 
 /// Sends a request whose result is pushed to an inbox, and returns what comes there.
-async fn pushed(asking: &Asking, id: &str, body: Vec<u8>) -> async_nats::Message {
+async fn pushed(asking: &Asking, mut headers: HeaderMap, body: Vec<u8>) -> async_nats::Message {
     let nats = asking.bus.client();
     let inbox = nats.new_inbox();
     let mut pushed = nats.subscribe(inbox.clone()).await.unwrap();
-    let mut headers = named(id);
     headers.insert("Kaskade-Push", inbox);
     let subject = App::new(APP).unwrap().submit();
     let accepted = nats.request_with_headers(subject, headers, body.into());
@@ -82,12 +81,35 @@ async fn every_push_is_the_stored_result_of_the_id() {
         nats.request(app.result(id), stored.payload.clone())
             .await
             .unwrap();
-        let pushed = pushed(&asking, id, body).await;
+        let pushed = pushed(&asking, named(id), body).await;
         assert_eq!(pushed.payload, stored.payload, "{id}");
         let headers = pushed.headers.unwrap();
         assert_eq!(headers::request_id(&headers).unwrap(), Some(id));
     }
     eventually("all are settled", TIMEOUT, async || waiting(&asking).await == 0).await;
     assert_eq!(node.metrics().read().dead_letters, 0);
+    node.stop();
+}
+
+/// It got the result of the request that had its number in the stream before.
+#[tokio::test]
+async fn a_request_without_an_id_gets_its_own_result_after_the_stream_was_created_again() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let node = served(&server, Some(quick())).start().unwrap();
+    let asking = Asking::at(&server).await;
+    let body = |label| request(label).encode().unwrap().to_vec();
+    let first = pushed(&asking, HeaderMap::new(), body(3.0)).await;
+    // What the first request of the former stream left behind.
+    let (app, nats) = (App::new(APP).unwrap(), asking.bus.client());
+    nats.request(app.result("submitted-2"), first.payload.clone())
+        .await
+        .unwrap();
+    let second = pushed(&asking, HeaderMap::new(), body(1.0)).await;
+    assert_ne!(second.payload, first.payload);
+    let id = |message: &async_nats::Message| {
+        let headers = message.headers.as_ref().unwrap();
+        headers::request_id(headers).unwrap().unwrap().to_owned()
+    };
+    assert!(id(&second).starts_with("submitted-2-"), "{}", id(&second));
     node.stop();
 }
