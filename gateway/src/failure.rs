@@ -122,7 +122,8 @@ impl Failure {
     /// The gateway has no tokenizer of the app.
     pub(crate) fn no_tokenizer(app: &str, reason: &str) -> Self {
         Self {
-            status: StatusCode::NOT_IMPLEMENTED,
+            // No 5xx, which clients send again.
+            status: StatusCode::NOT_FOUND,
             code: "no_tokenizer",
             message: format!(
                 "this gateway has no tokenizer of the app `{}`: {reason}",

@@ -284,7 +284,7 @@ fn tokens() -> Vec<(&'static str, Value)> {
                 "The tokens of a prompt or of messages (vLLM), or of texts (text-embeddings-inference).",
                 &either(&["TokenizePrompt", "TokenizeChat", "TokenizeTexts"]),
                 &either(&["Tokens", "TextTokens"]),
-                "OpenAiError",
+                "TokenizeError",
             ),
         ),
         (
@@ -418,6 +418,7 @@ fn schemas() -> Value {
     let tokens = json!({"type": "array", "items": {"type": "integer"}, "minItems": 1});
     let mut all = json!({
         "OipError": object(&["error"], json!({"error": text})),
+        "TokenizeError": {"anyOf": [named("OpenAiError"), named("TeiError")]},
         "TeiError": object(&["error", "error_type"], json!({"error": text, "error_type": text})),
         "OpenAiError": object(&["error"], json!({"error": object(&["message", "type", "param", "code"], json!({
             "message": text, "type": text, "param": {"type": ["string", "null"]}, "code": text,

@@ -74,7 +74,7 @@ fn load(paths: &[TokenizerPath]) -> Result<LoadedTokenizer, String> {
 /// the variant whose tokenizer it is.
 ///
 /// # Errors
-/// `no_tokenizer` with status 501; `KSK0001` for what the tokenizer refuses.
+/// `no_tokenizer` with status 404; `KSK0001` for what the tokenizer refuses.
 pub(crate) async fn with_tokenizer<T: Serialize>(
     shared: &GatewayState,
     app: &Arc<Served>,

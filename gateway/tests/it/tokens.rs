@@ -211,7 +211,7 @@ fn an_app_without_a_tokenizer_says_so() {
                     answer.header("x-kaskade-fault"),
                     answer.header("x-should-retry")
                 ),
-                (501, Some("no_tokenizer"), Some("false"))
+                (404, Some("no_tokenizer"), Some("false"))
             );
             let text = String::from_utf8(answer.body).unwrap();
             assert!(text.contains(reason), "{text}");
