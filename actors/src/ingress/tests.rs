@@ -379,7 +379,7 @@ impl Handler<Delivery> for FailsTwice {
     }
 }
 
-/// A replica that had the first attempt generated for nobody until the deadline.
+/// A replica that had the first attempt generated until the deadline, although no reply was needed.
 #[test]
 fn a_request_that_ends_with_an_error_is_cancelled_where_earlier_attempts_may_run() {
     System::new().block_on(async {

@@ -5,7 +5,7 @@ use kaskade_planners::skips::{Reason, Split};
 use kaskade_planners::thresholds::{CostBasis, FORWARD_ALL, Minimise, NonInferiorityTest, Point};
 use kaskade_policy::confidence::deferral::{DeferralScore, Feature};
 use kaskade_policy::linear_fit;
-use kaskade_policy::plan::{Band, Exit, Plan, Stage, Target};
+use kaskade_policy::plan::{Band, Exit, Plan, Replica, Stage, Target};
 use kaskade_policy::profile::Profile;
 use kaskade_policy::remote::price;
 
@@ -129,7 +129,12 @@ impl<'a> CascadePlanner<'a> {
             return Ok(planned);
         };
         let variants = planned.plan.variants.iter().map(|variant| variant.name.as_str());
-        planned.plan.placement = initial::placement(app, &variants.collect::<Vec<_>>());
+        let placement = initial::placement(app, &variants.collect::<Vec<_>>());
+        let holding = |replica: Replica| {
+            let checkpoint = self.profile.checkpoint(&replica.variant);
+            replica.with_checkpoint(checkpoint)
+        };
+        planned.plan.placement = placement.into_iter().map(holding).collect();
         planned.plan.validate()?;
         initial::check(app, &planned.plan)?;
         Ok(planned)

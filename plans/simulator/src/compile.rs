@@ -23,7 +23,7 @@ pub(super) struct Compiled {
     pub(super) dropping: Dropping,
     /// Number of validation samples.
     pub(super) samples: u32,
-    /// Requests that its replicas run at once, which its admission goes by.
+    /// Requests that its replicas run at once, for the admission.
     pub(super) at_once: usize,
 }
 

@@ -252,7 +252,10 @@ fn an_app_places_the_plan_on_its_workers() {
         let workers = "[[workers]]\nname = \"a\"\nreplicas = 2\n[[workers]]\nname = \"b\"\n";
         App::parse(&format!("name = \"{name}\"\n{}{workers}", variants.concat())).unwrap()
     };
-    let (profile, ours) = (profile(true), app("tiny-app"));
+    let (mut profile, ours) = (profile(true), app("tiny-app"));
+    for variant in &mut profile.variants {
+        variant.checkpoint = Some(format!("of-{}", variant.name));
+    }
     let plan = CascadePlanner::new(&profile).app(&ours).plan().unwrap().plan;
     let of_a = plan
         .placement
@@ -263,6 +266,9 @@ fn an_app_places_the_plan_on_its_workers() {
         (plan.placement.len(), of_a),
         (3 * plan.variants.len(), 2 * plan.variants.len())
     );
+    for replica in &plan.placement {
+        assert_eq!(replica.checkpoint, Some(format!("of-{}", replica.variant)));
+    }
     // It is found out before anything is planned, which fails for this batch size.
     let error = CascadePlanner::new(&profile)
         .app(&app("other"))

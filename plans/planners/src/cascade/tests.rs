@@ -370,3 +370,17 @@ fn a_certified_plan_carries_its_scores_and_the_router_does_what_was_certified() 
             .all(|stage| stage.score.is_none())
     );
 }
+
+#[test]
+fn replicas_name_the_profiled_checkpoints() {
+    let mut profile = small();
+    profile.variants.last_mut().unwrap().checkpoint = Some("c0ffee".to_owned());
+    let plan = plan_cascade(&profile, &options(Objective::Ap)).unwrap().plan;
+    assert!(plan.placement.iter().any(|replica| replica.checkpoint.is_some()));
+    for replica in &plan.placement {
+        assert_eq!(
+            replica.checkpoint.as_deref(),
+            profile.checkpoint(&replica.variant)
+        );
+    }
+}

@@ -141,3 +141,20 @@ fn budgets_share_out_the_objective() {
         }
     }
 }
+
+/// A slot that keeps its variant gets the new weights too.
+#[test]
+fn replicas_name_the_profiled_checkpoints() {
+    let first = plan(40.0, None);
+    let mut pipeline = stated();
+    for variant in pipeline.tasks.iter_mut().flat_map(|task| &mut task.variants) {
+        variant.checkpoint = Some(format!("of-{}", variant.name));
+    }
+    let allocation = allocation(AllocationPolicy::Loki, 40.0);
+    let plan = allocation
+        .plan(&pipeline, plan_for(&slots(20), Some(&first)))
+        .unwrap();
+    for replica in plan.placement {
+        assert_eq!(replica.checkpoint, Some(format!("of-{}", replica.variant)));
+    }
+}

@@ -409,3 +409,18 @@ fn more_devices_are_never_worse() {
         assert!(before > 0.0);
     }
 }
+
+#[test]
+fn replicas_name_the_profiled_checkpoints() {
+    let mut profile = small(llama());
+    for variant in &mut profile.variants {
+        variant.checkpoint = Some(format!("of-{}", variant.name));
+    }
+    let options = GearOptions {
+        ranges: 3,
+        ..options(within(2_000 * MS), 30.0, 3)
+    };
+    for replica in plan(&profile, &options).unwrap().plan.placement {
+        assert_eq!(replica.checkpoint, Some(format!("of-{}", replica.variant)));
+    }
+}

@@ -70,10 +70,16 @@ fn holds(placed: &Placement, options: &PlacementOptions) {
 #[test]
 fn a_large_model_is_partitioned_chained_and_paired() {
     let family = stated::gpt();
-    let profile = family.profile();
+    let mut profile = family.profile();
+    for variant in &mut profile.variants {
+        variant.checkpoint = Some(format!("of-{}", variant.name));
+    }
     let options = options(&family, 12, Goal::Carry { qps: 20.0 });
     let placed = plan_placement(&profile, &cascade(&profile, Objective::Ap).plan, &options).unwrap();
     holds(&placed, &options);
+    for replica in &placed.plan.placement {
+        assert_eq!(replica.checkpoint, Some(format!("of-{}", replica.variant)));
+    }
     let large = placed.models.last().unwrap();
     assert_eq!(large.variant, "GPT-XXL");
     assert!(large.partitions >= 2, "{large:?}");
