@@ -2,6 +2,7 @@
 //! Open Inference Protocol, may be that of another client.
 
 use kaskade_actors::ids;
+use kaskade_policy::fnv::fnv1a;
 
 /// Longest name of a tenant that is part of its ids, bytes.
 const MAX_NAME: usize = 64;
@@ -29,11 +30,8 @@ fn prefix(tenant: &str) -> String {
     if tenant.len() <= MAX_NAME && tenant.bytes().all(|byte| byte.is_ascii_graphic()) {
         return tenant.to_owned();
     }
-    // FNV-1a. It need not resist attacks, because the operator chooses the names.
-    let hash = tenant.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    format!("{hash:016x}")
+    // It need not resist attacks, because the operator chooses the names.
+    format!("{:016x}", fnv1a(tenant.bytes()))
 }
 
 #[cfg(test)]

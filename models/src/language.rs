@@ -15,6 +15,7 @@ pub mod tools;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kaskade_policy::fnv::fnv1a;
 use kaskade_policy::hybrid_cache::Refused;
 
 use crate::checkpoint::{Checkpoint, LoadError, WeightTotals};
@@ -391,11 +392,9 @@ impl<M: Ops> Model for LanguageModel<M> {
     }
 }
 
-/// The seed of requests that state none: a hash of the prompt (FNV-1a), the same for every try of a request.
+/// The seed of requests that state none: a hash of the prompt, the same for every try of a request.
 fn seed_of(prompt: &[u32]) -> u64 {
-    prompt.iter().fold(0xcbf2_9ce4_8422_2325, |hash, token| {
-        (hash ^ u64::from(*token)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a(prompt.iter().copied())
 }
 
 fn failed(error: &EngineError) -> ModelError {

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kaskade_policy::certificate_monitor::{Audit, ComparedAnswer, RecentReplies, RecentReply, Sampler};
+use kaskade_policy::fnv::fnv1a;
 
 use super::config::IngressConfig;
 use super::feedback::right_answer;
@@ -80,7 +81,7 @@ impl Audits {
     pub(super) fn new(ingress: &str, config: &IngressConfig) -> Self {
         Self {
             watched: Arc::default(),
-            sampler: Sampler::new(config.audit, seed_of(ingress)),
+            sampler: Sampler::new(config.audit, fnv1a(ingress.bytes())),
             open: BTreeMap::new(),
             next: 0,
             recent: RecentReplies::new(config.recent_replies),
@@ -155,12 +156,6 @@ impl Audits {
 /// Returns the number of the audit, and the part of it that a request is.
 pub(super) fn audit_part(id: u64) -> (u64, usize) {
     ((id & !MARK) >> 1, (id & 1) as usize)
-}
-
-/// Returns the seed of an ingress's choices: the FNV-1a hash of its id.
-fn seed_of(ingress: &str) -> u64 {
-    let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    ingress.bytes().fold(0xcbf2_9ce4_8422_2325, hash)
 }
 
 #[cfg(test)]

@@ -110,22 +110,25 @@ fn ingress(plans: PlanVersions, dispatcher: Dispatcher, bus: &Bus) -> Ingress {
     )
 }
 
+/// Starts an ingress whose plan has one stage, which this replica of its process runs.
+fn ingress_at(bus: &Bus, replica: Recipient<Delivery>) -> Addr<Ingress> {
+    let dispatcher = Dispatcher::new(bus, App::new(APP).unwrap(), Clock::start());
+    let plans = PlanVersions::new(APP);
+    let plan = single(APP, "model", "worker", NonZeroU32::MIN, Batching::default());
+    let placed = plan.placement[0].clone();
+    let stage = plan.gears[0].wiring.entry.stage.clone();
+    plans.adopt(1, plan).unwrap();
+    dispatcher.register_replica(&stage, local(placed, replica));
+    ingress(plans, dispatcher, bus).start()
+}
+
 /// It computed twice, and a streamed answer that had begun there ended with a fault.
 #[test]
 fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_broke() {
     System::new().block_on(async {
         let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
-        let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
-        let plans = PlanVersions::new(APP);
-        let plan = single(APP, "model", "worker", NonZeroU32::MIN, Batching::default());
-        let (placed, stage) = (
-            plan.placement[0].clone(),
-            plan.gears[0].wiring.entry.stage.clone(),
-        );
-        plans.adopt(1, plan).unwrap();
         let replica = Busy::default().start();
-        dispatcher.register_replica(&stage, local(placed, replica.clone().recipient()));
-        let ingress = ingress(plans, dispatcher, &bus).start();
+        let ingress = ingress_at(&bus, replica.clone().recipient());
         let (reply, _answer) = oneshot::channel();
         ingress.send(request(reply)).await.unwrap();
         assert_eq!(replica.send(Count).await.unwrap(), 1);
@@ -321,16 +324,7 @@ impl Handler<Delivery> for BreaksOff {
 fn a_fault_comes_after_the_parts_of_its_stream() {
     System::new().block_on(async {
         let bus = Bus::connect(BusConfig::new("broken-off")).await.unwrap();
-        let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
-        let plans = PlanVersions::new(APP);
-        let plan = single(APP, "model", "worker", NonZeroU32::MIN, Batching::default());
-        let (placed, stage) = (
-            plan.placement[0].clone(),
-            plan.gears[0].wiring.entry.stage.clone(),
-        );
-        plans.adopt(1, plan).unwrap();
-        dispatcher.register_replica(&stage, local(placed, BreaksOff.start().recipient()));
-        let ingress = ingress(plans, dispatcher, &bus).start();
+        let ingress = ingress_at(&bus, BreaksOff.start().recipient());
         let inbox = Subject::from(bus.client().new_inbox());
         let replies = bus.client().subscribe(inbox.clone()).await.unwrap();
         let mut asked = InferRequest {
@@ -384,19 +378,10 @@ impl Handler<Delivery> for FailsTwice {
 fn a_request_that_ends_with_an_error_is_cancelled_where_earlier_attempts_may_run() {
     System::new().block_on(async {
         let bus = Bus::connect(BusConfig::new("fails-twice")).await.unwrap();
-        let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
-        let plans = PlanVersions::new(APP);
-        let plan = single(APP, "model", "worker", NonZeroU32::MIN, Batching::default());
-        let (placed, stage) = (
-            plan.placement[0].clone(),
-            plan.gears[0].wiring.entry.stage.clone(),
-        );
-        plans.adopt(1, plan).unwrap();
         let replica = FailsTwice::default().start();
-        dispatcher.register_replica(&stage, local(placed, replica.recipient()));
         let cancelled = App::new(APP).unwrap().stage_cancel();
         let mut cancelled = bus.client().subscribe(cancelled).await.unwrap();
-        let ingress = ingress(plans, dispatcher, &bus).start();
+        let ingress = ingress_at(&bus, replica.recipient());
         let (reply, answer) = oneshot::channel();
         ingress.send(request(reply)).await.unwrap();
         assert_eq!(answer.await.unwrap().unwrap_err().code, Code::ModelFailed);

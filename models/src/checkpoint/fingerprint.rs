@@ -60,7 +60,13 @@ pub(super) fn of_directory(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadEr
         Config::open(path)?;
     }
     let mut found = Vec::new();
-    add_folder(path, &is_read, &mut found)?;
+    add_files(path, "", &is_read, &mut found)?;
+    for folder in folders(path) {
+        let inside = path.join(&folder);
+        if inside.is_dir() {
+            add_files(&inside, &format!("{folder}/"), &is_read, &mut found)?;
+        }
+    }
     Ok(found)
 }
 
@@ -73,23 +79,14 @@ pub(super) fn of_onnx(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> 
     Ok(found)
 }
 
-/// The files of a directory and of the folders of its modules (`1_Pooling`).
-fn add_folder(
-    folder: &Path,
-    counts: &dyn Fn(&str) -> bool,
-    found: &mut Vec<(String, PathBuf)>,
-) -> Result<(), LoadError> {
-    add_files(folder, "", counts, found)?;
-    for module in entries(folder)? {
-        let name = name_of(&module);
-        let is_module = name
-            .split_once('_')
-            .is_some_and(|(number, _)| number.parse::<u32>().is_ok());
-        if module.is_dir() && (is_module || name == "additional_chat_templates") {
-            add_files(&module, &format!("{name}/"), counts, found)?;
-        }
-    }
-    Ok(())
+/// The folders that `modules.json` of sentence-transformers and other files of the directory refer to.
+fn folders(path: &Path) -> Vec<String> {
+    let modules = std::fs::read(path.join("modules.json")).unwrap_or_default();
+    let modules: Vec<serde_json::Value> = serde_json::from_slice(&modules).unwrap_or_default();
+    let named = modules.iter().filter_map(|module| module.get("path")?.as_str());
+    let mut folders: Vec<String> = named.filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    folders.push("additional_chat_templates".to_owned());
+    folders
 }
 
 fn add_files(

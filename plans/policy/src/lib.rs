@@ -24,6 +24,7 @@
 //! | [`slack`] | how long the rest of a path takes after each stage, for dropping by slack |
 //! | [`vote`] | the answer of an ensemble |
 //! | [`fan_in`] | the branches of a pipeline's request, gathered into one reply |
+//! | [`fnv`] | a hash for seeds and names |
 //! | [`text_metrics`] | metrics that compare a text with its references |
 //!
 //! # Batches and devices
@@ -88,6 +89,7 @@ pub mod device_queue;
 pub mod energy;
 pub mod epochs;
 pub mod fan_in;
+pub mod fnv;
 pub mod hybrid_cache;
 pub mod invalid;
 pub mod ledger;

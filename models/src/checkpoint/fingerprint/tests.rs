@@ -31,6 +31,8 @@ fn safetensors(lengths: &[usize], changed: Option<usize>) -> Vec<u8> {
     file
 }
 
+const MODULES: &[u8] = br#"[{"path": ""}, {"path": "1_Pooling"}]"#;
+
 #[test]
 fn what_decides_the_answers_counts_and_nothing_else() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -39,6 +41,7 @@ fn what_decides_the_answers_counts_and_nothing_else() {
         write(dir, "model.safetensors", &safetensors(&[10], None));
         write(dir, "vocab.txt", b"a\nb\n");
         write(dir, "1_Pooling/config.json", b"{}");
+        write(dir, "modules.json", MODULES);
     }
     let first = fingerprint(one.path()).unwrap();
     assert_eq!(first.len(), 16);
@@ -70,6 +73,7 @@ fn what_decides_the_answers_counts_and_nothing_else() {
         write(changed.path(), "model.safetensors", &safetensors(&[10], None));
         write(changed.path(), "vocab.txt", b"a\nb\n");
         write(changed.path(), "1_Pooling/config.json", b"{}");
+        write(changed.path(), "modules.json", MODULES);
         assert_eq!(fingerprint(changed.path()).unwrap(), first);
         write(changed.path(), name, content);
         assert_ne!(fingerprint(changed.path()).unwrap(), first, "{name}");

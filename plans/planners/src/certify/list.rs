@@ -1,5 +1,6 @@
 //! The certified list of a plan: the cascades that passed together, and what each does on the certification part.
 
+use kaskade_policy::fnv::fnv1a;
 use kaskade_policy::plan::{
     Certificate, CertifiedCascade, CertifiedList, ExpectedStage, Gear, LoadRange, MAX_CERTIFIED, Stage,
     Wiring,
@@ -135,31 +136,19 @@ fn largest_answer(profile: &Profile, sample: usize) -> Option<u32> {
     largest.validation.predictions.get(sample).copied()
 }
 
-/// Returns a fingerprint of samples, FNV-1a of 64 bits in hexadecimal: of their number, the sizes of their inputs, and what the largest
-/// variant answered and whether it was right. The same variants, profiled again on the same samples, give the same one.
+/// Returns a fingerprint of samples, in hexadecimal: of their number, the sizes of their inputs, and what the largest variant answered and
+/// whether it was right. The same variants, profiled again on the same samples, give the same one.
 fn fingerprint(profile: &Profile, samples: &[usize]) -> String {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0100_0000_01b3;
     let largest = profile.variants.last().map(|variant| &variant.validation);
-    let mut hash = OFFSET;
-    let mut add = |number: u64| {
-        for byte in number.to_le_bytes() {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(PRIME);
-        }
-    };
-    add(samples.len() as u64);
-    for sample in samples {
+    let facts = samples.iter().flat_map(|sample| {
         let bytes = profile.input_bytes.get(*sample).copied();
-        let answer = largest
-            .and_then(|validation| validation.predictions.get(*sample))
-            .copied();
-        let right = largest
-            .and_then(|validation| validation.correct.get(*sample))
-            .copied();
-        add(bytes.map_or(0, |bytes| 1 + u64::from(bytes)));
-        add(answer.map_or(0, |answer| 1 + u64::from(answer)));
-        add(right.map_or(0, |right| 1 + u64::from(right)));
-    }
+        let answer = largest.and_then(|validation| validation.predictions.get(*sample).copied());
+        let right = largest.and_then(|validation| validation.correct.get(*sample).copied());
+        [bytes.map(u64::from), answer.map(u64::from), right.map(u64::from)]
+    });
+    let numbers = facts.map(|fact| fact.map_or(0, |fact| 1 + fact));
+    let numbers = std::iter::once(samples.len() as u64).chain(numbers);
+    let hash = fnv1a(numbers.flat_map(u64::to_le_bytes));
     format!("{hash:016x}")
 }
 
