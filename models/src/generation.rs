@@ -91,22 +91,4 @@ pub use sampling_options::SamplingOptions;
 pub use tokenizers::Tokenizer;
 
 #[cfg(test)]
-mod beam_tests;
-#[cfg(all(test, feature = "burn"))]
-mod burn_tests;
-#[cfg(test)]
-mod encoder_tests;
-#[cfg(test)]
-mod failure_tests;
-#[cfg(test)]
-mod gguf_tests;
-#[cfg(test)]
-mod learning_tests;
-#[cfg(test)]
-mod recurrent_tests;
-#[cfg(test)]
-mod rejection_tests;
-#[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod type_tests;

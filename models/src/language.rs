@@ -404,8 +404,4 @@ fn failed(error: &EngineError) -> ModelError {
 }
 
 #[cfg(test)]
-mod default_tests;
-#[cfg(test)]
-mod format_tests;
-#[cfg(test)]
 mod tests;

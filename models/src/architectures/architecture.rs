@@ -1,9 +1,9 @@
 //! What the registry knows of an architecture.
 
 use super::dual::DualEncoderConfig;
-use super::text_config::TextEncoderConfig;
-use super::text_head::TextTask;
-use super::vit_config::VitConfig;
+use super::text_encoder::config::TextEncoderConfig;
+use super::text_encoder::head::TextTask;
+use super::vit::config::VitConfig;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;
 use crate::runtime::loaded::Built;

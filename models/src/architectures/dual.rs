@@ -3,13 +3,15 @@
 //! Inputs: those of a text encoder ([`super::text_encoder`]) or those of an image encoder ([`super::vit`]). Outputs: `embedding`
 //! FP32 `[width]`, which is not normalised unless a module of sentence-transformers says so.
 
+pub(super) mod clip;
+
 use kaskade_policy::plan::Partition;
 
-use super::text_config::TextEncoderConfig;
 use super::text_encoder;
-use super::text_head::TextTask;
+use super::text_encoder::config::TextEncoderConfig;
+use super::text_encoder::head::TextTask;
 use super::vit;
-use super::vit_config::VitConfig;
+use super::vit::config::VitConfig;
 use crate::checkpoint::sentence::SentenceLayer;
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules};
 use crate::device::Device;

@@ -1,18 +1,29 @@
 //! The transformer encoder that all encoder architectures share (Vaswani et al. 2017, "Attention Is All You Need",
 //! section 3). An architecture describes its blocks by an [`EncoderConfig`] and [`BlockNames`].
 
+pub(super) mod block_attention;
+pub(super) mod bottleneck;
+pub(super) mod dynamic_convolution;
+pub(super) mod fourier;
+pub(super) mod global_attention;
+pub(super) mod grid_rotary;
+pub(super) mod position_bias;
+pub(super) mod relative_attention;
+pub(super) mod residual;
+pub(super) mod token_convolution;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use kaskade_policy::plan::Partition;
 
-use super::block_attention::BlockAttention;
-use super::fourier::Fourier;
-use super::grid_rotary::GridRotary;
+use self::block_attention::BlockAttention;
+use self::fourier::Fourier;
+use self::grid_rotary::GridRotary;
+use self::position_bias::PositionBias;
+use self::residual::Added;
+use self::token_convolution::{ConvolutionConfig, TokenConvolution};
 use super::layers::Layers;
-use super::position_bias::PositionBias;
-use super::residual::Added;
-use super::token_convolution::{ConvolutionConfig, TokenConvolution};
 use super::weight_layout::WeightLayouts;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Ops, Rotary};

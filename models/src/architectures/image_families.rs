@@ -2,8 +2,9 @@
 
 use super::architecture::{Architecture, Build};
 use super::dual::DualEncoderConfig;
-use super::vit_config::VitConfig;
-use super::{clip, cnn, grid_detector, mlp, vision};
+use super::dual::clip;
+use super::vit::config::VitConfig;
+use super::{cnn, grid_detector, mlp, vision};
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::Device;
 use crate::runtime::loaded::Built;

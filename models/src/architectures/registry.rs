@@ -1,6 +1,6 @@
 //! The registry of architectures: finds and loads the architecture of a checkpoint.
 //!
-//! An architecture is added with one file and one line in `text_families` or `image_families`; language models are in the registry of
+//! A family is added with one file in `text_families` or `vision` and one line in its list; language models are in the registry of
 //! `decoder/`.
 
 use std::path::Path;

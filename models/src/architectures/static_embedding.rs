@@ -14,7 +14,7 @@ use tokenizers::{Tokenizer, TruncationDirection, TruncationParams, TruncationStr
 
 use super::architecture::{Architecture, Build};
 use super::text::{TextReader, Texts, TokenLimits, bad, only_text, text_input};
-use super::vector_layer::VectorLayer;
+use super::text_encoder::vector_layer::VectorLayer;
 use crate::checkpoint::sentence::SentenceLayer;
 use crate::checkpoint::static_embedding::{MODEL2VEC, STATIC_EMBEDDING, STATIC_MODEL, is_model2vec};
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, TokenizerFile, Weights};

@@ -1,5 +1,12 @@
 //! Every architecture against transformers, and invalid checkpoints and requests.
 
+mod adapter;
+mod family;
+mod partition;
+mod sentence;
+mod text;
+mod usage;
+
 use std::collections::HashMap;
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};

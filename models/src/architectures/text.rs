@@ -1,13 +1,16 @@
 //! Token ids of a request: from text by the checkpoint's tokenizer, or given as ids.
 
+pub(super) mod last_token;
+pub(crate) mod second_text;
+
 use std::sync::Arc;
 
 use tokenizers::{
     Encoding, PostProcessor, Tokenizer, TruncationDirection, TruncationParams, TruncationStrategy,
 };
 
-use super::last_token::TextEnd;
-use super::second_text::SecondText;
+use self::last_token::TextEnd;
+use self::second_text::SecondText;
 use crate::checkpoint::sentence::Preparation;
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER, Signature};

@@ -11,8 +11,8 @@ use kaskade_policy::plan::Partition;
 
 use super::layers::Layers;
 use super::text::{TextReader, Texts, TokenLimits, Tokens};
-use super::text_head::{Head, KnownText};
-use super::text_passthrough::TextBeside;
+use super::text_encoder::head::{Head, KnownText};
+use super::text_encoder::passthrough::TextBeside;
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self, DecoderClass, DecoderTask};
 use crate::decoder::weights::Decoder;

@@ -1,5 +1,5 @@
 //! Text encoders: classification, token classification, question answering and embeddings by any architecture with a
-//! [`TextEncoderConfig`](super::text_config::TextEncoderConfig).
+//! [`TextEncoderConfig`](self::config::TextEncoderConfig).
 //!
 //! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and, if the model has token types,
 //! `token_type_ids` of the same shape; or, if the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally
@@ -12,18 +12,24 @@
 //! which all but the first take, and `token_type_ids` if scores depend on them. A partition has only the first window of a context, and the last one no text for an answer:
 //! it returns logits only. Those of a token classifier also hand on the text.
 
+pub(super) mod config;
+pub(super) mod head;
+pub(super) mod input;
+pub(super) mod passthrough;
+pub(super) mod vector_layer;
+
 use std::sync::Arc;
 
 use kaskade_policy::plan::Partition;
 
-use super::bottleneck::Bottleneck;
+use self::config::{DistanceVectors, Segments, TextEncoderConfig, waves};
+use self::head::{Head, HeadKind, KnownText, TextTask};
+use self::input::InputStage;
+use self::passthrough::TextBeside;
+use super::encoder::bottleneck::Bottleneck;
 use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
 use super::text::{TextReader, Texts, Tokens};
-use super::text_config::{DistanceVectors, Segments, TextEncoderConfig, waves};
-use super::text_head::{Head, HeadKind, KnownText, TextTask};
-use super::text_input::InputStage;
-use super::text_passthrough::TextBeside;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::{Device, with_ops};
 use crate::ops::Ops;

@@ -1,12 +1,39 @@
 //! The families of text encoders: the names of their classes, and their descriptions.
 
-use super::text_config::TextEncoderConfig;
-use super::text_head::TextTask;
-use super::{
-    albert, bert, big_bird, clip, convbert, deberta, distilbert, dpr, electra, embedding_gemma, ernie, esm,
-    eurobert, fnet, gte, ibert, jina, longformer, luke, megatron_bert, mobilebert, modernbert, mpnet,
-    nomic_bert, rembert, roberta, roformer, squeezebert, t5_encoder, ultrabert, xlnet,
-};
+mod albert;
+mod bert;
+mod big_bird;
+mod convbert;
+mod deberta;
+mod distilbert;
+mod dpr;
+mod electra;
+mod embedding_gemma;
+mod ernie;
+mod esm;
+mod eurobert;
+mod fnet;
+mod gte;
+mod ibert;
+mod jina;
+mod longformer;
+mod luke;
+mod megatron_bert;
+mod mobilebert;
+mod modernbert;
+mod mpnet;
+mod nomic_bert;
+mod rembert;
+mod roberta;
+mod roformer;
+mod squeezebert;
+mod t5_encoder;
+mod ultrabert;
+mod xlnet;
+
+use super::dual::clip;
+use super::text_encoder::config::TextEncoderConfig;
+use super::text_encoder::head::TextTask;
 use crate::checkpoint::{Config, LoadError};
 use crate::tasks::embedding::Pooling;
 

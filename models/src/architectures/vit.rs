@@ -8,17 +8,22 @@
 //! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`], or `embedding` FP32 `[width]`
 //! of a base model. As partitions, all but the last return `hidden_states` FP32 `[tokens, width]`, which all but the first take.
 
+pub(super) mod attention_pooling;
+pub(super) mod config;
+pub(super) mod head;
+pub(super) mod patches;
+pub(super) mod positions;
+
 use std::sync::Arc;
 
 use kaskade_policy::plan::Partition;
 
+use self::config::{ImageHead, Kind, RelativePositions, VitConfig};
+use self::head::{Head, Tokens};
+use self::patches::{Patches, interpolated};
+use super::encoder::grid_rotary::GridRotary;
 use super::encoder::{Bias, Block};
-use super::grid_rotary::GridRotary;
 use super::layers::Layers;
-use super::patches::{Patches, interpolated};
-use super::vit_config::{ImageHead, Kind, RelativePositions, VitConfig};
-use super::vit_head::{Head, Tokens};
-use super::vit_positions;
 use crate::checkpoint::weights::transposed;
 use crate::checkpoint::{Checkpoint, LoadError};
 use crate::device::{Device, with_ops};
@@ -266,7 +271,7 @@ impl<O: Ops> Vit<O> {
             .get(partition.layers(block_configs.len()))
             .unwrap_or_default();
         let base = format!("{}.encoder", vit.base);
-        let scores = vit_positions::take(&mut layers, relative, &base, parts, patches.grid(), config.heads)?;
+        let scores = positions::take(&mut layers, relative, &base, parts, patches.grid(), config.heads)?;
         let blocks = blocks.into_iter().zip(scores).collect();
         let head = if partition.is_last() {
             Some(Head::take(

@@ -1,16 +1,74 @@
 //! The families of language models. A family is added with one file and one line here.
 
+mod afmoe;
+mod apertus;
+mod arcee;
+mod bamba;
+mod bart;
+mod biogpt;
+mod bitnet;
+mod bloom;
+mod cohere;
+mod deepseek;
+mod dots1;
+mod ernie;
+mod exaone4;
+mod falcon;
+mod falcon_h1;
+pub(crate) mod gemma;
+mod gemma3n;
+pub(super) mod gemma4;
+mod glm;
+mod gpt2;
+mod gpt_bigcode;
+mod gpt_neo;
+mod gpt_neox;
+mod gpt_oss;
+mod gptj;
+mod granite;
+mod granite_swa;
+mod helium;
+mod hunyuan;
+mod hyperclovax;
+mod jamba;
+mod lfm2;
+mod llama;
+mod llama4;
+mod mamba;
+mod mellum;
+mod minicpm3;
+mod minimax_m2;
+mod ministral;
+mod mistral;
+mod mixtral;
+pub(super) mod mllama;
+pub(super) mod modernbert;
+mod mpt;
+mod nanochat;
+mod nemotron;
+pub(super) mod nemotron_h;
+mod olmo;
+mod openai_gpt;
+mod opt;
+mod phi;
+mod phi3;
+mod phimoe;
+mod qwen;
+mod qwen_hybrid;
+mod recurrent;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
+pub(crate) mod t5;
+mod t5gemma;
+mod xglm;
+mod youtu;
+
 use kaskade_policy::plan::Partition;
 
 use super::head::LmHeadConfig;
 use super::weights::Decoder;
-use super::{
-    afmoe, apertus, arcee, bart, biogpt, bitnet, bloom, cohere, deepseek, dots1, ernie, exaone4, falcon,
-    gemma, gemma3n, gemma4, glm, gpt_bigcode, gpt_neo, gpt_neox, gpt_oss, gpt2, gptj, granite, granite_swa,
-    helium, hunyuan, hyperclovax, llama, llama4, mellum, minicpm3, minimax_m2, ministral, mistral, mixtral,
-    mllama, modernbert, mpt, nanochat, nemotron, olmo, openai_gpt, opt, phi, phi3, phimoe, qwen,
-    recurrent_families, seed_oss, smollm3, stablelm, starcoder2, t5, t5gemma, xglm, youtu,
-};
 use crate::checkpoint::{Checkpoint, LoadError};
 
 /// A family of language models.
@@ -420,20 +478,20 @@ pub(super) const FAMILIES: &[Family] = &[
         LmHeadConfig::OUTPUT_PROJECTION,
         biogpt::read
     ),
-    recurrent_families::LFM2,
-    recurrent_families::LFM2_MOE,
-    recurrent_families::LFM3,
-    recurrent_families::QWEN_3_NEXT,
-    recurrent_families::QWEN_3_5,
-    recurrent_families::QWEN_3_5_MOE,
-    recurrent_families::GRANITE_HYBRID,
-    recurrent_families::BAMBA,
-    recurrent_families::FALCON_H1,
-    recurrent_families::NEMOTRON_H,
-    recurrent_families::MAMBA,
-    recurrent_families::MAMBA_2,
-    recurrent_families::FALCON_MAMBA,
-    recurrent_families::JAMBA,
+    recurrent::LFM2,
+    recurrent::LFM2_MOE,
+    recurrent::LFM3,
+    recurrent::QWEN_3_NEXT,
+    recurrent::QWEN_3_5,
+    recurrent::QWEN_3_5_MOE,
+    recurrent::GRANITE_HYBRID,
+    recurrent::BAMBA,
+    recurrent::FALCON_H1,
+    recurrent::NEMOTRON_H,
+    recurrent::MAMBA,
+    recurrent::MAMBA_2,
+    recurrent::FALCON_MAMBA,
+    recurrent::JAMBA,
     encoder_decoder("T5ForConditionalGeneration", "t5", "", t5::read),
     encoder_decoder("MT5ForConditionalGeneration", "mt5", "", t5::read),
     encoder_decoder("UMT5ForConditionalGeneration", "umt5", "", t5::read_umt5),

@@ -1,7 +1,7 @@
 //! The projection of a language model from its last hidden vectors to logits.
 
 use super::config_values::activation;
-use super::modernbert;
+use super::families::modernbert;
 use super::weights::{HeadLayer, LinearWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
 

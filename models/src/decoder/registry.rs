@@ -4,11 +4,11 @@ use kaskade_policy::plan::Partition;
 
 use super::config_values::first_size;
 use super::families::{FAMILIES, Family, ReadFn};
+use super::families::{gemma, gemma4, mllama, nemotron_h};
 use super::multimodal::{self, Multimodal};
 use super::weights::{
     Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, StreamProjections, TokenLayers,
 };
-use super::{gemma, gemma4, mllama, nemotron_h};
 use crate::checkpoint::text_files::CONTEXT;
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;

@@ -1,12 +1,23 @@
 //! The engine against transformers, and its configurations against each other.
 
+mod beam;
+#[cfg(feature = "burn")]
+mod burn;
+mod encoder;
+mod failure;
+mod gguf;
+mod learning;
+mod recurrent;
+mod rejection;
+mod weight_types;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Refused, Shares};
 use proptest::prelude::*;
 
+use self::learning::planned;
 use super::detokenizer;
-use super::learning_tests::planned;
 use super::*;
 use crate::decoder::registry;
 use crate::decoder::weights::{

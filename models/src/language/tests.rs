@@ -1,3 +1,6 @@
+mod default;
+mod format;
+
 use std::path::Path;
 
 use kaskade_policy::hybrid_cache::Kind;

@@ -1,6 +1,6 @@
 //! The answer to a question: a span of its context.
 
-use crate::architectures::second_text::SecondText;
+use crate::architectures::text::second_text::SecondText;
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor;
 

@@ -7,7 +7,7 @@ use super::separable::SeparableAttention;
 use super::windows::{WindowAttention, Windows};
 use super::{Family, divisible};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::architectures::patches::side_lengths;
+use crate::architectures::vit::patches::side_lengths;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 

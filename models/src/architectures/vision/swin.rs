@@ -5,7 +5,7 @@ use super::Family;
 use super::builder::{Builder, Window};
 use super::windows::{WindowAttention, Windows};
 use crate::architectures::encoder::{activation, epsilon};
-use crate::architectures::patches::side_lengths;
+use crate::architectures::vit::patches::side_lengths;
 use crate::checkpoint::timm::PACKED;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};

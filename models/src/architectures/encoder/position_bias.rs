@@ -1,0 +1,82 @@
+//! Biases of an encoder's scores by the distance of query and key.
+
+use crate::architectures::layers::Layers;
+use crate::checkpoint::LoadError;
+use crate::decoder::families::t5::bucket;
+use crate::ops::Ops;
+
+/// Bias of a hidden token.
+const HIDDEN: f32 = -1e9;
+
+/// A bias by distance.
+#[derive(Debug, Clone, PartialEq)]
+pub(in crate::architectures) enum PositionBias {
+    /// Stored by buckets, as in T5.
+    Buckets {
+        /// Table `[buckets, heads]`.
+        name: &'static str,
+        /// Number of buckets, for both directions.
+        buckets: usize,
+        /// Distance from which on all share a bucket.
+        max_distance: usize,
+    },
+    /// Falls with the distance (Press et al. 2022, "`ALiBi`").
+    Slopes {
+        /// How much each head's bias falls from one token to the next.
+        slopes: Vec<f32>,
+        /// Largest distance.
+        max_distance: usize,
+    },
+    /// Hides later tokens.
+    Earlier {
+        /// Largest distance.
+        max_distance: usize,
+    },
+}
+
+impl PositionBias {
+    /// Takes the bias, expanded to a table by distance ([`RelativeBias`](crate::ops::RelativeBias)); `at` gives the whole name of a
+    /// tensor.
+    ///
+    /// # Errors
+    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    pub(in crate::architectures) fn take<O: Ops>(
+        &self,
+        layers: &mut Layers<'_, O>,
+        heads: usize,
+        at: &dyn Fn(&str) -> String,
+    ) -> Result<O::Matrix, LoadError> {
+        let (values, center) = match self {
+            Self::Slopes { slopes, max_distance } => {
+                let center = *max_distance;
+                let row = |slope: &f32| {
+                    let slope = -slope;
+                    (0..=2 * center).map(move |place| slope * place.abs_diff(center) as f32)
+                };
+                (slopes.iter().flat_map(row).collect(), center)
+            }
+            Self::Earlier { max_distance } => {
+                let row = |place: usize| if place > *max_distance { HIDDEN } else { 0.0 };
+                let rows = (0..heads).flat_map(|_| (0..=2 * max_distance).map(row));
+                (rows.collect(), *max_distance)
+            }
+            Self::Buckets {
+                name,
+                buckets,
+                max_distance,
+            } => {
+                let name = format!("{}.weight", at(name));
+                let table = layers.weights.take(&name, &[*buckets, heads])?;
+                let (half, center) = (buckets / 2, *max_distance);
+                let row = |place: usize| {
+                    bucket(place.abs_diff(center), half, center) + if place > center { half } else { 0 }
+                };
+                let places = (0..heads).flat_map(|head| (0..=2 * center).map(move |place| (head, place)));
+                let values = places
+                    .map(|(head, place)| table.get(row(place) * heads + head).copied().unwrap_or_default());
+                (values.collect::<Vec<f32>>(), center)
+            }
+        };
+        Ok(layers.ops.upload(values, 2 * center + 1))
+    }
+}
