@@ -122,7 +122,7 @@ def architectures():
     page = "\n".join(path.read_text() for path in sorted((ROOT / "docs/reference/architectures").glob("*.md")))
     before, _, popular = page.partition("## Popular checkpoints")
     supported = before + popular.partition("\n## ")[2]
-    sources = [path.read_text() for path in ROOT.glob("models/src/**/*.rs") if "test" not in path.name]
+    sources = [path.read_text() for path in ROOT.glob("models/src/**/*.rs") if "test" not in str(path.relative_to(ROOT))]
     name = re.compile(r'"([A-Z]\w+(?:For[A-Z]\w+|LMHeadModel))"|MODEL_TYPE: &str = "([a-z-]+)"')
     known = {first or second for source in sources for first, second in name.findall(source.partition("#[cfg(test)]\nmod ")[0])}
     for architecture in sorted(known):
