@@ -90,6 +90,9 @@ impl CertifyOptions {
 /// `examples/guarantee_study.rs` compares shares.
 pub(crate) const CERTIFICATION_SHARE: f64 = 0.6;
 
+/// A lower confidence is surely meant as the probability of an error.
+const LEAST_CONFIDENCE: f64 = 0.5;
+
 /// A certified cascade.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Certified {
@@ -134,6 +137,15 @@ pub enum CertifyError {
         what: &'static str,
         /// The value.
         value: f64,
+    },
+    /// The confidence is below one half.
+    #[error(
+        "the confidence is {:.4} %, which is the probability that the guarantee holds: state at least 50 %, such as 95 %",
+        confidence * 100.0
+    )]
+    LowConfidence {
+        /// The confidence.
+        confidence: f64,
     },
     /// No outcome of the test could be a proof.
     #[error(
@@ -313,6 +325,12 @@ fn certified_sequence(
         });
     }
     tested.passed = passed.len();
+    // All that passed hold together, so the choice among them is free; the sequence is ever cheaper on the selection part only.
+    let costs = passed.iter().enumerate();
+    let cheapest = costs.min_by(|(_, a), (_, b)| a.outcome.energy_j.total_cmp(&b.outcome.energy_j));
+    if let Some((cheapest, _)) = cheapest {
+        passed.truncate(cheapest + 1);
+    }
     let last = passed
         .pop()
         .ok_or_else(|| judge.out_of_reach(MoreAccurateVariant::of(&selection)))?;
@@ -333,6 +351,11 @@ fn check(options: &CertifyOptions) -> Result<(), CertifyError> {
         if !(value > 0.0 && value < 1.0) {
             return Err(CertifyError::OutOfRange { what, value });
         }
+    }
+    if options.confidence < LEAST_CONFIDENCE {
+        return Err(CertifyError::LowConfidence {
+            confidence: options.confidence,
+        });
     }
     Ok(())
 }

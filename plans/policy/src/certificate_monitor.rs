@@ -20,6 +20,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `mean_test` | tests and confidence sequences by betting |
+//! | `design_effect` | how much requests that follow each other resemble each other |
 //! | `profiled_rate` | the range of a rate that a profile leaves open |
 //! | `counts` | what ingresses count and report |
 //! | `cascade` | the tests of one cascade of the list |
@@ -32,6 +33,7 @@ mod audit_sampler;
 mod cascade;
 mod comparison;
 mod counts;
+mod design_effect;
 mod labels;
 mod mean_test;
 mod profiled_rate;
@@ -129,11 +131,18 @@ impl CertificateMonitor {
         }
     }
 
-    /// Creates the monitor of a list that replaces the one of `before`. What was refuted of a list from the same samples stays so: of the
-    /// new list, only cascades that were allowed before may run, at least the largest variant alone, until probes restore the next one.
+    /// Creates the monitor of a list that replaces the one of `before`. What is known of the cascades of a list from the same samples stays
+    /// known: tests of the same cascades go on, and what was refuted stays so. Of the new list, only cascades that were allowed before may run, at least the largest variant alone, until probes restore the next one.
     pub fn succeeding(list: &CertifiedList, config: MonitorConfig, before: &Self) -> Self {
         let mut monitor = Self::new(list, config);
         let is_on_same_samples = monitor.is_on_samples_of(before);
+        if is_on_same_samples {
+            for new in &mut monitor.cascades {
+                if let Some(old) = before.cascades.iter().find(|old| new.is_alike(old)) {
+                    new.continue_tests_of(old);
+                }
+            }
+        }
         let mut pairs = monitor.cascades.iter().zip(&before.cascades);
         if before.limit < before.cheapest() && is_on_same_samples {
             let alike = pairs.position(|(new, old)| !new.is_alike(old));

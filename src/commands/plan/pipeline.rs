@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Demand, requests per second at the root task.
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
     rate: f64,
+    /// Factor of the demand that is planned for, so that bursts find idle workers. With 1, arrivals that vary miss the objective often.
+    #[arg(long, value_name = "FACTOR", value_parser = headroom, default_value = "1.3")]
+    headroom: f64,
     /// Number of workers, `w0`, `w1`, ..., if no app is given.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     workers: u32,
@@ -67,7 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let slots = slots(args, app.as_ref())?;
     let workers = u32::try_from(slots.len()).unwrap_or(u32::MAX);
     let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default())?;
-    let allocation = allocator.allocate(args.rate, workers)?;
+    let allocation = allocator.allocate(args.rate * args.headroom, workers)?;
     let name = app
         .as_ref()
         .map_or(pipeline.name.as_str(), |app| app.name.as_str());
@@ -91,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             plan: &plan,
         });
     }
-    let text = as_text(&pipeline, &allocation);
+    let text = as_text(&pipeline, &allocation, args.headroom);
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     output::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
@@ -109,7 +112,7 @@ fn slots(args: &Args, app: Option<&App>) -> anyhow::Result<Vec<Slot>> {
 }
 
 /// Renders an allocation as text.
-fn as_text(pipeline: &Pipeline, allocation: &Allocation) -> String {
+fn as_text(pipeline: &Pipeline, allocation: &Allocation, headroom: f64) -> String {
     let rows = allocation.instances.iter().map(|instances| {
         [
             instances.task.clone(),
@@ -133,16 +136,33 @@ fn as_text(pipeline: &Pipeline, allocation: &Allocation) -> String {
         Scaling::Overload => "overload: the cluster is too small for the rest",
     };
     format!(
-        "{}: {:.0} of {:.0} requests/s within {} ms: {scaling}\n{instances}\n{} of {} workers, accuracy {} (mean over sinks; at most {}, proven)",
+        "{}: {} of {} requests/s within {} ms, with a headroom of {headroom}: {scaling}\n{instances}\n{} of {} workers, accuracy {} (mean over sinks; at most {}, proven)",
         pipeline.name,
-        allocation.served_qps,
-        allocation.demand_qps,
+        rate(allocation.served_qps / headroom),
+        rate(allocation.demand_qps / headroom),
         pipeline.slo_us as f64 / 1e3,
         allocation.used,
         allocation.workers,
         units::percent(allocation.accuracy),
         units::percent(allocation.bound.max(allocation.accuracy)),
     )
+}
+
+/// Reads a factor of at least 1.
+fn headroom(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1.0..=100.0).contains(&factor) => Ok(factor),
+        _ => Err("it is a factor from 1 to 100, such as 1.3".to_owned()),
+    }
+}
+
+/// A rate, with digits where it is small.
+fn rate(per_second: f64) -> String {
+    if per_second >= 10.0 {
+        format!("{per_second:.0}")
+    } else {
+        format!("{per_second:.3}")
+    }
 }
 
 /// Draws accuracy, workers and served load by demand (Loki Figure 1).

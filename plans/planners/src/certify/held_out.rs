@@ -18,9 +18,13 @@ pub struct HeldOut {
     pub accuracy: f64,
     /// Accuracy less that of the largest variant alone, on the same samples.
     pub difference: f64,
-    /// Interval of the difference with 95 % confidence, by the normal approximation: least and largest.
+    /// Interval of the difference with 95 % confidence: least and largest. It is as wide as the answers of the samples demand (normal
+    /// approximation), or as the differences of the folds do (Student's t), whose cascades may be others.
     pub interval: [f64; 2],
 }
+
+/// The 97.5 % quantile of Student's t with one degree of freedom less than there are parts.
+const T_QUANTILE: f64 = 2.776;
 
 /// Samples to choose on at most: a cascade that is chosen on more is hardly better.
 const MAX_SAMPLES: usize = 50_000;
@@ -35,6 +39,7 @@ pub(crate) fn held_out(family: &Family, choose: impl Fn(&Family) -> Option<Exits
     }
     let indices = shuffled(family.samples());
     let (mut correct, mut largest) = (Vec::new(), Vec::new());
+    let mut differences = Vec::new();
     for fold in 0..FOLDS {
         let part = |inside: bool| -> Vec<usize> {
             let numbered = indices.iter().enumerate();
@@ -46,15 +51,28 @@ pub(crate) fn held_out(family: &Family, choose: impl Fn(&Family) -> Option<Exits
         // They are in random order.
         others.truncate(MAX_SAMPLES);
         let exits = choose(&family.of_samples(&others))?;
-        correct.extend(evaluate(&judged, &exits).correct);
-        largest.extend(judged.columns().last()?.correct.iter().copied());
+        let answered = evaluate(&judged, &exits).correct;
+        let by_largest = &judged.columns().last()?.correct;
+        differences.push(Paired::new(&answered, by_largest).difference());
+        correct.extend(answered);
+        largest.extend(by_largest.iter().copied());
     }
     let paired = Paired::new(&correct, &largest);
-    let width = normal_quantile(0.975) * paired.standard_error();
+    let of_samples = normal_quantile(0.975) * paired.standard_error();
+    let of_folds = T_QUANTILE * standard_error(&differences);
+    let width = of_samples.max(of_folds);
     let difference = paired.difference();
     Some(HeldOut {
         accuracy: correct.iter().filter(|right| **right).count() as f64 / correct.len() as f64,
         difference,
         interval: [difference - width, difference + width],
     })
+}
+
+/// Returns the standard error of the mean of some values.
+fn standard_error(values: &[f64]) -> f64 {
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (squares / (count - 1.0) / count).sqrt()
 }

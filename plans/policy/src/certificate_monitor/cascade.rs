@@ -23,6 +23,7 @@
 //! is `s L / (P + s (1 - P))`, which is at most the larger of `L` and 0.
 
 use super::counts::{AuditCounts, CascadeCounts, LabelCounts};
+use super::design_effect::DesignEffect;
 use super::mean_test::{Counted, MeanTest, log_mean, mean_interval};
 use super::profiled_rate::rate_range;
 use super::{CascadeStatus, Evidence, Finding, allowed};
@@ -56,6 +57,8 @@ pub(super) struct CascadeMonitor {
     expected: Vec<ExpectedStage>,
     /// One test more or less for each category of each stage.
     rates: Vec<RateTest>,
+    /// How similar requests of each stage that follow each other are. It is of the traffic, so it survives a restart of the tests.
+    effects: Vec<DesignEffect>,
     /// How often the tests of the stages began.
     rates_begun: u32,
     /// The requests since they began.
@@ -70,7 +73,10 @@ pub(super) struct CascadeMonitor {
     differs_still: Option<MeanTest>,
     /// How often these three began.
     begun: u32,
+    /// The requests since they began.
+    audited_of: u64,
     audits: AuditCounts,
+    probes: AuditCounts,
     labels: LabelCounts,
 }
 
@@ -126,6 +132,7 @@ impl CascadeMonitor {
             refuted_by: None,
             expected: cascade.stages.clone(),
             rates: Vec::new(),
+            effects: vec![DesignEffect::default(); cascade.stages.len()],
             rates_begun: 0,
             requests: 0,
             drift_found_after: None,
@@ -133,7 +140,9 @@ impl CascadeMonitor {
             loses: MeanTest::at_most(0.5),
             differs_still: None,
             begun: 0,
+            audited_of: 0,
             audits: AuditCounts::default(),
+            probes: AuditCounts::default(),
             labels: LabelCounts::default(),
         };
         monitor.restart();
@@ -148,7 +157,19 @@ impl CascadeMonitor {
 
     /// Returns whether both are the same cascade with the same proof.
     pub(super) fn is_alike(&self, other: &Self) -> bool {
-        self.certificate == other.certificate && self.expected == other.expected
+        self.certificate == other.certificate
+            && self.expected == other.expected
+            && self.is_largest_alone == other.is_largest_alone
+            && self.bounds_loss == other.bounds_loss
+    }
+
+    /// Continues the tests of the same cascade in another list, at the error probability of this one.
+    pub(super) fn continue_tests_of(&mut self, other: &Self) {
+        *self = Self {
+            alpha: self.alpha,
+            refuted_by: None,
+            ..other.clone()
+        };
     }
 
     /// Restarts all tests, at a stricter level than before.
@@ -157,7 +178,9 @@ impl CascadeMonitor {
         self.differs = self.may_differ.map(MeanTest::at_most);
         self.differs_still = self.restoring_test();
         self.loses = MeanTest::at_most(self.may_lose_scaled());
+        self.audited_of = 0;
         self.audits = AuditCounts::default();
+        self.probes = AuditCounts::default();
         self.labels = LabelCounts::default();
         self.drift_found_after = None;
         self.restart_stages();
@@ -208,13 +231,14 @@ impl CascadeMonitor {
     pub(super) fn stages(&mut self, counts: &CascadeCounts) -> Option<Change> {
         let requests: u64 = counts.stages.first().map_or(0, |first| first.iter().sum());
         self.requests = self.requests.saturating_add(requests);
-        for rate in &mut self.rates {
-            let Some(counts) = counts.stages.get(rate.stage) else {
-                continue;
-            };
-            let all: u64 = counts.iter().sum();
-            let inside = counts.get(rate.category).copied().unwrap_or(0);
-            rate.take(inside, all.saturating_sub(inside));
+        for (stage, (effect, counts)) in self.effects.iter_mut().zip(&counts.stages).enumerate() {
+            // By what was seen before. While that tells nothing, neither do the results.
+            if let Some(effect) = effect.estimate() {
+                for rate in self.rates.iter_mut().filter(|rate| rate.stage == stage) {
+                    rate.take(counts, effect);
+                }
+            }
+            effect.take(counts);
         }
         let wealth: Vec<f64> = self.rates.iter().map(|rate| rate.test.log_wealth()).collect();
         let level = level(self.alpha, self.rates_begun);
@@ -245,29 +269,43 @@ impl CascadeMonitor {
             differ,
             failed,
         } = counts.audits;
+        let [audits, probes, labels] = self.effects_of_samples();
         if let Some(test) = &mut self.differs {
             // Valid whatever failures depend on; without the failed ones it would not be.
-            test.take(&[(1.0, differ), (0.0, agree.saturating_add(failed))]);
+            test.take_clustered(&[(1.0, differ), (0.0, agree.saturating_add(failed))], audits);
         }
-        let probes = counts.probes;
         if let Some(test) = &mut self.differs_still {
+            let AuditCounts {
+                agree,
+                differ,
+                failed,
+            } = counts.probes;
             // A failed probe does not count as agreement.
-            test.take(&[
-                (1.0, probes.agree),
-                (0.0, probes.differ.saturating_add(probes.failed)),
-            ]);
+            test.take_clustered(&[(1.0, agree), (0.0, differ.saturating_add(failed))], probes);
         }
-        self.loses.take(&self.losses(&counts.labels));
-        let sum = &mut self.audits;
-        sum.agree = sum.agree.saturating_add(agree);
-        sum.differ = sum.differ.saturating_add(differ);
-        sum.failed = sum.failed.saturating_add(failed);
-        let (sum, labels) = (&mut self.labels, counts.labels);
-        sum.right = sum.right.saturating_add(labels.right);
-        sum.wrong = sum.wrong.saturating_add(labels.wrong);
-        sum.lost = sum.lost.saturating_add(labels.lost);
-        sum.gained = sum.gained.saturating_add(labels.gained);
-        sum.same = sum.same.saturating_add(labels.same);
+        self.loses.take_clustered(&self.losses(&counts.labels), labels);
+        let requests: u64 = counts.stages.first().map_or(0, |first| first.iter().sum());
+        self.audited_of = self.audited_of.saturating_add(requests);
+        self.probes.add(&counts.probes);
+        self.audits.add(&counts.audits);
+        self.labels.add(&counts.labels);
+    }
+
+    /// Returns the design effects of audits, probes and labels: of a random share `s` of requests with the effect `d`, it is
+    /// `1 + s (d - 1)`.
+    fn effects_of_samples(&self) -> [f64; 3] {
+        let effect = self
+            .effects
+            .first()
+            .and_then(DesignEffect::estimate)
+            .unwrap_or(1.0);
+        let (audits, probes, labels) = (&self.audits, &self.probes, &self.labels);
+        let audited = |audits: &AuditCounts| audits.ended().saturating_add(audits.failed);
+        let labelled = labels.right.saturating_add(labels.wrong);
+        [audited(audits), audited(probes), labelled].map(|sampled| {
+            let share = sampled as f64 / self.audited_of.max(sampled).max(1) as f64;
+            1.0 + share * (effect - 1.0)
+        })
     }
 
     /// Returns by what the certificate is refuted.
@@ -333,13 +371,18 @@ impl CascadeMonitor {
 }
 
 impl RateTest {
-    fn take(&mut self, inside: u64, outside: u64) {
+    /// Takes the results of its stage, counted by category.
+    fn take(&mut self, counts: &[u64], design_effect: f64) {
+        let all: u64 = counts.iter().sum();
+        let inside = counts.get(self.category).copied().unwrap_or(0);
+        let outside = all.saturating_sub(inside);
         let (ones, zeros) = if self.more {
             (inside, outside)
         } else {
             (outside, inside)
         };
-        self.test.take(&[(1.0, ones), (0.0, zeros)]);
+        self.test
+            .take_clustered(&[(1.0, ones), (0.0, zeros)], design_effect);
     }
 }
 

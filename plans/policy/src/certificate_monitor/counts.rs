@@ -61,7 +61,8 @@ pub struct LabelCounts {
 }
 
 impl AuditCounts {
-    fn add(&mut self, other: &Self) {
+    /// Adds further audits.
+    pub fn add(&mut self, other: &Self) {
         add(&mut self.agree, other.agree);
         add(&mut self.differ, other.differ);
         add(&mut self.failed, other.failed);

@@ -54,6 +54,12 @@ impl MeanTest {
 
     /// Takes a batch of observations.
     pub fn take(&mut self, values: &[Counted]) {
+        self.take_clustered(values, 1.0);
+    }
+
+    /// Takes a batch of observations of which clusters of `design_effect` count as one. It is at least 1, and must not depend on the values
+    /// in the batch.
+    pub fn take_clustered(&mut self, values: &[Counted], design_effect: f64) {
         let count: u64 = values.iter().map(|(_, count)| count).sum();
         if count == 0 {
             return;
@@ -63,7 +69,7 @@ impl MeanTest {
         }
         self.observed += count;
         for (wealth, bet) in self.wealth.iter_mut().zip(BETS) {
-            *wealth += gain(values, self.null, bet);
+            *wealth += gain(values, self.null, bet) / design_effect.max(1.0);
         }
     }
 
