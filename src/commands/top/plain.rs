@@ -87,7 +87,7 @@ pub(super) fn models(rows: &[ModelRow]) -> String {
         ("queue", Align::Right),
         ("power", Align::Right),
         ("per request", Align::Right),
-        ("money", Align::Right),
+        ("cost", Align::Right),
     ];
     let rows = rows.iter().map(|row| {
         let money = if row.requests_per_s > 0.0 {

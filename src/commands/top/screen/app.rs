@@ -57,12 +57,12 @@ fn rates(view: &View) -> Vec<Line<'static>> {
         .money_source
         .map_or_else(String::new, |source| format!(" ({})", source.name()));
     let energy = format!(
-        "per request: energy {}, cost {}{source} · total power {} (idle included)",
+        "energy {}, cost {}{source} per request · total {}, idle included",
         units::joules(snapshot.joules_per_request),
         units::money(snapshot.money_per_request),
         snapshot
             .watts
-            .map_or_else(|| "unknown".to_owned(), |power| units::prefixed(power, "W")),
+            .map_or_else(|| "power unknown".to_owned(), |power| units::prefixed(power, "W")),
     );
     vec![
         Line::from(vec![
