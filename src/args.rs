@@ -93,8 +93,8 @@ impl From<Aim> for Objective {
 /// Accuracy that a plan is certified for.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct GuaranteeArgs {
-    /// Certify the plan: its loss of accuracy against the largest variant is at most this, such as `1%`. Only what can be proven on
-    /// samples that it was not chosen on is taken [default: `[guarantee]` of the app].
+    /// Certify the plan: its loss of accuracy against the largest variant is at most this, such as `1%`. The bound is
+    /// proven on held-out samples [default: `[guarantee]` of the app].
     #[arg(long, value_name = "SHARE", conflicts_with = "min_accuracy")]
     max_loss: Option<Share>,
     /// Certify the plan: its accuracy is at least this, such as `95%`.

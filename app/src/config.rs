@@ -91,8 +91,8 @@ pub struct App {
     #[serde(default)]
     #[schemars(with = "String")]
     pub device: DeviceChoice,
-    /// Share of a core that each CPU replica may use, above 0 and up to 1 [default: 1]. The replica sleeps after every batch, so that
-    /// replicas that share cores are as slow as each was profiled.
+    /// Share of a core that each CPU replica may use, above 0 and up to 1 [default: 1]. The replica sleeps after every batch to keep it, so
+    /// that it runs at its profiled speed while other replicas share the core.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     #[schemars(with = "f64", range(min = 0.001, max = 1.0))]
     pub core_share: CoreShare,

@@ -326,7 +326,7 @@ fn as_text(report: &Report) -> String {
     };
     let degraded = if figures.degraded > 0.0 {
         format!(
-            "{} of the answers: a later stage did not answer, so one answered that would have deferred",
+            "{} of the answers: a later stage was unavailable; an earlier stage's below-threshold answer was returned",
             units::percent(figures.degraded)
         )
     } else {

@@ -62,7 +62,7 @@ pub(crate) struct Args {
 /// Choice of tokens, and the end of an answer.
 #[derive(Debug, clap::Args)]
 struct Decoding {
-    /// Most tokens of an answer.
+    /// Maximum number of tokens to generate.
     #[arg(long, value_name = "N", default_value_t = 64)]
     max_tokens: usize,
     /// Temperature: 0 always takes the most probable token, higher values are more random.

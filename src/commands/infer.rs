@@ -36,7 +36,7 @@ pub(crate) struct Args {
     target: TargetArgs,
     #[command(flatten)]
     request: RequestArgs,
-    /// The request's id, by which `kaskade feedback` tells the right answer later. Each request needs another.
+    /// Id of the request; `kaskade feedback` names it to send the right answer later. Must be unique per request.
     #[arg(long)]
     id: Option<String>,
     /// Time budget of the request [default: that of the app's file, otherwise 2s].
@@ -77,7 +77,7 @@ pub(crate) struct RequestArgs {
     /// `config_sentence_transformers.json` [default: that of the model].
     #[arg(long, value_name = "NAME", requires = "text", conflicts_with_all = NOT_TEXT)]
     prompt_name: Option<String>,
-    /// Most tokens of a language model's answer [default: that of the service].
+    /// Maximum number of tokens to generate [default: that of the service].
     #[arg(long, value_name = "N", requires = "text", conflicts_with_all = NOT_TEXT)]
     max_tokens: Option<NonZeroU32>,
 }

@@ -9,9 +9,9 @@ use crate::output;
 
 /// Quantises the weights of a checkpoint and writes them to a new directory, which loads like the original.
 ///
-/// Quantised are the matrices of linear layers and embeddings, in GGML's blocks of 32 weights; norms, biases, convolutions
-/// and matrices without whole blocks stay as they are. `dtype` in app.toml does the same while loading, and needs the
-/// original.
+/// The command quantises the matrices of linear layers and embeddings, in GGML's blocks of 32 weights. Norms, biases and convolutions are
+/// not quantised, and neither are matrices whose row length is not a multiple of 32. `dtype` in app.toml does the same while a worker loads
+/// the original checkpoint.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the checkpoint.

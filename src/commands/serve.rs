@@ -43,7 +43,7 @@ pub(crate) struct Args {
     /// Wait for a plan in the plan store if it is empty, instead of writing the app's.
     #[arg(long, conflicts_with = "plan")]
     stored_plan: bool,
-    /// Threads that move messages, each with a connection to the broker and, in a process with an ingress, an ingress of its own
+    /// I/O threads (shards). Each has its own broker connection and, where this process has an ingress, its own ingress
     /// [default: `shards` of the app's file, or else one per four cores, at most 8].
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=64))]
     shards: Option<u32>,

@@ -61,12 +61,12 @@ pub(crate) struct Args {
     /// Arrival process of the requests within a second.
     #[arg(long, value_enum, default_value = "poisson")]
     arrivals: ArrivalProcess,
-    /// Transfer time from the client to the first queue and back, together [default: twice the profile's time of a message; 400us if it
-    /// has none].
+    /// Transfer time from the client to the first queue and back, together [default: twice the profile's median time of a message; 400us if
+    /// the profile has none].
     #[arg(long, value_name = "TIME")]
     entry_latency: Option<HumanDuration>,
-    /// Transfer time from one stage to the next [default: drawn from the quantiles of the profile at the rate of the requests, as the
-    /// variation of `--entry-latency` is; 100us if it has none].
+    /// Transfer time from one stage to the next, the same for every message; transfers then do not vary [default: sampled from the times that
+    /// the profile measured at this load; 100us if the profile has none].
     #[arg(long, value_name = "TIME")]
     hop_latency: Option<HumanDuration>,
     /// Time from the end of a batch to the start of the next while requests wait [default: the profile's; none if it has none].

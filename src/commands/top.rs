@@ -37,10 +37,10 @@ const WARM_UP: u32 = 2;
 /// Time without any message of the app after which it counts as absent: its processes send ten heartbeats per second.
 const ABSENT: Duration = Duration::from_secs(3);
 
-/// Shows what a running app does: requests per second, latency, the wiring with its thresholds and the share of every edge,
-/// joules and money per request with idle processes included, and the load, queue and power of every variant and replica.
+/// Shows a live dashboard of a running app.
 ///
-/// On a terminal it is a dashboard, which Tab and the arrow keys move through and q leaves.
+/// It has requests per second, latency, the stages with their thresholds and the share of every edge, energy and cost per request (idle
+/// processes included), and the load, queue and power of every variant and replica. Tab and the arrow keys move through it; q quits.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]

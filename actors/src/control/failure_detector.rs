@@ -76,7 +76,7 @@ impl FailureDetector {
             let worker = &beat.actor;
             tracing::warn!(
                 worker,
-                "two processes serve as this worker, so what one of them loses is noticed late; stop one, or give it a name of its own"
+                "two processes use the worker name `{worker}`; failures of either are detected late. Stop one, or give it another name"
             );
         }
         if start == Start::Restarted && self.own == Some(beat.instance) {

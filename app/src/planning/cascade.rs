@@ -213,9 +213,9 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     let estimates = &planned.estimates;
     let cost = |cost: f64| amount(cost, estimates.basis);
     let kind = if planned.frontier.exact {
-        "proven"
+        "exact"
     } else {
-        "as far as the search went"
+        "heuristic search"
     };
     // The frontier is of all samples, and its accuracies therefore others.
     let held_out = match (&planned.plan.certificate, planned.certification) {
@@ -256,7 +256,20 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
         promise(planned) + &profile_warnings::remarks_on_plan(profile, planned.plan.certificate.is_some()),
     ];
     parts.extend(stands_in(profile, planned));
+    let placed = |name: &str| {
+        planned
+            .plan
+            .placement
+            .iter()
+            .any(|replica| replica.variant == name)
+    };
     parts.extend(planned.dropped.iter().map(|dropped| {
+        if placed(&dropped.name) {
+            return format!(
+                "`{}` answers no requests; it stays loaded for audits",
+                dropped.name
+            );
+        }
         let reason = match dropped.reason {
             Reason::NoEnergyBenefit {
                 benefit,
@@ -273,8 +286,8 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
                 cost(energy_before),
                 cost(energy_after)
             ),
-            Reason::CheaperWithout => "the cheapest certified cascade does without it".to_owned(),
-            Reason::NeverReached => "no validation sample gets that far".to_owned(),
+            Reason::CheaperWithout => "the cheapest certified cascade does not use it".to_owned(),
+            Reason::NeverReached => "no validation sample is escalated to it".to_owned(),
         };
         format!("dropped {}: {reason}", dropped.name)
     }));
@@ -337,13 +350,13 @@ fn promise(planned: &CascadePlan) -> String {
 
 fn uncertified(planned: &CascadePlan) -> String {
     let Some(held_out) = planned.estimates.held_out else {
-        return "not certified: `--max-loss 1%` proves a bound on the loss of accuracy".to_owned();
+        return "Not certified. `--max-loss 1%` proves a bound on the loss of accuracy.".to_owned();
     };
     let points = |share: f64| format!("{:+.2}", 100.0 * share);
     let [least, most] = held_out.interval;
     format!(
-        "not certified; cascades chosen in the same way, but of all variants and without skip connections, on samples that they were not chosen \
-         on: {} right, {} points against the largest alone (95 % interval {} to {}); `--max-loss 1%` proves a bound",
+        "Not certified. Cross-validated estimate (all variants, no skip connections): accuracy {}, {} points vs. the largest variant (95 % CI \
+         {} to {}). `--max-loss 1%` proves a bound.",
         units::percent(held_out.accuracy),
         points(held_out.difference),
         points(least),
@@ -383,7 +396,7 @@ fn frontier_text(profile: &Profile, planned: &CascadePlan, kind: &str) -> String
         )
     };
     format!(
-        "\nfrontier: {}, {kind}\n{}{remark}",
+        "\nfrontier: {} ({kind})\n{}{remark}",
         units::counted(points.len(), "cascade", "cascades"),
         frontier_table(profile, planned, &points, shown)
     )
@@ -531,11 +544,19 @@ fn exit_text(exit: &Exit) -> String {
 
 fn skips_line(planned: &CascadePlan) -> String {
     let split = match planned.split {
-        Split::None => "none; no split under the thresholds does better",
-        Split::Even => "the intervals under the thresholds, split evenly",
-        Split::LogUniform => "the intervals under the thresholds, split log-uniformly",
+        Split::None if planned.skips.len() < 2 => "none".to_owned(),
+        Split::None => {
+            let saved = match planned.estimates.basis {
+                CostBasis::Energy => "energy",
+                CostBasis::Latency => "time",
+                CostBasis::Money => "money",
+            };
+            format!("none saves {saved} at the accuracy that the plan must keep")
+        }
+        Split::Even => "each range below a threshold, split evenly".to_owned(),
+        Split::LogUniform => "each range below a threshold, split log-uniformly".to_owned(),
     };
-    format!("skips: {split}")
+    format!("skip connections: {split}")
 }
 
 /// The named points' plans of one family, and its graph.

@@ -17,12 +17,12 @@ use crate::report::units;
 /// Returns the known quality of a placement as text.
 pub fn proof(placed: &Placement) -> String {
     match placed.proof {
-        Proof::Optimal => "optimal: no placement of any combination moves less".to_owned(),
-        Proof::Gap { gap, .. } => format!(
-            "gap {}: it is known that none moves less than {} of this",
+        Proof::Optimal => "optimal: no placement has less transfer time".to_owned(),
+        Proof::Gap { gap, lower_s } => format!(
+            "optimality gap {} (lower bound {} per period)",
             units::percent(gap),
-            units::percent(1.0 - gap)
+            units::seconds(lower_s)
         ),
-        Proof::NoBound => "no bound: nothing is known of how little could be moved".to_owned(),
+        Proof::NoBound => "no lower bound is known, so the optimality gap is unknown".to_owned(),
     }
 }

@@ -143,8 +143,8 @@ pub(crate) fn unequal_classes(counts: &BTreeMap<u64, usize>, name: impl Fn(u64) 
     };
     (!rare.is_empty()).then(|| {
         format!(
-            "there are few samples of some classes: {}{more}; the accuracy there is hardly measured, and a bound on the loss does not hold for each \
-             class",
+            "there are few samples of some classes: {}{more}; their accuracy is uncertain, and a certified loss holds over all classes together, not \
+             for each class",
             shown.join(", ")
         )
     })

@@ -53,7 +53,7 @@ impl Choice {
         let text = text.ok_or_else(|| {
             let names: Vec<&str> = reply.outputs.iter().map(|output| output.name.as_str()).collect();
             let message = format!(
-                "the app answered without a `text`; its outputs are {names:?}. Is it a language model?"
+                "the app answered without a `text`; its outputs are {names:?}. This endpoint needs an app with `task = \"generation\"`"
             );
             Failure::wrong_kind(message)
         })?;

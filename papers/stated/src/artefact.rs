@@ -48,7 +48,7 @@ pub struct ArtefactError {
     pub file: String,
     /// From 1; 0 for the file as a whole.
     pub line: usize,
-    /// What.
+    /// The kind of error.
     pub kind: ArtefactErrorKind,
 }
 
@@ -66,7 +66,7 @@ pub enum ArtefactErrorKind {
     NotANumber {
         /// The value found.
         found: String,
-        /// Where.
+        /// Name of the column.
         column: String,
     },
     /// An item of the graph is not in the file.

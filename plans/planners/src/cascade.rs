@@ -176,13 +176,13 @@ pub enum PlanError {
         /// How many there must be.
         expected: usize,
     },
-    /// A threshold is no confidence.
+    /// A threshold is outside [0, 1].
     #[error("the threshold {0} is not in [0, 1]")]
     Threshold(f64),
-    /// An option cannot be.
+    /// An option is 0 but must be at least 1.
     #[error("{option} must be at least 1")]
     Zero {
-        /// Which.
+        /// Name of the option.
         option: &'static str,
     },
     /// The plan would be unsound.

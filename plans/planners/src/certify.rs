@@ -50,10 +50,10 @@ pub enum AccuracyTarget {
     },
 }
 
-/// How to certify.
+/// Target and confidence of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CertifyOptions {
-    /// What.
+    /// Bound that is certified.
     pub target: AccuracyTarget,
     /// The probability with which a certificate is right, in (0, 1).
     pub confidence: f64,
@@ -133,7 +133,7 @@ pub enum CertifyError {
     /// A target or a confidence is outside (0, 1).
     #[error("{what} is {value}; it must be above 0 and below 1")]
     OutOfRange {
-        /// Which.
+        /// Name of the quantity.
         what: &'static str,
         /// The value.
         value: f64,
@@ -166,7 +166,7 @@ pub enum CertifyError {
         remedy(better.as_ref())
     )]
     OutOfReach {
-        /// Its right answers.
+        /// Right answers of the largest variant.
         right: usize,
         /// Certification samples.
         samples: usize,
@@ -177,14 +177,14 @@ pub enum CertifyError {
     },
 }
 
-/// A variant that is more accurate than the largest on the selection part: what the certification part says may not be used.
+/// A variant that is more accurate than the largest on the selection part. The certification part may not be used for this comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoreAccurateVariant {
     /// The variant.
     pub name: String,
-    /// Its right answers.
+    /// Right answers of the variant.
     pub right: usize,
-    /// Those of the largest variant.
+    /// Right answers of the largest variant.
     pub largest: usize,
     /// Selection samples.
     pub samples: usize,

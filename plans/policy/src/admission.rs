@@ -151,8 +151,8 @@ impl Admission {
         self.settled_at = now.saturating_add(budget_us);
     }
 
-    /// Notes that an accepted request ended without an answer: refused by a full queue, expired, cancelled. That cost no
-    /// model's time, so it is no service.
+    /// Records that an accepted request ended without an answer: a full queue refused it, it expired, or the client cancelled it. Such a request
+    /// does not count towards the service rate.
     pub fn ended(&mut self) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if !self.is_busy() {
@@ -160,7 +160,7 @@ impl Admission {
         }
     }
 
-    /// Notes that an accepted request got its answer. Errors do not count: [`Admission::ended`].
+    /// Records that an accepted request got its answer. Errors do not count: [`Admission::ended`].
     pub fn completed(&mut self, now: u64) {
         self.answered = self.answered.saturating_add(1);
         self.in_flight = self.in_flight.saturating_sub(1);

@@ -28,13 +28,13 @@ use thiserror::Error;
 /// Epochs that are kept, the newest included. Pinned ones are kept beyond that.
 pub const EPOCHS_KEPT: usize = 8;
 
-/// A newer plan, or this very one, is known already.
+/// An offered plan has an epoch that is not newer than the newest known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("epoch {epoch} is stale: {newest} is the newest")]
 pub struct Stale {
     /// The epoch offered.
     pub epoch: u64,
-    /// The newest one known.
+    /// The newest known epoch.
     pub newest: u64,
 }
 

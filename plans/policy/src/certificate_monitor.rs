@@ -65,16 +65,16 @@ pub enum Finding {
     Safer {
         /// The index in the certified list of the cascade that was refuted.
         from: usize,
-        /// The limit from here on.
+        /// The new limit.
         to: usize,
-        /// By what.
+        /// Test that refuted it.
         evidence: Evidence,
     },
     /// A certificate holds again.
     Cheaper {
-        /// The limit before.
+        /// The previous limit.
         from: usize,
-        /// The limit from here on.
+        /// The new limit.
         to: usize,
     },
     /// A stage defers more or less, or is more or less confident, than on the certification samples.

@@ -17,9 +17,9 @@ const MAX_NAME: usize = 64;
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("{path}: {problem}")]
 pub struct Invalid {
-    /// Where, from the root of the file.
+    /// Path of the value, from the root of the file.
     pub path: String,
-    /// What.
+    /// The error at that path.
     pub problem: Problem,
 }
 

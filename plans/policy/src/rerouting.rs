@@ -70,7 +70,7 @@ impl Forwarding {
 /// A replica of the next task with capacity to spare.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Backup<R> {
-    /// Which.
+    /// The replica.
     pub replica: R,
     /// Profiled execution time, microseconds.
     pub run_us: u64,

@@ -37,7 +37,7 @@ pub(super) fn as_text(reply: &InferReply, label: Option<&Expected>, shown: bool)
         |confidence| format!("confidence {confidence:.4}"),
     );
     let degraded = if reply.degraded {
-        ", degraded: a larger model was meant to answer"
+        ", degraded: the next stage was unavailable"
     } else {
         ""
     };

@@ -16,9 +16,9 @@ use serde::Serialize;
 
 use crate::output;
 
-/// Plans the cache of a language model that exceeds the device's memory (HybridServe KAIST).
+/// Predicts the cache of a language model that exceeds the device's memory.
 ///
-/// Prints the numbers of blocks of keys and values and of activations, their places, the mini-batches and the time of a step, beside
+/// The method is HybridServe's (KAIST). Prints the numbers of blocks of keys and values and of activations, their places, the mini-batches and the time of a step, beside
 /// a cache of keys and values only and one of activations only. The figures are predicted by simulating the engine's schedule on the
 /// given machine, by default the paper's.
 #[derive(Debug, clap::Args)]

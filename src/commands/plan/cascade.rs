@@ -15,9 +15,9 @@ use serde::Serialize;
 use crate::args::{Aim, GuaranteeArgs, Overwrite};
 use crate::output;
 
-/// Plans a confidence cascade (HybridServe).
+/// Plans the thresholds of one cascade. Use it for one task with a steady load.
 ///
-/// The planner finds the accuracy-energy frontier, picks a point on it, drops variants that are not worth their cost and adds skip
+/// The method is HybridServe's (Edinburgh): the planner finds the accuracy-energy frontier, picks a point on it, drops variants that are not worth their cost and adds skip
 /// connections that are. The same profile, options and seed give the same plan.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Quantity to minimise.
     #[arg(long, value_enum, default_value = "energy")]
     minimise: Minimised,
-    /// The cascade of all variants with these thresholds, one per variant except the last, in [0, 1].
+    /// Use these escalation thresholds instead of searching: one per variant except the last, in [0, 1].
     #[arg(long, value_name = "LIST", value_delimiter = ',',
         conflicts_with_all = ["objective", "max_loss", "min_accuracy", "confidence"])]
     thresholds: Vec<f64>,

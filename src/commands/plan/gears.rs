@@ -24,9 +24,9 @@ use crate::args::{GuaranteeArgs, Overwrite};
 use crate::failure::Usage;
 use crate::output;
 
-/// Plans gears (CascadeServe): a cascade and its batching for each range of load.
+/// Plans a cascade for each range of load. Use it for one task whose load varies, on fixed hardware.
 ///
-/// All gears share one placement. The service shifts between gears as the load changes and keeps its objective. The same profile and
+/// The method is CascadeServe's: each gear is a cascade with its batching. All gears share one placement. The service shifts between gears as the load changes and keeps its objective. The same profile and
 /// options give the same plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

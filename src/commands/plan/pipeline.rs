@@ -17,9 +17,9 @@ use serde::Serialize;
 use crate::args::{Overwrite, PipelineArgs, dropping};
 use crate::output;
 
-/// Plans a pipeline (Loki): the variants of its tasks, and the number of workers of each.
+/// Plans the variants and workers of a tree of tasks. Use it if the results of one task are requests to others.
 ///
-/// While the most accurate variants can serve the demand, the planner uses the fewest workers; beyond that, it loses the least
+/// The method is Loki's. While the most accurate variants can serve the demand, the planner uses the fewest workers; beyond that, it loses the least
 /// accuracy. The same pipeline and options give the same plan.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -33,9 +33,9 @@ use crate::output;
 /// Time limit of a solver other than the embedded one for one program.
 const SOLVER_TIME: Duration = Duration::from_mins(1);
 
-/// Places a cascade on devices (HybridServe).
+/// Places a cascade on several devices. Use it for more load than one replica serves, or a model larger than a device.
 ///
-/// Models larger than a device are split by layer, and models that many requests reach get several replicas. The planner minimises
+/// The method is HybridServe's (Edinburgh). Models larger than a device are split by layer, and models that many requests reach get several replicas. The planner minimises
 /// the transfer time of requests within the memory and the utilisation of every device. The same profile, cascade and options give
 /// the same plan.
 #[derive(Debug, clap::Args)]

@@ -26,7 +26,7 @@ pub(super) fn as_text(snapshot: &AppSnapshot) -> String {
         },
     );
     format!(
-        "{} · epoch {}{gear}\n{ingresses}\nenergy {} and money {} per request, {} over all processes, idle ones included\n{}\n{}\n\n{}{}",
+        "{} · epoch {}{gear}\n{ingresses}\nper request: energy {}, cost {}; total power {} (idle included)\n{}\n{}\n\n{}{}",
         snapshot.app,
         snapshot.epoch,
         units::joules(snapshot.joules_per_request),
@@ -87,7 +87,7 @@ pub(super) fn models(rows: &[ModelRow]) -> String {
         ("queue", Align::Right),
         ("power", Align::Right),
         ("per request", Align::Right),
-        ("money", Align::Right),
+        ("cost", Align::Right),
     ];
     let rows = rows.iter().map(|row| {
         let money = if row.requests_per_s > 0.0 {

@@ -162,13 +162,13 @@ fn instances(placed: &Placement, device: &DeviceLoad) -> String {
 fn examined(placed: &Placement) -> String {
     let shapes = &placed.shapes;
     let rest = if shapes.all {
-        "all there are"
+        "exhaustive"
     } else {
-        "there are more, with more copies or partitions"
+        "more exist, with more replicas or partitions"
     };
     format!(
-        "{} combinations of copies and partitions examined ({rest}): {} need more memory than there is, {} more kernel time, {} were placed, \
-         {} annealed, {} solved as integer programs",
+        "{} combinations of replicas and partitions examined ({rest}): infeasible by memory {}, by utilisation {}; {} placed, {} refined by \
+         simulated annealing, {} solved as integer programs",
         units::count(shapes.examined),
         units::count(shapes.memory),
         units::count(shapes.utilisation),

@@ -70,13 +70,13 @@ impl Prior {
     }
 }
 
-/// What the accuracy and the latency of a plan are means over.
+/// Weights of the ranges of load in the mean accuracy and latency of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Weighing {
-    /// Answers: a range weighs its share of time times its load. What a user of the answers observes.
+    /// By answers: a range weighs its share of time times its load. This is the mean that a user of the answers observes.
     #[default]
     Answers,
-    /// Time, as in the paper: under Zipf loads most of it is spent at low loads, where accurate cascades serve few requests.
+    /// By time, as in the paper: under Zipf loads most of it is spent at low loads, where accurate cascades serve few requests.
     Time,
 }
 
@@ -340,10 +340,10 @@ impl GearOptions {
 /// An invalid option.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum OptionError {
-    /// A value that cannot be.
+    /// A value is outside the allowed range.
     #[error("{option} must be {needs}")]
     OutOfRange {
-        /// Which.
+        /// Name of the option.
         option: &'static str,
         /// The allowed values.
         needs: &'static str,

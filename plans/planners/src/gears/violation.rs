@@ -105,7 +105,7 @@ impl std::fmt::Display for Violation {
 /// A gear plan cannot be made. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum GearError {
-    /// An option cannot be.
+    /// An option has a value that is not allowed, or the options contradict each other.
     #[error(transparent)]
     Option(#[from] OptionError),
     /// The profile cannot be planned from.

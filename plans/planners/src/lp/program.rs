@@ -157,7 +157,7 @@ pub enum LpError {
     /// The solver's solution is invalid.
     #[error("{solver:?} gave an invalid solution: {reason}; use another solver")]
     InvalidSolution {
-        /// Which.
+        /// The solver.
         solver: Solver,
         /// The error.
         reason: String,

@@ -36,16 +36,22 @@ impl Figure {
     }
 }
 
+/// Formats a number of partitions: `1 partition`, `4 partitions`.
+fn counted_partitions(number: u32) -> String {
+    let noun = if number == 1 { "partition" } else { "partitions" };
+    format!("{number} {noun}")
+}
+
 /// A cascade cannot be placed. The caller keeps an older plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PlacementError {
     /// There are no devices.
     #[error("there are 0 devices; name at least one")]
     NoDevices,
-    /// An option cannot be.
+    /// An option has a value that is not allowed.
     #[error("{option}: {found} is not {expected}")]
     Option {
-        /// Which.
+        /// Name of the option.
         option: &'static str,
         /// What it holds.
         found: f64,
@@ -57,7 +63,7 @@ pub enum PlacementError {
         "the figures of the channel {route:?} give no time; use finite latencies of at least 0 and bandwidths above 0, or samples of both"
     )]
     Channel {
-        /// Which.
+        /// Route whose channel it is.
         route: Route,
     },
     /// A nearer channel is slower than a farther one.
@@ -125,8 +131,9 @@ pub enum PlacementError {
     },
     /// A model fits no device, however it is cut (eq. 3).
     #[error(
-        "memory: `{variant}` needs {needed_bytes:.0} bytes on each device when cut into {partitions}, the most it may be, and the largest device has \
-         {device_bytes}; use devices with more memory, more devices, or allow more partitions"
+        "memory: `{variant}` with {} (its maximum) needs {needed_bytes:.0} bytes on each device, and the largest device has {device_bytes}; use \
+         devices with more memory, more devices, or allow more partitions",
+        counted_partitions(*partitions)
     )]
     TooLarge {
         /// The variant.

@@ -57,7 +57,7 @@ fn rates(view: &View) -> Vec<Line<'static>> {
         .money_source
         .map_or_else(String::new, |source| format!(" ({})", source.name()));
     let energy = format!(
-        "{} and money {}{source} per request, idle included · {}",
+        "energy {}, cost {}{source} per request · total {}, idle included",
         units::joules(snapshot.joules_per_request),
         units::money(snapshot.money_per_request),
         snapshot
@@ -232,7 +232,7 @@ fn draw_variants(frame: &mut Frame<'_>, area: Rect, view: &View) {
         "queue",
         "power",
         "J/request",
-        "money",
+        "cost",
         "tokens/s",
     ];
     let rows = view.snapshot.models.iter().map(|row| {
@@ -278,6 +278,8 @@ fn draw_variants(frame: &mut Frame<'_>, area: Rect, view: &View) {
     ];
     let table = Table::new(rows, widths)
         .header(Row::new(heads).bold())
-        .block(block("variants, energy and money of their own requests"));
+        .block(block(
+            "variants; energy and cost per request that the variant ran",
+        ));
     frame.render_widget(table, area);
 }

@@ -146,7 +146,7 @@ fn page(index: usize) -> Place {
 #[test]
 fn tables_show_money_beside_joules() {
     let text = crate::commands::top::plain::as_text(&view(1, 1).snapshot);
-    assert!(text.contains("and money 0.000505 (priced) per request"), "{text}");
+    assert!(text.contains("cost 0.000505 (priced)"), "{text}");
     let large = text.lines().find(|line| line.trim_start().starts_with("large"));
     assert!(
         large.is_some_and(|line| line.contains("0.00200 (priced)")),

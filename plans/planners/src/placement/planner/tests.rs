@@ -267,7 +267,7 @@ fn refusals_say_which_constraint_fails_with_figures() {
     let message = large.to_string();
     assert!(
         message.starts_with("memory: `GPT-XXL` needs 268")
-            && message.contains("cut into 1")
+            && message.contains("with 1 partition (its maximum)")
             && message.contains("has 15000000000"),
         "{message}"
     );
