@@ -543,6 +543,46 @@ fn existing_files_are_replaced_only_with_force() {
     }
 }
 
+/// Hours of measurements were lost where their file could not be written.
+#[test]
+fn outputs_are_checked_before_the_work() {
+    let out = "/proc/out.json";
+    for command in [
+        &["profile", "--app", DIGITS, "--out", out][..],
+        &["profile", "channels", "--nats", NOWHERE, "--out", out],
+        &["demo", "--out", "/proc/demo"],
+        &["plan", "cascade", "--profile", "none.json", "--out", out],
+        &[
+            "plan",
+            "cascade",
+            "--profile",
+            "none.json",
+            "--out",
+            "/dev/null",
+            "--svg",
+            out,
+        ],
+        &[
+            "plan",
+            "gears",
+            "--profile",
+            "none.json",
+            "--rate",
+            "10",
+            "--out",
+            out,
+        ],
+        &["selftest", "--suite", "quick", "--out", out],
+        &["simulate", "--plan", "none.json", "--svg", out],
+    ] {
+        let message = refusal(&kaskade(here(), command));
+        assert!(
+            message.contains("/proc/") && message.contains("cannot be written"),
+            "{command:?}: {message}"
+        );
+    }
+}
+
 /// No process listens there.
 const NOWHERE: &str = "nats://127.0.0.1:1";
 
