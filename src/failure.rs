@@ -15,11 +15,16 @@ use kaskade_app::report::in_one_line;
 use kaskade_app::serving::ServingError;
 use serde::Serialize;
 
+use crate::interrupt::Interrupted;
+
 /// Exit code of wrong input, and of requests that are refused for good.
 const REFUSED: u8 = 1;
 
 /// Exit code of a wrong command line.
 const USAGE: u8 = 2;
+
+/// Exit code of a command that Ctrl-C ended: 128 and the number of SIGINT, as shells report it.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Exit code of a temporary failure: `EX_TEMPFAIL` of sysexits.h.
 const TEMPORARY: u8 = 75;
@@ -76,6 +81,15 @@ impl Failure {
                 retryable: false,
                 help: Some(USAGE_HELP.to_owned()),
                 exit: USAGE,
+            };
+        }
+        if error.is::<Interrupted>() {
+            return Self {
+                code: None,
+                message: in_one_line(error.as_ref()),
+                retryable: false,
+                help: None,
+                exit: INTERRUPTED,
             };
         }
         let class = error.chain().find_map(class);
@@ -319,6 +333,9 @@ mod tests {
         assert_eq!(of(PlanningError::NoPipeline).exit(), 2);
         let plain = of(anyhow::anyhow!("no such file"));
         assert_eq!((plain.exit(), plain.code), (1, None));
+        let interrupted = of(Interrupted::new("nothing was written"));
+        assert_eq!((interrupted.exit(), interrupted.code), (130, None));
+        assert_eq!(interrupted.message, "interrupted: nothing was written");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use kaskade_app::measure::{Judge, Profiler, text};
 use serde::Serialize;
 
 use crate::args::Overwrite;
-use crate::output;
+use crate::{interrupt, output};
 
 /// Measures every variant of an app on its validation set.
 ///
@@ -104,6 +104,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         })
         .quiet(args.quiet);
     profiler.check().with_context(|| file.display().to_string())?;
+    interrupt::end_with(&format!("{} was not written", args.out.display()), args.json)?;
     if app.pipeline.is_some() {
         let pipeline = profiler.run_pipeline()?.pipeline;
         output::write_measured(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
