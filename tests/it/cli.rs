@@ -36,6 +36,21 @@ fn a_wrong_command_line_is_a_usage_error() {
         (&["bench", "--app", DIGITS][..], "--rate"),
         (&["serve", "--app", DIGITS, "--role", "worker"][..], "--nats"),
         (&["plan", "pipeline", "--rate", "10"][..], "--pipeline"),
+        (&["infer", "digits", "--index", "7"][..], "--app"),
+        (
+            &[
+                "bench",
+                "--app",
+                DIGITS,
+                "--nats",
+                NOWHERE,
+                "--rate",
+                "1",
+                "--plan",
+                "plan.json",
+            ][..],
+            "in this process",
+        ),
     ] {
         let message = text(&kaskade(here(), args).stderr);
         assert_eq!(
