@@ -9,6 +9,7 @@ use kaskade_app::config::App;
 use kaskade_app::config::guarantee::Share;
 use kaskade_app::planning::PlanningError;
 use kaskade_app::planning::pipelines;
+use kaskade_app::report;
 use kaskade_app::serving::Connection;
 use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
@@ -161,10 +162,11 @@ pub(crate) struct Overwrite {
 }
 
 impl Overwrite {
-    /// Checks that no output file exists, unless `--force` is given, and that none is named twice. Commands call it before they do any work.
+    /// Checks that no output file exists, unless `--force` is given, that none is named twice, and that each can be written. Commands call
+    /// it before they do any work.
     ///
     /// # Errors
-    /// When a file exists; the message names it and the flag. When two outputs are one file.
+    /// When a file exists; the message names it and the flag. When two outputs are one file, or one cannot be written.
     pub(crate) fn check<'a>(self, files: impl IntoIterator<Item = &'a Path>) -> anyhow::Result<()> {
         let mut seen = BTreeSet::new();
         for file in files {
@@ -178,6 +180,7 @@ impl Overwrite {
                 "{} exists; name another file, or give `--force` to replace it",
                 file.display()
             );
+            report::check_writable(file)?;
         }
         Ok(())
     }
@@ -255,5 +258,7 @@ mod tests {
             message.contains("old.json exists") && message.contains("--force"),
             "{message}"
         );
+        let message = check(true, folder.path()).unwrap_err().to_string();
+        assert!(message.contains("cannot be written"), "{message}");
     }
 }

@@ -15,11 +15,16 @@ use kaskade_app::report::in_one_line;
 use kaskade_app::serving::ServingError;
 use serde::Serialize;
 
+use crate::interrupt::Interrupted;
+
 /// Exit code of wrong input, and of requests that are refused for good.
 const REFUSED: u8 = 1;
 
 /// Exit code of a wrong command line.
 const USAGE: u8 = 2;
+
+/// Exit code of a command that Ctrl-C ended: 128 and the number of SIGINT, as shells report it.
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Exit code of a temporary failure: `EX_TEMPFAIL` of sysexits.h.
 const TEMPORARY: u8 = 75;
@@ -76,6 +81,15 @@ impl Failure {
                 retryable: false,
                 help: Some(USAGE_HELP.to_owned()),
                 exit: USAGE,
+            };
+        }
+        if error.is::<Interrupted>() {
+            return Self {
+                code: None,
+                message: in_one_line(error.as_ref()),
+                retryable: false,
+                help: None,
+                exit: INTERRUPTED,
             };
         }
         let class = error.chain().find_map(class);
@@ -161,9 +175,9 @@ fn class(error: &(dyn std::error::Error + 'static)) -> Option<Class> {
     // Transparent errors are not in the chain: the error around them is.
     error
         .downcast_ref::<BusError>()
-        .map(of_bus)
+        .and_then(of_bus)
         .or_else(|| error.downcast_ref::<StoreError>().map(of_store))
-        .or_else(|| error.downcast_ref::<DurableError>().map(of_durable))
+        .or_else(|| error.downcast_ref::<DurableError>().and_then(of_durable))
         .or_else(|| error.downcast_ref::<NodeError>().and_then(of_node))
         .or_else(|| error.downcast_ref::<ServingError>().and_then(of_serving))
         .or_else(|| error.downcast_ref::<ChannelError>().and_then(of_channel))
@@ -172,7 +186,7 @@ fn class(error: &(dyn std::error::Error + 'static)) -> Option<Class> {
 
 fn of_serving(error: &ServingError) -> Option<Class> {
     match error {
-        ServingError::Bus(error) => Some(of_bus(error)),
+        ServingError::Bus(error) => of_bus(error),
         ServingError::Store(error) => Some(of_store(error)),
         ServingError::Start { source, .. } => of_node(source),
         _ => None,
@@ -181,23 +195,23 @@ fn of_serving(error: &ServingError) -> Option<Class> {
 
 fn of_node(error: &NodeError) -> Option<Class> {
     match error {
-        NodeError::Bus(error) => Some(of_bus(error)),
+        NodeError::Bus(error) => of_bus(error),
         NodeError::Store(error) => Some(of_store(error)),
-        NodeError::Durable(error) => Some(of_durable(error)),
+        NodeError::Durable(error) => of_durable(error),
         _ => None,
     }
 }
 
 fn of_channel(error: &ChannelError) -> Option<Class> {
     match error {
-        ChannelError::Bus(error) => Some(of_bus(error)),
+        ChannelError::Bus(error) => of_bus(error),
         _ => None,
     }
 }
 
 fn of_deploy(error: &DeployError) -> Option<Class> {
     match error {
-        DeployError::Bus(error) => Some(of_bus(error)),
+        DeployError::Bus(error) => of_bus(error),
         DeployError::Store(error) => Some(of_store(error)),
         DeployError::OtherApp { .. } | DeployError::NotLoaded { .. } => Some(Code::PlanRefused.into()),
         // The same command is refused again, unlike that of a writer who was only second.
@@ -210,10 +224,10 @@ fn of_deploy(error: &DeployError) -> Option<Class> {
     }
 }
 
-fn of_durable(error: &DurableError) -> Class {
+fn of_durable(error: &DurableError) -> Option<Class> {
     match error {
         DurableError::Bus(error) => of_bus(error),
-        _ => Fault::from(error).code.into(),
+        _ => Some(Fault::from(error).code.into()),
     }
 }
 
@@ -221,22 +235,23 @@ fn of_store(error: &StoreError) -> Class {
     Fault::from(error.clone()).code.into()
 }
 
-fn of_bus(error: &BusError) -> Class {
+/// Classifies an error of the connection; `None` for files on this machine, which no code describes.
+fn of_bus(error: &BusError) -> Option<Class> {
     let (code, retryable) = match error {
+        BusError::Credentials { .. } => return None,
         BusError::Unreachable { .. } => (Code::BrokerUnavailable, true),
         BusError::Timeout { .. } | BusError::Failed { .. } => (Code::Unavailable, true),
         // The same address, credentials or message are refused again.
         BusError::BadUrl { .. }
         | BusError::Untrusted { .. }
         | BusError::Refused { .. }
-        | BusError::Credentials { .. }
         | BusError::Embedded(_) => (Code::BrokerUnavailable, false),
         BusError::TooOld { .. } => (Code::BrokerTooOld, false),
         BusError::TooLarge { .. } => (Code::TooLarge, false),
         BusError::Subject(_) => (Code::Malformed, false),
         _ => (Code::Internal, false),
     };
-    Class { code, retryable }
+    Some(Class { code, retryable })
 }
 
 /// Second part of a code's explanation, on one line.
@@ -319,6 +334,14 @@ mod tests {
         assert_eq!(of(PlanningError::NoPipeline).exit(), 2);
         let plain = of(anyhow::anyhow!("no such file"));
         assert_eq!((plain.exit(), plain.code), (1, None));
+        // It was "No NATS server answers".
+        let path = "auth/worker/nkey".to_owned();
+        let reason = "No such file".to_owned();
+        let credentials = of(BusError::Credentials { path, reason });
+        assert_eq!((credentials.exit(), credentials.code), (1, None));
+        let interrupted = of(Interrupted::new("nothing was written"));
+        assert_eq!((interrupted.exit(), interrupted.code), (130, None));
+        assert_eq!(interrupted.message, "interrupted: nothing was written");
     }
 
     #[test]

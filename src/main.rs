@@ -9,9 +9,10 @@
 //! | `reference` | the reference page of the documentation, in tests |
 //! | [`output`] | results on standard output, errors on standard error |
 //! | [`failure`] | classification of errors, exit codes |
+//! | `interrupt` | Ctrl-C in commands that say something before they end |
 //! | [`log`] | the log on standard error |
 //!
-//! Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong command line, 75 temporary failure.
+//! Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong command line, 75 temporary failure, 130 interrupted.
 
 mod app_address;
 mod args;
@@ -20,6 +21,7 @@ mod commands;
 mod docs_tests;
 mod failure;
 mod help;
+mod interrupt;
 mod log;
 mod output;
 #[cfg(test)]

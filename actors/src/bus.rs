@@ -118,7 +118,11 @@ impl Bus {
         embedded: Option<Embedded>,
         control: Option<Control>,
     ) -> Result<Self, BusError> {
-        let health = Arc::new(ConnectionHealth::new(config.observer.clone()));
+        let health = Arc::new(ConnectionHealth::new(
+            format!("{}/{}", config.app, config.name),
+            without_credentials(url),
+            config.observer.clone(),
+        ));
         let client = connect::connect(config, url, &health).await?;
         let found = client.server_info().version;
         if !connect::new_enough(&found) {

@@ -110,10 +110,11 @@ Start nats-server or correct `--nats` (`NATS_URL`); without a URL Kaskade starts
     BrokerTooOld "KSK0013" 503 false "The NATS server is older than 2.10."
         "The client cannot create key-value buckets on older servers; Debian 12's package is 2.9.\n\
 Install nats-server 2.10 or newer: the official image, or Debian 13's or Ubuntu 24.04's package."
-    NeedsJetStream "KSK0014" 503 false "The operation requires JetStream, which this broker does not have."
+    NeedsJetStream "KSK0014" 503 false "The operation requires JetStream, which this broker does not have, or JetStream has too little storage."
         "Durable requests (`submit`) and a plan store shared by several hosts require JetStream. The embedded \
-broker supports core NATS only, and a nats-server has JetStream only if it is started with `-js`.\n\
-Start `nats-server -js` and give its URL with `--nats`."
+broker supports core NATS only, and a nats-server has JetStream only if it is started with `-js`. The streams of durable requests reserve `[durable] max_size` each.\n\
+Start `nats-server -js` and give its URL with `--nats`; if its storage is too small, lower `[durable] max_size` or raise the server's \
+`max_file_store`."
     PlanRefused "KSK0015" 422 false "The plan is invalid."
         "It has another version, names a stage, variant or replica that it does not define, or cannot be parsed. \
 The running plan stays.\n\

@@ -18,6 +18,9 @@ const LISTEN: Duration = Duration::from_millis(500);
 /// Time for which replicas must have failed to load before a plan counts as one that cannot be served: a worker may load them again.
 const FAILED_FOR: Duration = Duration::from_secs(5);
 
+/// Time without a report of an ingress after which none counts as running: ingresses report once per second.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
+
 /// Interval at which the progress of a rollout is checked, besides at each report.
 const CHECK: Duration = Duration::from_millis(200);
 
@@ -144,6 +147,8 @@ pub struct Progress {
     pub ingresses: usize,
     /// Those that do not admit requests under the plan yet.
     pub behind: Vec<LaggingIngress>,
+    /// Whether no ingress has reported for some seconds: none is running.
+    pub silent: bool,
 }
 
 /// The plans of one app.
@@ -289,16 +294,22 @@ impl Deployment {
         timeout: Duration,
         mut progress: impl FnMut(&Progress),
     ) -> Result<(), DeployError> {
-        let (until, mut shown) = (Instant::now() + timeout, None);
+        let (mut heard, mut shown) = (Instant::now(), None);
+        let until = heard + timeout;
         let mut failures = Failures::default();
         loop {
             let now = self.now_us();
             if self.rollout.is_admitted(epoch, now) {
                 return Ok(());
             }
+            let ingresses = self.rollout.ingresses(now);
+            if ingresses > 0 {
+                heard = Instant::now();
+            }
             let state = Progress {
-                ingresses: self.rollout.ingresses(now),
+                ingresses,
                 behind: self.rollout.behind(epoch, now),
+                silent: heard.elapsed() >= SILENT_AFTER,
             };
             if Instant::now() >= until {
                 return Err(match state.behind {
@@ -327,6 +338,11 @@ impl Deployment {
                 () = tokio::time::sleep(CHECK) => {}
             }
         }
+    }
+
+    /// Returns the name of the app.
+    pub fn app(&self) -> &str {
+        self.app.name()
     }
 
     /// Closes the connection.

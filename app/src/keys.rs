@@ -15,7 +15,7 @@ use nkeys::{KeyPair, KeyPairType};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::report::{WriteError, write_file};
+use crate::report::{WriteError, beside, write_file};
 
 /// Name of the file with a user's seed, in the user's folder.
 pub const SEED: &str = "nkey";
@@ -178,13 +178,13 @@ fn quoted(text: &str) -> String {
 pub fn keys(folder: &Path, rotate: bool) -> Result<Vec<String>, KeyError> {
     std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
     let (seed, before) = (folder.join(SEED), folder.join("nkey.previous"));
-    if rotate && seed.is_file() {
+    if rotate && holds_secret(&seed)? {
         std::fs::rename(&seed, &before).map_err(KeyError::file(&seed, "renamed"))?;
     }
     let newest = public_key(&secret(&seed)?, &seed)?;
     write_file(&folder.join("inbox"), &format!("{}\n", inbox_prefix(&newest)))?;
     let mut keys = vec![newest];
-    if before.is_file() {
+    if holds_secret(&before)? {
         keys.push(public_key(&read(&before)?, &before)?);
     }
     Ok(keys)
@@ -215,16 +215,17 @@ pub fn cluster(folder: &Path, routes: &[String], tls: Option<&Tls>) -> Result<()
          {tls}  routes: [\n{}\n  ]\n}}\n",
         routes.join("\n")
     );
-    let path = folder.join("cluster.conf");
-    if path.is_file() {
-        std::fs::remove_file(&path).map_err(KeyError::file(&path, "replaced"))?;
-    }
-    write_private(&path, &text)
+    write_private(&folder.join("cluster.conf"), &text)
+}
+
+/// Returns whether a file holds a secret. An empty one does not: a full disk takes the name of a file, but no content.
+fn holds_secret(path: &Path) -> Result<bool, KeyError> {
+    Ok(path.is_file() && !read(path)?.is_empty())
 }
 
 /// The secret in a file, which is made if it is not there.
 fn secret(path: &Path) -> Result<String, KeyError> {
-    if path.is_file() {
+    if holds_secret(path)? {
         return read(path);
     }
     let seed = KeyPair::new_user().seed().map_err(|_| KeyError::NoRandomness)?;
@@ -247,16 +248,23 @@ fn public_key(seed: &str, path: &Path) -> Result<String, KeyError> {
     }
 }
 
-/// Writes a secret file that only its owner can read. The file must not exist, so that no secret is overwritten and no process has prepared
-/// a link.
+/// Writes a secret file that only its owner can read, whole or not at all. The file is written beside its place under a name that does not
+/// exist, so that no process has prepared a link, and replaces what is there.
 fn write_private(path: &Path, text: &str) -> Result<(), KeyError> {
-    OpenOptions::new()
+    let beside = beside(path);
+    // An interrupted run of a process with the same number left it.
+    let _ = std::fs::remove_file(&beside);
+    let written = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(path)
+        .open(&beside)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .map_err(KeyError::file(path, "written"))
+        .and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| {
+        let _ = std::fs::remove_file(&beside);
+        KeyError::file(path, "written")(error)
+    })
 }
 
 #[cfg(test)]
@@ -329,6 +337,33 @@ mod tests {
         assert_eq!(keys(&folder, false).unwrap(), turned[..1]);
         let inbox = std::fs::read_to_string(folder.join("inbox")).unwrap();
         assert_eq!(inbox.trim(), format!("_INBOX.{}", turned[0]));
+    }
+
+    /// A full disk left an empty seed, with which every later run failed.
+    #[test]
+    fn an_empty_seed_is_as_if_absent() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("ingress");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join(SEED), "\n").unwrap();
+        let first = keys(&folder, false).unwrap();
+        assert_eq!(mode(&folder.join(SEED)), 0o600);
+        // It is not the seed before the new one either.
+        std::fs::write(folder.join(SEED), "").unwrap();
+        let turned = keys(&folder, true).unwrap();
+        assert_eq!((turned.len(), turned == first), (1, false));
+        std::fs::write(folder.join("nkey.previous"), "").unwrap();
+        assert_eq!(keys(&folder, false).unwrap(), turned);
+    }
+
+    #[test]
+    fn a_secret_that_cannot_be_written_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let taken = folder.path().join("routes");
+        std::fs::create_dir(&taken).unwrap();
+        // The file beside it can be written, and does not replace a folder.
+        assert!(secret(&taken).is_err());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     #[test]

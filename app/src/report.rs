@@ -5,7 +5,8 @@ pub mod progress;
 pub mod table;
 pub mod units;
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -20,31 +21,101 @@ pub struct WriteError {
     pub source: io::Error,
 }
 
+/// Bytes that [`check_writable`] writes: a full disk takes the name of a file, but no content.
+const TRIAL: [u8; 4096] = [b' '; 4096];
+
 /// Writes a file whole: a reader sees the old one or the new one, never half of it. A symbolic link stays one, and what is no file, such as
 /// a pipe, is written to.
 ///
 /// # Errors
 /// When the folder cannot be made or the file not written, naming it.
 pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
-    let failed = |source| WriteError {
-        path: path.to_owned(),
-        source,
-    };
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+    let failed = failed(path);
+    if let Some(folder) = folder_of(path) {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
     let found = path.canonicalize();
     if let Ok(found) = &found
-        && !found.is_file()
-        && !found.is_dir()
+        && is_device(found)
     {
         return std::fs::write(found, text).map_err(failed);
     }
     let path = found.as_deref().unwrap_or(path);
+    let beside = beside(path);
+    let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|error| {
+        // What remains of it may be what fills the disk.
+        let _ = std::fs::remove_file(&beside);
+        failed(error)
+    })
+}
+
+/// Checks that [`write_file`] can write a file, before the work whose result it holds: writes and removes a small file beside it, or in the
+/// nearest folder above it that exists.
+///
+/// # Errors
+/// As [`write_file`].
+pub fn check_writable(path: &Path) -> Result<(), WriteError> {
+    let failed = failed(path);
+    let found = path.canonicalize();
+    let path = found.as_deref().unwrap_or(path);
+    if path.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()));
+    }
+    if is_device(path) {
+        return Ok(());
+    }
+    let mut folder = folder_of(path);
+    while let Some(missing) = folder.filter(|folder| !folder.exists()) {
+        folder = folder_of(missing);
+    }
+    let name = Path::new(path.file_name().unwrap_or_default());
+    let trial = beside(&folder.map_or_else(|| name.to_owned(), |folder| folder.join(name)));
+    let written = std::fs::write(&trial, TRIAL);
+    let removed = std::fs::remove_file(&trial);
+    written.and(removed).map_err(failed)
+}
+
+/// Writes a text that could not be written to `path` into a new file of the folder for temporary files, and returns the file.
+///
+/// # Errors
+/// When that folder cannot be written to either.
+pub fn write_elsewhere(path: &Path, text: &str) -> io::Result<PathBuf> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let elsewhere = std::env::temp_dir().join(format!("kaskade-{}-{name}", std::process::id()));
+    let mut file = File::create_new(&elsewhere)?;
+    match file.write_all(text.as_bytes()) {
+        Ok(()) => Ok(elsewhere),
+        Err(error) => {
+            let _ = std::fs::remove_file(&elsewhere);
+            Err(error)
+        }
+    }
+}
+
+fn failed(path: &Path) -> impl Fn(io::Error) -> WriteError + Copy {
+    move |source| WriteError {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Returns the folder of a path; `None` for the working folder.
+fn folder_of(path: &Path) -> Option<&Path> {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty())
+}
+
+/// Returns whether something exists that is neither a file nor a folder, such as a pipe.
+fn is_device(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// Returns the temporary file beside a file, in which it is written before it is renamed.
+pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.tmp", std::process::id()));
-    std::fs::write(&beside, text).map_err(failed)?;
-    std::fs::rename(&beside, path).map_err(failed)
+    beside.into()
 }
 
 /// An error and its causes on one line, each reason once: many errors repeat the text of their cause.
@@ -112,5 +183,57 @@ mod tests {
         assert!(write_file(&at("new"), "three").is_err());
         write_file(Path::new("/dev/null"), "four").unwrap();
         assert!(!Path::new("/dev/null").is_file());
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// `profile.json.<pid>.tmp` remained.
+    #[test]
+    fn a_failed_write_leaves_no_temporary_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("taken")).unwrap();
+        // The temporary file can be written, and does not replace a folder.
+        assert!(write_file(&dir.path().join("taken"), "text").is_err());
+        assert_eq!(names(dir.path()), ["taken"]);
+    }
+
+    /// Hours of measurements ended with "cannot be written".
+    #[test]
+    fn an_output_is_checked_before_it_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("old.json"), "old").unwrap();
+        for good in ["new.json", "old.json", "new/folder/plan.json"] {
+            check_writable(&at(good)).unwrap();
+        }
+        check_writable(Path::new("/dev/null")).unwrap();
+        assert_eq!(names(dir.path()), ["old.json"], "nothing is left");
+        assert_eq!(std::fs::read_to_string(at("old.json")).unwrap(), "old");
+        // A folder, below a file, and where no process may create files.
+        for bad in [
+            dir.path(),
+            &at("old.json/plan.json"),
+            Path::new("/proc/plan.json"),
+        ] {
+            let error = check_writable(bad).unwrap_err().to_string();
+            assert!(error.contains(&bad.display().to_string()), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_has_no_place_goes_to_the_folder_for_temporary_files() {
+        let name = "kept-elsewhere.json";
+        let kept = write_elsewhere(&Path::new("/proc").join(name), "text").unwrap();
+        assert_eq!(std::fs::read_to_string(&kept).unwrap(), "text");
+        // It replaces nothing.
+        assert!(write_elsewhere(Path::new(name), "other").is_err());
+        std::fs::remove_file(&kept).unwrap();
     }
 }

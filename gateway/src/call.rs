@@ -240,6 +240,7 @@ impl Call {
     }
 
     fn note(&self, result: Result<InferReply, Fault>, span: &RequestSpan) -> Result<InferReply, Failure> {
+        let result = result.map_err(|fault| self.named(fault));
         if kaskade_telemetry::is_on() {
             let joules = result.as_ref().ok().and_then(|reply| self.joules(reply));
             span.end(&self.app.options.name, &result, joules.as_ref());
@@ -254,6 +255,18 @@ impl Call {
                 Err(fault.into())
             }
         }
+    }
+
+    /// Names the broker as the cause of a missing reply while the connection to it is lost.
+    fn named(&self, fault: Fault) -> Fault {
+        if fault.code != Code::NoReply || self.app.bus.connection().is_up() {
+            return fault;
+        }
+        let message = format!(
+            "the connection to the broker at {} is lost, and did not come back within the budget",
+            self.app.bus.url()
+        );
+        Fault::new(Code::BrokerUnavailable, message)
     }
 
     /// Returns the energy of an answer, by the variants that it passed; `None` if it is unknown.

@@ -124,7 +124,7 @@ struct Planned {
 /// whose tensors are fused.
 ///
 /// # Errors
-/// [`QuantiseError`]; a directory that was begun may remain.
+/// [`QuantiseError`]; nothing remains of the new directory.
 pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, QuantiseError> {
     if !kind.is_quantised() {
         return Err(QuantiseError::NotQuantised(kind));
@@ -161,16 +161,54 @@ pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, Q
         bytes_before: raw.iter().map(|tensor| tensor.bytes).sum(),
         bytes_after: planned.iter().map(|tensor| tensor.bytes as u64).sum(),
     };
+    if to.exists() {
+        return Err(QuantiseError::Exists { path: to.to_owned() });
+    }
+    let partial = partial(to);
+    // An interrupted run of a process with the same number left it.
+    let _ = std::fs::remove_dir_all(&partial);
+    let written = write(from, &partial, &mut checkpoint, &planned, &quantisation);
+    let written = written.and_then(|()| std::fs::rename(&partial, to).map_err(failed(to)));
+    if let Err(error) = written {
+        let _ = std::fs::remove_dir_all(&partial);
+        return Err(error);
+    }
+    Ok(report)
+}
+
+/// Returns the directory beside `to` that is written before it is renamed.
+fn partial(to: &Path) -> PathBuf {
+    let mut name = to.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    to.with_file_name(name)
+}
+
+/// Writes the new directory.
+fn write(
+    from: &Path,
+    to: &Path,
+    checkpoint: &mut Checkpoint,
+    planned: &[Planned],
+    quantisation: &Quantisation,
+) -> Result<(), QuantiseError> {
     let folder = SentenceModules::open(from)?.map_or_else(String::new, |(_, folder)| folder);
     copy_others(from, to, Path::new(""), Path::new(&folder))?;
-    write_config(&checkpoint, &to.join(&folder), &quantisation)?;
+    let folder = to.join(&folder);
+    write_config(checkpoint, &folder, quantisation)?;
     write_weights(
-        &mut checkpoint,
-        &to.join(&folder).join("model.safetensors"),
-        &planned,
-        &quantisation,
-    )?;
-    Ok(report)
+        checkpoint,
+        &folder.join("model.safetensors"),
+        planned,
+        quantisation,
+    )
+}
+
+fn failed(path: &Path) -> impl Fn(std::io::Error) -> QuantiseError {
+    let path = path.to_owned();
+    move |source| QuantiseError::Write {
+        path: path.clone(),
+        source,
+    }
 }
 
 /// Decides what becomes of a tensor.
@@ -213,14 +251,7 @@ fn plan(tensor: &RawTensor, quantisation: &Quantisation) -> Planned {
 
 /// Copies all files but configuration and weights of `model`, a folder of the checkpoint.
 fn copy_others(from: &Path, to: &Path, inside: &Path, model: &Path) -> Result<(), QuantiseError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| QuantiseError::Write { path, source }
-    };
     let target = to.join(inside);
-    if inside.as_os_str().is_empty() && to.exists() {
-        return Err(QuantiseError::Exists { path: to.to_owned() });
-    }
     std::fs::create_dir_all(&target).map_err(failed(&target))?;
     let source = from.join(inside);
     for entry in std::fs::read_dir(&source).map_err(failed(&source))? {
@@ -252,8 +283,7 @@ fn write_config(
     let mut keys = checkpoint.config.keys().clone();
     keys.insert(KEY.to_owned(), json!(quantisation));
     let path = to.join("config.json");
-    std::fs::write(&path, format!("{:#}\n", Value::Object(keys)))
-        .map_err(|source| QuantiseError::Write { path, source })
+    std::fs::write(&path, format!("{:#}\n", Value::Object(keys))).map_err(failed(&path))
 }
 
 /// Writes the tensors one at a time.
@@ -263,10 +293,7 @@ fn write_weights(
     planned: &[Planned],
     quantisation: &Quantisation,
 ) -> Result<(), QuantiseError> {
-    let failed = |source| QuantiseError::Write {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = failed(path);
     let mut header = Map::new();
     header.insert("__metadata__".to_owned(), json!({"format": "pt"}));
     let mut offset = 0;
@@ -282,10 +309,10 @@ fn write_weights(
     // Data begins at a multiple of 8 bytes.
     let padding = header.len().next_multiple_of(8) - header.len();
     header.extend(std::iter::repeat_n(' ', padding));
-    let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+    let mut file = BufWriter::new(File::create(path).map_err(&failed)?);
     file.write_all(&(header.len() as u64).to_le_bytes())
-        .map_err(failed)?;
-    file.write_all(header.as_bytes()).map_err(failed)?;
+        .map_err(&failed)?;
+    file.write_all(header.as_bytes()).map_err(&failed)?;
     for tensor in planned {
         let bytes = match tensor.kind {
             None => checkpoint.weights.bytes_of(&tensor.name)?,
@@ -297,9 +324,9 @@ fn write_weights(
                 encode(&values, kind)
             }
         };
-        file.write_all(&bytes).map_err(failed)?;
+        file.write_all(&bytes).map_err(&failed)?;
     }
-    file.flush().map_err(failed)
+    file.flush().map_err(&failed)
 }
 
 #[cfg(test)]

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::App;
+use kaskade_app::config::guarantee::AuditShare;
 use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::data::text_metric::Grading;
 use kaskade_app::load::arrivals::{ArrivalProcess, Arrivals};
@@ -21,11 +22,13 @@ use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use crate::app_address::{Target, TargetArgs};
 use crate::args::Broker;
 use crate::failure::Usage;
-use crate::output;
+use crate::interrupt::Interrupted;
+use crate::{interrupt, output};
 
 /// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
 /// are due, whatever the app does; in a closed loop (`--concurrency`) clients wait for their answers. Latencies count from when a
@@ -74,6 +77,9 @@ pub(crate) struct Args {
     /// Send each request once, so that refusals and losses are counted; by default the client sends it again within its budget.
     #[arg(long)]
     no_retry: bool,
+    /// Largest share of the requests that may have no result, such as `1%`; the exit code is 1 above it.
+    #[arg(long, value_name = "SHARE", value_parser = error_rate)]
+    max_error_rate: Option<f64>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -101,11 +107,19 @@ fn length_or_zero(text: &str) -> Result<Duration, String> {
     text.parse::<HumanDuration>().map(HumanDuration::duration)
 }
 
+/// Parses a share of requests, from 0 to 1.
+fn error_rate(text: &str) -> Result<f64, String> {
+    let share = serde_json::from_value::<AuditShare>(text.into());
+    share.map(AuditShare::get).map_err(|error| error.to_string())
+}
+
 /// Results of a run.
 #[derive(Debug, Serialize)]
 struct Report {
     app: String,
     load: String,
+    /// Whether Ctrl-C ended the run early.
+    interrupted: bool,
     accuracy: Option<f64>,
     joules_per_request: Option<f64>,
     energy_source: Option<String>,
@@ -133,8 +147,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let bus = target.client("bench");
         ensure!(
             args.plan.is_none(),
-            "`--plan` needs an app in this process; the one at {} has its own",
-            bus_url(&bus)
+            Usage::new(format!(
+                "`--plan` needs an app in this process; the one at {} has its own",
+                bus_url(&bus)
+            ))
         );
         (bus, None)
     };
@@ -148,18 +164,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else {
         output::print(&as_text(&report))?;
     }
-    check(&report.figures, args.warm_up)
+    ensure!(
+        !report.interrupted,
+        Interrupted::new("the figures are of the load until then")
+    );
+    check(&report.figures, args)
 }
 
-/// Checks that something was measured.
+/// Checks that something was measured, and that not too many requests failed.
 ///
 /// # Errors
-/// When no request was recorded, or none was answered; the message names the errors.
-fn check(figures: &Figures, warm_up: Duration) -> anyhow::Result<()> {
+/// When no request was recorded, none was answered, or more failed than `--max-error-rate`; the message names the errors.
+fn check(figures: &Figures, args: &Args) -> anyhow::Result<()> {
     ensure!(
         figures.sent > 0,
         "no request was recorded: none was due after the warm-up of {}; give a shorter `--warm-up` or a longer load",
-        humantime::format_duration(warm_up)
+        humantime::format_duration(args.warm_up)
     );
     let errors = figures
         .errors
@@ -175,6 +195,15 @@ fn check(figures: &Figures, warm_up: Duration) -> anyhow::Result<()> {
         } else {
             errors.join(", ")
         }
+    );
+    let most = args.max_error_rate.unwrap_or(1.0);
+    ensure!(
+        figures.error_rate <= most,
+        "{} of {} requests have no result, {}: more than `--max-error-rate` {}",
+        figures.sent - figures.answered,
+        figures.sent,
+        units::percent(figures.error_rate),
+        units::percent(most)
     );
     Ok(())
 }
@@ -236,7 +265,9 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .durable(args.durable);
     let grading = target.app().map(|app| Grading::of(&app.data));
     let questions = Arc::new(Questions::new(client, samples).graded(grading.unwrap_or_default()));
-    let length = runtime.block_on(drive(args, Arc::clone(&questions), Arc::clone(&record)))?;
+    let interrupt = interrupt::first()?;
+    let (length, interrupted) =
+        runtime.block_on(until_end(args, &questions, Arc::clone(&record), interrupt))?;
     let spent = meter
         .as_mut()
         .zip(begun)
@@ -250,11 +281,37 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
     Ok(Report {
         app: target.name().to_owned(),
         load: describe(args),
+        interrupted,
         accuracy: questions.accuracy(),
         joules_per_request: spent.and_then(share),
         energy_source: meter.map(|meter| meter.source()),
         figures,
     })
+}
+
+/// Runs the load to its end or to Ctrl-C. Returns the length of the recorded part, and whether Ctrl-C ended it.
+///
+/// # Errors
+/// When the trace cannot be read, or no process takes the first requests.
+async fn until_end(
+    args: &Args,
+    questions: &Arc<Questions>,
+    record: Arc<Mutex<Record>>,
+    interrupt: oneshot::Receiver<()>,
+) -> anyhow::Result<(Duration, bool)> {
+    let begun = Instant::now();
+    tokio::select! {
+        biased;
+        fault = questions.unserved() => Err(fault.into()),
+        Ok(()) = interrupt => {
+            record
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .forget_in_flight();
+            Ok((begun.elapsed().saturating_sub(args.warm_up), true))
+        }
+        length = drive(args, Arc::clone(questions), Arc::clone(&record)) => Ok((length?, false)),
+    }
 }
 
 async fn drive(
@@ -290,6 +347,31 @@ fn describe(args: &Args) -> String {
         (_, Some(path), _) => format!("open loop, trace {} at {}x", path.display(), args.speed),
         (.., clients) => format!("closed loop, {} clients", clients.unwrap_or_default()),
     }
+}
+
+/// Returns the title of the table of latencies, with the requests that are not in it.
+fn latency_title(figures: &Figures) -> String {
+    let missing = [
+        (figures.timed_out, "timed out"),
+        (figures.refused, "refused"),
+        (figures.lost, "lost"),
+    ];
+    let missing = missing.iter().filter(|(count, _)| *count > 0);
+    let missing: Vec<String> = missing
+        .map(|(count, what)| format!("{} {what}", units::count(*count)))
+        .collect();
+    let title = format!(
+        "latency of the {} answered requests",
+        units::count(figures.answered)
+    );
+    if missing.is_empty() {
+        return title;
+    }
+    format!(
+        "{title}, without the {} ({})",
+        units::percent(figures.error_rate),
+        missing.join(", ")
+    )
 }
 
 /// Formats a report for people.
@@ -348,9 +430,10 @@ fn as_text(report: &Report) -> String {
     let goodput = goodput.map_or_else(String::new, |(goodput, slo)| {
         format!(", of which {goodput:.1} /s within {slo} ms")
     });
+    let end = if report.interrupted { ", interrupted" } else { "" };
     format!(
-        "{}: {}, {:.1} s\n\
-         {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{quantiles}\n\
+        "{}: {}, {:.1} s{end}\n\
+         {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{}\n{quantiles}\n\
          answered by: {}\ndegraded: {degraded}\nerrors: {}\naccuracy: {accuracy}\nenergy per request: {} ({source})",
         report.app,
         report.load,
@@ -360,6 +443,7 @@ fn as_text(report: &Report) -> String {
         units::count(figures.refused),
         units::count(figures.timed_out),
         figures.throughput_per_s,
+        latency_title(figures),
         listed(shares.collect()),
         listed(errors.collect()),
         units::joules(report.joules_per_request),
@@ -367,80 +451,4 @@ fn as_text(report: &Report) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use kaskade_app::load::record::Outcome;
-
-    use super::*;
-
-    #[test]
-    fn a_load_needs_no_warm_up() {
-        assert_eq!(length_or_zero("0s"), Ok(Duration::ZERO));
-        assert_eq!(length_or_zero("2s"), Ok(Duration::from_secs(2)));
-        assert!(length_or_zero("1ns").unwrap_err().contains("microsecond"));
-        assert!(length_or_zero("soon").is_err());
-    }
-
-    /// `--duration` was ignored beside `--trace`.
-    #[test]
-    fn a_trace_has_a_length_of_its_own() {
-        #[derive(Debug, clap::Parser)]
-        struct Command {
-            #[command(flatten)]
-            args: Args,
-        }
-        let parse = |flags: &[&str]| {
-            let command = ["bench", "--app", "app.toml", "--trace", "counts"];
-            <Command as clap::Parser>::try_parse_from(command.iter().chain(flags))
-        };
-        assert_eq!(parse(&[]).unwrap().args.duration.to_string(), "10s");
-        let error = parse(&["--duration", "5s"]).unwrap_err();
-        assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict);
-        assert_eq!(error.exit_code(), 2);
-    }
-
-    /// Nothing was said while the largest variant's endpoint was down.
-    #[test]
-    fn degraded_answers_are_told() {
-        let mut record = Record::new(None).unwrap();
-        let report = |record: &Record| Report {
-            app: "a".to_owned(),
-            load: "closed loop".to_owned(),
-            accuracy: None,
-            joules_per_request: None,
-            energy_source: None,
-            figures: record.figures(Duration::from_secs(1)),
-        };
-        for degraded in [false, true, true, true] {
-            record.sent();
-            let variant = "small".to_owned();
-            record.add(Duration::from_millis(1), Outcome::Answered { variant, degraded });
-        }
-        let text = as_text(&report(&record));
-        assert!(text.contains("\ndegraded: 75.00 % of the answers"), "{text}");
-        assert_eq!(serde_json::to_value(report(&record)).unwrap()["degraded"], 0.75);
-        let none = Record::new(None).unwrap();
-        assert!(as_text(&report(&none)).contains("\ndegraded: none\n"));
-    }
-
-    /// A run without an answer ended as one with answers does.
-    #[test]
-    fn a_run_without_an_answer_fails() {
-        let mut figures = Record::new(None).unwrap().figures(Duration::from_secs(1));
-        let second = Duration::from_secs(1);
-        // "none of 0 requests was answered (no errors)" named no cause.
-        let error = check(&figures, second).unwrap_err().to_string();
-        assert!(
-            error.contains("warm-up of 1s") && error.contains("`--warm-up`"),
-            "{error}"
-        );
-        figures.sent = 3;
-        figures.errors.insert("KSK0006", 3);
-        let error = check(&figures, second).unwrap_err().to_string();
-        assert!(
-            error.contains("none of 3 requests") && error.contains("3 KSK0006"),
-            "{error}"
-        );
-        figures.answered = 1;
-        check(&figures, second).unwrap();
-    }
-}
+mod tests;

@@ -31,7 +31,7 @@ use kaskade_app::measure::{self, Judge};
 use kaskade_app::planning::{cascade, initial};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
-use kaskade_app::report::{self, units};
+use kaskade_app::report::units;
 use kaskade_policy::linear_fit;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
@@ -247,7 +247,7 @@ fn write(
     ];
     let written = FILES.into_iter().zip(texts).map(|((what, name), text)| {
         let path = folder.join(name);
-        report::write_file(&path, &text)?;
+        output::write_measured(&path, &text)?;
         Ok((what, path))
     });
     written.collect()

@@ -26,6 +26,7 @@ use serde_json::json;
 use self::text::as_text;
 use crate::app_address::TargetArgs;
 use crate::args::Broker;
+use crate::failure::Usage;
 use crate::output;
 
 /// Sends one request to an app and prints the answer, with the stages that it passed. With `--app` and without `--nats`, starts
@@ -199,7 +200,9 @@ impl RequestArgs {
         }
         match (index, tensors, text, image) {
             (Some(index), ..) => {
-                let app = app.context("`--index` needs the data sets of an app's file: give `--app FILE`")?;
+                let app = app.ok_or_else(|| {
+                    Usage::new("`--index` needs the data sets of an app's file: give `--app FILE`")
+                })?;
                 let (inputs, label) = sample(app, *index)?;
                 let grading = Grading::of(&app.data);
                 let known = label != Label::Unknown;

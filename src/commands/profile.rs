@@ -11,11 +11,10 @@ use kaskade_app::config::App;
 use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::measure::judge::JudgeProgram;
 use kaskade_app::measure::{Judge, Profiler, text};
-use kaskade_app::report;
 use serde::Serialize;
 
 use crate::args::Overwrite;
-use crate::output;
+use crate::{interrupt, output};
 
 /// Measures every variant of an app on its validation set.
 ///
@@ -105,15 +104,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         })
         .quiet(args.quiet);
     profiler.check().with_context(|| file.display().to_string())?;
+    interrupt::end_with(&format!("{} was not written", args.out.display()), args.json)?;
     if app.pipeline.is_some() {
         let pipeline = profiler.run_pipeline()?.pipeline;
-        report::write_file(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
+        output::write_measured(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
         return show(args, &pipeline, &text::pipeline(&pipeline));
     }
     let profile = profiler.run_with_memory(|member, batches| {
         memory::in_subprocess(file, &member.name, Partition::WHOLE, batches)
     })?;
-    report::write_file(&args.out, &profile.to_json()?)?;
+    output::write_measured(&args.out, &profile.to_json()?)?;
     show(args, &profile, &text::profile(&profile))
 }
 

@@ -15,7 +15,7 @@ use kaskade::models::selftest::{
 use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
-use kaskade_app::report::{self, units};
+use kaskade_app::report::units;
 
 use crate::args::Overwrite;
 use crate::output;
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     });
     if let Some(path) = &args.out {
-        report::write_file(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
+        output::write_measured(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
     if args.json {
         output::print_json(&report)?;

@@ -479,6 +479,13 @@ fn an_invalid_seed_and_an_unknown_user_are_refused() {
     ]);
     assert_eq!(code, Some(1));
     assert!(text.contains("kaskade auth init"), "{text}");
+    let infer = ["infer", "digits", "--text", "a", "--nats", "nats://127.0.0.1:1"];
+    let (code, text) = said(&[&infer[..], &["--nkey", "no/such/nkey"]].concat());
+    assert_eq!(code, Some(1));
+    assert!(
+        text.contains("no/such/nkey") && text.contains("kaskade auth init") && !text.contains("KSK0012"),
+        "{text}"
+    );
     let (code, text) = said(&["auth", "init", "digits", "--out", &out, "--rotate", "cook"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("there is no user `cook`"), "{text}");

@@ -36,6 +36,21 @@ fn a_wrong_command_line_is_a_usage_error() {
         (&["bench", "--app", DIGITS][..], "--rate"),
         (&["serve", "--app", DIGITS, "--role", "worker"][..], "--nats"),
         (&["plan", "pipeline", "--rate", "10"][..], "--pipeline"),
+        (&["infer", "digits", "--index", "7"][..], "--app"),
+        (
+            &[
+                "bench",
+                "--app",
+                DIGITS,
+                "--nats",
+                NOWHERE,
+                "--rate",
+                "1",
+                "--plan",
+                "plan.json",
+            ][..],
+            "in this process",
+        ),
     ] {
         let message = text(&kaskade(here(), args).stderr);
         assert_eq!(
@@ -540,6 +555,46 @@ fn existing_files_are_replaced_only_with_force() {
     ] {
         let message = refusal(&kaskade(folder.path(), command));
         assert!(message.contains("plan.json exists"), "{command:?}: {message}");
+    }
+}
+
+/// Hours of measurements were lost where their file could not be written.
+#[test]
+fn outputs_are_checked_before_the_work() {
+    let out = "/proc/out.json";
+    for command in [
+        &["profile", "--app", DIGITS, "--out", out][..],
+        &["profile", "channels", "--nats", NOWHERE, "--out", out],
+        &["demo", "--out", "/proc/demo"],
+        &["plan", "cascade", "--profile", "none.json", "--out", out],
+        &[
+            "plan",
+            "cascade",
+            "--profile",
+            "none.json",
+            "--out",
+            "/dev/null",
+            "--svg",
+            out,
+        ],
+        &[
+            "plan",
+            "gears",
+            "--profile",
+            "none.json",
+            "--rate",
+            "10",
+            "--out",
+            out,
+        ],
+        &["selftest", "--suite", "quick", "--out", out],
+        &["simulate", "--plan", "none.json", "--svg", out],
+    ] {
+        let message = refusal(&kaskade(here(), command));
+        assert!(
+            message.contains("/proc/") && message.contains("cannot be written"),
+            "{command:?}: {message}"
+        );
     }
 }
 

@@ -10,6 +10,7 @@
 )]
 
 mod auth;
+mod bench;
 mod cache;
 mod cli;
 mod docs;

@@ -52,6 +52,10 @@ fn a_served_app_is_live_and_ready_and_has_metrics() {
     }
     assert_eq!(probe(&address, "ready"), (Some(0), "ready\n".to_owned()));
     assert_eq!(probe(&address, "live"), (Some(0), "live\n".to_owned()));
+    let port = address.rsplit_once(':').unwrap().1;
+    for named in [format!("localhost:{port}"), format!("http://{address}/")] {
+        assert_eq!(probe(&named, "live"), (Some(0), "live\n".to_owned()), "{named}");
+    }
     served.end();
     assert_eq!(get(&address, "/live"), None, "the listener ends with the process");
     let (code, said) = probe(&address, "live");

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use kaskade_testkit::{
     DIGITS, NatsOptions, NatsServer, Process, ROOT, Served, TIMEOUT, command, digits_app, digits_profile,
-    http_get, http_post, is_ready, json, kaskade, refusal, text, wait_until,
+    http_get, http_post, http_post_within, is_ready, json, kaskade, refusal, text, wait_until,
 };
 use serde_json::Value;
 
@@ -435,7 +436,7 @@ fn top_shows_rates_and_energy_by_model() {
 
 #[test]
 fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
-    let server = NatsServer::start(NatsOptions::jetstream());
+    let mut server = NatsServer::start(NatsOptions::jetstream());
     let url = server.url();
     let start = |more: &[&str]| Served::start(&[&["--app", DIGITS, "--nats", &url, "--role"], more].concat());
     let mut gateways = [0, 1].map(|_| start(&["gateway", "--http", "127.0.0.1:0"]));
@@ -464,9 +465,16 @@ fn gateways_alone_ask_the_other_processes_over_a_nats_server() {
         );
     }
     // One that leaves drains and ends well; the other goes on.
-    let [first, second] = gateways;
+    let [first, _second] = gateways;
     first.end();
     let (head, answer) = http_post(&addresses[1], "/v2/models/digits/infer", &body);
     assert!(head.starts_with("HTTP/1.1 200"), "{head} {answer}");
-    second.end();
+    // Without the broker, it was a missing reply (504).
+    server.kill();
+    let budget = Duration::from_secs(1);
+    let (head, answer) = http_post_within(budget, &addresses[1], "/v2/models/digits/infer", &body);
+    assert!(
+        head.starts_with("HTTP/1.1 503") && answer.contains("KSK0012"),
+        "{head} {answer}"
+    );
 }

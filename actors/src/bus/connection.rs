@@ -41,9 +41,15 @@ pub struct ConnectionCounts {
 
 /// Counters of one connection, and its state as a watch channel.
 pub struct ConnectionHealth {
+    /// Name of the connection.
+    name: String,
+    /// Address of the broker, without credentials.
+    url: String,
     slow_consumer: AtomicU64,
     disconnects: AtomicU64,
     errors: AtomicU64,
+    /// Failed attempts to connect since the connection was lost.
+    failed_attempts: AtomicU64,
     link: watch::Sender<Link>,
     /// True once the server has refused the question for JetStream.
     jetstream_denied: watch::Sender<bool>,
@@ -65,11 +71,14 @@ impl fmt::Debug for ConnectionHealth {
 }
 
 impl ConnectionHealth {
-    pub(super) fn new(observer: Option<Observer>) -> Self {
+    pub(super) fn new(name: String, url: String, observer: Option<Observer>) -> Self {
         Self {
+            name,
+            url,
             slow_consumer: AtomicU64::new(0),
             disconnects: AtomicU64::new(0),
             errors: AtomicU64::new(0),
+            failed_attempts: AtomicU64::new(0),
             link: watch::Sender::new(Link::Down),
             jetstream_denied: watch::Sender::new(false),
             refusals: broadcast::Sender::new(MAX_REFUSALS),
@@ -141,10 +150,23 @@ impl ConnectionHealth {
 
     pub(super) fn observe(&self, event: &Event) {
         match event {
-            Event::Connected => self.set(Link::Up),
+            Event::Connected => {
+                self.failed_attempts.store(0, Ordering::Relaxed);
+                if self.disconnects.load(Ordering::Relaxed) > 0 {
+                    // As the loss, so that both are in the log.
+                    let (broker, connection) = (&self.url, &self.name);
+                    tracing::warn!(broker, connection, "connected to the broker again");
+                }
+                self.set(Link::Up);
+            }
             Event::Disconnected => {
                 self.disconnects.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!("lost the connection to the broker; reconnecting");
+                let (broker, connection) = (&self.url, &self.name);
+                tracing::warn!(
+                    broker,
+                    connection,
+                    "lost the connection to the broker; reconnecting"
+                );
                 self.set(Link::Down);
             }
             Event::Closed => self.set(Link::Closed),
@@ -155,9 +177,19 @@ impl ConnectionHealth {
                     tracing::error!(lost, "a subscription is full; messages are lost");
                 }
             }
+            Event::ClientError(error) if !self.is_up() => {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+                let attempt = self.failed_attempts.fetch_add(1, Ordering::Relaxed) + 1;
+                // There are two attempts per second.
+                if attempt.is_power_of_two() {
+                    let (broker, connection) = (&self.url, &self.name);
+                    tracing::warn!(broker, connection, attempt, %error, "cannot connect to the broker; trying again");
+                }
+            }
             Event::ServerError(_) | Event::ClientError(_) => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(%event, "error on the connection to the broker");
+                let (broker, connection) = (&self.url, &self.name);
+                tracing::warn!(broker, connection, %event, "error on the connection to the broker");
                 // The server names the subject only in its text, and sends no reply.
                 let text = event.to_string();
                 if text.contains("Permissions Violation") {

@@ -17,7 +17,8 @@ pub(super) fn with_nkey(options: ConnectOptions, path: &Path) -> Result<ConnectO
         path: path.display().to_string(),
         reason,
     };
-    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| refused(format!("{error}; `kaskade auth init` creates such files")))?;
     let seed = text.trim();
     let user = KeyPair::from_seed(seed).ok();
     let user = user.filter(|user| matches!(user.key_pair_type(), KeyPairType::User));
@@ -60,6 +61,11 @@ mod tests {
             assert!(error.contains("kaskade auth init"), "{error}");
             assert!(text.is_empty() || !error.contains(text), "{error}");
         }
-        assert!(with_nkey(ConnectOptions::new(), Path::new("/nowhere")).is_err());
+        let missing = with_nkey(ConnectOptions::new(), Path::new("/nowhere"));
+        let error = missing.err().unwrap().to_string();
+        assert!(
+            error.contains("/nowhere") && error.contains("kaskade auth init"),
+            "{error}"
+        );
     }
 }

@@ -16,7 +16,7 @@ use kaskade_actors::ingress::durable::DurableConfig;
 use kaskade_actors::subjects;
 use kaskade_actors::wire::headers;
 use kaskade_actors::wire::{InferRequest, Message as _};
-use kaskade_actors::{App, Client, Code, Node, NodeConfig, Service};
+use kaskade_actors::{App, Client, Code, Fault, Node, NodeConfig, NodeError, Service};
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::redelivery::RedeliveryConfig;

@@ -31,7 +31,7 @@ pub struct DurableConfig {
     pub result_retention: HumanDuration,
     /// How long dead letters are kept.
     pub dead_letter_retention: HumanDuration,
-    /// Maximum size of each stream: waiting requests, results, dead letters.
+    /// Maximum size of each stream: waiting requests, results, dead letters. JetStream reserves it.
     pub max_size: ByteSize,
     /// Replicas of each stream in a cluster of nats-servers, 1 to 5 [default: `nats.replicas`].
     #[serde(skip_serializing_if = "Option::is_none")]

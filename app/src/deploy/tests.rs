@@ -100,6 +100,23 @@ async fn an_applied_plan_gets_an_epoch_above_those_in_use() {
     assert_eq!(written.epoch, 42);
 }
 
+/// The wait for an app that does not run said nothing for two minutes.
+#[tokio::test]
+async fn an_app_without_an_ingress_is_noticed_while_waiting() {
+    let (_embedded, mut deployment) = deployment().await;
+    let silent = tokio::sync::Notify::new();
+    let told = |progress: &Progress| {
+        if progress.silent {
+            assert_eq!((progress.ingresses, progress.behind.len()), (0, 0));
+            silent.notify_one();
+        }
+    };
+    tokio::select! {
+        ended = deployment.admitted(2, Duration::from_secs(60), told) => panic!("{ended:?}"),
+        () = silent.notified() => {}
+    }
+}
+
 #[tokio::test]
 async fn the_wait_ends_when_every_ingress_admits_the_plan() {
     let (_embedded, mut deployment) = deployment().await;

@@ -68,6 +68,8 @@ pub struct Figures {
     pub timed_out: u64,
     /// Requests without any of these outcomes.
     pub lost: u64,
+    /// Share of the requests sent that have no result, in [0, 1].
+    pub error_rate: f64,
     /// Results per second.
     pub throughput_per_s: f64,
     /// Results within the objective, per second; `None` without an objective.
@@ -128,6 +130,11 @@ impl Record {
         self.sent += 1;
     }
 
+    /// Forgets the requests in flight, because the run ends before their outcomes are known.
+    pub fn forget_in_flight(&mut self) {
+        self.sent = self.latencies.len() + self.refused + self.timed_out;
+    }
+
     /// Counts the outcome of a request that was sent; `latency` is the time since it was due.
     pub fn add(&mut self, latency: Duration, outcome: Outcome) {
         match outcome {
@@ -167,6 +174,7 @@ impl Record {
             refused: self.refused,
             timed_out: self.timed_out,
             lost: self.sent.saturating_sub(outcomes),
+            error_rate: self.sent.saturating_sub(answered) as f64 / self.sent.max(1) as f64,
             throughput_per_s: per_second(answered),
             goodput_per_s: self.slo.map(|_| per_second(self.in_time)),
             slo_ms: self.slo.map(|slo| slo.as_secs_f64() * 1e3),
@@ -231,6 +239,7 @@ mod tests {
         let figures = record.figures(Duration::from_secs(2));
         assert_eq!((figures.sent, figures.answered), (103, 100));
         assert_eq!((figures.refused, figures.timed_out, figures.lost), (1, 1, 1));
+        assert!((figures.error_rate - 3.0 / 103.0).abs() < 1e-9);
         assert!((figures.throughput_per_s - 50.0).abs() < 1e-9);
         assert!((figures.goodput_per_s.unwrap() - 25.0).abs() < 1e-9);
         assert!((figures.variants["s"] - 0.75).abs() < 1e-9);
@@ -238,6 +247,11 @@ mod tests {
         assert_eq!((figures.errors["KSK0006"], figures.errors["KSK0022"]), (1, 1));
         let p99 = figures.latency_ms.p99.unwrap();
         assert!((p99 - 99.0).abs() < 0.1, "{p99}");
+        // The run is interrupted: the request in flight is no loss.
+        record.forget_in_flight();
+        let figures = record.figures(Duration::from_secs(2));
+        assert_eq!((figures.sent, figures.answered, figures.lost), (102, 100, 0));
+        assert!((figures.error_rate - 2.0 / 102.0).abs() < 1e-9);
     }
 
     #[test]

@@ -1,13 +1,16 @@
 //! The requests of a load: samples, texts or tensors, sent in turn; answers to labelled samples are judged.
 
+use std::future::pending;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use kaskade_actors::wire::{self, CodecError, ContentType, InferReply};
+use kaskade_actors::{Code, Fault};
 use kaskade_models::{Inputs, Tensor, TensorError};
 use thiserror::Error;
+use tokio::sync::watch;
 
 use crate::config::App;
 use crate::config::data::DataSet;
@@ -214,6 +217,10 @@ pub struct Questions {
     judged: AtomicU64,
     answered: AtomicU64,
     hops: AtomicU64,
+    /// Whether a request has reached the app.
+    reached: AtomicBool,
+    /// Why no request can reach the app.
+    unserved: watch::Sender<Option<Fault>>,
 }
 
 impl Questions {
@@ -227,6 +234,8 @@ impl Questions {
             judged: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             hops: AtomicU64::new(0),
+            reached: AtomicBool::new(false),
+            unserved: watch::Sender::new(None),
         }
     }
 
@@ -253,7 +262,31 @@ impl Questions {
         self.hops.load(Ordering::Relaxed)
     }
 
+    /// Resolves with the fault of a request that no process takes, if none has been taken before: those that follow would fail alike.
+    pub async fn unserved(&self) -> Fault {
+        let mut unserved = self.unserved.subscribe();
+        let found = unserved.wait_for(Option::is_some).await;
+        match found.ok().and_then(|found| found.clone()) {
+            Some(fault) => fault,
+            // The sender lives as long as `self`.
+            None => pending().await,
+        }
+    }
+
+    fn note_failure(&self, fault: &Fault) {
+        let finds_nobody = matches!(
+            fault.code,
+            Code::UnknownApp | Code::NotPermitted | Code::NotDurable
+        );
+        if !finds_nobody {
+            self.reached.store(true, Ordering::Relaxed);
+        } else if !self.reached.load(Ordering::Relaxed) {
+            self.unserved.send_replace(Some(fault.clone()));
+        }
+    }
+
     fn judge(&self, place: usize, reply: &InferReply) {
+        self.reached.store(true, Ordering::Relaxed);
         let (right, judged) = self.set.judge(self.grading, place, reply);
         self.answered.fetch_add(1, Ordering::Relaxed);
         self.hops.fetch_add(reply.hops.len() as u64, Ordering::Relaxed);
@@ -278,7 +311,10 @@ impl Target for Questions {
                     degraded: reply.degraded,
                 }
             }
-            Err(fault) => fault.into(),
+            Err(fault) => {
+                self.note_failure(&fault);
+                fault.into()
+            }
         }
     }
 }

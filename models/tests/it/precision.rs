@@ -159,6 +159,27 @@ fn a_quantised_mixture_of_experts_answers_like_its_original_in_that_type() {
     }
 }
 
+/// A directory that was begun stood in the way of the next run.
+#[test]
+fn nothing_remains_of_a_directory_that_could_not_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let from = folder.path().join("from");
+    std::fs::create_dir(&from).unwrap();
+    for entry in std::fs::read_dir(example("sentiment/weights/sentiment-pico")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), from.join(entry.file_name())).unwrap();
+    }
+    let missing = from.join("notes.txt");
+    std::os::unix::fs::symlink("no-such-file", &missing).unwrap();
+    let to = folder.path().join("quantised");
+    let refused = quantise(&from, &to, WeightType::Q8_0).unwrap_err();
+    assert!(matches!(refused, QuantiseError::Write { .. }), "{refused}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    std::fs::remove_file(missing).unwrap();
+    quantise(&from, &to, WeightType::Q8_0).unwrap();
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
 #[test]
 fn what_cannot_be_quantised_is_refused_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();

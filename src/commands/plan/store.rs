@@ -256,10 +256,15 @@ async fn finish(
     older: Option<u64>,
     wait: &Waiting,
 ) -> anyhow::Result<()> {
-    let what = stored(written, older);
+    let app = deployment.app().to_owned();
+    let what = stored(&app, written, older);
     if !wait.no_wait {
         say(&what);
-        let shown = |progress: &Progress| say(&missing(written.epoch, progress));
+        let shown = |progress: &Progress| {
+            if let Some(line) = missing(&app, written.epoch, progress) {
+                say(&line);
+            }
+        };
         deployment
             .admitted(written.epoch, wait.timeout.duration(), shown)
             .await?;
@@ -280,30 +285,42 @@ async fn finish(
     output::print(&done)
 }
 
-fn stored(written: AppliedPlan, older: Option<u64>) -> String {
+fn stored(app: &str, written: AppliedPlan, older: Option<u64>) -> String {
     let replaced = written
         .replaced
         .map_or_else(String::new, |epoch| format!(", after epoch {epoch}"));
     let older = older.map_or_else(String::new, |epoch| format!(" with the plan of epoch {epoch}"));
-    format!("stored as epoch {}{older}{replaced}", written.epoch)
+    format!(
+        "stored as epoch {} of app `{app}`{older}{replaced}",
+        written.epoch
+    )
 }
 
-/// Returns a line about the ingresses that are missing.
-fn missing(epoch: u64, progress: &Progress) -> String {
+/// Returns a line about the ingresses that are missing; `None` while none has had the time to report.
+fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
+    if progress.silent {
+        return Some(format!(
+            "no ingress of app `{app}` is running; a process adopts the plan when it starts (`kaskade serve`). Waiting; Ctrl-C ends the wait, \
+             the plan stays stored"
+        ));
+    }
+    if progress.ingresses == 0 {
+        return None;
+    }
     if progress.behind.is_empty() {
         let ingresses = units::counted(progress.ingresses, "ingress admits", "ingresses admit");
-        return format!("{ingresses} epoch {epoch} so far");
+        return Some(format!("{ingresses} epoch {epoch} so far"));
     }
     let behind = progress.behind.iter();
     let behind: Vec<String> = behind
         .map(|one| format!("{} (epoch {})", one.ingress, one.admits))
         .collect();
-    format!(
+    Some(format!(
         "waiting for {} of {}: {}",
         behind.len(),
         units::counted(progress.ingresses, "ingress", "ingresses"),
         behind.join(", ")
-    )
+    ))
 }
 
 #[cfg(test)]
@@ -321,16 +338,29 @@ mod tests {
         let progress = Progress {
             ingresses: 3,
             behind: vec![behind],
+            silent: false,
         };
+        let missing = |progress: &Progress| missing("digits", 8, progress);
         assert_eq!(
-            missing(8, &progress),
-            "waiting for 1 of 3 ingresses: i-2 (epoch 7)"
+            missing(&progress).as_deref(),
+            Some("waiting for 1 of 3 ingresses: i-2 (epoch 7)")
         );
         let alone = Progress {
             ingresses: 1,
             behind: Vec::new(),
+            silent: false,
         };
-        assert_eq!(missing(8, &alone), "1 ingress admits epoch 8 so far");
+        let line = missing(&alone);
+        assert_eq!(line.as_deref(), Some("1 ingress admits epoch 8 so far"));
+        // The plan of another app was stored, and the wait of two minutes began without a word.
+        let none = Progress {
+            ingresses: 0,
+            ..alone
+        };
+        assert_eq!(missing(&none), None);
+        let silent = Progress { silent: true, ..none };
+        let line = missing(&silent).unwrap();
+        assert!(line.contains("no ingress of app `digits` is running"), "{line}");
     }
 
     #[test]
@@ -339,10 +369,13 @@ mod tests {
             epoch: 8,
             replaced: Some(7),
         };
-        assert_eq!(stored(written, None), "stored as epoch 8, after epoch 7");
         assert_eq!(
-            stored(written, Some(3)),
-            "stored as epoch 8 with the plan of epoch 3, after epoch 7"
+            stored("digits", written, None),
+            "stored as epoch 8 of app `digits`, after epoch 7"
+        );
+        assert_eq!(
+            stored("digits", written, Some(3)),
+            "stored as epoch 8 of app `digits` with the plan of epoch 3, after epoch 7"
         );
     }
 }

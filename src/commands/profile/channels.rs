@@ -9,7 +9,7 @@ use kaskade_app::config::scalar::ByteSize;
 use kaskade_app::measure::channels;
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
-use kaskade_app::report::{self, units};
+use kaskade_app::report::units;
 use kaskade_app::serving;
 use kaskade_planners::placement::{Channel, Channels};
 use kaskade_policy::linear_fit::LinearFit;
@@ -52,7 +52,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite.check([args.out.as_path()])?;
     let measured = serving::runtime()?.block_on(measure(args))?;
-    report::write_file(&args.out, &(serde_json::to_string_pretty(&measured)? + "\n"))?;
+    output::write_measured(&args.out, &(serde_json::to_string_pretty(&measured)? + "\n"))?;
     if args.json {
         return output::print_json(&measured);
     }

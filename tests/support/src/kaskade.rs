@@ -269,10 +269,18 @@ pub fn http_get(address: &str, path: &str) -> Option<(String, String)> {
 /// # Panics
 /// When the connection fails.
 pub fn http_post(address: &str, path: &str, body: &str) -> (String, String) {
+    http_post_within(TIMEOUT, address, path, body)
+}
+
+/// As [`http_post`], with that time budget.
+///
+/// # Panics
+/// When the connection fails.
+pub fn http_post_within(budget: Duration, address: &str, path: &str, body: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     let length = body.len();
-    let budget = TIMEOUT.as_millis();
+    let budget = budget.as_millis();
     write!(
         stream,
         "POST {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\nx-kaskade-budget-ms: {budget}\r\nContent-Length: {length}\r\n\r\n{body}"

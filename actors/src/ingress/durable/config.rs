@@ -58,6 +58,19 @@ pub enum DurableError {
     /// The connection failed.
     #[error(transparent)]
     Bus(#[from] BusError),
+    /// JetStream has too little storage for the streams.
+    #[error(
+        "JetStream at {url} has too little storage for durable requests: {reason}. Each of three streams reserves `[durable] max_size` \
+         ({max_bytes} bytes): lower it, or raise `max_file_store` of the nats-server"
+    )]
+    TooLittleStorage {
+        /// The broker, without credentials.
+        url: String,
+        /// Bytes that each stream reserves.
+        max_bytes: u64,
+        /// Reason that JetStream reports.
+        reason: String,
+    },
     /// JetStream refused an operation.
     #[error("{what}: {reason}")]
     Refused {
@@ -80,7 +93,9 @@ impl DurableError {
 impl From<&DurableError> for Fault {
     fn from(error: &DurableError) -> Self {
         let code = match error {
-            DurableError::NeedsJetStream { .. } => Code::NeedsJetStream,
+            DurableError::NeedsJetStream { .. } | DurableError::TooLittleStorage { .. } => {
+                Code::NeedsJetStream
+            }
             DurableError::Bus(_) | DurableError::Refused { .. } => Code::Unavailable,
         };
         Self::new(code, error.to_string())

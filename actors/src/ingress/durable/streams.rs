@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::jetstream::{
     self, AckKind, ErrorCode,
     consumer::{AckPolicy, PullConsumer, pull},
-    context::{GetStreamErrorKind, PublishErrorKind},
+    context::{CreateStreamError, CreateStreamErrorKind, GetStreamErrorKind, PublishErrorKind},
     stream::{self, DiscardPolicy, RetentionPolicy, StorageType},
 };
 use async_nats::{HeaderMap, Subject, header};
@@ -123,8 +123,16 @@ impl Streams {
                 ..config.clone()
             })
         });
-        made.await
-            .map_err(|error| DurableError::refused("creating the streams of durable requests", error))
+        made.await.map_err(|error| {
+            if lacks_storage(&error) {
+                return DurableError::TooLittleStorage {
+                    url: self.bus.url().to_owned(),
+                    max_bytes: self.config.max_bytes,
+                    reason: error.to_string(),
+                };
+            }
+            DurableError::refused("creating the streams of durable requests", error)
+        })
     }
 
     /// Stores the result of a request. Returns false if one is already stored, which stays.
@@ -209,6 +217,17 @@ impl Streams {
             self.dispatcher.publish(ack, None, None, AckKind::Progress.into());
         }
     }
+}
+
+/// What JetStream answers if a stream reserves more storage than the server or the account has.
+const TOO_LITTLE_STORAGE: [ErrorCode; 2] = [
+    ErrorCode::STORAGE_RESOURCES_EXCEEDED,
+    ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
+];
+
+/// Returns whether JetStream refused a stream for want of storage.
+fn lacks_storage(error: &CreateStreamError) -> bool {
+    matches!(error.kind(), CreateStreamErrorKind::JetStream(error) if TOO_LITTLE_STORAGE.contains(&error.error_code()))
 }
 
 /// Returns a duration in milliseconds, at least as many as there are progress notices in it.

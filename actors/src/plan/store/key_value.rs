@@ -55,7 +55,8 @@ impl KeyValueStore {
             return Err(if bus.connection().is_jetstream_denied() {
                 StoreError::NotPermitted {
                     what: "read the plan store",
-                    role: "the planner or the observer",
+                    role: "the planner or the observer; `kaskade serve` connects as the user of its `--role`, by default `all`, which \
+                           `kaskade auth init --all` makes",
                     url,
                 }
             } else {

@@ -40,6 +40,33 @@ async fn a_full_stream_refuses_requests_as_overloaded() {
     node.stop();
 }
 
+/// The message was JetStream's alone, and retryable.
+#[tokio::test]
+async fn streams_that_reserve_more_than_jetstream_has_are_refused_with_the_setting() {
+    let server = NatsServer::start(NatsOptions {
+        jetstream_config: "max_file_store: 64MB".to_owned(),
+        ..NatsOptions::jetstream()
+    });
+    let Err(NodeError::Durable(error)) = served(&server, Some(quick())).start() else {
+        panic!("the streams are not refused");
+    };
+    let text = error.to_string();
+    for part in [
+        "10047",
+        "`[durable] max_size`",
+        "268435456 bytes",
+        "`max_file_store`",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert_eq!(Fault::from(&error).code, Code::NeedsJetStream);
+    let small = DurableConfig {
+        max_bytes: 1 << 20,
+        ..quick()
+    };
+    served(&server, Some(small)).start().unwrap().stop();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_bytes_of_durable_requests_in_flight_are_bounded_and_the_rest_waits_in_the_stream() {
     const MIB: usize = 1 << 20;
