@@ -115,7 +115,7 @@ fn variants_whose_layers_nothing_states_stay_whole() {
             "--force",
             "--json",
         ];
-        let output = kaskade(folder.path(), &[&args[..], &["--devices", "12"], more].concat());
+        let output = kaskade(folder.path(), &[&args[..], &["--devices", "2"], more].concat());
         let placed = json(&output);
         let models = placed["models"].as_array().unwrap();
         let most = models
@@ -132,7 +132,7 @@ fn variants_whose_layers_nothing_states_stay_whole() {
     );
     let (most, said) = placed(Some(1), &[]);
     assert!(most == 1 && !said.contains("layers"), "{said}");
-    assert!((2..=4).contains(&placed(Some(4), &[]).0));
+    assert_eq!(placed(Some(4), &[]).0, 2);
     assert!(placed(None, &["--layers", "digits-small=3"]).0 <= 3);
 }
 
