@@ -8,6 +8,7 @@ pub(crate) mod explain;
 pub(crate) mod feedback;
 pub(crate) mod generate;
 pub(crate) mod infer;
+pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod plan;
 pub(crate) mod probe;

@@ -7,7 +7,7 @@ use clap::Command;
 
 /// Commands by the step of the work that they belong to.
 pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
-    ("Start", &["demo"]),
+    ("Start", &["demo", "init"]),
     ("Build", &["quantise", "profile", "plan", "simulate"]),
     ("Serve", &["serve", "top", "probe", "auth"]),
     (
@@ -22,7 +22,37 @@ pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
 pub(crate) const AFTER: &str = "\
 Precedence: flag, then environment variable, then app.toml, then default.
 Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong usage, 75 temporary failure.
-With --json, results are JSON on standard output, and an error is one JSON object in the last line of standard error.";
+With --json, results are JSON on standard output, and an error is one JSON object in the last line of standard error.
+Values: TIME: 250ms, 2s, 5m; SIZE: 64KiB, 16GB; SHARE: 1% or 0.01; ADDRESS: 127.0.0.1:8080.";
+
+/// Values with a form of their own, by the name that the help shows, with examples.
+const VALUES: [(&str, &str); 4] = [
+    ("TIME", "250ms, 2s, 5m"),
+    ("SIZE", "64KiB, 16GB"),
+    ("SHARE", "1% or 0.01"),
+    ("ADDRESS", "127.0.0.1:8080"),
+];
+
+/// Adds examples of the values that its options take to the help of a command, and of those below it.
+pub(crate) fn with_values(command: Command) -> Command {
+    let is_root = command.get_after_help().is_some();
+    let names: Vec<String> = command
+        .get_arguments()
+        .flat_map(|arg| arg.get_value_names().unwrap_or_default())
+        .map(ToString::to_string)
+        .collect();
+    let takes = |value: &str| names.iter().any(|name| name.split('=').any(|part| part == value));
+    let taken = VALUES.iter().filter(|(value, _)| takes(value));
+    let taken: Vec<String> = taken
+        .map(|(value, examples)| format!("{value}: {examples}"))
+        .collect();
+    let command = if is_root || taken.is_empty() {
+        command
+    } else {
+        command.after_help(format!("Values: {}.", taken.join("; ")))
+    };
+    command.mut_subcommands(with_values)
+}
 
 /// Width of the column of commands.
 const COLUMN: usize = 13;
@@ -90,6 +120,31 @@ mod tests {
         }
         for text in ["Usage: kaskade", "--version", "Precedence: flag", "75 temporary"] {
             assert!(help.contains(text), "{text}: {help}");
+        }
+    }
+
+    /// No help said what a `<TIME>` or a `<SIZE>` is.
+    #[test]
+    fn the_help_of_a_command_shows_the_values_that_it_takes() {
+        fn check(command: &mut Command, seen: &mut usize) {
+            let help = command.render_help().to_string();
+            for (value, examples) in VALUES {
+                if help.contains(&format!("<{value}>")) {
+                    *seen += 1;
+                    let shown = format!("{value}: {examples}");
+                    assert!(help.contains(&shown), "{}: {shown}", command.get_name());
+                }
+            }
+            command
+                .get_subcommands_mut()
+                .for_each(|command| check(command, seen));
+        }
+        let (mut root, mut seen) = (crate::command(), 0);
+        check(&mut root, &mut seen);
+        assert!(seen > 20, "{seen}");
+        let root = root.render_help().to_string();
+        for (value, examples) in VALUES {
+            assert!(root.contains(&format!("{value}: {examples}")), "{root}");
         }
     }
 

@@ -56,6 +56,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(commands::demo::Args),
+    Init(commands::init::Args),
     Quantise(commands::quantise::Args),
     Profile(commands::profile::Args),
     #[command(subcommand)]
@@ -105,6 +106,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
     use commands::plan::Planner;
     match command {
         Command::Demo(args) => commands::demo::run(args),
+        Command::Init(args) => commands::init::run(args),
         Command::Quantise(args) => commands::quantise::run(args),
         Command::Profile(args) => commands::profile::run(args),
         Command::Plan(Planner::Cascade(args)) => commands::plan::cascade::run(args),
@@ -137,9 +139,9 @@ fn run(command: &Command) -> anyhow::Result<()> {
     }
 }
 
-/// Returns the whole command line, with its commands in groups.
+/// Returns the whole command line, with its commands in groups and examples of values in their help.
 pub(crate) fn command() -> clap::Command {
-    with_negative_numbers(help::grouped(Cli::command()))
+    with_negative_numbers(help::with_values(help::grouped(Cli::command())))
 }
 
 /// Makes options take negative numbers and quantities such as `-1s`, so that their own message names the range; clap would take the value

@@ -7,6 +7,7 @@ use kaskade_models::{ModelError, TensorError};
 use serde::{Deserialize, Serialize};
 
 use crate::subjects::SubjectError;
+use crate::wire::StageRequest;
 
 /// Generates the enum and its tables from one list, so that every code has a number, a class and an explanation.
 macro_rules! codes {
@@ -90,9 +91,9 @@ Try again with increasing pauses, add replicas, or let the planner use a faster 
         "The replicas of the stage are gone or unreachable, and none returned within the budget.\n\
 Check the workers' logs and heartbeats; start a worker that hosts the stage's variant."
     ModelFailed "KSK0008" 500 false "The model failed on this request."
-        "The model returned an error or panicked; the message contains its text. Other requests of the batch are \
-answered normally.\n\
-Reproduce it with `kaskade infer` and the same input; look at the replica's log."
+        "The model returned an error or panicked, or a later stage does not take the inputs that the first one took, such as a text without \
+a tokenizer; the message contains the reason. Other requests of the batch are answered normally.\n\
+Reproduce it with `kaskade infer` and the same input; look at the replica's log. `kaskade validate` names variants without a tokenizer."
     BadOutput "KSK0009" 500 false "The model's output is invalid."
         "An output contains NaN or an infinity, is empty, does not match its shape, or its confidence is not \
 in [0, 1]. Such an output is never returned as an answer.\n\
@@ -249,6 +250,24 @@ impl<'de> Deserialize<'de> for Fault {
     }
 }
 
+impl Fault {
+    /// Returns the fault of inputs that a stage does not take. The first stage says what is wrong with a request; a later one that does not
+    /// take what the first one took, such as a text without a tokenizer, is a fault of the app.
+    pub(crate) fn of_inputs(error: ModelError, request: &StageRequest) -> Self {
+        let is_of_app = !request.hops.is_empty() && !matches!(error, ModelError::TooLong { .. });
+        if !is_of_app {
+            return error.into();
+        }
+        Self::new(
+            Code::ModelFailed,
+            format!(
+                "stage `{}` does not take the inputs that earlier stages took, which is a fault of the app and not of the request: {error}",
+                request.stage
+            ),
+        )
+    }
+}
+
 impl From<SubjectError> for Fault {
     fn from(error: SubjectError) -> Self {
         Self::new(Code::Malformed, error.to_string())
@@ -283,6 +302,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::wire::Hop;
 
     #[test]
     fn numbers_are_unique_ascending_and_found_again() {
@@ -320,6 +340,35 @@ mod tests {
         assert_eq!(text, Fault::new(Code::ModelFailed, "out of cheese"));
         let map: Fault = serde_json::from_str(r#"{"message":"no"}"#).unwrap();
         assert_eq!(map, Fault::new(Code::ModelFailed, "no"));
+    }
+
+    /// A large variant without a tokenizer refused escalated requests as if their sender were at fault.
+    #[test]
+    fn inputs_that_only_a_later_stage_refuses_are_a_fault_of_the_app() {
+        let refused = |stage: &str, hops: Vec<Hop>, error: ModelError| {
+            let request = StageRequest {
+                stage: stage.to_owned(),
+                hops,
+                ..StageRequest::default()
+            };
+            Fault::of_inputs(error, &request)
+        };
+        let missing = || ModelError::BadInput {
+            name: "text".to_owned(),
+            reason: "no tokenizer".into(),
+        };
+        let hop = || vec![Hop::default()];
+        assert_eq!(refused("small", Vec::new(), missing()).code, Code::InvalidInput);
+        let later = refused("large", hop(), missing());
+        assert_eq!((later.code, later.code.status()), (Code::ModelFailed, 500));
+        assert!(
+            later.message.contains("stage `large`") && later.message.contains("no tokenizer"),
+            "{later:?}"
+        );
+        let long = ModelError::TooLong {
+            reason: "long".to_owned(),
+        };
+        assert_eq!(refused("large", hop(), long).code, Code::TooLong);
     }
 
     /// Returns the page of all codes, as in `docs/reference/errors.md`.

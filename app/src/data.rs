@@ -23,6 +23,7 @@ use kaskade_models::idx::LabelledImages;
 use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Loaded, Signature, Task, Tensor};
 
 pub use self::error::DataError;
+pub(crate) use self::folder::has_split;
 use self::label::LabelReader;
 pub use self::label::{Label, LabelUse};
 use self::texts::Completion;

@@ -1,9 +1,10 @@
 //! The models of a family: their checkpoints, and loading them onto devices.
 
 mod classes;
+mod error;
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,123 +12,22 @@ use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
-    Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
-    ModelInfo, PinnedModel, Throttled, WeightType, fingerprint, fingerprint_of_bytes, load_checkpoint,
-    load_onnx, warm_up,
+    Checkpoint, CoreShare, Cores, Generation, LoadOptions, Loaded, Model, ModelInfo, PinnedModel, Throttled,
+    WeightType, fingerprint, fingerprint_of_bytes, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
 use kaskade_remote::{ConnectError, connect};
-use thiserror::Error;
 
 pub use self::classes::{Classes, OtherClasses};
+pub use self::error::FamilyError;
+use crate::config::data::DataSets;
 use crate::config::remote::RemoteConfig;
 use crate::config::{App, Task, VariantConfig};
 use crate::cost_output::WithPrice;
+use crate::planning::placement::partitions;
 use crate::ranker::Ranker;
 use crate::report::in_one_line;
-
-/// A model cannot be loaded.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum FamilyError {
-    /// The family has no such variant.
-    #[error(
-        "this process has no variant `{variant}`, which the plan names; correct the plan, or roll back with `kaskade plan rollback APP`"
-    )]
-    NoVariant {
-        /// The requested variant.
-        variant: String,
-    },
-    /// The family is empty.
-    #[error("the app has no variants; add `[[variants]]` to its file")]
-    Empty,
-    /// The device cannot be opened.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The checkpoint cannot be used.
-    #[error(transparent)]
-    Checkpoint(#[from] LoadError),
-    /// The threads of the model cannot be started.
-    #[error(transparent)]
-    Cores(#[from] CoresError),
-    /// The endpoint cannot be used.
-    #[error(transparent)]
-    Remote(#[from] ConnectError),
-    /// The model is not loaded by a worker.
-    #[error(
-        "`{variant}` is answered by an actor or a Python stage that attaches itself; place its replicas on a worker name that no process has, \
-         or give the variant a `dir`"
-    )]
-    Attached {
-        /// The variant.
-        variant: String,
-    },
-    /// The partition is invalid.
-    #[error("{0}")]
-    Partition(String),
-    /// The classes of a variant are others than those of the first one.
-    #[error("variant `{variant}`: {source}")]
-    Classes {
-        /// The variant.
-        variant: String,
-        /// How they differ.
-        source: OtherClasses,
-    },
-    /// The checkpoint is not the one that the plan was made for.
-    #[error(
-        "`{variant}` is another checkpoint than the profiled one (its fingerprint is {found}, the plan names {planned}), so the thresholds and \
-         latencies of the plan are not its own: run `kaskade profile` and plan again, or put the profiled files back. To serve it \
-         unmeasured, remove `checkpoint` from its replicas in the plan"
-    )]
-    OtherCheckpoint {
-        /// The variant.
-        variant: String,
-        /// The fingerprint that the plan names.
-        planned: String,
-        /// The fingerprint of the files.
-        found: String,
-    },
-    /// The model cannot rank passages.
-    #[error(
-        "`{variant}` cannot rank passages: it gives neither vectors of texts (`sentence-transformers`, `api = \"embeddings\"`) nor scores of \
-         pairs (a cross-encoder)"
-    )]
-    CannotRank {
-        /// The variant.
-        variant: String,
-    },
-    /// The checkpoint answers another task than the app's.
-    #[error(
-        "`{variant}` is the checkpoint of another task: its architecture is {architecture}, whose answers are those of {found}, and the app \
-         has `task = \"{task}\"`; correct `task`, or name a checkpoint of that task"
-    )]
-    OtherTask {
-        /// The variant.
-        variant: String,
-        /// Its architecture, by the name in `config.json`.
-        architecture: String,
-        /// The task of its answers.
-        found: String,
-        /// The app's task.
-        task: &'static str,
-    },
-    /// The model needs more memory than its worker may use.
-    #[error(
-        "workers: `{worker}` may use {memory} bytes of memory, and the weights of `{variant}` have {weights}; raise its `memory`, or \
-         place the variant on another worker"
-    )]
-    Memory {
-        /// The worker.
-        worker: String,
-        /// Its bound, bytes.
-        memory: u64,
-        /// The variant.
-        variant: String,
-        /// The size of its weights, bytes.
-        weights: u64,
-    },
-}
 
 /// The models of one app, smallest to largest.
 #[derive(Debug, Clone)]
@@ -266,6 +166,36 @@ impl Family {
         Ok(())
     }
 
+    /// Checks that every variant that reads texts has a tokenizer, if another one has, or if the data sets hold texts: a request with a text
+    /// fails at the stage that has none. A checkpoint that is not on this host, or that cannot be opened, is left out, and so are ONNX
+    /// files, which state no inputs.
+    ///
+    /// # Errors
+    /// [`FamilyError::NoTokenizer`] for the first variant without one.
+    pub fn check_tokenizers(&self, data: &DataSets) -> Result<(), FamilyError> {
+        let mut reads = None;
+        let mut lacks = None;
+        for member in self.members.iter().filter(|member| !member.in_pipeline) {
+            match member.tokenizer() {
+                Some(true) => reads = reads.or(Some(&member.name)),
+                Some(false) => lacks = lacks.or(Some(&member.name)),
+                None => {}
+            }
+        }
+        let Some(variant) = lacks else {
+            return Ok(());
+        };
+        let whose = match reads {
+            Some(other) => format!("`{other}` reads texts"),
+            None if data.hold_texts() => "the data sets hold texts".to_owned(),
+            None => return Ok(()),
+        };
+        Err(FamilyError::NoTokenizer {
+            variant: variant.clone(),
+            whose,
+        })
+    }
+
     /// Returns the loader of a worker's replicas, from this family.
     pub fn loader(self) -> Loader {
         Arc::new(move |replica| {
@@ -402,6 +332,34 @@ impl VariantSpec {
         }
     }
 
+    /// Returns the number of layers by which it can be split for its task: the most partitions that a planner may place; `None` if it is
+    /// unknown.
+    ///
+    /// # Errors
+    /// For a configuration that cannot be read.
+    pub fn layers(&self) -> Result<Option<NonZeroU32>, FamilyError> {
+        let max_tokens = self.generation.sampling.max_tokens;
+        let max_tokens =
+            max_tokens.and_then(|tokens| NonZeroU32::new(u32::try_from(tokens).unwrap_or(u32::MAX)));
+        match &self.source {
+            Source::Directory(dir) => Ok(NonZeroU32::new(
+                partitions::of(self.task, max_tokens, dir)?.layers,
+            )),
+            Source::Onnx(_) | Source::Remote { .. } => Ok(Some(NonZeroU32::MIN)),
+            Source::Attached | Source::Embedded { .. } => Ok(None),
+        }
+    }
+
+    /// Returns the most partitions in which it can be loaded; `None` if it is not on this host, or its configuration cannot be read.
+    pub(crate) fn most_partitions(&self) -> Option<u32> {
+        match &self.source {
+            Source::Directory(_) if self.task == Task::Ranking => Some(1),
+            Source::Directory(dir) => partitions::most(dir).ok(),
+            Source::Onnx(_) | Source::Remote { .. } => Some(1),
+            Source::Attached | Source::Embedded { .. } => None,
+        }
+    }
+
     /// Opens the files of its checkpoint, if it has a directory, and reads all but the weights.
     ///
     /// # Errors
@@ -411,6 +369,17 @@ impl VariantSpec {
             Checkpoint::open(dir)?;
         }
         Ok(())
+    }
+
+    /// Returns whether it has a tokenizer, if it is a checkpoint in a directory that reads texts and can be opened.
+    fn tokenizer(&self) -> Option<bool> {
+        let Source::Directory(dir) = &self.source else {
+            return None;
+        };
+        if !kaskade_models::reads_texts(dir).ok()? {
+            return None;
+        }
+        Some(Checkpoint::open(dir).ok()?.tokenizer.is_some())
     }
 
     /// Returns the names that the configuration of its checkpoint gives its classes, if it is a classifier in a directory.

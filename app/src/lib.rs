@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | [`config`] | the TOML file of an app |
+//! | [`init`] | the file of a new app, from checkpoints that exist |
 //! | [`family`] | the sources of an app's models, and loading them onto a device |
 //! | `cost_output` | adds the output `cost` to local models with a price |
 //! | [`data`] | labelled samples |
@@ -22,6 +23,7 @@ mod cost_output;
 pub mod data;
 pub mod deploy;
 pub mod family;
+pub mod init;
 pub mod keys;
 pub mod load;
 pub mod measure;

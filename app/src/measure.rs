@@ -286,6 +286,7 @@ fn variant(
         name: member.name.clone(),
         parameters: info.parameters,
         checkpoint: member.fingerprint()?,
+        layers: member.layers()?,
         money,
         costs,
         calibration,

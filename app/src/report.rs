@@ -163,7 +163,8 @@ mod tests {
         let message = in_one_line(&outer("plan.json", Plan::from_json("{\n").unwrap_err()));
         assert_eq!(message.matches("EOF while parsing").count(), 1, "{message}");
         assert!(
-            message.starts_with("plan.json: not a valid plan (`kaskade plan` writes one): EOF"),
+            message
+                .starts_with("plan.json: not a valid plan (`kaskade plan` writes one): it is not JSON: EOF"),
             "{message}"
         );
         let error = outer("high", outer("middle\n line", "low"));

@@ -100,7 +100,7 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let mut stated = SamplingOptions::from(&checkpoint.generation);
         let max_length = checkpoint.generation.max_length;
         let (mut decoder, totals) = registry::read_with_totals(checkpoint)?;
-        prompts.add_end(&mut decoder.model_config, &name);
+        let has_end = prompts.add_end(&mut decoder.model_config);
         if prompts.tokenizer.is_none() {
             stated.stop = None;
         }
@@ -114,6 +114,12 @@ impl<M: Ops + Clone> LanguageModel<M> {
             reason,
         };
         let sampling = generation.sampling.or(&stated);
+        if !has_end && sampling.stop.is_none() {
+            tracing::warn!(
+                checkpoint = name,
+                "no EOS token is configured; generation ends at `max_tokens`. State `eos_token_id` in generation_config.json, or `stop`"
+            );
+        }
         let checked = sampling.clone().sampling(0).check();
         checked.map_err(|error| rejected(error.to_string()))?;
         let beams = sampling.num_beams.unwrap_or(1);

@@ -36,8 +36,10 @@ mod tasks;
 #[cfg(test)]
 mod test_support;
 
-pub use architectures::onnx::load_onnx;
-pub use architectures::registry::{LoadOptions, architecture, load, load_checkpoint, partitioning};
+pub use architectures::onnx::{load_onnx, parameters_of_onnx};
+pub use architectures::registry::{
+    CheckpointKind, LoadOptions, architecture, kind_of, load, load_checkpoint, partitioning, reads_texts,
+};
 pub use checkpoint::{Checkpoint, LoadError, fingerprint, fingerprint_of_bytes};
 pub use device::{Device, DeviceChoice, DeviceError, DeviceInfo, memory};
 pub use kaskade_policy::plan::Partition;

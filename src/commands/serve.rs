@@ -97,7 +97,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let worker = worker_of(&app, args.role, args.worker.clone())?;
     // Before anything listens.
-    Family::of(&app).check_classes()?;
+    let family = Family::of(&app);
+    family.check_classes()?;
+    family.check_tokenizers(&app.data)?;
     let bus = connection.serve(&app, "serve")?;
     let front = front(&app, args)?;
     // Dropped at the end of this function: what waits is sent then.

@@ -125,7 +125,9 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
             let plan = initial::of(&app).err();
             let plan = plan.map(|error| format!("plan: {}", in_one_line(&error)));
             let files = gateway::problems(&app).into_iter().chain(plan);
-            files.chain(check_variants(&app, load)).collect()
+            let texts = Family::of(&app).check_tokenizers(&app.data).err();
+            let texts = texts.map(|error| in_one_line(&error));
+            files.chain(check_variants(&app, load)).chain(texts).collect()
         }
         Err(ConfigError::Inconsistent { problems, .. }) => problems,
         // Errors of a family file name that file.

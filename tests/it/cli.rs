@@ -124,6 +124,73 @@ fn validate_takes_the_file_of_an_app_as_other_commands_do() {
     assert!(text(&output.stderr).contains("1 of 2 files cannot be used"));
 }
 
+/// What `init` writes is a valid app, and the commands that it prints plan and validate it.
+#[test]
+fn init_writes_an_app_that_can_be_profiled_and_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = |name: &str| format!("{ROOT}/examples/sentiment/weights/sentiment-{name}");
+    let lines = (0..300).map(|number| {
+        format!(
+            "film {number} is {}\t{}\n",
+            ["dull", "warm"][number % 2],
+            number % 2
+        )
+    });
+    std::fs::write(folder.path().join("data.tsv"), lines.collect::<String>()).unwrap();
+    let (tiny, pico) = (weights("tiny"), weights("pico"));
+    let args = [
+        "init",
+        "reviews",
+        "--variant",
+        &tiny,
+        "--variant",
+        &pico,
+        "--data",
+        "data.tsv",
+    ];
+    let output = kaskade(folder.path(), &args);
+    let said = text(&output.stdout).to_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(
+        said.contains("sentiment-pico (234 050 parameters), sentiment-tiny"),
+        "{said}"
+    );
+    let valid = kaskade(folder.path(), &["validate", "reviews/app.toml", "--load"]);
+    assert_eq!(text(&valid.stdout).trim(), "reviews/app.toml: a valid app");
+    let mut next: Vec<Vec<&str>> = said
+        .lines()
+        .filter_map(|line| Some(line.strip_prefix("  kaskade ")?.split(' ').collect()))
+        .collect();
+    assert_eq!(next.len(), 3, "{said}");
+    next[0].extend([
+        "--rounds",
+        "1",
+        "--measure-for",
+        "1ms",
+        "--batches",
+        "1,8",
+        "--quiet",
+    ]);
+    for command in &next[..2] {
+        let output = kaskade(folder.path(), command);
+        assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+    }
+    let again = refusal(&kaskade(folder.path(), &args));
+    assert!(again.contains("exists") && again.contains("--force"), "{again}");
+    assert!(
+        kaskade(folder.path(), &[&args[..], &["--force"]].concat())
+            .status
+            .success()
+    );
+    let none = refusal(&kaskade(
+        folder.path(),
+        &["init", "other", "--variant", "no/such"],
+    ));
+    assert!(none.contains("`hf download no/such --local-dir DIR`"), "{none}");
+    assert_eq!(kaskade(folder.path(), &["init", "other"]).status.code(), Some(2));
+    assert!(!folder.path().join("other").exists());
+}
+
 #[test]
 fn validate_refuses_an_architecture_that_is_not_supported() {
     let folder = tempfile::tempdir().unwrap();

@@ -92,6 +92,50 @@ fn a_cascade_is_placed_within_memory_and_utilisation_and_serves_its_load() {
     assert_eq!(found["answered"], found["requests"], "{found}");
 }
 
+/// MLPs and CNNs were split into 8 partitions, and no worker could load them.
+#[test]
+fn variants_whose_layers_nothing_states_stay_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut profile: Value =
+        serde_json::from_str(&std::fs::read_to_string(without_memory(folder.path())).unwrap()).unwrap();
+    let mut placed = |layers: Option<u32>, more: &[&str]| {
+        for variant in profile["variants"].as_array_mut().unwrap() {
+            let variant = variant.as_object_mut().unwrap();
+            variant.remove("layers");
+            variant.extend(layers.map(|layers| ("layers".to_owned(), layers.into())));
+        }
+        std::fs::write(folder.path().join("p.json"), profile.to_string()).unwrap();
+        let args = [
+            "plan",
+            "placement",
+            "--profile",
+            "p.json",
+            "--bytes-per-weight",
+            "4",
+            "--force",
+            "--json",
+        ];
+        let output = kaskade(folder.path(), &[&args[..], &["--devices", "2"], more].concat());
+        let placed = json(&output);
+        let models = placed["models"].as_array().unwrap();
+        let most = models
+            .iter()
+            .map(|model| model["partitions"].as_u64().unwrap())
+            .max();
+        (most.unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (most, said) = placed(None, &[]);
+    assert_eq!(most, 1);
+    assert!(
+        said.contains("does not state the layers of `digits-tiny`"),
+        "{said}"
+    );
+    let (most, said) = placed(Some(1), &[]);
+    assert!(most == 1 && !said.contains("layers"), "{said}");
+    assert_eq!(placed(Some(4), &[]).0, 2);
+    assert!(placed(None, &["--layers", "digits-small=3"]).0 <= 3);
+}
+
 #[test]
 fn a_given_cascade_is_placed_like_the_same_chosen_one() {
     let folder = tempfile::tempdir().unwrap();

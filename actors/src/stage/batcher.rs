@@ -244,7 +244,8 @@ impl Handler<Delivery> for Batcher {
         #[cfg(test)]
         self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
-            return delivery.fail(Fault::from(error));
+            let fault = Fault::of_inputs(error, &delivery.request);
+            return delivery.fail(fault);
         }
         // What a later task of its path needs is no time of this one.
         let (request, version) = (&delivery.request, self.plans.at(delivery.request.epoch));

@@ -217,7 +217,8 @@ impl Handler<Delivery> for Generator {
         #[cfg(test)]
         self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
-            return delivery.fail(Fault::from(error));
+            let fault = Fault::of_inputs(error, &delivery.request);
+            return delivery.fail(fault);
         }
         let now = self.parts.clock.now();
         let is_final = self.is_final_stage(&delivery);

@@ -208,6 +208,12 @@ impl DataSets {
         validation.into_iter().chain(test)
     }
 
+    /// Returns whether a set holds samples for a model of texts, if its variants read texts: all formats but those of images.
+    pub(crate) fn hold_texts(&self) -> bool {
+        self.named()
+            .any(|(_, set)| !matches!(set, DataSet::Idx(_) | DataSet::Scenes(_)))
+    }
+
     /// Makes relative paths relative to `folder`, and those that begin with `$NAME` relative to the folder that `variable`
     /// returns for `NAME`; if it returns none, they are left unchanged.
     pub(super) fn resolve(&mut self, folder: &Path, variable: impl Fn(&str) -> Option<OsString>) {

@@ -69,10 +69,29 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
 
 /// Returns line and reason of a parser's error.
 pub(super) fn malformed(text: &str, error: &toml::de::Error) -> (usize, String) {
+    if let Some(list) = single_table(text, error.message()) {
+        return list;
+    }
     let start = error.span().map_or(0, |span| span.start);
     // Some messages of the parser have several lines; they are printed as one.
     let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
     (line_of(text, start), plain(text, reason))
+}
+
+/// Lists of an app, whose entries are arrays of tables.
+const LISTS: [&str; 2] = ["variants", "workers"];
+
+/// Returns line and reason of a list that is written as a single table, `[variants]`: the parser says that it is a duplicate, or no sequence.
+fn single_table(text: &str, message: &str) -> Option<(usize, String)> {
+    let is_meant = message.contains("duplicate key") || message.contains("expected a sequence");
+    let mut lines = text.lines().zip(1..).filter(|_| is_meant);
+    lines.find_map(|(line, number)| {
+        let name = line.trim().strip_prefix('[')?.split_once(']')?.0.trim();
+        let list = LISTS.iter().find(|list| **list == name)?;
+        let reason =
+            format!("`{list}` is a list: write `[[{list}]]`, in double brackets, above each of its entries");
+        Some((number, reason))
+    })
 }
 
 /// Returns a reason of the parser in the words of the file instead of those of Rust's types.
@@ -179,6 +198,22 @@ mod tests {
             refused(&format!("{app}{planner}")),
             (4, "`hop` was renamed; write `hop_latency`".to_owned())
         );
+    }
+
+    /// The second such table was a "duplicate key", and a single one "invalid type: map".
+    #[test]
+    fn a_list_in_single_brackets_is_shown_in_double_brackets() {
+        let variant = |name: &str| format!("[variants] # smallest\nname = \"{name}\"\ndir = \"d\"\n");
+        for variants in [variant("a"), variant("a") + &variant("b")] {
+            let text = format!("name = \"x\"\n{variants}");
+            let (line, reason) = crate::config::App::parse(&text).unwrap_err();
+            assert!(
+                line == 2 && reason.contains("write `[[variants]]`"),
+                "{line}: {reason}"
+            );
+        }
+        let (_, other) = crate::config::App::parse("name = \"x\"\nname = \"y\"\n").unwrap_err();
+        assert!(other.contains("duplicate key"), "{other}");
     }
 
     /// It listed all names of the table, and the nearest one was another.

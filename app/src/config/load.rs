@@ -54,8 +54,21 @@ impl App {
 
     /// Reads an app and its family, with resolved paths.
     fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path)?;
-        let mut app = Self::parse(&text).map_err(|(line, reason)| ConfigError::Malformed {
+        Self::read_text(&read(path)?, path)
+    }
+
+    /// Reads an app from the text that the file at `path` is to have, and checks what it names, as [`App::load_to_plan`] does.
+    ///
+    /// # Errors
+    /// As [`App::load_to_plan`].
+    pub(crate) fn of_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let app = Self::read_text(text, path)?;
+        let problems = app.planning_problems();
+        app.without(problems, path)
+    }
+
+    fn read_text(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let mut app = Self::parse(text).map_err(|(line, reason)| ConfigError::Malformed {
             path: path.to_owned(),
             line,
             reason,

@@ -24,6 +24,11 @@ impl SubjectToken {
         Self("local".to_owned())
     }
 
+    /// Returns the name of a variant whose files have none.
+    pub(crate) fn model() -> Self {
+        Self("model".to_owned())
+    }
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -167,11 +172,47 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// A size in bytes above zero, such as `64 KiB`, `1 MiB` or `500 kB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+/// A size in bytes above zero with its unit, such as `64 KiB`, `1 MiB` or `500 kB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 #[schemars(extend("examples" = ["64 KiB", "1 MiB"]))]
 pub struct ByteSize(u64);
+
+impl<'de> Deserialize<'de> for ByteSize {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(ByteSizeText)
+    }
+}
+
+/// Reads a [`ByteSize`], and says of a number that its unit is missing.
+struct ByteSizeText;
+
+impl Visitor<'_> for ByteSizeText {
+    type Value = ByteSize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size with its unit, such as `\"64 KiB\"` or `\"16 GB\"`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<ByteSize, E> {
+        Err(E::custom(no_unit(&number)))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<ByteSize, E> {
+        Err(E::custom(no_unit(&number)))
+    }
+}
+
+/// Returns the error of a size without a unit.
+fn no_unit(number: &dyn fmt::Display) -> String {
+    format!(
+        "`{number}` has no unit; write `\"{number} MiB\"` or `\"{number} GB\"`, or `\"{number} B\"` for bytes"
+    )
+}
 
 impl ByteSize {
     /// One mebibyte, the default payload limit of a nats-server.
@@ -197,6 +238,10 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.trim();
+        if number.parse::<f64>().is_ok() {
+            return Err(no_unit(&number));
+        }
         let size: bytesize::ByteSize = text
             .parse()
             .map_err(|error| format!("`{text}` is not a size ({error}); write `64 KiB` or `1 MiB`"))?;
@@ -408,9 +453,31 @@ mod tests {
             ByteSize::MEBIBYTE.to_string().parse::<ByteSize>(),
             Ok(ByteSize::MEBIBYTE)
         );
-        for bad in ["", "0", "-1 MiB", "much"] {
+        for bad in ["", "0", "0 B", "-1 MiB", "much"] {
             assert!(bad.parse::<ByteSize>().is_err(), "{bad}");
         }
+    }
+
+    /// A number was taken as bytes, where hundreds of megabytes were meant.
+    #[test]
+    fn a_size_without_a_unit_is_refused_with_how_to_write_it() {
+        #[derive(Debug, Deserialize)]
+        struct Table {
+            #[expect(dead_code, reason = "it is refused")]
+            cache: ByteSize,
+        }
+        for (value, shown) in [
+            ("\"256\"", "256"),
+            ("256", "256"),
+            ("\" 1.5 \"", "1.5"),
+            ("1.5", "1.5"),
+        ] {
+            let error = toml::from_str::<Table>(&format!("cache = {value}")).unwrap_err();
+            let message = error.message().to_owned();
+            let how = format!("`{shown}` has no unit; write `\"{shown} MiB\"`");
+            assert!(message.contains(&how), "{message}");
+        }
+        assert_eq!("256 B".parse::<ByteSize>().unwrap().bytes(), 256);
     }
 
     #[test]

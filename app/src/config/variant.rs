@@ -38,6 +38,18 @@ pub enum Task {
 }
 
 impl Task {
+    /// All tasks.
+    pub const ALL: [Self; 8] = [
+        Self::Classification,
+        Self::QuestionAnswering,
+        Self::Generation,
+        Self::MultiLabel,
+        Self::TokenClassification,
+        Self::Embedding,
+        Self::Reranking,
+        Self::Ranking,
+    ];
+
     /// Returns the confidence estimator of this task (HybridServe §IV-A).
     pub const fn estimator(self) -> Estimator {
         match self {
@@ -53,7 +65,7 @@ impl Task {
     }
 
     /// Returns the task's name in app.toml.
-    pub(crate) const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Classification => "classification",
             Self::QuestionAnswering => "question_answering",
@@ -99,7 +111,7 @@ impl Task {
     }
 
     /// Returns whether answers have a confidence, which a cascade needs.
-    pub(crate) const fn has_confidence(self) -> bool {
+    pub const fn has_confidence(self) -> bool {
         !matches!(self, Self::Embedding | Self::Reranking)
     }
 }

@@ -91,6 +91,16 @@ impl Split {
     }
 }
 
+/// Returns whether a folder has a split of this name, or for `validation` one of its other names.
+pub(crate) fn has_split(folder: &Path, split: &str) -> bool {
+    let spec = Folder {
+        folder: folder.to_owned(),
+        split: Some(split.to_owned()),
+        ..Folder::default()
+    };
+    Split::find(&spec).is_ok()
+}
+
 /// Returns the entries of a folder, ascending, without hidden ones.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let mut entries = Vec::new();

@@ -65,6 +65,50 @@ fn app_with_second_classes(folder: &std::path::Path, id2label: &str) -> App {
     App::parse(&app).unwrap()
 }
 
+/// An app whose small variant reads texts by a tokenizer, and whose large one has none, was valid, and escalated requests failed.
+#[test]
+fn every_variant_that_reads_texts_needs_a_tokenizer_if_one_has_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let weights = std::path::Path::new(kaskade_testkit::ROOT).join("examples/sentiment/weights");
+    let copy = |name: &str, files: &[&str]| {
+        let dir = folder.path().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        for file in files {
+            std::fs::copy(weights.join("sentiment-pico").join(file), dir.join(file)).unwrap();
+        }
+    };
+    let checkpoint = ["config.json", "model.safetensors"];
+    copy("none", &checkpoint);
+    copy("with", &[&checkpoint[..], &["tokenizer.json"]].concat());
+    let check = |names: [&str; 2], data: &str| {
+        let variants = names.iter().zip(["small", "large"]).map(|(dir, name)| {
+            let dir = folder.path().join(dir);
+            format!("[[variants]]\nname = \"{name}\"\ndir = {dir:?}\n")
+        });
+        let app = format!("name = \"a\"\n{}{data}", variants.collect::<String>());
+        let app = App::parse(&app).unwrap();
+        let checked = Family::of(&app).check_tokenizers(&app.data);
+        checked.map_err(|error| error.to_string())
+    };
+    assert_eq!(check(["with", "with"], ""), Ok(()));
+    assert_eq!(check(["none", "none"], ""), Ok(()), "clients may send tokens");
+    let large = check(["with", "none"], "").unwrap_err();
+    assert!(
+        large.contains("`large`") && large.contains("`small` reads texts"),
+        "{large}"
+    );
+    let small = check(["none", "with"], "").unwrap_err();
+    assert!(
+        small.contains("`small`") && small.contains("`large` reads texts"),
+        "{small}"
+    );
+    let data = check(["none", "none"], "[data.validation.tsv]\nfile = \"a.tsv\"\n").unwrap_err();
+    assert!(
+        data.contains("`small`") && data.contains("data sets hold texts"),
+        "{data}"
+    );
+}
+
 /// `serve` answered with classes of another order.
 #[test]
 fn an_app_whose_checkpoints_have_other_classes_is_not_served() {

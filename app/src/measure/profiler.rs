@@ -124,12 +124,13 @@ impl<'a> Profiler<'a> {
     /// Checks what can be known before a model is loaded.
     ///
     /// # Errors
-    /// When the app names no validation set, answers of its task have no confidence, or the limit of spending is for a variant or a judge
+    /// When the app names no validation set, answers of its task have no confidence, a variant has no tokenizer for its texts, or the limit of spending is for a variant or a judge
     /// without a price.
     pub fn check(&self) -> Result<(), MeasureError> {
         self.validation_set()?;
         self.check_prices()?;
         self.check_devices()?;
+        self.family.check_tokenizers(&self.app.data)?;
         if self.app.pipeline.is_none() {
             let judged = self.app.task.has_confidence();
             return judged.then_some(()).ok_or(MeasureError::NoLabelFormat);

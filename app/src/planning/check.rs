@@ -1,6 +1,6 @@
 //! Whether a plan fits an app.
 
-use kaskade_policy::plan::Plan;
+use kaskade_policy::plan::{Plan, Replica};
 
 use crate::config::App;
 use crate::family::{Family, FamilyError};
@@ -9,8 +9,8 @@ use crate::planning::PlanningError;
 /// Checks that the app can be served by the plan.
 ///
 /// # Errors
-/// When it is another app's, names a variant or worker that the app does not have, or was made for another checkpoint than the one on this
-/// host.
+/// When it is another app's, names a variant or worker that the app does not have, splits a variant into more partitions than its checkpoint
+/// has layers, or was made for another checkpoint than the one on this host.
 pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     if plan.app != app.name.as_str() {
         return Err(PlanningError::OtherApp {
@@ -42,7 +42,30 @@ pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
             });
         }
     }
+    check_partitions(app, plan)?;
     check_checkpoints(app, plan)
+}
+
+/// Compares the number of partitions of each replica with the layers of its checkpoint. One that is not on this host is left to the worker
+/// that loads it.
+fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
+    for member in Family::of(app).members {
+        let mut replicas = plan.placement.iter().enumerate();
+        let of = |replica: &Replica| replica.partition.map_or(1, |partition| partition.of);
+        let split = replicas.find(|(_, replica)| replica.variant == member.name && of(replica) > 1);
+        let Some((index, replica)) = split else {
+            continue;
+        };
+        if let Some(most) = member.most_partitions().filter(|most| *most < of(replica)) {
+            return Err(PlanningError::Partitions {
+                index,
+                variant: member.name,
+                of: of(replica),
+                most,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Compares each variant's checkpoint with the plan's. One that is not on this host is left to the worker that loads it.
@@ -60,4 +83,40 @@ fn check_checkpoints(app: &App, plan: &Plan) -> Result<(), PlanningError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_policy::plan::Partition;
+
+    use super::*;
+    use crate::planning::initial;
+
+    /// Such a plan was valid, and `serve` ended with the error of the worker.
+    #[test]
+    fn a_variant_is_split_into_no_more_partitions_than_it_has_layers() {
+        let check = |fixture: &str, of: u32| {
+            let dir = std::path::Path::new(kaskade_testkit::ROOT)
+                .join("models/fixtures")
+                .join(fixture);
+            let app = format!("name = \"a\"\n[[variants]]\nname = \"one\"\ndir = {dir:?}\n");
+            let app = App::parse(&app).unwrap();
+            let mut plan = initial::single(&app, "one");
+            plan.placement[0].partition = Some(Partition { index: 0, of });
+            check_partitions(&app, &plan).map_err(|error| error.to_string())
+        };
+        assert_eq!(check("bert-classification", 2), Ok(()));
+        assert_eq!(check("cnn", 1), Ok(()));
+        assert_eq!(check("no-such-checkpoint", 9), Ok(()), "left to the worker");
+        let many = check("bert-classification", 3).unwrap_err();
+        assert!(
+            many.contains("placement[0]") && many.contains("2 layers"),
+            "{many}"
+        );
+        let whole = check("cnn", 2).unwrap_err();
+        assert!(
+            whole.contains("`one` is split into 2 partitions, and it cannot be split by layers"),
+            "{whole}"
+        );
+    }
 }

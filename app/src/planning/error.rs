@@ -106,6 +106,21 @@ pub enum PlanningError {
         /// The worker.
         worker: String,
     },
+    /// The plan splits a variant that cannot be split so.
+    #[error(
+        "placement[{index}].partition: `{variant}` is split into {of} partitions, and {}; plan again with `--app`, or with a new profile",
+        layers_text(*.most)
+    )]
+    Partitions {
+        /// The place of its replica in the plan.
+        index: usize,
+        /// The variant.
+        variant: String,
+        /// Partitions in the plan.
+        of: u32,
+        /// Most partitions of the checkpoint.
+        most: u32,
+    },
     /// A checkpoint is not the one that the plan was made for.
     #[error("placement[{index}].checkpoint: {source}")]
     OtherCheckpoint {
@@ -183,6 +198,13 @@ pub enum PlanningError {
     /// The pipeline cannot be planned for its demand.
     #[error(transparent)]
     Manage(#[from] ManageError),
+}
+
+fn layers_text(most: u32) -> String {
+    match most {
+        0 | 1 => "it cannot be split by layers".to_owned(),
+        layers => format!("it has {layers} layers to split by"),
+    }
 }
 
 impl PlanningError {

@@ -165,6 +165,7 @@ impl ServiceBuilder {
         }
         let worker = worker_of(&app, role, worker)?;
         family.check_classes()?;
+        family.check_tokenizers(&app.data)?;
         let plan = match plan {
             PlanChoice::Given(plan) => {
                 initial::check(&app, &plan)?;

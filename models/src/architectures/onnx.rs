@@ -36,6 +36,14 @@ use crate::runtime::loaded::{Loaded, ModelInfo, Task};
 /// The architecture that the description of an ONNX model names.
 const ARCHITECTURE: &str = "onnx";
 
+/// Returns the number of parameters of an ONNX file, without reading them.
+///
+/// # Errors
+/// [`LoadError::Io`] if the file cannot be read, [`LoadError::BadOnnx`] if it is not a model.
+pub fn parameters_of_onnx(path: &Path) -> Result<u64, LoadError> {
+    Ok(file::contents(path)?.totals.parameters)
+}
+
 /// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` beside it gives the labels and the sizes of vocabulary and context, a
 /// `tokenizer.json` the tokens of texts; both are optional.
 ///

@@ -10,9 +10,11 @@ use kaskade_policy::plan::Partition;
 use super::architecture::{Architecture, Build};
 use super::image_families::IMAGES;
 use super::static_embedding::STATIC;
+use super::text_encoder::head::{HeadKind, TextTask};
 use super::{dual, text_decoder, text_encoder, text_families, vit};
 use crate::checkpoint::{
     Checkpoint, Config, GenerationConfig, LoadError, SentenceModules, TokenRules, WeightTotals, quantised,
+    static_embedding,
 };
 use crate::decoder::registry::{self as decoders, DecoderClass, DecoderTask};
 use crate::device::Device;
@@ -20,6 +22,7 @@ use crate::language::{self, Generation};
 use crate::precision::WeightType;
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
 use crate::runtime::partitioning::Partitioning;
+use crate::tasks::embedding::Pooling;
 use crate::tasks::entities::AggregationStrategy;
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
@@ -101,6 +104,73 @@ pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
             Build::Text(read, _) => read(&config).map(|text| Some(text.partitioning())),
             Build::Image(vit) => vit.partitioning(&config).map(Some),
             Build::Whole(_) | Build::Dual(_) => Ok(None),
+        },
+    }
+}
+
+/// What a checkpoint answers and reads, without its weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckpointKind {
+    /// Meaning of its outputs.
+    pub task: Task,
+    /// Whether it reads texts, for which it needs a tokenizer.
+    pub reads_texts: bool,
+}
+
+/// Returns what an opened checkpoint answers and reads. Reads no weights, except those of a classifier of images, which is loaded on the
+/// CPU.
+///
+/// # Errors
+/// [`LoadError`], naming the file and within it the key or tensor.
+pub fn kind_of(checkpoint: Checkpoint) -> Result<CheckpointKind, LoadError> {
+    let texts = |task| CheckpointKind {
+        task,
+        reads_texts: true,
+    };
+    if let Some(class) = decoders::of_checkpoint(&checkpoint)? {
+        let text_task = match class.task {
+            DecoderTask::Generation => return Ok(texts(Task::Generation)),
+            DecoderTask::Classification => TextTask::Classification,
+            DecoderTask::TokenClassification => TextTask::TokenClassification,
+            DecoderTask::Embedding => TextTask::Embedding(Pooling::Mean),
+        };
+        return task_of_text(text_task, checkpoint).map(texts);
+    }
+    match of_checkpoint(&checkpoint)?.build {
+        Build::Text(_, task) => task_of_text(task, checkpoint).map(texts),
+        Build::Dual(_) => Ok(texts(Task::Embedding)),
+        Build::Whole(_) if static_embedding::is_static(&checkpoint.config)? => Ok(texts(Task::Embedding)),
+        Build::Whole(_) | Build::Image(_) => {
+            let loaded = load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())?;
+            Ok(CheckpointKind {
+                task: loaded.info.task,
+                reads_texts: false,
+            })
+        }
+    }
+}
+
+/// Returns what a model of texts answers.
+fn task_of_text(task: TextTask, checkpoint: Checkpoint) -> Result<Task, LoadError> {
+    let strategy = AggregationStrategy::default();
+    let head = HeadKind::read(task, &checkpoint.config, checkpoint.sentence, strategy)?;
+    Ok(head.described().0)
+}
+
+/// Returns whether the checkpoint in a Hugging Face directory or a GGUF file reads texts, for which it needs a tokenizer. Reads what
+/// [`architecture`] reads.
+///
+/// # Errors
+/// As [`architecture`].
+pub fn reads_texts(dir: &Path) -> Result<bool, LoadError> {
+    let (config, entry) = of_directory(dir)?;
+    match entry {
+        Entry::Decoder(_) => Ok(true),
+        Entry::Other(entry) => match entry.build {
+            Build::Text(..) | Build::Dual(_) => Ok(true),
+            Build::Image(_) => Ok(false),
+            Build::Whole(_) => static_embedding::is_static(&config),
         },
     }
 }

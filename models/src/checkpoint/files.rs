@@ -101,7 +101,11 @@ fn snapshot_of(dir: &Path) -> Option<PathBuf> {
 /// Returns why a path is no checkpoint and what to do, to follow the path in a message.
 pub(super) fn why_no_checkpoint(path: &Path) -> String {
     if !path.exists() {
-        return "does not exist; correct the path, or put a checkpoint there".to_owned();
+        return format!(
+            "does not exist; correct the path, or put a checkpoint there. It must be a folder or a file on this host: {} fetches a model \
+             of the Hugging Face Hub",
+            download(path)
+        );
     }
     if is_adapter(path) {
         return format!("is not a checkpoint{ADAPTER}");
@@ -118,6 +122,19 @@ pub(super) fn why_no_checkpoint(path: &Path) -> String {
     }
     "is not a checkpoint: it is neither a GGUF file nor a directory with config.json, modules.json or a GGUF file"
         .to_owned()
+}
+
+/// Returns the command that downloads a model of the Hugging Face Hub: that of this path, if it may be the id of one.
+fn download(path: &Path) -> String {
+    let mut names = path.iter().rev().filter_map(|name| name.to_str());
+    let (name, owner) = (names.next(), names.next());
+    let is_folder = path
+        .parent()
+        .is_some_and(|parent| parent.as_os_str().is_empty() || parent.exists());
+    match owner.zip(name).filter(|_| !is_folder) {
+        Some((owner, name)) => format!("`hf download {owner}/{name} --local-dir DIR`"),
+        None => "`hf download ORG/MODEL --local-dir DIR`".to_owned(),
+    }
 }
 
 pub(super) fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
@@ -180,4 +197,31 @@ pub(super) fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError>
     }
     check_pointer(&path.display().to_string(), &bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It said that the path does not exist, and nothing of the Hub.
+    #[test]
+    fn an_id_of_the_hub_is_named_with_the_command_that_downloads_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let why = |path: &str| why_no_checkpoint(&folder.path().join(path));
+        let id = why("google-bert/bert-base-uncased");
+        assert!(
+            id.contains("`hf download google-bert/bert-base-uncased --local-dir DIR`"),
+            "{id}"
+        );
+        let misspelt = why("checkpont");
+        assert!(
+            misspelt.contains("`hf download ORG/MODEL --local-dir DIR`"),
+            "{misspelt}"
+        );
+        let relative = why_no_checkpoint(Path::new("no-such-owner/bert"));
+        assert!(
+            relative.contains("`hf download no-such-owner/bert "),
+            "{relative}"
+        );
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) fn is_model2vec(config: &Config) -> Result<bool, LoadError> {
 ///
 /// # Errors
 /// As [`is_model2vec`].
-pub(super) fn is_static(config: &Config) -> Result<bool, LoadError> {
+pub(crate) fn is_static(config: &Config) -> Result<bool, LoadError> {
     Ok(is_model2vec(config)? || config.class()?.as_deref() == Some(STATIC_EMBEDDING))
 }
 

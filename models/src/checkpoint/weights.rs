@@ -297,6 +297,16 @@ impl Weights {
         tensors.collect()
     }
 
+    /// Returns the number of elements of all tensors that are not taken yet. Those of quantised weights that are packed count as they are
+    /// stored.
+    pub fn elements(&self) -> u64 {
+        let sizes = self.remaining.values().map(|(_, info)| {
+            let elements: usize = info.shape.iter().product();
+            elements as u64
+        });
+        sizes.sum()
+    }
+
     /// Gives tensors other names.
     pub(super) fn rename(&mut self, renamed: impl Fn(&str) -> String) {
         let tensors = std::mem::take(&mut self.remaining).into_iter();

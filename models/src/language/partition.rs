@@ -41,7 +41,8 @@ pub(super) fn load(
     let prompts = Prompts::take(&mut checkpoint)?;
     let name = checkpoint.name.clone();
     let (mut decoder, totals) = registry::read_partition(checkpoint, partition)?;
-    prompts.add_end(&mut decoder.model_config, &name);
+    // A partition generates one token, which needs no end.
+    prompts.add_end(&mut decoder.model_config);
     if decoder.model_config.rules != TokenRules::default() {
         return Err(LoadError::NotServed {
             name,

@@ -103,17 +103,12 @@ impl Prompts {
     }
 
     /// Adds the tokenizer's end-of-sequence token to those of the model, as vLLM does: a checkpoint that was trained for chats may state it
-    /// there alone.
-    pub(super) fn add_end(&self, model_config: &mut ModelConfig, name: &str) {
+    /// there alone. Returns whether the model has such a token.
+    pub(super) fn add_end(&self, model_config: &mut ModelConfig) -> bool {
         let ends = &mut model_config.eos_token_ids;
         let known = self.eos.filter(|eos| (*eos as usize) < model_config.vocabulary);
         ends.extend(known.filter(|eos| !ends.contains(eos)));
-        if ends.is_empty() {
-            tracing::warn!(
-                checkpoint = name,
-                "no token ends an answer, so each has the maximum of tokens; state `eos_token_id` in generation_config.json"
-            );
-        }
+        !ends.is_empty()
     }
 
     /// The inputs for a prompt of at most `context` tokens: `text`, `messages` and how they become tokens if there is a tokenizer, and

@@ -247,7 +247,17 @@ pub enum Problem {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Not JSON, or not of the file's types.
+    /// Not JSON.
+    #[error("not a valid {expected}: it is not JSON{}: {source}", if *.toml { ", but looks like TOML, the format of an app's file" } else { "" })]
+    NotJson {
+        /// What the file should be, and what writes such files.
+        expected: &'static str,
+        /// Whether it looks like TOML.
+        toml: bool,
+        /// What is wrong, with line and column.
+        source: serde_json::Error,
+    },
+    /// Not of the file's types.
     #[error("not a valid {expected}: {source}")]
     Json {
         /// What the file should be, and what writes such files.
@@ -279,8 +289,24 @@ pub(crate) fn read<T: DeserializeOwned>(
         let other = serde_json::from_str::<Versioned>(text).ok();
         match other.and_then(|file| Path::Root.version(file.version, version).err()) {
             Some(invalid) => invalid.into(),
-            None => FileError::Json { expected, source },
+            None if source.is_data() => FileError::Json { expected, source },
+            None => FileError::NotJson {
+                expected,
+                toml: looks_like_toml(text),
+                source,
+            },
         }
+    })
+}
+
+/// Returns whether the first line of a text that is not a comment is a table or a key of TOML.
+fn looks_like_toml(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    let first = lines.find(|line| !line.is_empty() && !line.starts_with('#'));
+    first.is_some_and(|line| {
+        let key = line.split_once('=').map(|(key, _)| key.trim());
+        let is_key = |key: &str| !key.is_empty() && !key.starts_with(['{', '"']);
+        line.starts_with('[') && line.ends_with(']') || key.is_some_and(is_key)
     })
 }
 
@@ -396,5 +422,26 @@ impl fmt::Display for Path<'_> {
             Self::Index(parent, index) => write!(f, "{parent}[{index}]"),
             Self::Key(parent, key) => write!(f, "{parent}[{key:?}]"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::plan::Plan;
+
+    /// It said only "expected ident at line 1 column 2".
+    #[test]
+    fn a_file_of_another_format_is_named_as_such() {
+        let said = |text: &str| Plan::from_json(text).unwrap_err().to_string();
+        for toml in ["name = \"a\"\n", "# An app.\n\n[[variants]]\nname = \"small\"\n"] {
+            let message = said(toml);
+            for words in ["plan (`kaskade plan` writes one)", "not JSON", "looks like TOML"] {
+                assert!(message.contains(words), "{message}");
+            }
+        }
+        let cut = said("{\n");
+        assert!(cut.contains("not JSON: EOF") && !cut.contains("TOML"), "{cut}");
+        let other = said("{\"a\": 1}");
+        assert!(!other.contains("not JSON"), "{other}");
     }
 }

@@ -5,6 +5,8 @@ mod quantiles;
 mod scored;
 mod validate;
 
+use std::num::NonZeroU32;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -128,6 +130,9 @@ pub struct VariantProfile {
     /// Fingerprint of the measured checkpoint and the type of its weights; absent if it has no files here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint: Option<String>,
+    /// Number of layers by which it can be split: the most partitions, 1 for a model that is served whole only. Absent if unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub layers: Option<NonZeroU32>,
     /// Cost by batch size, ascending, at least one.
     pub costs: Vec<BatchCost>,
     /// What a request costs in money. Absent if unknown.
@@ -153,6 +158,7 @@ impl VariantProfile {
             name: name.into(),
             parameters: 1,
             checkpoint: None,
+            layers: None,
             costs,
             money: None,
             calibration,

@@ -43,7 +43,7 @@ pub(crate) struct Args {
     guarantee: GuaranteeArgs,
     /// Highest utilisation of the busiest device, above 0 and at most 1. The rest is headroom for run times that vary [default: by the
     /// variance of the profiled run times, or 0.85].
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_name = "NUMBER")]
     max_utilisation: Option<f64>,
     /// Highest load, requests per second [default: the busiest second of `--trace`].
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]

@@ -3,6 +3,7 @@
 mod refusal;
 
 use std::iter::once;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -51,11 +52,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     hardware: Hardware,
     /// Highest utilisation of a device by all its instances, above 0 and at most 1.
-    #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
     utilisation: f64,
     #[command(flatten)]
     moved: Moved,
-    /// Most partitions of a variant; with `--app`, never more than its layers.
+    /// Most partitions of a variant; never more than its layers.
     #[arg(long, value_name = "N", default_value_t = 8)]
     max_partitions: u32,
     /// Memory of a replica in bytes per weight, if it was not measured; 4 for 32-bit floats.
@@ -136,7 +137,8 @@ struct Moved {
     /// Bytes of the hidden state between partitions of a variant: `NAME=SIZE` [default: from the app's checkpoints].
     #[arg(long, value_name = "NAME=SIZE", value_parser = named::<ByteSize>)]
     hidden_size: Vec<(String, ByteSize)>,
-    /// Layers of a variant, the most partitions it can have: `NAME=N` [default: from the app's checkpoints].
+    /// Layers of a variant, the most partitions it can have: `NAME=N` [default: from the app's checkpoints, or else the profile; 1 if neither
+    /// states them].
     #[arg(long, value_name = "NAME=N", value_parser = named::<u32>)]
     layers: Vec<(String, u32)>,
 }
@@ -209,7 +211,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .check(once(args.out.as_path()).chain(args.svg.as_deref()))?;
     let app = args.hardware.app.as_deref().map(App::load_to_plan).transpose()?;
     let profile = read_profile(&args.profile)?;
-    let options = options(args, app.as_ref())?;
+    let options = options(args, app.as_ref(), &profile)?;
     let (cascade, constructed) = progress::timed(|| cascade(args, app.as_ref(), &profile));
     let (placed, took) = place(&profile, &cascade?, &options, args.json)?;
     if let Some(app) = &app {
@@ -282,7 +284,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
     Ok(planner.plan()?.plan)
 }
 
-fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
+fn options(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<PlacementOptions> {
     let Load(goal) = args.rate;
     let mut options = PlacementOptions::new(devices(&args.hardware, app)?, goal);
     options.fleet = if args.hardware.minimise_devices {
@@ -302,6 +304,10 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
         ..SearchLimits::default()
     };
     options.seed = args.seed;
+    for variant in &profile.variants {
+        let layers = variant.layers.map_or(1, NonZeroU32::get);
+        options.layers.insert(variant.name.clone(), layers);
+    }
     if let Some(app) = app {
         for variant in &app.variants {
             // Only checkpoints can be split by layers.
@@ -314,7 +320,25 @@ fn options(args: &Args, app: Option<&App>) -> anyhow::Result<PlacementOptions> {
         }
     }
     moved(&args.moved, &mut options)?;
+    if app.is_none() && args.max_partitions.min(args.hardware.devices) > 1 {
+        note_unknown_layers(args, profile);
+    }
     Ok(options)
+}
+
+/// Says which variants are not split because nothing states their layers.
+fn note_unknown_layers(args: &Args, profile: &Profile) {
+    let is_stated = |name: &str| args.moved.layers.iter().any(|(stated, _)| stated == name);
+    let unknown = profile.variants.iter();
+    let unknown = unknown.filter(|variant| variant.layers.is_none() && !is_stated(&variant.name));
+    let names: Vec<String> = unknown.map(|variant| format!("`{}`", variant.name)).collect();
+    if !names.is_empty() {
+        progress::say(&format!(
+            "plan placement: the profile does not state the layers of {}, so each stays whole; give `--app` or `--layers NAME=N`, or profile \
+             again",
+            names.join(", ")
+        ));
+    }
 }
 
 fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {

@@ -52,6 +52,15 @@ pub fn of(task: Task, max_tokens: Option<NonZeroU32>, dir: &Path) -> Result<Part
     })
 }
 
+/// Returns the most partitions in which a checkpoint can be loaded, whatever its task: as many as it has layers, or 1.
+///
+/// # Errors
+/// As [`of`].
+pub(crate) fn most(dir: &Path) -> Result<u32, LoadError> {
+    let known = kaskade_models::partitioning(dir)?;
+    Ok(known.map_or(1, |known| u32::try_from(known.layers).unwrap_or(u32::MAX)))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;

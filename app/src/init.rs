@@ -1,0 +1,289 @@
+//! Writes the file of a new app from checkpoints, ONNX files and endpoints that exist.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `source` | what a variant is made of: its task and its size, read from its files |
+//! | `samples` | which kind of data set a file or a folder is |
+//! | `paths` | paths as the file of the app states them |
+//! | `toml_text` | the text of the file |
+//!
+//! The text is read back before it is written: it parses, its checkpoints open, and its samples are read for the smallest variant.
+
+mod paths;
+mod samples;
+mod source;
+mod toml_text;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use kaskade_models::LoadError;
+use thiserror::Error;
+
+use crate::config::scalar::SubjectToken;
+use crate::config::{App, ConfigError, Task};
+use crate::data::DataError;
+use crate::family::{Family, FamilyError};
+pub use source::Variant;
+
+/// A new app cannot be described.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum InitError {
+    /// The folder's name cannot be the app's.
+    #[error(
+        "`{name}` cannot name an app: use 1 to 64 ASCII letters, digits, `-` or `_`, by another folder or `--name`"
+    )]
+    Name {
+        /// The name of the folder.
+        name: String,
+    },
+    /// The current folder is not known.
+    #[error("the current folder cannot be read")]
+    CurrentFolder(#[source] io::Error),
+    /// A path is no checkpoint.
+    #[error("`{}` {reason}", path.display())]
+    NoCheckpoint {
+        /// The path.
+        path: PathBuf,
+        /// What it is, and what to do.
+        reason: String,
+    },
+    /// A checkpoint cannot be read.
+    #[error("variant `{variant}`")]
+    Checkpoint {
+        /// The variant.
+        variant: String,
+        /// The reason.
+        source: LoadError,
+    },
+    /// Two variants have the same name.
+    #[error("two variants are named `{name}`; give one another name: `--variant NAME={}`", path.display())]
+    NameTwice {
+        /// The name.
+        name: String,
+        /// The second one's path.
+        path: PathBuf,
+    },
+    /// The variants answer different tasks.
+    #[error(
+        "the variants of an app have one task, and `{first}` answers `{first_task}`, `{other}` `{other_task}`; leave one of them out"
+    )]
+    OtherTask {
+        /// A variant.
+        first: String,
+        /// Its task.
+        first_task: &'static str,
+        /// Another one.
+        other: String,
+        /// Its task.
+        other_task: &'static str,
+    },
+    /// A variant does not answer the stated task.
+    #[error(
+        "variant `{variant}` answers `{found}`, not `{stated}`; leave out `--task`, or name a checkpoint of that task"
+    )]
+    NotTheTask {
+        /// The variant.
+        variant: String,
+        /// Its task.
+        found: &'static str,
+        /// The stated task.
+        stated: &'static str,
+    },
+    /// A checkpoint is a stage of a pipeline.
+    #[error(
+        "variant `{variant}` finds objects, which only the first task of a pipeline does; write that app by hand (docs/how-to/plan-pipelines.md)"
+    )]
+    OfPipeline {
+        /// The variant.
+        variant: String,
+    },
+    /// No variant states the task.
+    #[error("ONNX files do not state their task; give `--task`, such as `--task classification`")]
+    NoTask,
+    /// A language model is to classify, and the names of the classes are unknown.
+    #[error(
+        "variant `{variant}` is a language model that classifies by the names of the classes, and no checkpoint names any: add `id2label` to \
+         a config.json"
+    )]
+    NoClassNames {
+        /// The variant.
+        variant: String,
+    },
+    /// The data cannot be used.
+    #[error("{}", path.display())]
+    Data {
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason.
+        source: DataError,
+    },
+    /// Values contradict each other.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A variant cannot be served beside the others.
+    #[error(transparent)]
+    Family(#[from] FamilyError),
+}
+
+/// Where a variant comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Origin {
+    /// A checkpoint directory, a GGUF file or an ONNX file, with the variant's name if it is stated.
+    Path(Option<SubjectToken>, PathBuf),
+    /// An endpoint of the OpenAI API.
+    Endpoint {
+        /// Its address.
+        url: String,
+        /// The model, as the endpoint names it.
+        model: String,
+        /// Environment variable with its key.
+        key: Option<String>,
+    },
+}
+
+impl FromStr for Origin {
+    type Err = String;
+
+    /// Reads `PATH` or `NAME=PATH`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = text.split_once('=').filter(|_| !Path::new(text).exists());
+        match named.and_then(|(name, path)| Some((name.parse().ok()?, path))) {
+            Some((name, path)) => Ok(Self::Path(Some(name), path.into())),
+            None => Ok(Self::Path(None, text.into())),
+        }
+    }
+}
+
+/// What a new app is made of.
+#[derive(Debug, Clone, Default)]
+pub struct NewApp {
+    /// Folder of its file.
+    pub folder: PathBuf,
+    /// Its name [default: that of the folder].
+    pub name: Option<SubjectToken>,
+    /// Its task [default: that of its checkpoints].
+    pub task: Option<Task>,
+    /// Where its variants come from, in any order.
+    pub origins: Vec<Origin>,
+    /// Labelled samples to measure on: a file, or a folder.
+    pub validation: Option<PathBuf>,
+    /// Labelled samples to report accuracy on.
+    pub test: Option<PathBuf>,
+}
+
+/// A new app, not yet written.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Draft {
+    /// Its file.
+    pub file: PathBuf,
+    /// Content of the file.
+    pub text: String,
+    /// Its name.
+    pub name: String,
+    /// Its task.
+    pub task: Task,
+    /// Its variants, smallest to largest.
+    pub variants: Vec<Variant>,
+    /// Number of validation samples; `None` without such a set.
+    pub samples: Option<usize>,
+}
+
+impl NewApp {
+    /// Returns the file of the app in its folder.
+    pub fn file(&self) -> PathBuf {
+        self.folder.join("app.toml")
+    }
+
+    /// Describes the app, and checks what it describes. Writes nothing.
+    ///
+    /// # Errors
+    /// [`InitError`] for a path that is no checkpoint, tasks that differ, and samples that cannot be read.
+    pub fn draft(&self) -> Result<Draft, InitError> {
+        let name = self.app_name()?;
+        let mut variants = Vec::new();
+        for origin in &self.origins {
+            let variant = Variant::of(origin)?;
+            check_name(&variants, &variant)?;
+            variants.push(variant);
+        }
+        // An endpoint does not say how large its model is; it is rarely the smallest.
+        variants.sort_by_key(|variant| variant.parameters.unwrap_or(u64::MAX));
+        let task = source::common_task(self.task, &variants)?;
+        let sets = samples::Sets::find(self.validation.as_deref(), self.test.as_deref())?;
+        let text = |folder| toml_text::of(folder, (&name, task), &variants, &sets);
+        let file = self.file();
+        // The folder need not exist, so what the file names is found by absolute paths.
+        let app = App::of_text(&text(None)?, &file)?;
+        let family = Family::of(&app);
+        family.check_classes()?;
+        family.check_tokenizers(&app.data)?;
+        let samples = samples::read(&app, &family, &sets)?;
+        Ok(Draft {
+            file,
+            text: text(Some(&self.folder))?,
+            name: name.to_string(),
+            task,
+            variants,
+            samples,
+        })
+    }
+
+    /// Returns the stated name, or that of the folder.
+    fn app_name(&self) -> Result<SubjectToken, InitError> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let folder = std::path::absolute(self.folder.join(".")).map_err(InitError::CurrentFolder)?;
+        let folder = folder.canonicalize().unwrap_or(folder);
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        name.parse().map_err(|_| InitError::Name {
+            name: name.into_owned(),
+        })
+    }
+}
+
+impl Draft {
+    /// Returns the next commands, as a shell reads them: those that make a plan and serve it. Without a confidence there is no cascade to
+    /// plan.
+    pub fn next_commands(&self) -> Vec<String> {
+        let app = quoted(&self.file);
+        if !self.task.has_confidence() {
+            return vec![
+                format!("kaskade validate {app} --load"),
+                format!("kaskade serve --app {app}"),
+                format!("kaskade infer {} --text \"...\"", self.name),
+            ];
+        }
+        let beside = |name: &str| quoted(&self.file.with_file_name(name));
+        let (profile, plan) = (beside("profile.json"), beside("plan.json"));
+        vec![
+            format!("kaskade profile --app {app} --out {profile}"),
+            format!("kaskade plan cascade --app {app} --profile {profile} --out {plan}"),
+            format!("kaskade serve --app {app} --plan {plan}"),
+        ]
+    }
+}
+
+/// Returns a path as a shell reads it.
+fn quoted(path: &Path) -> String {
+    let path = path.to_string_lossy();
+    shlex::try_quote(&path).map_or_else(|_| path.to_string(), |quoted| quoted.to_string())
+}
+
+fn check_name(before: &[Variant], variant: &Variant) -> Result<(), InitError> {
+    if before.iter().any(|other| other.name == variant.name) {
+        return Err(InitError::NameTwice {
+            name: variant.name.to_string(),
+            path: variant.path().map(Path::to_owned).unwrap_or_default(),
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

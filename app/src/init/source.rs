@@ -1,0 +1,185 @@
+//! What a variant is made of: its task and its size, read from its files.
+
+use std::path::{Path, PathBuf};
+
+use kaskade_models::checkpoint::{is_checkpoint, why_no_checkpoint};
+use kaskade_models::{Checkpoint, CheckpointKind, LoadError, kind_of, parameters_of_onnx};
+
+use super::{InitError, Origin};
+use crate::config::Task;
+use crate::config::scalar::{MAX_TOKEN, SubjectToken};
+
+/// A variant of a new app.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Variant {
+    /// Its name.
+    pub name: SubjectToken,
+    /// Number of its parameters; `None` behind an endpoint.
+    pub parameters: Option<u64>,
+    /// What it answers; `None` if nothing states it.
+    pub(super) answers: Option<kaskade_models::Task>,
+    /// Names of its classes, if its configuration has names for them.
+    pub(super) classes: Vec<String>,
+    pub(super) source: Source,
+}
+
+/// Source of a variant.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// A checkpoint directory or a GGUF file.
+    Checkpoint(PathBuf),
+    /// An ONNX file.
+    Onnx(PathBuf),
+    /// An endpoint of the OpenAI API.
+    Endpoint {
+        url: String,
+        model: String,
+        key: Option<String>,
+    },
+}
+
+impl Variant {
+    /// Reads what a variant is.
+    ///
+    /// # Errors
+    /// [`InitError::NoCheckpoint`] and [`InitError::Checkpoint`].
+    pub(super) fn of(origin: &Origin) -> Result<Self, InitError> {
+        match origin {
+            Origin::Endpoint { url, model, key } => Ok(Self {
+                name: name_from(model.rsplit('/').next().unwrap_or(model)),
+                parameters: None,
+                answers: None,
+                classes: Vec::new(),
+                source: Source::Endpoint {
+                    url: url.clone(),
+                    model: model.clone(),
+                    key: key.clone(),
+                },
+            }),
+            Origin::Path(name, path) => {
+                let name = name.clone().unwrap_or_else(|| name_of(path));
+                let read = if path.extension().is_some_and(|extension| extension == "onnx") {
+                    Self::of_onnx(&name, path)
+                } else if is_checkpoint(path) {
+                    Self::of_checkpoint(&name, path)
+                } else {
+                    return Err(InitError::NoCheckpoint {
+                        path: path.clone(),
+                        reason: why_no_checkpoint(path),
+                    });
+                };
+                read.map_err(|source| InitError::Checkpoint {
+                    variant: name.to_string(),
+                    source,
+                })
+            }
+        }
+    }
+
+    fn of_onnx(name: &SubjectToken, path: &Path) -> Result<Self, LoadError> {
+        Ok(Self {
+            name: name.clone(),
+            parameters: Some(parameters_of_onnx(path)?),
+            answers: None,
+            classes: Vec::new(),
+            source: Source::Onnx(path.to_owned()),
+        })
+    }
+
+    fn of_checkpoint(name: &SubjectToken, path: &Path) -> Result<Self, LoadError> {
+        let checkpoint = Checkpoint::open(path)?;
+        let parameters = checkpoint.weights.elements();
+        let has_names = checkpoint
+            .config
+            .optional::<serde_json::Value>("id2label")?
+            .is_some();
+        let classes = if has_names {
+            checkpoint.config.labels()?
+        } else {
+            Vec::new()
+        };
+        let are_names = !classes.iter().all(|class| class.starts_with("LABEL_"));
+        let CheckpointKind { task, .. } = kind_of(checkpoint)?;
+        Ok(Self {
+            name: name.clone(),
+            parameters: Some(parameters),
+            answers: Some(task),
+            classes: if are_names { classes } else { Vec::new() },
+            source: Source::Checkpoint(path.to_owned()),
+        })
+    }
+
+    /// Returns its file or folder, if it has one.
+    pub(super) fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::Checkpoint(path) | Source::Onnx(path) => Some(path),
+            Source::Endpoint { .. } => None,
+        }
+    }
+}
+
+/// Returns the name of a variant after its file or folder.
+fn name_of(path: &Path) -> SubjectToken {
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let name = if path.is_file() {
+        path.file_stem()
+    } else {
+        path.file_name()
+    };
+    name_from(&name.unwrap_or_default().to_string_lossy())
+}
+
+/// Returns a text as a name: every character that no name may have becomes `-`.
+fn name_from(text: &str) -> SubjectToken {
+    let usable = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let letters = text
+        .chars()
+        .map(|letter| if usable(letter) { letter } else { '-' });
+    let name: String = letters.take(MAX_TOKEN).collect();
+    let name = name.trim_matches('-');
+    name.parse().unwrap_or_else(|_| SubjectToken::model())
+}
+
+/// Returns the task of all variants: the stated one, or that of the checkpoints.
+///
+/// # Errors
+/// [`InitError`] if they differ, or none states one.
+pub(super) fn common_task(stated: Option<Task>, variants: &[Variant]) -> Result<Task, InitError> {
+    let mut first: Option<(&Variant, Task)> = None;
+    for variant in variants {
+        let Some(answers) = variant.answers else {
+            continue;
+        };
+        let found = Task::of_model(answers).ok_or_else(|| InitError::OfPipeline {
+            variant: variant.name.to_string(),
+        })?;
+        if let Some(stated) = stated {
+            // Vectors and scores rank passages.
+            let ranks = stated == Task::Ranking && matches!(found, Task::Embedding | Task::Reranking);
+            if found != stated && !ranks {
+                return Err(InitError::NotTheTask {
+                    variant: variant.name.to_string(),
+                    found: found.name(),
+                    stated: stated.name(),
+                });
+            }
+        }
+        match first {
+            Some((other, task)) if task != found && stated.is_none() => {
+                return Err(InitError::OtherTask {
+                    first: other.name.to_string(),
+                    first_task: task.name(),
+                    other: variant.name.to_string(),
+                    other_task: found.name(),
+                });
+            }
+            Some(_) => {}
+            None => first = Some((variant, found)),
+        }
+    }
+    let is_endpoint = |variant: &Variant| matches!(variant.source, Source::Endpoint { .. });
+    let of_endpoints = variants.iter().all(is_endpoint).then_some(Task::Generation);
+    let inferred = first.map(|(_, task)| task);
+    stated.or(inferred).or(of_endpoints).ok_or(InitError::NoTask)
+}
