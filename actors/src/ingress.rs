@@ -16,7 +16,7 @@
 //! | `client_ids` | requests by the ids that clients gave them |
 //! | `completion` | from the results of stages to the reply |
 //! | `audits/` | audits of a share of the requests, after their replies |
-//! | `feedback` | labels that arrive later |
+//! | `feedback`, `class_names` | labels that arrive later, and the names of the classes |
 //! | `inputs` | the inputs of a request, for each of its dispatches |
 //! | `refusal` | refusals under overload, encoded once |
 //! | `reply` | encoding and publishing replies |
@@ -27,6 +27,7 @@
 
 mod actor;
 mod audits;
+mod class_names;
 mod client_ids;
 mod completion;
 mod config;
@@ -56,6 +57,7 @@ use kaskade_policy::ledger::{Admitted, AnswerOutcome};
 
 pub use actor::Ingress;
 use actor::may_retry;
+pub(crate) use class_names::ClassNames;
 pub use config::IngressConfig;
 use durable::Submitted;
 use in_flight::InFlight;

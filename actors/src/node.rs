@@ -8,7 +8,7 @@
 //! | `running_ingress` | one ingress with all that belongs to it |
 //! | `serving` | serving until the node is stopped, and leaving |
 //! | `drain` | waiting until senders avoid the replicas that leave |
-//! | `first_plan`, `plan_watch` | the first plan; following plans and gears |
+//! | `first_plan`, `plan_watch`, `plan_answers` | the first plan; following plans and gears; answering requests for the stored plan |
 //! | [`service`], [`attach`], [`stage`] | starting a node from models; custom actors; custom stages |
 
 mod assembly;
@@ -16,6 +16,7 @@ pub mod attach;
 pub mod config;
 mod drain;
 mod first_plan;
+mod plan_answers;
 mod plan_watch;
 mod running_ingress;
 pub mod service;

@@ -17,6 +17,7 @@
 //! kaskade.<app>.ingress.<id>           states of ingresses, for the workers
 //! kaskade.<app>.gear                   gear shifts
 //! kaskade.<app>.plan                   notices of a new epoch
+//! kaskade.<app>.stored_plan            requests for the stored plan, on an embedded broker
 //! kaskade.<app>.event.<name>           events for observers
 //! ```
 //!
@@ -123,6 +124,8 @@ pub enum Route<'a> {
     Plan,
     /// `replan`
     Replan,
+    /// `stored_plan`
+    StoredPlan,
     /// `event.<name>`
     Event(&'a str),
 }
@@ -288,6 +291,11 @@ impl App {
         self.plain("replan")
     }
 
+    /// Requests for the stored plan, where there is no JetStream to read it from.
+    pub fn stored_plan(&self) -> Subject {
+        self.plain("stored_plan")
+    }
+
     /// Events of one name.
     ///
     /// # Errors
@@ -317,6 +325,7 @@ impl App {
             "gear" => Route::Gear,
             "plan" => Route::Plan,
             "replan" => Route::Replan,
+            "stored_plan" => Route::StoredPlan,
             "stage" => Route::Stage(name()?),
             "replica" => Route::Replica(name()?),
             "beat" => Route::Beat(name()?),

@@ -13,6 +13,7 @@ mod energy;
 pub mod headers;
 mod heartbeat;
 mod lists;
+mod model_interface;
 mod options;
 mod scan;
 mod stage;
@@ -33,8 +34,9 @@ pub use control::{
     GearShift, LoadCount, LoadDriftNotice, Observation, PlanNotice, PlanReport, PlanRequest, ShiftReport,
 };
 pub use energy::{EnergyReport, ModelEnergy, Spent, Tokens};
-pub use heartbeat::{FanOuts, Heartbeat, IngressState, ReplicaBeat, Runs};
+pub use heartbeat::{FanOuts, Heartbeat, IngressState, ReplicaBeat, Runs, describes_models};
 pub use lists::MAX_PARAMETERS;
+pub use model_interface::{ModelInterface, TensorInterface};
 pub use options::RequestOptions;
 pub(crate) use options::STREAM;
 pub use stage::{Hop, HopAnswer, StageCancel, StageRequest};
@@ -47,6 +49,9 @@ pub const MAX_HOPS: usize = 64;
 
 /// Largest number of replicas in one heartbeat.
 pub const MAX_REPLICAS: usize = 1024;
+
+/// Largest number of labels of one model in a heartbeat.
+pub const MAX_LABELS: usize = 65_536;
 
 /// Largest number of requests in one [`StageCancel`].
 pub const MAX_CANCELLED: usize = 4096;

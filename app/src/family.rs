@@ -2,6 +2,7 @@
 
 mod classes;
 mod error;
+mod observed;
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -12,8 +13,8 @@ use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
-    Checkpoint, CoreShare, Cores, Generation, LoadOptions, Loaded, Model, ModelInfo, PinnedModel, Throttled,
-    WeightType, fingerprint, fingerprint_of_bytes, load_checkpoint, load_onnx, warm_up,
+    Checkpoint, CoreShare, Cores, Described, Generation, LoadOptions, Loaded, Model, ModelInfo, PinnedModel,
+    Throttled, WeightType, fingerprint, fingerprint_of_bytes, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -21,6 +22,7 @@ use kaskade_remote::{ConnectError, connect};
 
 pub use self::classes::{Classes, OtherClasses};
 pub use self::error::FamilyError;
+use self::observed::Observed;
 use crate::config::data::DataSets;
 use crate::config::remote::RemoteConfig;
 use crate::config::{App, Task, VariantConfig};
@@ -198,24 +200,30 @@ impl Family {
 
     /// Returns the loader of a worker's replicas, from this family.
     pub fn loader(self) -> Loader {
+        let observed = Observed::default();
         Arc::new(move |replica| {
-            let model = self.load_warm(replica);
+            let model = self.load_warm(replica, &observed);
             model.map_err(|error| in_one_line(&error))
         })
     }
 
-    /// Loads a replica and warms its device up. A remote model has no device here, and synthetic requests would cost money.
-    fn load_warm(&self, replica: &Replica) -> Result<Box<dyn Model>, FamilyError> {
+    /// Loads a replica, warms its device up, and observes the outputs of a whole model. A remote model has no device here, and synthetic
+    /// requests would cost money.
+    fn load_warm(&self, replica: &Replica, observed: &Observed) -> Result<Box<dyn Model>, FamilyError> {
         let member = self.members.iter().find(|member| member.name == replica.variant);
         let member = member.ok_or_else(|| FamilyError::NoVariant {
             variant: replica.variant.clone(),
         })?;
         member.check_checkpoint(replica)?;
-        let mut model = self.load_as(member, replica)?.model;
+        let Loaded { mut model, info } = self.load_as(member, replica)?;
         if !member.is_remote() && replica.device.parse() != Ok(DeviceChoice::Cpu) {
             warm_up(model.as_mut(), self.max_batch);
         }
-        Ok(model)
+        if replica.partition.is_some_and(|partition| partition.of > 1) {
+            return Ok(model);
+        }
+        let answers = observed.answers(&member.name, model.as_mut(), info, !member.is_remote());
+        Ok(Box::new(Described::new(model, answers)))
     }
 
     fn load_as(&self, member: &VariantSpec, replica: &Replica) -> Result<Loaded, FamilyError> {

@@ -1,5 +1,6 @@
 //! Follows an app through its broker: heartbeats, energy reports, gear shifts, plans and the counters of its ingresses.
 
+mod interface;
 mod plans;
 mod snapshot;
 mod subscriptions;
@@ -9,12 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use kaskade_actors::Fault;
-use kaskade_actors::wire::{Heartbeat, InferReply, IngressState};
+use kaskade_actors::wire::{Heartbeat, InferReply, IngressState, ModelInterface};
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::overview::{AppSnapshot, Overview};
+use crate::state::ObservedSignature;
 
 use plans::{Plans, variant_in};
 use snapshot::Listed;
@@ -59,6 +61,8 @@ struct State {
     snapshot: Option<AppSnapshot>,
     plans: Plans,
     actors: BTreeMap<String, ReceivedState>,
+    /// What the models take and answer, by variant, as the workers announced it last.
+    models: BTreeMap<String, ModelInterface>,
     /// Replicas to avoid, by ingress, and when it said so.
     unavailable: BTreeMap<String, (Instant, BTreeSet<String>)>,
     history: VecDeque<Point>,
@@ -154,6 +158,7 @@ impl AppState {
                 snapshot: None,
                 plans: Plans::default(),
                 actors: BTreeMap::new(),
+                models: BTreeMap::new(),
                 unavailable: BTreeMap::new(),
                 history: VecDeque::new(),
                 errors: VecDeque::new(),
@@ -230,6 +235,20 @@ impl AppState {
         let state = self.state();
         let (epoch, plan) = state.plans.admitted()?;
         Some((epoch, Arc::clone(plan)))
+    }
+
+    /// Returns the inputs and outputs of the app, as far as its workers announce them.
+    pub(crate) fn interface(&self) -> ObservedSignature {
+        let state = self.state();
+        let plan = state.plans.admitted().map(|(_, plan)| plan.as_ref());
+        interface::of(&state.models, plan)
+    }
+
+    /// Returns whether a model takes an input of that name.
+    pub(crate) fn takes(&self, input: &str) -> bool {
+        let state = self.state();
+        let mut inputs = state.models.values().flat_map(|model| &model.inputs);
+        inputs.any(|taken| taken.name == input)
     }
 
     /// Returns the work by variant, and the number of failures, since the start of the gateway.
@@ -315,7 +334,12 @@ impl State {
         }
     }
 
-    fn beat(&mut self, beat: Heartbeat) {
+    fn beat(&mut self, mut beat: Heartbeat) {
+        for (variant, model) in std::mem::take(&mut beat.models) {
+            if self.models.len() < NAMES || self.models.contains_key(&variant) {
+                self.models.insert(variant, model);
+            }
+        }
         let received = ReceivedState {
             at: Instant::now(),
             beat: beat.clone(),

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
+use crate::oip::metadata::tensors;
 use crate::path_params::Path;
 use crate::permits::Permits;
 use crate::state::{GatewayState, Served};
@@ -44,19 +45,17 @@ pub(crate) async fn page() -> Response<Body> {
 /// Returns the apps, with what the playground needs.
 pub(crate) async fn apps(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let apps = shared.apps();
-    let apps = apps.iter().map(|app| {
-        let inputs = app
-            .options
-            .signature
-            .iter()
-            .flat_map(|signature| &signature.inputs);
-        let inputs: Vec<Value> = inputs
-            .filter(|input| !input.optional || input.name == "text" || input.name == "messages")
-            .map(|input| json!({"name": input.name, "datatype": input.datatype.name()}))
-            .collect();
-        json!({"name": app.options.name, "inputs": inputs})
-    });
-    json_response(StatusCode::OK, Value::from(apps.collect::<Vec<_>>()).to_string())
+    let mut listed = Vec::new();
+    for app in &apps {
+        let (inputs, _) = tensors(app).await;
+        let inputs = inputs.into_iter().map(
+            |input| json!({"name": input.name, "datatype": input.datatype.name(), "shape": input.shape}),
+        );
+        let inputs: Vec<Value> = inputs.collect();
+        let chats = app.watched.takes("messages");
+        listed.push(json!({"name": app.options.name, "inputs": inputs, "chats": chats}));
+    }
+    json_response(StatusCode::OK, Value::from(listed).to_string())
 }
 
 /// Streams everything that is known of an app, and then an update per second.

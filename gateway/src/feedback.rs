@@ -47,6 +47,7 @@ async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Re
                 "right": reply.right,
                 "variant": reply.variant,
                 "audited": reply.audited,
+                "unchecked": reply.unchecked,
             })
             .to_string(),
         ),

@@ -99,11 +99,8 @@ impl GrpcInferenceService for Service {
         request: Request<ModelMetadataRequest>,
     ) -> Result<Response<ModelMetadataResponse>, Status> {
         let asked = request.into_inner();
-        answer(describe::metadata(
-            &self.shared,
-            &asked.name,
-            named(&asked.version),
-        ))
+        let metadata = describe::metadata(&self.shared, &asked.name, named(&asked.version));
+        answer(metadata.await)
     }
 
     async fn model_infer(
@@ -128,7 +125,7 @@ impl GrpcInferenceService for Service {
         request: Request<ModelConfigRequest>,
     ) -> Result<Response<ModelConfigResponse>, Status> {
         let asked = request.into_inner();
-        answer(describe::config(&self.shared, &asked.name, named(&asked.version)))
+        answer(describe::config(&self.shared, &asked.name, named(&asked.version)).await)
     }
 
     async fn model_statistics(

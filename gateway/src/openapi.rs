@@ -377,9 +377,9 @@ fn feedback_schemas() -> Value {
             "model": {"type": ["string", "null"]}, "request_id": text,
             "label": {"anyOf": [{"type": "integer", "minimum": 0}, text]},
         })),
-        "FeedbackAnswer": object(&["object", "request_id", "right", "variant", "audited"], json!({
+        "FeedbackAnswer": object(&["object", "request_id", "right", "variant", "audited", "unchecked"], json!({
             "object": {"const": "feedback"}, "request_id": text, "right": {"type": "boolean"}, "variant": text,
-            "audited": {"type": "boolean"},
+            "audited": {"type": "boolean"}, "unchecked": {"type": "boolean"},
         }))
     })
 }

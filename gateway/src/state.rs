@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
@@ -23,6 +23,9 @@ use crate::limited_body::take_room;
 use crate::permits::{InProgress, Permits};
 use crate::tenant::Tenant;
 use crate::tokenizer::AppTokenizer;
+
+/// Time within which a gateway that follows an app knows what its workers announce: they do so every half a second.
+const ANNOUNCED_WITHIN: Duration = Duration::from_millis(800);
 
 /// State that all requests share.
 pub(crate) struct GatewayState {
@@ -172,6 +175,19 @@ impl Served {
         }
     }
 
+    /// Returns the inputs and outputs that the workers announce. Waits for the first announcement if the gateway has only just begun to
+    /// follow the app.
+    pub(crate) async fn announced(&self) -> ObservedSignature {
+        loop {
+            let announced = self.watched.interface();
+            let is_known = !announced.inputs.is_empty() || self.options.signature.is_some();
+            if is_known || self.since.elapsed() > ANNOUNCED_WITHIN {
+                return announced;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     /// Returns the tensors of answered requests.
     pub(crate) fn learned(&self) -> ObservedSignature {
         self.learned
@@ -229,7 +245,7 @@ fn infos(tensors: &[Tensor]) -> Vec<TensorInfo> {
 
 /// Adds new tensors, up to the most that a request may have; widens the shapes of known ones. An app that takes any name would
 /// otherwise make the list longer with every request.
-fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
+pub(crate) fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
     for new in seen {
         let is_full = known.len() >= MAX_TENSORS;
         match known.iter_mut().find(|old| old.name == new.name) {

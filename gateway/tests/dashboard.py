@@ -107,6 +107,23 @@ def loaded_digits():
         served.stop()
 
 
+def tiles(page, session):
+    """Looks at the facts, the wiring and the playground of the digits."""
+    fact = "(name => { const d = [...$('now').children].find(d => d.firstChild.innerText === name); return d && d.lastChild.innerText; })"
+    page.until(session, f"{fact}('p50 at the ingresses').endsWith('s') && {fact}('p50 through this gateway').endsWith('s')")
+    # The plan of the digits states no accuracy, and its variants have no price.
+    page.until(session, f"!{fact}('money per request') && !{fact}('planned accuracy') && {fact}('epoch') === '1'")
+    # A latency of ten seconds ago is none of now.
+    old = "{ ...all, history: all.history.map(p => ({ ...p, p50_s: null, p99_s: null })) }"
+    page.until(session, f"(show({old}), {fact}('p50 through this gateway') === '-')")
+    older = f"({{ ...{old}, history: [{{ ...all.history[0], p50_s: 9 }}, ...Array(9).fill({{ ...all.history[0], p50_s: null }})] }})"
+    page.until(session, f"(show({older}), {fact}('p50 through this gateway') === '-')")
+    page.until(session, "/^\\d+ replicas: .*; 1 ingress$/.test($('counts').innerText)")
+    page.until(session, "$('mode').value === 'image' && $('iname').value === 'image' && $('ishape').value === '1, 8, 8'")
+    wide = "(n => { const s = [...Array(n).keys()].map(i => ({ name: 's' + i, variant: 'v' + i })); $('wiring').replaceChildren(wiring({ stages: s, edges: [] }, {})); const box = $('wiring').parentElement; return box.scrollWidth <= box.clientWidth; })(4)"
+    page.until(session, wide)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("address", nargs="?", help="the dashboard [default: that of the digits, served for the test]")
@@ -139,7 +156,9 @@ def drive(address, arguments):
             page.until(session, "Number(document.body.dataset.updates || 0) >= 3")
             # Updates say what has changed: the page must still know the rest.
             page.until(session, "all.history.length > 3 && all.replicas.rows.length > 0")
-            page.until(session, "$('now').innerText.includes('money per request')")
+            page.until(session, "$('now').innerText.includes('p99 through this gateway')")
+            if arguments.address is None:
+                tiles(page, session)
             if arguments.address is None:
                 page.until(session, "all.snapshot.ingresses.answered_per_s > 1")
             page.value(session, "$('list').open = true")

@@ -47,6 +47,7 @@ pub use language::Generation;
 pub use power::{EnergySample, EnergySource, PowerConfig, PowerMeter};
 pub use precision::{Table, UnknownWeightType, WeightType};
 pub use quantise::{QuantiseError, Quantised, quantise};
+pub use runtime::answers::{Answers, Described, OutputSpec, observe_outputs};
 pub use runtime::core_share::{CoreShare, Throttled};
 pub use runtime::cores::{Cores, CoresError, PinnedModel};
 pub use runtime::datatype::Datatype;

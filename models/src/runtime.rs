@@ -1,6 +1,7 @@
 //! What every model is served with: tensors, the `Model` trait, batches, the executor thread, limits on processor time,
 //! hidden states between partitions.
 
+pub(crate) mod answers;
 pub(crate) mod batch;
 pub(crate) mod core_share;
 pub(crate) mod cores;

@@ -1,8 +1,11 @@
 //! `kaskade feedback`: tells an app the right answers to requests that it has answered.
 
-use anyhow::{Context as _, bail, ensure};
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, ensure};
 use futures::StreamExt as _;
 use kaskade_actors::wire::{Feedback, FeedbackReply, RightAnswer};
+use kaskade_actors::{Code, Fault};
 use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::serving::{self, Client};
 use serde_json::json;
@@ -45,6 +48,8 @@ struct Tally {
     audited: u64,
     unknown: u64,
     refused: u64,
+    /// Labels that were counted although no worker announces the names of the classes.
+    unchecked: u64,
     /// Why one label was refused.
     reason: Option<String>,
 }
@@ -79,7 +84,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.json {
         output::print_json(&json!({
             "right": tally.right, "wrong": tally.wrong, "audited": tally.audited, "unknown": tally.unknown,
-            "refused": tally.refused,
+            "refused": tally.refused, "unchecked": tally.unchecked,
         }))?;
     } else {
         output::print(&tally.as_text())?;
@@ -102,6 +107,7 @@ impl Tally {
                 self.right += u64::from(reply.right);
                 self.wrong += u64::from(!reply.right);
                 self.audited += u64::from(reply.audited);
+                self.unchecked += u64::from(reply.unchecked);
             }
         }
     }
@@ -112,10 +118,11 @@ impl Tally {
     /// When one was refused, or all are unknown.
     fn check(&self) -> anyhow::Result<()> {
         if let Some(reason) = &self.reason {
-            bail!(
-                "{} labels cannot be compared with the answers, such as: {reason}",
-                self.refused
-            );
+            let message = match self.refused {
+                1 => format!("the label cannot be compared with the answer: {reason}"),
+                refused => format!("{refused} labels cannot be compared with the answers, such as: {reason}"),
+            };
+            return Err(Fault::new(Code::InvalidInput, message).into());
         }
         ensure!(
             self.right + self.wrong > 0,
@@ -126,10 +133,17 @@ impl Tally {
     }
 
     fn as_text(&self) -> String {
-        let counted = format!(
+        let mut counted = format!(
             "{} right, {} wrong; {} of these requests were audited",
             self.right, self.wrong, self.audited
         );
+        if self.unchecked > 0 {
+            let _ = write!(
+                counted,
+                "\n{} not checked: no worker announces the names of the classes, so that a misspelt name counts as another class",
+                self.unchecked
+            );
+        }
         match self.unknown {
             0 => counted,
             unknown => format!(
@@ -207,6 +221,13 @@ mod tests {
             ..FeedbackReply::default()
         };
         tally.check().unwrap();
+        assert!(!tally.as_text().contains("not checked"));
+        tally.add(Some(&FeedbackReply {
+            right: true,
+            unchecked: true,
+            ..FeedbackReply::default()
+        }));
+        assert!(tally.as_text().contains("1 not checked: no worker announces"));
         tally.add(Some(&refused("3 is none of the 3 classes")));
         tally.add(Some(&refused("4 is none of the 3 classes")));
         assert_eq!(tally.refused, 2);
@@ -214,7 +235,7 @@ mod tests {
         assert!(tally.check().unwrap_err().to_string().contains("3 is none of"));
         let text = tally.as_text();
         assert!(
-            text.contains("1 right, 0 wrong") && text.contains("1 unknown"),
+            text.contains("2 right, 0 wrong") && text.contains("1 unknown"),
             "{text}"
         );
     }

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Number of refreshes [default: unlimited].
     #[arg(long, value_name = "N")]
     count: Option<NonZeroU32>,
-    /// Print tables, one refresh after the other, as without a terminal.
+    /// Print tables, one refresh after the other, as without a terminal and with `TERM=dumb`.
     #[arg(long, conflicts_with = "json")]
     plain: bool,
     /// Print every refresh as one line of JSON.
@@ -81,7 +81,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 async fn watch(target: &Target, args: &Args) -> anyhow::Result<()> {
     let mut feed = Feed::subscribe(target).await?;
     let mut view = View::new(target.name());
-    let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal();
+    // A terminal without control sequences can only be written to line by line.
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let on_terminal = std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !is_dumb;
     let mut shown = if args.json {
         Shown::Json
     } else if args.plain || !on_terminal {

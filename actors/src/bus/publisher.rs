@@ -7,6 +7,7 @@
 
 use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use async_nats::client::PublishErrorKind;
 use async_nats::{Client, HeaderMap, Subject};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -326,6 +327,10 @@ impl Writer {
             Ok(()) => {
                 self.bytes += size;
                 self.unwritten.push_back((size, held));
+            }
+            // After the drain of a node that leaves, the connection takes nothing more.
+            Err(error) if error.kind() == PublishErrorKind::Send => {
+                tracing::debug!(%error, "a message found the connection closed");
             }
             Err(error) => tracing::warn!(%error, "publishing a message failed"),
         }

@@ -34,6 +34,7 @@ pub(crate) fn read(
         beat.in_place = 0;
         beat.fan_outs.clear();
         beat.runs.clear();
+        beat.models.clear();
         beat.queue = 0;
         beat.replicas.retain(|replica| replica.id == beat.actor);
         beat.replicas.truncate(1);
@@ -43,8 +44,14 @@ pub(crate) fn read(
         }
         return Ok(Some(beat));
     }
-    let Heartbeat { actor, replicas, .. } = &mut beat;
+    let Heartbeat {
+        actor,
+        replicas,
+        models,
+        ..
+    } = &mut beat;
     replicas.retain(|replica| plans.places(actor, &replica.id));
+    models.retain(|variant, _| replicas.iter().any(|replica| replica.variant == *variant));
     Ok(Some(beat))
 }
 
@@ -53,7 +60,7 @@ mod tests {
     use kaskade_policy::plan::Plan;
 
     use super::*;
-    use crate::wire::{FanOuts, ReplicaBeat, Runs};
+    use crate::wire::{FanOuts, ModelInterface, ReplicaBeat, Runs};
 
     /// `small-0` on the worker `w1`, `large-0` on `w2`.
     fn plans() -> PlanVersions {
@@ -85,6 +92,7 @@ mod tests {
                 .collect(),
             fan_outs: [("small".to_owned(), FanOuts::default())].into(),
             runs: [("small".to_owned(), Runs::default())].into(),
+            models: [("small".to_owned(), ModelInterface::default())].into(),
             in_place: 9,
             queue: 9,
             leaving: true,
@@ -118,6 +126,14 @@ mod tests {
         assert_eq!(accepted("w1", &sound), Some(sound));
         let more = accepted("w1", &beat("w1", &["small-0", "large-0", "unknown-0"])).unwrap();
         assert_eq!(replicas(&more), ["small-0"]);
+        let foreign = Heartbeat {
+            models: [("large".to_owned(), ModelInterface::default())].into(),
+            ..beat("w1", &["small-0"])
+        };
+        assert!(
+            accepted("w1", &foreign).unwrap().models.is_empty(),
+            "it does not run that"
+        );
     }
 
     #[test]
@@ -137,6 +153,7 @@ mod tests {
             filtered.fan_outs.is_empty() && filtered.runs.is_empty(),
             "it teaches the planner nothing"
         );
+        assert!(filtered.models.is_empty(), "it names no classes");
         assert!(
             filtered.leaving && filtered.sequence == 4,
             "of itself it may say that"

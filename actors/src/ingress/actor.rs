@@ -9,6 +9,7 @@ use kaskade_policy::plan::Edge;
 use tokio::sync::watch;
 
 use super::audits::Audits;
+use super::class_names::ClassNames;
 use super::client_ids::ClientIds;
 use super::config::IngressConfig;
 use super::epochs::Epochs;
@@ -91,6 +92,13 @@ impl Ingress {
     #[must_use]
     pub(crate) fn watched_by(mut self, watched: &Arc<AuditCounts>) -> Self {
         self.audits.count_in(watched);
+        self
+    }
+
+    /// Compares labels with these names of classes.
+    #[must_use]
+    pub(crate) fn naming(mut self, names: &ClassNames) -> Self {
+        self.audits.name_by(names);
         self
     }
 

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use kaskade_policy::certificate_monitor::{Audit, ComparedAnswer, RecentReplies, RecentReply, Sampler};
 use kaskade_policy::fnv::fnv1a;
 
+use super::class_names::ClassNames;
 use super::config::IngressConfig;
 use super::feedback::right_answer;
 use super::inputs::RetainedInputs;
@@ -38,6 +39,7 @@ pub(super) struct Audits {
     pub(super) recent: RecentReplies,
     /// Labels that arrived before the audit of that number has ended, with their replies.
     labelled: BTreeMap<u64, (RecentReply, RightAnswer)>,
+    class_names: ClassNames,
 }
 
 /// An audit that has not ended.
@@ -86,6 +88,7 @@ impl Audits {
             next: 0,
             recent: RecentReplies::new(config.recent_replies),
             labelled: BTreeMap::new(),
+            class_names: ClassNames::default(),
         }
     }
 
@@ -106,15 +109,16 @@ impl Audits {
             audited: recent.largest.is_some() || recent.audit.is_some(),
             ..FeedbackReply::default()
         };
-        match right_answer(&label, recent) {
+        match right_answer(&label, recent, &self.class_names) {
             Ok(right) => {
-                told.right = right.accepts(&recent.answer);
+                told.right = right.answer.accepts(&recent.answer);
+                told.unchecked = right.is_unchecked;
                 if let Some(reply) = self.recent.take(&id) {
                     match reply.audit {
                         Some(audit) => {
                             self.labelled.insert(audit, (reply, label));
                         }
-                        None => self.count_label(&reply, &right),
+                        None => self.count_label(&reply, &right.answer),
                     }
                 }
             }
@@ -131,8 +135,8 @@ impl Audits {
             Some((mut reply, label)) => {
                 reply.audited(largest);
                 // It could be compared when it came.
-                if let Ok(right) = right_answer(&label, &reply) {
-                    self.count_label(&reply, &right);
+                if let Ok(right) = right_answer(&label, &reply, &self.class_names) {
+                    self.count_label(&reply, &right.answer);
                 }
             }
             None => self.recent.audited(id, audit, largest),
@@ -145,6 +149,11 @@ impl Audits {
                 counts.labels.add(&reply.label_counts(right));
             }
         });
+    }
+
+    /// Compares labels with these names of classes.
+    pub(super) fn name_by(&mut self, names: &ClassNames) {
+        self.class_names = names.clone();
     }
 
     /// Counts in the counts of the process.

@@ -9,11 +9,15 @@ use kaskade_policy::certificate_monitor::{Class, ComparedAnswer, RecentReply};
 use kaskade_policy::confidence::deferral::number_of_text;
 
 use super::actor::Ingress;
+use super::class_names::{self, ClassNames};
 use crate::{
     actor::{Addr, Context, Handler, Message},
     subjects,
     wire::{ContentType, Feedback, RightAnswer, headers},
 };
+
+/// Names of classes that an error lists.
+const SHOWN: usize = 8;
 
 /// A label as received.
 #[derive(Message)]
@@ -45,17 +49,38 @@ fn read(message: &NatsMessage) -> Result<Labelled, String> {
     })
 }
 
+/// A label in the form in which the answers to a request are compared.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct RightLabel {
+    pub(super) answer: ComparedAnswer,
+    /// Whether it is the name of a class, and the names of the classes are unknown.
+    pub(super) is_unchecked: bool,
+}
+
+impl From<ComparedAnswer> for RightLabel {
+    fn from(answer: ComparedAnswer) -> Self {
+        Self {
+            answer,
+            is_unchecked: false,
+        }
+    }
+}
+
 /// Returns a label in the form in which the answers to a request are compared.
 ///
 /// # Errors
 /// Why it is no answer of their kind.
-pub(super) fn right_answer(label: &RightAnswer, reply: &RecentReply) -> Result<ComparedAnswer, String> {
+pub(super) fn right_answer(
+    label: &RightAnswer,
+    reply: &RecentReply,
+    names: &ClassNames,
+) -> Result<RightLabel, String> {
     match (label, &reply.answer) {
-        (RightAnswer::Class(number), ComparedAnswer::Class(class)) => numbered(*number, class.of),
-        (RightAnswer::Text(text), ComparedAnswer::Class(class)) => named(text.trim(), class, reply),
-        (RightAnswer::Text(text), answer) => Ok(of_text(text, answer)),
+        (RightAnswer::Class(number), ComparedAnswer::Class(class)) => Ok(numbered(*number, class.of)?.into()),
+        (RightAnswer::Text(text), ComparedAnswer::Class(class)) => named(text.trim(), class, reply, names),
+        (RightAnswer::Text(text), answer) => Ok(of_text(text, answer).into()),
         // The answer `42` of a language model, for instance.
-        (RightAnswer::Class(number), answer) => Ok(of_text(&number.to_string(), answer)),
+        (RightAnswer::Class(number), answer) => Ok(of_text(&number.to_string(), answer).into()),
     }
 }
 
@@ -78,32 +103,51 @@ fn numbered(number: u64, of: u64) -> Result<ComparedAnswer, String> {
     ))
 }
 
-/// Returns the class of a name, whose letter case only counts between classes that differ by it; a text that is no name is a number. Of
-/// the names, only those of the answers are known here.
-fn named(name: &str, class: &Class, reply: &RecentReply) -> Result<ComparedAnswer, String> {
-    let answers = || {
-        [Some(&reply.answer), reply.largest.as_ref()]
-            .into_iter()
-            .flatten()
-    };
+/// Returns the class of a name, whose letter case only counts between classes that differ by it; a text that is no name is a number.
+fn named(name: &str, class: &Class, reply: &RecentReply, names: &ClassNames) -> Result<RightLabel, String> {
+    let known = names.of(&reply.variant, class.of);
+    let announced = (0_u64..).zip(known.iter().flat_map(|names| names.iter()));
+    let announced = announced.map(|(number, name)| ComparedAnswer::class(number, class.of, Some(name)));
+    let answers = [Some(&reply.answer), reply.largest.as_ref()];
+    let candidates: Vec<ComparedAnswer> = answers.into_iter().flatten().cloned().chain(announced).collect();
     let find = |is: &dyn Fn(&str) -> bool| {
         let has = |answer: &&ComparedAnswer| matches!(answer, ComparedAnswer::Class(class) if class.name.as_deref().is_some_and(is));
-        answers().find(has).cloned()
+        candidates.iter().find(has).cloned()
     };
     let alike = || find(&|known| known.eq_ignore_ascii_case(name));
     if let Some(answer) = find(&|known| known == name).or_else(alike) {
-        return Ok(answer);
+        return Ok(answer.into());
     }
     if let Ok(number) = name.parse() {
-        return numbered(number, class.of);
+        return Ok(numbered(number, class.of)?.into());
+    }
+    if let Some(names) = known {
+        return Err(unknown_name(name, &names));
     }
     if class.name.is_none() {
         return Err(format!(
             "`{name}` is not the number of a class, and the answer's class has no name; send a number from 0"
         ));
     }
-    // A class that is none of the answers.
-    Ok(ComparedAnswer::Number(number_of_text(name).into()))
+    // Of the names, only those of the answers are known: it is another class, or misspelt.
+    Ok(RightLabel {
+        answer: ComparedAnswer::Number(number_of_text(name).into()),
+        is_unchecked: true,
+    })
+}
+
+/// Says that a name is none of the classes, and which one may be meant.
+fn unknown_name(name: &str, names: &[String]) -> String {
+    let count = names.len();
+    if let Some(nearest) = class_names::nearest(name, names) {
+        return format!("`{name}` is none of the {count} classes; is it `{nearest}`?");
+    }
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = if count > SHOWN { ", ..." } else { "" };
+    format!(
+        "`{name}` is none of the {count} classes, which are {}{more}",
+        shown.join(", ")
+    )
 }
 
 impl Handler<Labelled> for Ingress {
@@ -131,6 +175,7 @@ impl Handler<Labelled> for Ingress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Heartbeat, ModelInterface};
 
     fn reply(answer: ComparedAnswer, largest: Option<ComparedAnswer>) -> RecentReply {
         RecentReply {
@@ -149,12 +194,54 @@ mod tests {
 
     /// Returns whether the answer and the largest variant's are right.
     fn compared(label: &RightAnswer, reply: &RecentReply) -> Result<[bool; 2], String> {
-        let right = right_answer(label, reply)?;
+        let right = right_answer(label, reply, &ClassNames::default())?.answer;
         let largest = reply.largest.as_ref();
         Ok([
             right.accepts(&reply.answer),
             largest.is_some_and(|answer| right.accepts(answer)),
         ])
+    }
+
+    /// The names of three classes, as a worker announces them.
+    fn announced() -> ClassNames {
+        let model = ModelInterface {
+            labels: ["land", "sea", "air"].map(str::to_owned).to_vec(),
+            ..ModelInterface::default()
+        };
+        let names = ClassNames::default();
+        names.record(&Heartbeat {
+            models: [("large".to_owned(), model)].into(),
+            ..Heartbeat::default()
+        });
+        names
+    }
+
+    /// A misspelt name counted as a wrong answer, which refutes certificates.
+    #[test]
+    fn a_name_that_no_class_has_is_refused_if_the_names_are_known() {
+        let named = reply(ComparedAnswer::class(1, 3, Some("sea")), None);
+        let unnamed = reply(ComparedAnswer::class(1, 3, None), None);
+        for reply in [&named, &unnamed] {
+            let right = |label: &str| right_answer(&text(label), reply, &announced());
+            assert!(right(" SEA").unwrap().answer.accepts(&reply.answer));
+            let other = right("air").unwrap();
+            assert!(!other.is_unchecked && !other.answer.accepts(&reply.answer));
+            assert_eq!(other.answer, ComparedAnswer::class(2, 3, Some("air")));
+            assert!(right("1").unwrap().answer.accepts(&reply.answer));
+            let misspelt = right("laand").unwrap_err();
+            assert_eq!(misspelt, "`laand` is none of the 3 classes; is it `land`?");
+            let strange = right("forest").unwrap_err();
+            assert!(strange.contains("which are `land`, `sea`, `air`"), "{strange}");
+        }
+        let unknown = right_answer(&text("laand"), &named, &ClassNames::default()).unwrap();
+        assert!(unknown.is_unchecked && !unknown.answer.accepts(&named.answer));
+        let more = reply(ComparedAnswer::class(1, 4, Some("sea")), None);
+        assert!(
+            right_answer(&text("laand"), &more, &announced())
+                .unwrap()
+                .is_unchecked,
+            "the names of another number of classes"
+        );
     }
 
     /// Every answer counted as wrong if a label was a name, although data sets and replies have names.

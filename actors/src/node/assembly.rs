@@ -26,7 +26,7 @@ use crate::{
     control::planner::Planner,
     control::shifter::Shifter,
     dispatch::dispatcher::Dispatcher,
-    ingress::{Capacity, IngressConfig, Ingresses, LocalIntake, local},
+    ingress::{Capacity, ClassNames, IngressConfig, Ingresses, LocalIntake, local},
     metrics::Metrics,
     ops::discovery,
     ops::health::{Health, HealthParts, IngressHealth, WorkerHealth},
@@ -173,6 +173,7 @@ async fn start_ingresses(
 ) -> Result<RunningIngresses, NodeError> {
     let (capacity, ingresses) = (Capacity::of(limits), Ingresses::default());
     let watched = Arc::<AuditCounts>::default();
+    let class_names = ClassNames::default();
     let mut running: Vec<RunningIngress> = Vec::new();
     for shard in shards.shared() {
         let metrics = match shards.shared() {
@@ -183,6 +184,7 @@ async fn start_ingresses(
             capacity: capacity.clone(),
             ingresses: ingresses.clone(),
             watched: Arc::clone(&watched),
+            class_names: class_names.clone(),
             closed: closed.clone(),
             takes_durable: running.is_empty(),
         };
@@ -215,6 +217,7 @@ async fn start_ingresses(
     shifter.listen(bus, heartbeats).await?;
     heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses).beside(worker));
     epoch_gate::watch(heartbeats, dispatcher, plans);
+    heartbeats.listen(move |beat| class_names.record(beat));
     let entries = running.iter().map(|ingress| local::Entry {
         ingress: ingress.address.clone(),
         metrics: Arc::clone(&ingress.metrics),

@@ -10,7 +10,8 @@ use crate::{
     audit_counts::AuditCounts,
     ingress::durable::{self, DurableIntake},
     ingress::{
-        self, Capacity, Identity, Ingress, IngressConfig, Ingresses, IntakeParts, LocalIntake, StatePublisher,
+        self, Capacity, ClassNames, Identity, Ingress, IngressConfig, Ingresses, IntakeParts, LocalIntake,
+        StatePublisher,
     },
     metrics::Metrics,
     ops::discovery::{self, Announcement},
@@ -67,6 +68,8 @@ pub(super) struct Common {
     pub(super) ingresses: Ingresses,
     /// What they count of the cascades that answer.
     pub(super) watched: Arc<AuditCounts>,
+    /// The names of the classes, with which labels are compared.
+    pub(super) class_names: ClassNames,
     /// Ends all intakes when it turns true.
     pub(super) closed: watch::Receiver<bool>,
     /// Whether this ingress takes durable requests. One per process does, so that `max_in_flight` bounds those of the process.
@@ -97,7 +100,8 @@ pub(super) async fn start(
         bus.max_payload(),
     )
     .beside(&common.ingresses)
-    .watched_by(&common.watched);
+    .watched_by(&common.watched)
+    .naming(&common.class_names);
     let epochs = ingress.epochs();
     let address = ingress.start();
     let bytes = Arc::clone(&common.capacity.bytes);

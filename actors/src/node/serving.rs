@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use futures::future::select_all;
 use tokio::{sync::watch, time::Instant};
 
-use super::{drain, plan_watch, running_ingress::RunningIngresses, shards::Shards};
+use super::{drain, plan_answers, plan_watch, running_ingress::RunningIngresses, shards::Shards};
 use crate::{
     actor::Addr,
     bus::Link,
@@ -64,6 +64,19 @@ impl Parts {
                     link.clone(),
                 )
             });
+        // On a nats-server, readers open the store itself.
+        let tell_plan = first.bus.embedded().is_some().then(|| {
+            let (bus, dispatcher, store) = (
+                first.bus.clone(),
+                first.dispatcher.clone(),
+                Arc::clone(&self.store),
+            );
+            supervisor.spawn_again(
+                "answers to requests for the plan",
+                plan_watch::OPEN_AGAIN,
+                move || plan_answers::serve(bus.clone(), dispatcher.clone(), Arc::clone(&store)),
+            )
+        });
         let follow_plans = self.worker.clone().map(|worker| {
             let mut changes = self.plans.changes();
             supervisor.spawn("plans of the worker", async move {
@@ -91,7 +104,7 @@ impl Parts {
             }
         };
         supervisor.stop();
-        for task in [Some(follow_store), Some(follow_gears), follow_plans]
+        for task in [Some(follow_store), Some(follow_gears), tell_plan, follow_plans]
             .into_iter()
             .flatten()
         {

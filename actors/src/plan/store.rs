@@ -40,6 +40,16 @@ pub struct StoredPlan {
     pub epoch: u64,
 }
 
+impl StoredPlan {
+    /// Encodes it as it is stored: JSON with the epoch.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreachable`]; a plan always has such a form.
+    pub(crate) fn encode(&self) -> Result<Vec<u8>, StoreError> {
+        encode(&self.plan, self.epoch)
+    }
+}
+
 /// A plan that was written to the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistoryEntry {
@@ -135,6 +145,24 @@ pub async fn find(bus: &Bus, app: &App) -> Result<Option<Arc<dyn PlanStore>>, St
             Ok(found.map(|store| Arc::new(store) as Arc<dyn PlanStore>))
         }
         _ => open(bus, app).await.map(Some),
+    }
+}
+
+/// Time within which the process with an embedded broker tells its plan.
+const TOLD_WITHIN: Duration = Duration::from_secs(2);
+
+/// Asks the process that runs the broker for the stored plan of an app. An embedded broker has no JetStream to read it from; `None` if it
+/// stores none, or no process answers: processes on a nats-server do not.
+///
+/// # Errors
+/// [`StoreError::Malformed`] if the answer is not a valid plan of this version.
+pub async fn ask(bus: &Bus, app: &App) -> Result<Option<StoredPlan>, StoreError> {
+    let request = async_nats::Request::new()
+        .payload(Vec::new().into())
+        .timeout(Some(TOLD_WITHIN));
+    match bus.client().send_request(app.stored_plan(), request).await {
+        Ok(answer) if !answer.payload.is_empty() => read(&answer.payload, 0).map(Some),
+        Ok(_) | Err(_) => Ok(None),
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
     metrics::Metrics,
     plan::versions::PlanVersions,
     subjects::SubjectError,
-    wire::{Message as _, ReplicaBeat, StageCancel},
+    wire::{Message as _, ModelInterface, ReplicaBeat, StageCancel},
 };
 
 /// Name of the thread of a model among the tasks of a node.
@@ -90,6 +90,8 @@ pub(super) struct Hosted {
     shard: ShardContext,
     /// What says whether its model can answer at present.
     availability: Option<Availability>,
+    /// What its model takes and answers, if that is known; a part of a model is not described.
+    pub(super) interface: Option<ModelInterface>,
     pub(super) local: LocalReplica,
     pub(super) actor: ReplicaActor,
     /// The stages that it serves; the subscription to one ends when its sender turns true or is dropped.
@@ -120,6 +122,8 @@ impl Hosted {
         let clock = shared.dispatcher.clock();
         let (queue_depth, metrics) = (Arc::clone(&depth), Arc::clone(&shared.metrics));
         let availability = executor.availability().cloned();
+        let is_whole = replica.partition.is_none_or(|partition| partition.of == 1);
+        let interface = ModelInterface::of(executor.signature(), executor.answers()).filter(|_| is_whole);
         let actor = if executor.is_continuous() {
             let parts = GeneratorParts {
                 variant: replica.variant.clone(),
@@ -172,6 +176,7 @@ impl Hosted {
             replica,
             shard: shared,
             availability,
+            interface,
         }
     }
 

@@ -16,6 +16,7 @@ use kaskade_policy::load_retry::LoadRetry;
 use kaskade_policy::plan::Replica;
 use tokio::sync::{Semaphore, oneshot, watch};
 
+use super::announcement::Announcements;
 use super::device_lease::Device;
 use super::replica::{self, Hosted, ShardContext};
 use crate::{
@@ -93,6 +94,7 @@ pub struct Worker {
     beat: watch::Sender<Arc<Heartbeat>>,
     pub(super) subscribing: Vec<oneshot::Receiver<()>>,
     beats: BeatSequence,
+    announcements: Announcements,
     /// Differs from that of an earlier start of the worker.
     instance: u64,
     /// Devices with exclusive use, by their names in the placement.
@@ -199,6 +201,7 @@ impl Worker {
             beat: watch::Sender::default(),
             subscribing: Vec::new(),
             beats: BeatSequence::default(),
+            announcements: Announcements::default(),
             instance: ids::unique(),
             devices: BTreeMap::new(),
             newest: 0,
@@ -243,7 +246,13 @@ impl Worker {
         let mut replicas: Vec<_> = self.listed().map(Hosted::beat).collect();
         replicas.dedup_by(|one, other| one.id == other.id);
         let ready = self.readiness.borrow().clone();
+        let models = if is_sent {
+            self.announcements.next(self.replicas.values())
+        } else {
+            BTreeMap::new()
+        };
         let beat = Heartbeat {
+            models,
             actor: self.config.name.clone(),
             kind: "worker".to_owned(),
             sequence: self.beats.next(disconnects, is_sent),

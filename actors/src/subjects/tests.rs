@@ -58,6 +58,7 @@ proptest! {
             (app.submit(), Route::Submit),
             (app.gear(), Route::Gear),
             (app.replan(), Route::Replan),
+            (app.stored_plan(), Route::StoredPlan),
             (app.plan(), Route::Plan),
             (app.stage(&name).unwrap(), Route::Stage(&name)),
             (app.replica(&name).unwrap(), Route::Replica(&name)),
@@ -109,6 +110,7 @@ proptest! {
             Some(Route::Infer) => app.infer(),
             Some(Route::Gear) => app.gear(),
             Some(Route::Replan) => app.replan(),
+            Some(Route::StoredPlan) => app.stored_plan(),
             Some(other) => panic!("{subject} became {other:?}"),
         };
         prop_assert_eq!(again.as_str(), subject);

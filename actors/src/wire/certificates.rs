@@ -68,6 +68,10 @@ pub struct FeedbackReply {
     /// Whether the request was audited, so that the label also tells whether accuracy was lost against the largest variant.
     #[serde(default)]
     pub audited: bool,
+    /// Whether the label is a name that could not be checked, because no worker announces the names of the classes: if it is misspelt, it
+    /// was counted as another class.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unchecked: bool,
     /// Why the label cannot be compared with the answer; it was not counted then, and another one may follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
@@ -286,6 +290,7 @@ mod tests {
             right: true,
             variant: "small".to_owned(),
             audited: false,
+            unchecked: true,
             refused: Some("3 is none of the 3 classes".to_owned()),
         };
         for content_type in [ContentType::MessagePack, ContentType::Json] {

@@ -5,11 +5,15 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::lists::at_most;
-use super::{MAX_REPLICAS, Message};
+use super::{MAX_REPLICAS, Message, ModelInterface};
 
 /// A heartbeat.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Heartbeat {
+    /// What its models take and answer, by variant: only in every few heartbeats, because it seldom changes. The first field, so that
+    /// [`describes_models`] finds it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub models: BTreeMap<String, ModelInterface>,
     /// The actor's name, unique in the app.
     pub actor: String,
     /// Its kind: `ingress`, `worker`, ...
@@ -68,11 +72,26 @@ impl Message for Heartbeat {
             + self.runs.keys().map(|variant| variant.len() + 64).sum::<usize>()
             + self.failed.iter().map(|replica| replica.len() + 8).sum::<usize>()
             + self.actor.len()
+            + self
+                .models
+                .iter()
+                .map(|(variant, model)| variant.len() + model.size_hint())
+                .sum::<usize>()
             + self.kind.len()
             + replicas
                 .map(|replica| replica.id.len() + replica.stage.len() + replica.variant.len() + 64)
                 .sum::<usize>()
     }
+}
+
+/// Returns whether an encoded heartbeat describes models, without decoding it. False for one of another sender that does not write them
+/// first.
+pub fn describes_models(payload: &[u8]) -> bool {
+    const KEY: &[u8] = b"\xa6models";
+    // A map of at most 15 fields has a head of one byte, a larger one of three.
+    [1, 3]
+        .into_iter()
+        .any(|head| payload.get(head..).is_some_and(|fields| fields.starts_with(KEY)))
 }
 
 /// Fan-outs of a pipeline's task: the measured multiplicative factors (Loki §4.2).

@@ -5,13 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::{HeaderMap, Subscriber};
+use kaskade_actors::bus::{BusConfig, Embedded};
 use kaskade_actors::ingress::IngressConfig;
 use kaskade_actors::metrics::Gauges;
+use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::wire::{
     CertificateFinding, CertificateNotice, CertificateReport, InferRequest, RightAnswer, ShiftReport, headers,
 };
 use kaskade_actors::{App, Client, Node, Service};
-use kaskade_models::{Inputs, Model, ModelError, Outputs, Signature, Tensor};
+use kaskade_broker::BrokerConfig;
+use kaskade_models::{Answers, Described, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::certificate_monitor::AuditSettings;
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::plan::{Exit, Plan};
@@ -408,4 +411,59 @@ fn texts_are_audited_and_labelled_by_the_metric_of_the_plan() {
         assert!(page.contains("outcome=\"differ\"} 0"), "{page}");
     });
     node.stop();
+}
+
+/// The names came from answers alone, so that a misspelt one counted as a wrong answer. Here the worker is another process.
+#[test]
+fn a_label_that_names_no_class_is_refused_by_an_ingress_without_models() {
+    let app = "named";
+    let embedded = Embedded::start(BrokerConfig::default()).unwrap();
+    let bus = || BusConfig::new(app).embedded(&embedded);
+    let labels = ["calm", "rain", "snow", "storm"].map(str::to_owned).to_vec();
+    let model = move |strength: f32| {
+        let labels = labels.clone();
+        move || {
+            let run = Duration::ZERO;
+            let outputs = Vec::new();
+            let labels = labels.clone();
+            Ok::<_, String>(Described::new(
+                Box::new(Scripted { strength, run }),
+                Answers { outputs, labels },
+            ))
+        }
+    };
+    let worker = Service::new(app)
+        .model("small", model(1.0))
+        .model("medium", model(2.0))
+        .model("large", model(4.0))
+        .plan(plan(app))
+        .ingress(None)
+        .bus(bus())
+        .start()
+        .unwrap();
+    let other = WorkerConfig {
+        name: "other".to_owned(),
+        ..WorkerConfig::default()
+    };
+    let ingress = Service::new(app).worker(other).bus(bus()).start().unwrap();
+    block_on(async {
+        let client = Client::new(ingress.bus(), App::new(app).unwrap());
+        named(&client, "mine").await;
+        let tell = |label: &'static str| {
+            let client = client.clone();
+            async move {
+                let label = RightAnswer::Text(label.to_owned());
+                client.feedback("mine", label, BUDGET).await.unwrap()
+            }
+        };
+        let refused = tell("snwo").await.unwrap().refused.unwrap();
+        assert!(refused.contains("is it `snow`?"), "{refused}");
+        let told = tell("snow").await.unwrap();
+        assert!(
+            told.right && !told.unchecked && told.refused.is_none(),
+            "{told:?}"
+        );
+    });
+    ingress.stop();
+    worker.stop();
 }

@@ -83,6 +83,33 @@ fn a_starting_process_never_overwrites_the_plan_in_memory() {
     a_starting_process_follows_the_store("starts", &BusConfig::new("starts").embedded(&embedded));
 }
 
+/// `kaskade top` could not show the wiring of an app on an embedded broker.
+#[test]
+fn another_process_is_told_the_plan_on_an_embedded_broker() {
+    let embedded = Embedded::start(BrokerConfig::default()).unwrap();
+    let bus = BusConfig::new("told").embedded(&embedded);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let app = App::new("told").unwrap();
+    let ask = || {
+        runtime.block_on(async {
+            // As another process, it knows the address alone.
+            let bus = Bus::connect(BusConfig::new("told").url(embedded.url()))
+                .await
+                .unwrap();
+            let stored = store::ask(&bus, &app).await.unwrap();
+            stored.map(|stored| (stored.epoch, stored.plan.made_by))
+        })
+    };
+    assert_eq!(ask(), None, "no process serves the app");
+    let node = node("told", &bus, plan("told", "configured"));
+    wait_until("the process tells its plan", TIMEOUT, || {
+        ask() == Some((1, "configured".to_owned()))
+    });
+    let applied = Writer::new("told", &bus).put(&plan("told", "applied"), Some(1));
+    assert_eq!(ask(), Some((applied, "applied".to_owned())));
+    node.stop();
+}
+
 #[test]
 fn a_starting_process_never_overwrites_the_plan_in_jetstream() {
     let server = NatsServer::start(NatsOptions::jetstream());

@@ -7,9 +7,9 @@ use kaskade_actors::error::{Code, Fault};
 use kaskade_actors::wire::{
     AuditReport, BranchReply, CertificateFinding, CertificateNotice, CertificateReport, EnergyReport,
     FanOuts, Feedback, FeedbackReply, GearShift, Heartbeat, Hop, HopAnswer, InferReply, InferRequest,
-    IngressState, LoadCount, LoadDriftNotice, Message, ModelEnergy, Observation, PlanNotice, PlanReport,
-    PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageCancel, StageOutcome, StageReply,
-    StageRequest, Tokens,
+    IngressState, LoadCount, LoadDriftNotice, Message, ModelEnergy, ModelInterface, Observation, PlanNotice,
+    PlanReport, PlanRequest, ReplicaBeat, RightAnswer, Runs, ShiftReport, Spent, StageCancel, StageOutcome,
+    StageReply, StageRequest, TensorInterface, Tokens,
 };
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::certificate_monitor::Counts;
@@ -206,6 +206,7 @@ fn fault() -> (&'static str, StageOutcome) {
 
 fn beat() -> Heartbeat {
     Heartbeat {
+        models: BTreeMap::from([("digits-large".into(), model())]),
         actor: "a".into(),
         kind: "worker".into(),
         replicas: vec![ReplicaBeat {
@@ -226,6 +227,20 @@ fn beat() -> Heartbeat {
         leaving: true,
         sequence: 70_000,
         instance: 7,
+    }
+}
+
+fn model() -> ModelInterface {
+    let tensor = |name: &str, datatype: &str, shape: &[i64]| TensorInterface {
+        name: name.into(),
+        datatype: datatype.into(),
+        shape: shape.into(),
+        optional: true,
+    };
+    ModelInterface {
+        inputs: vec![tensor("image", "FP32", &[1, 8, 8])],
+        outputs: vec![tensor("label", "BYTES", &[-1])],
+        labels: vec!["zero".into(), "one".into()],
     }
 }
 
@@ -276,6 +291,7 @@ fn feedback_reply() -> FeedbackReply {
         right: true,
         variant: "digits-large".to_owned(),
         audited: true,
+        unchecked: true,
         refused: Some("7 is none of the 3 classes".to_owned()),
     }
 }

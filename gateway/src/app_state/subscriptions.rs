@@ -15,6 +15,7 @@ use kaskade_actors::metrics::histogram;
 use kaskade_actors::plan::store;
 use kaskade_actors::wire::{
     CertificateReport, EnergyReport, GearShift, Heartbeat, IngressState, Message as _, ShiftReport,
+    describes_models,
 };
 use kaskade_actors::{App, ids, subjects};
 
@@ -133,6 +134,10 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
         };
         if let Err(error) = followed.await {
             tracing::debug!(%error, "the plan store cannot be followed");
+            // The broker may be embedded in another process.
+            if let Ok(Some(stored)) = store::ask(&bus, &app).await {
+                watched.state().plans.stored(stored.epoch, stored.plan);
+            }
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -143,7 +148,7 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &Ap
     match message {
         AppMessage::Beat(message) => {
             let at = decoded.get(message.subject.as_str());
-            if at.is_some_and(|at| at.elapsed() < DECODE) {
+            if at.is_some_and(|at| at.elapsed() < DECODE) && !describes_models(&message.payload) {
                 return;
             }
             decoded.insert(message.subject.to_string(), Instant::now());

@@ -38,13 +38,13 @@ pub(super) fn ready(
     Ok(ModelReadyResponse { ready })
 }
 
-pub(super) fn metadata(
+pub(super) async fn metadata(
     shared: &GatewayState,
     name: &str,
     version: Option<&str>,
 ) -> Result<ModelMetadataResponse, Failure> {
     let app = app(shared, name, version)?;
-    let (inputs, outputs) = tensors(&app);
+    let (inputs, outputs) = tensors(&app).await;
     let list = |tensors: Vec<TensorInfo>| -> Vec<TensorMetadata> {
         let tensors = tensors.into_iter();
         tensors
@@ -65,12 +65,13 @@ pub(super) fn metadata(
 }
 
 /// Returns the configuration as Triton's clients read it. Requests have no batch dimension: the app batches by itself.
-pub(super) fn config(
+pub(super) async fn config(
     shared: &GatewayState,
     name: &str,
     version: Option<&str>,
 ) -> Result<ModelConfigResponse, Failure> {
-    let (inputs, outputs) = tensors(&*app(shared, name, version)?);
+    let app = app(shared, name, version)?;
+    let (inputs, outputs) = tensors(&app).await;
     let input = inputs.into_iter().map(|tensor| ModelInput {
         name: tensor.name,
         data_type: data_type(tensor.datatype).into(),

@@ -15,19 +15,25 @@ use crate::failure::Failure;
 use crate::health::not_ready;
 use crate::json_body::{self, or_default};
 use crate::path_params::Path;
-use crate::state::{GatewayState, Served, TensorInfo};
+use crate::state::{GatewayState, Served, TensorInfo, merge};
 
 type Apps = State<Arc<GatewayState>>;
 
 pub(super) async fn model(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
-    answer(shared.app(&model).map(|app| metadata(&app, &versions(&app))))
+    answer(match shared.app(&model) {
+        Ok(app) => Ok(metadata(&app, &versions(&app)).await),
+        Err(failure) => Err(failure),
+    })
 }
 
 pub(super) async fn version(
     State(shared): Apps,
     Path((model, version)): Path<(String, String)>,
 ) -> Response<Body> {
-    answer(of_version(&shared, &model, &version).map(|app| metadata(&app, &[version])))
+    answer(match of_version(&shared, &model, &version) {
+        Ok(app) => Ok(metadata(&app, &[version]).await),
+        Err(failure) => Err(failure),
+    })
 }
 
 pub(super) async fn ready(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
@@ -51,14 +57,20 @@ pub(super) async fn version_ready(
 }
 
 pub(super) async fn config(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
-    answer(shared.app(&model).map(|app| configuration(&app)))
+    answer(match shared.app(&model) {
+        Ok(app) => Ok(configuration(&app).await),
+        Err(failure) => Err(failure),
+    })
 }
 
 pub(super) async fn version_config(
     State(shared): Apps,
     Path((model, version)): Path<(String, String)>,
 ) -> Response<Body> {
-    answer(of_version(&shared, &model, &version).map(|app| configuration(&app)))
+    answer(match of_version(&shared, &model, &version) {
+        Ok(app) => Ok(configuration(&app).await),
+        Err(failure) => Err(failure),
+    })
 }
 
 #[derive(Deserialize, Default)]
@@ -125,8 +137,9 @@ pub(crate) fn of_version(shared: &GatewayState, model: &str, version: &str) -> R
     Err(Fault::new(Code::UnknownApp, message).into())
 }
 
-/// Returns inputs and outputs: those of the models if the process loads them, and those of answered requests.
-pub(crate) fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
+/// Returns inputs and outputs: those that the app's options state or its workers announce, and those of answered requests.
+pub(crate) async fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
+    let announced = app.announced().await;
     let learned = app.learned();
     let known = app
         .options
@@ -148,13 +161,18 @@ pub(crate) fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
         })
         .collect();
     if inputs.is_empty() {
+        inputs = announced.inputs;
+    }
+    if inputs.is_empty() {
         inputs = learned.inputs;
     }
-    (inputs, learned.outputs)
+    let mut outputs = announced.outputs;
+    merge(&mut outputs, &learned.outputs);
+    (inputs, outputs)
 }
 
-fn metadata(app: &Served, versions: &[String]) -> Value {
-    let (inputs, outputs) = tensors(app);
+async fn metadata(app: &Served, versions: &[String]) -> Value {
+    let (inputs, outputs) = tensors(app).await;
     let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
         let tensors = tensors.into_iter();
         tensors
@@ -171,8 +189,8 @@ fn metadata(app: &Served, versions: &[String]) -> Value {
 }
 
 /// Returns the configuration as Triton's clients read it. Requests have no batch dimension: the app batches by itself.
-fn configuration(app: &Served) -> Value {
-    let (inputs, outputs) = tensors(app);
+async fn configuration(app: &Served) -> Value {
+    let (inputs, outputs) = tensors(app).await;
     let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
         let tensors = tensors.into_iter();
         tensors

@@ -65,7 +65,7 @@ fn an_answer_over_http_takes_one_label() {
         told,
         (
             200,
-            json!({"object": "feedback", "request_id": id, "right": true, "variant": "small", "audited": false})
+            json!({"object": "feedback", "request_id": id, "right": true, "variant": "small", "audited": false, "unchecked": false})
         )
     );
     for unknown in [id, "order-2", "mine"] {
@@ -90,6 +90,28 @@ fn an_answer_over_http_takes_one_label() {
             "{wrong}"
         );
     }
+}
+
+/// A misspelt name counted as a wrong answer.
+#[test]
+fn a_name_that_no_class_has_is_refused() {
+    let stand = crate::oip::named();
+    let body = json!({"inputs": [{"name": "x", "shape": [2, 1], "datatype": "FP32", "data": [1, 1]}]});
+    let answer = stand.post(INFER, &[], body.to_string());
+    let id = answer.header("x-kaskade-request-id").unwrap();
+    let (status, refused) = label(&stand, &[], id, "positve");
+    assert_eq!(status, 422, "{refused}");
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("KSK0003") && message.contains("is it `positive`?"),
+        "{refused}"
+    );
+    let (status, told) = label(&stand, &[], id, "positive");
+    assert_eq!(
+        (status, &told["right"], &told["unchecked"]),
+        (200, &json!(true), &json!(false)),
+        "{told}"
+    );
 }
 
 #[test]

@@ -199,6 +199,38 @@ fn the_server_and_its_models_describe_themselves() {
 }
 
 #[test]
+fn metadata_over_grpc_is_complete_before_the_first_request() {
+    let stand = crate::oip::named();
+    runtime().block_on(async {
+        let mut client = client(&stand);
+        let name = "app".to_owned();
+        let metadata = client
+            .model_metadata(ModelMetadataRequest {
+                name: name.clone(),
+                version: String::new(),
+            })
+            .await;
+        let metadata = metadata.unwrap().into_inner();
+        let input = &metadata.inputs[0];
+        assert_eq!(
+            (input.name.as_str(), input.datatype.as_str(), &input.shape[..]),
+            ("x", "FP32", &[2, -1][..])
+        );
+        assert_eq!(
+            (metadata.inputs.len(), metadata.outputs[0].name.as_str()),
+            (1, "logits")
+        );
+        let version = String::new();
+        let config = client.model_config(ModelConfigRequest { name, version }).await;
+        let config = config.unwrap().into_inner().config.unwrap();
+        assert_eq!(
+            (&config.input[0].dims[..], &config.output[0].dims[..]),
+            (&[2, -1][..], &[2][..])
+        );
+    });
+}
+
+#[test]
 fn a_message_that_never_arrives_frees_its_place() {
     let limits = Limits {
         max_in_flight: 1,

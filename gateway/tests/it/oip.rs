@@ -1,6 +1,12 @@
 //! The Open Inference Protocol.
 
-use kaskade_gateway::Limits;
+use kaskade_actors::Service;
+use kaskade_gateway::{AppOptions, Limits};
+use kaskade_models::{
+    Answers, Datatype, Extent, InputSpec, Inputs, Model, ModelError, OutputSpec, Outputs, Signature, Tensor,
+};
+use kaskade_policy::plan::Plan;
+use kaskade_testkit::{TIMEOUT, certified};
 use serde_json::{Value, json};
 
 use crate::support::Stand;
@@ -185,4 +191,77 @@ fn metadata_health_and_errors_are_what_clients_check() {
         let wanted = json!({"inputs": [input("x", "FP32", json!([1]), json!([1]))], "outputs": outputs});
         assert_eq!(stand.post(INFER, &[], wanted.to_string()).status, status);
     }
+}
+
+/// A classifier that describes itself, as the loader of checkpoints does.
+struct Named;
+
+impl Model for Named {
+    fn signature(&self) -> Signature {
+        Signature {
+            inputs: vec![
+                InputSpec::required("x", Datatype::F32, vec![Extent::Exactly(2), Extent::UpTo(9)]),
+                InputSpec::optional("seed", Datatype::I64, vec![Extent::Exactly(1)]),
+            ],
+        }
+    }
+
+    fn answers(&self) -> Answers {
+        Answers {
+            outputs: vec![OutputSpec {
+                name: "logits".to_owned(),
+                datatype: Datatype::F32,
+                shape: vec![Some(2)],
+            }],
+            labels: ["negative", "positive"].map(str::to_owned).to_vec(),
+        }
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let answer = || Ok(vec![Tensor::from_f32("logits", &[2], &[0.0, 9.0])?]);
+        batch.iter().map(|_| answer()).collect()
+    }
+}
+
+pub(crate) fn named() -> Stand {
+    let plan = Plan::cascade("app").stage("only", "named");
+    let service = Service::new("app")
+        .plan(certified(plan.build().unwrap()))
+        .model("named", || Ok::<_, String>(Named));
+    Stand::of(
+        service,
+        AppOptions::new("app").default_budget(TIMEOUT),
+        Limits::default(),
+    )
+}
+
+/// Clients that build requests from the metadata could not begin: it was empty until the first answer.
+#[test]
+fn metadata_is_complete_before_the_first_request() {
+    let stand = named();
+    let inputs = json!([{"name": "x", "datatype": "FP32", "shape": [2, -1]}]);
+    let outputs = json!([{"name": "logits", "datatype": "FP32", "shape": [2]}]);
+    for path in ["/v2/models/app", "/v2/models/app/versions/named"] {
+        let metadata = stand.get(path).json();
+        assert_eq!(
+            (&metadata["inputs"], &metadata["outputs"]),
+            (&inputs, &outputs),
+            "{path}"
+        );
+    }
+    let config = stand.get("/v2/models/app/config").json();
+    assert_eq!(
+        config["input"],
+        json!([{"name": "x", "data_type": "TYPE_FP32", "dims": [2, -1]}])
+    );
+    assert_eq!(
+        config["output"],
+        json!([{"name": "logits", "data_type": "TYPE_FP32", "dims": [2]}])
+    );
+    let apps = stand.get("/dashboard/apps").json();
+    assert_eq!(apps, json!([{"name": "app", "inputs": inputs, "chats": false}]));
+    // An optional input that a client sent is not listed beside those that every request needs.
+    let seeded = json!({"inputs": [input("x", "FP32", json!([2, 3]), json!([1, 1, 1, 1, 1, 1])), input("seed", "INT64", json!([1]), json!([7]))]});
+    assert_eq!(stand.post(INFER, &[], seeded.to_string()).status, 200);
+    assert_eq!(stand.get("/v2/models/app").json()["inputs"], inputs);
 }

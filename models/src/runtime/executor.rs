@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 use crate::device::panic_message;
+use crate::runtime::answers::Answers;
 use crate::runtime::model::{
     Availability, Inputs, Model, ModelError, Outputs, Preprocessor, Progress, Signature, Waker, check_outputs,
 };
@@ -40,6 +41,7 @@ pub struct Executor {
     inline: Inline,
     busy: Arc<AtomicBool>,
     signature: Signature,
+    answers: Answers,
     continuous: bool,
     /// Ends a step that waits, so that it takes the next command.
     waker: Option<Waker>,
@@ -117,6 +119,7 @@ enum Command {
 /// Properties of a model, reported once it is built.
 struct Traits {
     signature: Signature,
+    answers: Answers,
     continuous: bool,
     waker: Option<Waker>,
     availability: Option<Availability>,
@@ -170,6 +173,7 @@ impl Executor {
             inline: Inline::new(traits.inline),
             busy,
             signature: traits.signature,
+            answers: traits.answers,
             continuous: traits.continuous,
             waker: traits.waker,
             availability: traits.availability,
@@ -179,6 +183,11 @@ impl Executor {
     /// The inputs that a request must have.
     pub fn signature(&self) -> &Signature {
         &self.signature
+    }
+
+    /// Returns what the model answers ([`Model::answers`]).
+    pub fn answers(&self) -> &Answers {
+        &self.answers
     }
 
     /// Returns whether the model batches continuously; requests are then passed by [`Executor::submit`].
@@ -352,6 +361,7 @@ fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn
 fn traits(mut model: Box<dyn Model>) -> (Traits, Box<dyn Model>) {
     let mut traits = Traits {
         signature: model.signature(),
+        answers: model.answers(),
         continuous: model.continuous().is_some(),
         waker: model.continuous().and_then(|model| model.waker()),
         availability: model.availability(),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::runtime::answers::Answers;
 pub use crate::runtime::extent::Extent;
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
@@ -24,6 +25,12 @@ pub trait Model: Send {
     /// that match. An empty signature accepts anything.
     fn signature(&self) -> Signature {
         Signature::default()
+    }
+
+    /// Returns what the model answers, as far as it is known before the first request. Workers announce it, so that a gateway can
+    /// describe the app, and an ingress knows the names of the classes.
+    fn answers(&self) -> Answers {
+        Answers::default()
     }
 
     /// Runs one batch and returns one result per request, in the same order. A request that cannot be answered fails

@@ -140,8 +140,11 @@ pub(super) fn run(
     http.serve(options, bus)?;
     let address = http.address();
     say(&format!(
-        "open http://{address}/ to watch {:.0} to {:.0} requests per second; Ctrl-C ends",
-        wave.low, wave.high
+        "open http://{address}/ to watch {:.0} to {:.0} requests per second, or run `kaskade top {} --nats {}`; Ctrl-C ends",
+        wave.low,
+        wave.high,
+        app.name,
+        service.url()
     ));
     let requests: Arc<[Vec<u8>]> = test.inputs.iter().map(|inputs| request(app, inputs)).collect();
     let stop = Arc::new(AtomicBool::new(false));

@@ -1,5 +1,7 @@
 //! What the processes of an app publish at its broker.
 
+use std::time::Duration;
+
 use async_nats::Message;
 use async_nats::service::Stats;
 use futures::future::BoxFuture;
@@ -147,25 +149,52 @@ impl Feed {
     }
 }
 
+/// Interval at which a process with an embedded broker is asked for its plan.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
 /// The plans of the app's store. Without a store that can be read, such as for want of a permission, the wiring stays unknown.
 fn plans(bus: Bus, app: App) -> impl futures::Stream<Item = Event> + Send {
     let opened = async move {
-        match store::find(&bus, &app).await? {
-            Some(store) => store.watch().await.map(Some),
-            None => Ok(None),
+        match store::find(&bus, &app).await {
+            Ok(Some(store)) => Ok(match store.watch().await {
+                Ok(plans) => stored(plans).boxed(),
+                Err(_) => futures::stream::empty().boxed(),
+            }),
+            // The broker is embedded in a process of the app, which tells its plan.
+            Err(store::StoreError::NeedsJetStream { .. }) => Ok(told(bus, app).boxed()),
+            other => other.map(|_| futures::stream::empty().boxed()),
         }
     };
     // A failure ends the stream: `errors` shows what requests get, and this is none of theirs.
-    let watched = futures::stream::once(opened)
-        .filter_map(async |plans: Result<_, store::StoreError>| plans.ok().flatten());
-    watched.flat_map(|plans| {
-        futures::stream::unfold(plans, async |mut plans| {
-            let event = match plans.next().await? {
-                Ok(stored) => Event::Plan(stored.epoch, Box::new(stored.plan)),
-                Err(_) => Event::Nothing,
-            };
-            Some((event, plans))
-        })
+    futures::stream::once(opened)
+        .filter_map(async |plans: Result<BoxStream<'static, Event>, store::StoreError>| plans.ok())
+        .flatten()
+}
+
+/// The plans that a store is written.
+fn stored(plans: store::Plans) -> impl futures::Stream<Item = Event> + Send {
+    futures::stream::unfold(plans, async |mut plans| {
+        let event = match plans.next().await? {
+            Ok(stored) => Event::Plan(stored.epoch, Box::new(stored.plan)),
+            Err(_) => Event::Nothing,
+        };
+        Some((event, plans))
+    })
+}
+
+/// The plans that a process with an embedded broker tells, each once.
+fn told(bus: Bus, app: App) -> impl futures::Stream<Item = Event> + Send {
+    futures::stream::unfold((bus, app, 0), async |(bus, app, known)| {
+        loop {
+            // A plan of another version, or a process that does not answer: the wiring stays what it was.
+            match store::ask(&bus, &app).await {
+                Ok(Some(stored)) if stored.epoch != known => {
+                    let epoch = stored.epoch;
+                    return Some((Event::Plan(epoch, Box::new(stored.plan)), (bus, app, epoch)));
+                }
+                _ => tokio::time::sleep(ASK_AGAIN).await,
+            }
+        }
     })
 }
 

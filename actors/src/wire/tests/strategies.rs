@@ -266,6 +266,26 @@ fn fan_outs() -> impl Strategy<Value = FanOuts> {
     (any::<u64>(), children).prop_map(|(requests, children)| FanOuts { requests, children })
 }
 
+fn model_interface() -> impl Strategy<Value = ModelInterface> {
+    let tensor = || {
+        ("[a-z]{1,8}", "[A-Z]{1,8}", vec(any::<i64>(), 0..4), any::<bool>()).prop_map(
+            |(name, datatype, shape, optional)| TensorInterface {
+                name,
+                datatype,
+                shape,
+                optional,
+            },
+        )
+    };
+    (vec(tensor(), 0..3), vec(tensor(), 0..3), vec("[a-z]{0,8}", 0..3)).prop_map(
+        |(inputs, outputs, labels)| ModelInterface {
+            inputs,
+            outputs,
+            labels,
+        },
+    )
+}
+
 pub(super) fn beat() -> impl Strategy<Value = Heartbeat> {
     let replica = (
         "[a-z]{1,8}",
@@ -290,6 +310,7 @@ pub(super) fn beat() -> impl Strategy<Value = Heartbeat> {
         (
             any::<(u32, u32, u64, u64, u64, u64, bool)>(),
             vec("[a-z]{1,8}", 0..3),
+            btree_map("[a-z]{1,8}", model_interface(), 0..3),
         ),
         btree_map("[a-z]{1,8}", fan_outs(), 0..3),
         btree_map("[a-z]{1,8}", runs(), 0..3),
@@ -299,10 +320,11 @@ pub(super) fn beat() -> impl Strategy<Value = Heartbeat> {
                 actor,
                 kind,
                 replicas,
-                ((queue, in_flight, epoch, sequence, instance, in_place, leaving), failed),
+                ((queue, in_flight, epoch, sequence, instance, in_place, leaving), failed, models),
                 fan_outs,
                 runs,
             )| Heartbeat {
+                models,
                 actor,
                 kind,
                 replicas,

@@ -1,0 +1,47 @@
+//! What the models of a family answer, for clients that ask before their first request.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use kaskade_models::{Answers, Model, ModelInfo, OutputSpec, Task, observe_outputs};
+
+/// The outputs of the variants that were observed. The replicas of a variant have the same, so that one of them is observed.
+#[derive(Debug, Default)]
+pub(super) struct Observed(Mutex<BTreeMap<String, Vec<OutputSpec>>>);
+
+impl Observed {
+    /// Returns what a variant's model answers. `runs_here` is false of one whose requests cost money elsewhere: its outputs stay unknown.
+    pub(super) fn answers(
+        &self,
+        variant: &str,
+        model: &mut dyn Model,
+        info: ModelInfo,
+        runs_here: bool,
+    ) -> Answers {
+        let outputs = if runs_here {
+            self.outputs(variant, model)
+        } else {
+            Vec::new()
+        };
+        let is_classifier = matches!(info.task, Task::Classification | Task::MultiLabel);
+        // `LABEL_0` is what a class without a name is called.
+        let is_named = info.labels.iter().any(|label| !label.starts_with("LABEL_"));
+        let labels = if is_classifier && is_named {
+            info.labels
+        } else {
+            Vec::new()
+        };
+        Answers { outputs, labels }
+    }
+
+    fn outputs(&self, variant: &str, model: &mut dyn Model) -> Vec<OutputSpec> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(outputs) = known().get(variant) {
+            return outputs.clone();
+        }
+        // Not under the lock: other replicas load meanwhile.
+        let outputs = observe_outputs(model);
+        known().insert(variant.to_owned(), outputs.clone());
+        outputs
+    }
+}
