@@ -36,7 +36,20 @@ use crate::runtime::loaded::{Loaded, ModelInfo, Task};
 /// The architecture that the description of an ONNX model names.
 const ARCHITECTURE: &str = "onnx";
 
-/// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` beside it gives the labels and the sizes of vocabulary and context, a
+/// Returns the folder with the `config.json` and the `tokenizer.json` of an ONNX file: its own, or the one above a folder `onnx` without them, as
+/// optimum and the Hub lay them out.
+pub fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let has_files = ["config.json", "tokenizer.json"]
+        .iter()
+        .any(|file| folder.join(file).is_file());
+    match folder.parent() {
+        Some(above) if !has_files && folder.file_name().is_some_and(|name| name == "onnx") => above,
+        _ => folder,
+    }
+}
+
+/// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` in its [folder](folder_of) gives the labels and the sizes of vocabulary and context, a
 /// `tokenizer.json` the tokens of texts; both are optional.
 ///
 /// # Errors
@@ -51,7 +64,7 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     }
     let contents = file::contents(path)?;
     let graph = Graph::load(path, device)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
+    let folder = folder_of(path);
     let config = match folder.join("config.json") {
         config if config.is_file() => Some(Config::open(folder)?),
         _ => None,

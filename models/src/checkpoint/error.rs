@@ -19,6 +19,17 @@ pub enum LoadError {
         /// What was found instead and how to fix it, or empty.
         hint: &'static str,
     },
+    /// An adapter (`LoRA`) lies beside the weights of its base model.
+    #[error(
+        "`{}` is an adapter (LoRA) beside the weights of a model, and adapters are not applied: merge it with peft, by \
+         `model.merge_and_unload().save_pretrained(FOLDER)`, and name that folder; if the weights are merged already, delete the \
+         adapter's files",
+        path.display()
+    )]
+    AdapterBesideWeights {
+        /// The adapter's configuration.
+        path: PathBuf,
+    },
     /// A file of the checkpoint cannot be read.
     #[error("`{}` cannot be read: {source}", path.display())]
     Io {

@@ -8,6 +8,8 @@ use super::{Config, LoadError};
 
 /// Configurations have a few kilobytes; ten thousand label names still fit.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
+/// The configuration of an adapter of peft.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Hint for a directory that holds an adapter.
 const ADAPTER: &str = "; this one is an adapter (LoRA): merge it into its base model with peft, by \
                        `model.merge_and_unload().save_pretrained(FOLDER)`, save the tokenizer there too, and name that folder";
@@ -38,8 +40,16 @@ pub(super) fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, 
     Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
 }
 
-/// Opens `config.json`, and says what a directory without one is.
+/// Reads `config.json`, and says what a directory without one is.
+///
+/// # Errors
+/// [`LoadError::AdapterBesideWeights`] if the directory also holds an adapter, which transformers would apply and this build does not.
 pub(super) fn read_config(path: &Path) -> Result<Vec<u8>, LoadError> {
+    if let Some(dir) = path.parent().filter(|dir| is_adapter(dir) && path.exists()) {
+        return Err(LoadError::AdapterBesideWeights {
+            path: dir.join(ADAPTER_CONFIG),
+        });
+    }
     read_capped(path, MAX_CONFIG).map_err(|error| match error {
         LoadError::MissingFile { path: file, .. } => LoadError::MissingFile {
             hint: path.parent().map_or("", config_hint),
@@ -62,7 +72,7 @@ fn config_hint(dir: &Path) -> &'static str {
 
 /// Whether a directory holds an adapter of weights and no model.
 fn is_adapter(dir: &Path) -> bool {
-    dir.join("adapter_config.json").exists()
+    dir.join(ADAPTER_CONFIG).exists()
 }
 
 /// Returns the last checkpoint that transformers' `Trainer` saved in a directory, such as `checkpoint-500`.
