@@ -464,7 +464,14 @@ fn parquet_files_of_datasets_and_pandas_are_read() {
         "{error}"
     );
     let error = in_one_line(&parquet("brotli.parquet", "").unwrap_err());
-    assert!(error.contains("Snappy or Zstandard"), "{error}");
+    assert!(
+        error.contains("compressed by Brotli") && !error.contains("line 1"),
+        "{error}"
+    );
+    for name in ["gzip.parquet", "lz4.parquet"] {
+        let samples = parquet(name, "skip = 2").unwrap();
+        assert_eq!(texts(&samples, 0), ["bad"], "{name}");
+    }
 }
 
 /// Texts became empty ones.
