@@ -11,9 +11,9 @@ use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
-    Checkpoint, CoreShare, Cores, CoresError, DeviceError, Generation, LoadError, LoadOptions, Loaded, Model,
-    ModelInfo, PinnedModel, Throttled, WeightType, fingerprint, fingerprint_of_bytes, load_checkpoint,
-    load_onnx, warm_up,
+    Checkpoint, CoreShare, Cores, CoresError, DeviceError, EMBEDDING_OUTPUTS, Generation, LoadError,
+    LoadOptions, Loaded, Model, ModelInfo, PinnedModel, Throttled, WeightType, fingerprint,
+    fingerprint_of_bytes, load_checkpoint, load_onnx, warm_up,
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
@@ -94,6 +94,16 @@ pub enum FamilyError {
          pairs (a cross-encoder)"
     )]
     CannotRank {
+        /// The variant.
+        variant: String,
+    },
+    /// An ONNX file gives no embedding.
+    #[error(
+        "`{variant}` gives no embedding: its ONNX file has no output `{}`; export it with its pooling, by `optimum-cli export onnx --library \
+         sentence_transformers`, or put `modules.json` of sentence-transformers and its folders beside it",
+        EMBEDDING_OUTPUTS.join("`, `")
+    )]
+    NoEmbedding {
         /// The variant.
         variant: String,
     },
@@ -500,7 +510,16 @@ impl VariantSpec {
                 let weights = bytes::Bytes::from_static(weights);
                 from(Checkpoint::from_bytes(&self.name, config, weights, None)?)?
             }
-            Source::Onnx(file) => load_onnx(file, choice, &options)?,
+            Source::Onnx(file) => {
+                let loaded = load_onnx(file, choice, &options)?;
+                let is_embedding = self.task == Task::Embedding && !self.in_pipeline;
+                if is_embedding && Task::of_model(loaded.info.task) != Some(Task::Embedding) {
+                    return Err(FamilyError::NoEmbedding {
+                        variant: self.name.clone(),
+                    });
+                }
+                loaded
+            }
             Source::Attached => {
                 return Err(FamilyError::Attached {
                     variant: self.name.clone(),

@@ -70,7 +70,7 @@ fn config_hint(dir: &Path) -> &'static str {
     }
 }
 
-/// Whether a directory holds an adapter of weights and no model.
+/// Whether a directory holds an adapter of weights.
 fn is_adapter(dir: &Path) -> bool {
     dir.join(ADAPTER_CONFIG).exists()
 }
@@ -140,15 +140,30 @@ pub(super) fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
     })
 }
 
+/// Opens a file that the index of sharded weights names.
+pub(super) fn open_shard(path: &Path) -> Result<File, LoadError> {
+    open(path).map_err(|error| match error {
+        LoadError::MissingFile { path, .. } => LoadError::MissingShard { path },
+        other => other,
+    })
+}
+
 /// Returns a hint if a directory without `model.safetensors` has weights in another format.
 fn weights_hint(dir: &Path) -> &'static str {
     let has = |name: &str| dir.join(name).exists();
-    if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
+    let is_module = has("modules.json") || dir.parent().is_some_and(|dir| dir.join("modules.json").exists());
+    let is_pickle = has("pytorch_model.bin") || has("pytorch_model.bin.index.json");
+    if is_pickle && is_module {
+        "; this one is in PyTorch's pickle format, which can run code: convert the directory with `modules.json` by \
+         sentence-transformers, as `SentenceTransformer(DIR).save_pretrained(DIR)`"
+    } else if is_pickle {
         "; this one is in PyTorch's pickle format, which can run code: convert it with transformers, by `from_pretrained(FOLDER)` of \
          its class and `save_pretrained(FOLDER)`"
     } else if has("tf_model.h5") || has("flax_model.msgpack") {
         "; this one is saved by TensorFlow or Flax: convert it with transformers 4, by `from_pretrained(FOLDER, from_tf=True)` or \
          `from_flax=True` and `save_pretrained(FOLDER)`"
+    } else if has("onnx/model.onnx") {
+        "; this one has an ONNX file: name it in place of the directory, as `file = \"DIR/onnx/model.onnx\"`"
     } else if is_adapter(dir) {
         ADAPTER
     } else if has("consolidated.safetensors") {
@@ -191,3 +206,6 @@ pub(super) fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError>
     check_pointer(&path.display().to_string(), &bytes)?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::{Config, LoadError};
-use crate::architectures::onnx::folder_of;
+use crate::architectures::onnx::folder_of_onnx;
 
 /// Files up to this size are read whole, bytes.
 const WHOLE: u64 = 32 << 20;
@@ -77,7 +77,7 @@ pub(super) fn of_onnx(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> 
     let beside = |name: &str| name.starts_with(&own) || is_text(name);
     let mut found = Vec::new();
     add_files(folder, "", &beside, &mut found)?;
-    let described_in = folder_of(path);
+    let described_in = folder_of_onnx(path);
     if described_in != folder {
         add_files(described_in, "../", &is_text, &mut found)?;
     }
