@@ -379,7 +379,7 @@ mod tests {
         for (similarity, scores, best) in [
             (Similarity::Cosine, [1.0, 0.8], 0),
             (Similarity::Dot, [1.0, 4.0], 1),
-            (Similarity::Euclidean, [0.0, -18.0_f32.sqrt()], 0),
+            (Similarity::Euclidean, [0.0, -(18.0_f32.sqrt())], 0),
             (Similarity::Manhattan, [0.0, -6.0], 0),
         ] {
             let mut loaded = ranker_by(Task::Embedding, &[], similarity).unwrap();
