@@ -477,7 +477,16 @@ impl VariantSpec {
                 let weights = bytes::Bytes::from_static(weights);
                 from(Checkpoint::from_bytes(&self.name, config, weights, None)?)?
             }
-            Source::Onnx(file) => load_onnx(file, choice, &options)?,
+            Source::Onnx(file) => {
+                let loaded = load_onnx(file, choice, &options)?;
+                let is_embedding = self.task == Task::Embedding && !self.in_pipeline;
+                if is_embedding && Task::of_model(loaded.info.task) != Some(Task::Embedding) {
+                    return Err(FamilyError::NoEmbedding {
+                        variant: self.name.clone(),
+                    });
+                }
+                loaded
+            }
             Source::Attached => {
                 return Err(FamilyError::Attached {
                     variant: self.name.clone(),

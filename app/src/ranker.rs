@@ -2,8 +2,8 @@
 
 use kaskade_actors::dispatch::cost::COST;
 use kaskade_models::{
-    Availability, Datatype, Extent, InputSpec, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs,
-    PROMPT_NAME, Signature, Task, Tensor, total_usage,
+    Availability, Datatype, EMBEDDING_OUTPUTS, Extent, InputSpec, Inputs, Loaded, Model, ModelError,
+    ModelInfo, Outputs, PROMPT_NAME, Signature, Similarity, Task, Tensor, total_usage,
 };
 
 /// The input with the query: BYTES `[1]`.
@@ -18,7 +18,8 @@ const MAX_PASSAGES: usize = 1_000;
 /// Most texts or pairs that the model runs at once.
 const AT_ONCE: usize = 256;
 
-/// Factor from a cosine to a logit: that of sentence-transformers' losses. The fitted temperature corrects it.
+/// Factor from a cosine to a logit: that of sentence-transformers' losses. Other similarities are logits as they are. The fitted
+/// temperature corrects both.
 const SCALE: f32 = 20.0;
 
 /// Names of the prompt of a query, the first that the model has, as sentence-transformers' `encode_query` takes it.
@@ -30,8 +31,8 @@ const PASSAGE_PROMPTS: [&str; 3] = ["document", "passage", "corpus"];
 /// How the model scores a passage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scorer {
-    /// By the cosine of its vector with the query's.
-    Cosine,
+    /// By the similarity of its vector to the query's.
+    Vectors(Similarity),
     /// By its score of the pair.
     Pair,
 }
@@ -50,7 +51,7 @@ impl Ranker {
     /// Ranks with a loaded model; `None` if it gives neither vectors of texts nor scores of pairs.
     pub(crate) fn over(loaded: Loaded) -> Option<Loaded> {
         let scorer = match loaded.info.task {
-            Task::Embedding => Scorer::Cosine,
+            Task::Embedding => Scorer::Vectors(loaded.info.similarity),
             Task::Reranking => Scorer::Pair,
             _ => return None,
         };
@@ -78,11 +79,11 @@ impl Ranker {
             Ok([text("text", prompted)?].into_iter().chain(prompt).collect())
         };
         let one = |passage: &&str| match self.scorer {
-            Scorer::Cosine => with_prompt(passage, self.passage_prompt),
+            Scorer::Vectors(_) => with_prompt(passage, self.passage_prompt),
             Scorer::Pair => Ok(vec![text("text", query)?, text("text_pair", passage)?]),
         };
         let mut asked = Vec::with_capacity(passages.len() + 1);
-        if self.scorer == Scorer::Cosine {
+        if self.scorer != Scorer::Pair {
             asked.push(with_prompt(query, self.query_prompt)?);
         }
         for passage in passages {
@@ -93,24 +94,28 @@ impl Ranker {
 
     /// Logits and scores of the passages, from the answers to the requests of one query.
     fn scored(&self, answers: &[Outputs]) -> Result<(Vec<f32>, Vec<f32>), ModelError> {
-        let named = |outputs: &Outputs, name: &'static str| {
-            let output = outputs.iter().find(|output| output.name == name);
-            let output = output.ok_or_else(|| ModelError::BadOutput {
-                reason: format!("it has no output `{name}` to rank by"),
+        let named = |outputs: &Outputs, names: &[&str]| {
+            let mut found = names.iter().filter_map(|name| {
+                let mut outputs = outputs.iter();
+                outputs.find(|output| output.name == *name)
+            });
+            let output = found.next().ok_or_else(|| ModelError::BadOutput {
+                reason: format!("it has no output `{}` to rank by", names.join("`, `")),
             })?;
             Ok::<_, ModelError>(output.to_f32()?)
         };
         match self.scorer {
-            Scorer::Cosine => {
+            Scorer::Vectors(by) => {
                 let (query, passages) = answers.split_first().ok_or_else(unanswered)?;
-                let query = named(query, "embedding")?;
-                let cosine = |outputs| cosine(&query, &named(outputs, "embedding")?);
-                let scores = passages.iter().map(cosine).collect::<Result<Vec<_>, _>>()?;
-                Ok((scores.iter().map(|score| SCALE * score).collect(), scores))
+                let query = named(query, &EMBEDDING_OUTPUTS)?;
+                let score = |outputs| similarity(by, &query, &named(outputs, &EMBEDDING_OUTPUTS)?);
+                let scores = passages.iter().map(score).collect::<Result<Vec<_>, _>>()?;
+                let scale = if by == Similarity::Cosine { SCALE } else { 1.0 };
+                Ok((scores.iter().map(|score| scale * score).collect(), scores))
             }
             Scorer::Pair => {
                 let first = |outputs, name| {
-                    let value = named(outputs, name)?.first().copied();
+                    let value = named(outputs, &[name])?.first().copied();
                     value.ok_or_else(unanswered)
                 };
                 let of = |name| {
@@ -155,8 +160,8 @@ fn total_cost(answers: &[Outputs]) -> Option<Tensor> {
     })
 }
 
-/// Returns the cosine of two vectors; 0 if one of them is zero.
-fn cosine(one: &[f32], other: &[f32]) -> Result<f32, ModelError> {
+/// Returns the similarity of two vectors; as a cosine 0 if one of them is zero.
+fn similarity(by: Similarity, one: &[f32], other: &[f32]) -> Result<f32, ModelError> {
     if one.len() != other.len() {
         return Err(ModelError::BadOutput {
             reason: format!("its vectors have {} and {} dimensions", one.len(), other.len()),
@@ -166,9 +171,17 @@ fn cosine(one: &[f32], other: &[f32]) -> Result<f32, ModelError> {
         let products = one.iter().zip(other).map(|(a, b)| f64::from(*a) * f64::from(*b));
         products.sum()
     };
-    let lengths = (product(one, one) * product(other, other)).sqrt();
-    let cosine = product(one, other) / if lengths < 1e-24 { 1.0 } else { lengths };
-    Ok(cosine as f32)
+    let differences = || one.iter().zip(other).map(|(a, b)| f64::from(*a) - f64::from(*b));
+    let similarity = match by {
+        Similarity::Cosine => {
+            let lengths = (product(one, one) * product(other, other)).sqrt();
+            product(one, other) / if lengths < 1e-24 { 1.0 } else { lengths }
+        }
+        Similarity::Dot => product(one, other),
+        Similarity::Euclidean => -differences().map(|one| one * one).sum::<f64>().sqrt(),
+        Similarity::Manhattan => -differences().map(f64::abs).sum::<f64>(),
+    };
+    Ok(similarity as f32)
 }
 
 fn unanswered() -> ModelError {
@@ -295,6 +308,10 @@ mod tests {
     }
 
     fn ranker_with(task: Task, prompts: &[&str]) -> Option<Loaded> {
+        ranker_by(task, prompts, Similarity::Cosine)
+    }
+
+    fn ranker_by(task: Task, prompts: &[&str], similarity: Similarity) -> Option<Loaded> {
         Ranker::over(Loaded {
             model: Box::new(Numbers),
             info: ModelInfo {
@@ -305,6 +322,7 @@ mod tests {
                 task,
                 labels: Vec::new(),
                 prompts: prompts.iter().map(ToString::to_string).collect(),
+                similarity,
             },
         })
     }
@@ -354,6 +372,35 @@ mod tests {
             assert!(error.contains(message), "{error}");
         }
         assert_eq!(values(results[4].as_ref().unwrap(), "scores"), [0.0, 1.0]);
+    }
+
+    #[test]
+    fn an_embedder_ranks_by_the_similarity_that_it_was_trained_for() {
+        for (similarity, scores, best) in [
+            (Similarity::Cosine, [1.0, 0.8], 0),
+            (Similarity::Dot, [1.0, 4.0], 1),
+            (Similarity::Euclidean, [0.0, -(18.0_f32.sqrt())], 0),
+            (Similarity::Manhattan, [0.0, -6.0], 0),
+        ] {
+            let mut loaded = ranker_by(Task::Embedding, &[], similarity).unwrap();
+            let outputs = loaded
+                .model
+                .run(&[query("1 0", &["1 0", "4 3"])])
+                .remove(0)
+                .unwrap();
+            let found = values(&outputs, "scores");
+            for (found, expected) in found.iter().zip(scores) {
+                assert!((found - expected).abs() < 1e-6, "{similarity:?}: {found}");
+            }
+            let scale = if similarity == Similarity::Cosine {
+                SCALE
+            } else {
+                1.0
+            };
+            assert!((values(&outputs, "logits")[1] - scale * scores[1]).abs() < 1e-5);
+            let ranking = outputs.iter().find(|output| output.name == "ranking").unwrap();
+            assert_eq!(ranking.to_i64().unwrap()[0], best, "{similarity:?}");
+        }
     }
 
     #[test]

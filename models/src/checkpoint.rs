@@ -31,7 +31,8 @@ pub use chat_template::{ChatTemplate, TemplateError};
 pub use config::Config;
 pub use error::LoadError;
 use files::{
-    MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_weights, optional_config, read_capped, read_config,
+    MAX_CONFIG, MAX_INDEX, MAX_TOKENIZER, open, open_shard, open_weights, optional_config, read_capped,
+    read_config,
 };
 pub use fingerprint::fingerprint_of_bytes;
 pub use generation_config::{EarlyStopping, GenerationConfig};
@@ -355,7 +356,7 @@ fn whole_or_sharded(dir: &Path, whole: &Path) -> Result<Weights, LoadError> {
                     reason: format!("it names `{name}`, which is not a file of its directory"),
                 });
             }
-            Weights::from_file(display(&path), open(&path)?)
+            Weights::from_file(display(&path), open_shard(&path)?)
         })
         .collect::<Result<Vec<_>, _>>()?;
     Weights::from_shards(display(&index), shards, &shard_of_tensor.collect())

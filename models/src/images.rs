@@ -45,9 +45,18 @@ const MAX_SIDE: usize = 65_535;
 struct Pixels {
     width: usize,
     height: usize,
-    /// 1 (grey) or 3 (RGB).
+    /// 1 (grey) or 3 (RGB); of a file that is not yet opaque also 2 or 4, the last for the opacity.
     channels: usize,
     data: Vec<u8>,
+}
+
+/// What becomes of transparency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transparency {
+    /// The colours stay, as where PIL converts to RGB.
+    Dropped,
+    /// The image lies on white, as where transformers does (`do_convert_rgb`).
+    OnWhite,
 }
 
 /// Returns height and width of the images that a `preprocessor_config.json` prepares for a model with so many channels;

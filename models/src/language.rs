@@ -183,8 +183,7 @@ impl<M: Ops> LanguageModel<M> {
         if sampling.grammar.is_some() && !has_stops {
             sampling.stop.clear();
         }
-        // Marks of calls and of reasoning may be special tokens.
-        sampling.special_tokens = tools.is_some() || is_chat && self.prompts.reasoning.is_some();
+        sampling.shown_tokens = self.prompts.marks(tools, is_chat);
         sampling.begins_text = is_chat;
         if !stated {
             if is_chat && self.sampling.max_tokens.is_none() {

@@ -36,7 +36,7 @@ mod tasks;
 #[cfg(test)]
 mod test_support;
 
-pub use architectures::onnx::{load_onnx, parameters_of_onnx};
+pub use architectures::onnx::{folder_of_onnx, load_onnx, parameters_of_onnx};
 pub use architectures::registry::{
     CheckpointKind, LoadOptions, architecture, kind_of, load, load_checkpoint, partitioning, reads_texts,
 };
@@ -63,5 +63,5 @@ pub use runtime::tensor::{Tensor, TensorError};
 pub use runtime::usage::{USAGE, tokens_of, total_usage};
 pub use runtime::warm_up::warm_up;
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};
-pub use tasks::embedding::PROMPT_NAME;
+pub use tasks::embedding::{EMBEDDING_OUTPUTS, PROMPT_NAME, Similarity};
 pub use tasks::entities;

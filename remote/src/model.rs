@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use kaskade_models::{
     Availability, Continuous, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs, Progress, Signature,
-    Task, Waker,
+    Similarity, Task, Waker,
 };
 use kaskade_policy::remote::breaker::Breaker;
 use kaskade_policy::remote::price::Spending;
@@ -196,6 +196,7 @@ fn describe(endpoint: &Endpoint) -> ModelInfo {
         task,
         labels,
         prompts: Vec::new(),
+        similarity: Similarity::default(),
     }
 }
 

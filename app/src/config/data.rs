@@ -223,7 +223,7 @@ impl DataSets {
         for set in self.validation.iter_mut().chain(&mut self.test) {
             for path in set.paths_mut() {
                 *path = match variable_of(path) {
-                    None => folder.join(&path),
+                    None => relative_to(folder, path, &variable),
                     // An empty one names no folder.
                     Some(name) => match variable(name).filter(|value| !value.is_empty()) {
                         None => path.clone(),
@@ -294,6 +294,17 @@ impl DataSets {
             .flatten()
             .collect()
     }
+}
+
+/// Returns a path relative to a folder, or to the user's own if it begins with `~`.
+pub(super) fn relative_to(
+    folder: &Path,
+    path: &Path,
+    variable: impl Fn(&str) -> Option<OsString>,
+) -> PathBuf {
+    let in_home = path.strip_prefix("~").ok();
+    let home = in_home.and_then(|inside| Some(PathBuf::from(variable("HOME")?).join(inside)));
+    home.unwrap_or_else(|| folder.join(path))
 }
 
 impl DataSet {
@@ -372,6 +383,19 @@ mod tests {
             let unset = path.starts_with('$').then_some("DATA");
             assert_eq!(sets.test.unwrap().unset_variable(), unset, "{file}");
         }
+    }
+
+    #[test]
+    fn a_path_may_begin_in_the_folder_of_the_user() {
+        let of = |path: &str, home: Option<&str>| {
+            relative_to(Path::new("/app"), Path::new(path), |name| {
+                home.filter(|_| name == "HOME").map(OsString::from)
+            })
+        };
+        assert_eq!(of("~/models/a", Some("/home/u")), Path::new("/home/u/models/a"));
+        assert_eq!(of("~/models/a", None), Path::new("/app/~/models/a"));
+        assert_eq!(of("~models/a", Some("/home/u")), Path::new("/app/~models/a"));
+        assert_eq!(of("/x/~", Some("/home/u")), Path::new("/x/~"));
     }
 
     #[test]

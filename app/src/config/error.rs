@@ -27,6 +27,22 @@ const FORMER: [(&str, &str); 19] = [
     ("right_from", "min_score"),
 ];
 
+/// Names of tasks on the Hugging Face Hub, with those of this file.
+const HUB_TASKS: [(&str, &str); 9] = [
+    ("text-classification", "classification"),
+    ("sentiment-analysis", "classification"),
+    ("image-classification", "classification"),
+    ("text-generation", "generation"),
+    ("question-answering", "question_answering"),
+    ("token-classification", "token_classification"),
+    ("feature-extraction", "embedding"),
+    ("sentence-similarity", "embedding"),
+    ("text-ranking", "reranking"),
+];
+
+/// Endings of files of records, which are no names of formats.
+const RECORD_FILES: [&str; 7] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "gz"];
+
 /// An app's configuration cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -127,6 +143,17 @@ fn unknown_name(reason: &str) -> Option<String> {
     if let Some((_, new)) = former.find(|(old, new)| *old == found && known.contains(new)) {
         return Some(format!("`{found}` was renamed; write `{new}`"));
     }
+    let mut hub = HUB_TASKS.iter();
+    if let Some((_, task)) = hub.find(|(hub, task)| *hub == found && known.contains(task)) {
+        return Some(format!("unknown value `{found}`; write `{task}`"));
+    }
+    let ending = found.rsplit('.').next().unwrap_or_default();
+    if known.contains(&"records") && RECORD_FILES.contains(&ending) {
+        let file = if ending == found { "FILE" } else { found };
+        return Some(format!(
+            "unknown value `{found}`; write `records = {{ file = \"{file}\" }}`, which reads files of JSON lines, CSV, TSV and Parquet"
+        ));
+    }
     let alike = known.iter().map(|name| (strsim::jaro_winkler(found, name), name));
     let nearest = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
     let hint = match nearest.filter(|(alike, _)| *alike > 0.8) {
@@ -182,6 +209,30 @@ mod tests {
             "unknown value `x`; known are `all`, `none`"
         );
         assert_eq!(unknown_name("invalid type: `unknown field`"), None);
+    }
+
+    #[test]
+    fn a_name_of_the_hub_and_a_file_come_with_what_to_write() {
+        let app = "name = \"a\"\n";
+        let refused = |text: &str| crate::config::App::parse(&format!("{app}{text}")).unwrap_err();
+        assert_eq!(
+            refused("task = \"text-classification\""),
+            (
+                2,
+                "unknown value `text-classification`; write `classification`".to_owned()
+            )
+        );
+        for (_, task) in HUB_TASKS {
+            let text = format!("{app}task = \"{task}\"\n[[variants]]\nname = \"v\"\ndir = \"v\"");
+            assert!(crate::config::App::parse(&text).is_ok(), "{task}");
+        }
+        let (line, reason) = refused("[data]\nvalidation = \"x.csv\"");
+        assert!(
+            line == 3 && reason.contains("`records = { file = \"x.csv\" }`"),
+            "{line} {reason}"
+        );
+        let (_, reason) = refused("[data.validation.csv]\nfile = \"x.csv\"");
+        assert!(reason.contains("`records = { file = \"FILE\" }`"), "{reason}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use kaskade_policy::remote::price::Price;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::data::relative_to;
 use super::remote::RemoteConfig;
 use super::scalar::SubjectToken;
 
@@ -33,7 +34,7 @@ pub enum Task {
     Embedding,
     /// The score of a pair of texts. It has no confidence: one variant is served alone.
     Reranking,
-    /// The best of some passages for a query, by embedders (cosine similarity) or cross-encoders (their score).
+    /// The best of some passages for a query, by embedders (similarity) or cross-encoders (their score).
     Ranking,
 }
 
@@ -152,7 +153,8 @@ pub struct VariantConfig {
     /// to this file. Exactly one of `dir`, `file`, `remote` and `attached` is given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
-    /// ONNX file, relative to this file, run by ONNX Runtime; `config.json` and `tokenizer.json` beside it are read.
+    /// ONNX file, relative to this file, run by ONNX Runtime; `config.json` and `tokenizer.json` beside it, or above
+    /// a folder `onnx`, are read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// Endpoint that answers for this variant.
@@ -186,7 +188,7 @@ impl VariantConfig {
     /// Makes the paths relative to a folder.
     pub(super) fn resolve(&mut self, folder: &Path) {
         for path in self.dir.iter_mut().chain(&mut self.file) {
-            *path = folder.join(&path);
+            *path = relative_to(folder, path, |name| std::env::var_os(name));
         }
         if let Some(remote) = &mut self.remote {
             remote.resolve(folder);

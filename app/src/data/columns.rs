@@ -48,11 +48,16 @@ struct SelectedColumns {
 }
 
 impl SelectedColumns {
-    /// Chooses the columns that are configured, or the usual ones that a record has.
+    /// Chooses the columns that are configured, or the usual ones that a record has; of images only if the model takes their `files`.
     ///
     /// # Errors
     /// [`DataError::NoColumn`] if there is nothing to send, or no label where one is needed.
-    fn of(columns: &Columns, values: &Map<String, Value>, labels: &LabelReader) -> Result<Self, DataError> {
+    fn of(
+        columns: &Columns,
+        values: &Map<String, Value>,
+        labels: &LabelReader,
+        files: bool,
+    ) -> Result<Self, DataError> {
         let usual = |names: &[&str]| {
             names
                 .iter()
@@ -68,15 +73,17 @@ impl SelectedColumns {
             return Err(missing("label"));
         }
         let image = configured(columns.image.as_ref(), values).or_else(|| {
-            if columns.text.is_none() {
+            if files && columns.text.is_none() {
                 usual(&IMAGES)
             } else {
                 None
             }
         });
-        let pair = PAIRS
-            .iter()
-            .find_map(|(text, pair)| column(values, text).zip(column(values, pair)));
+        // A column `text` is the request, whatever else a record tells.
+        let pair = PAIRS.iter().find_map(|(text, pair)| {
+            let found = column(values, text).zip(column(values, pair))?;
+            (*text == TEXTS[0] || column(values, TEXTS[0]).is_none()).then_some(found)
+        });
         let (text, text_pair) = match (&columns.text, &columns.text_pair, pair) {
             (None, None, _) if image.is_some() => (None, None),
             (None, None, Some((text, pair))) => (Some(text.to_owned()), Some(pair.to_owned())),
@@ -295,7 +302,7 @@ impl Samples {
                     let chosen = match &mut chosen {
                         Some(chosen) => chosen,
                         empty => empty.insert(
-                            SelectedColumns::of(columns, &record.values, labels)
+                            SelectedColumns::of(columns, &record.values, labels, files)
                                 .map_err(|error| about_header(error, &record))?,
                         ),
                     };

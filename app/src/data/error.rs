@@ -77,8 +77,17 @@ pub enum DataError {
     /// A directory of a class has a directory with samples.
     #[error("it is a directory in that of a class, whose samples would be left out; move them up")]
     FolderInClass,
-    /// A Parquet file is malformed, or compressed by a method that is not read.
-    #[error("it is not a valid Parquet file, or its compression is not Snappy or Zstandard")]
+    /// A Parquet file is compressed by a method that is not read.
+    #[error(
+        "it is compressed by {method}, and Snappy, Zstandard, gzip and LZ4 are read; write it again, as by \
+         `pandas.read_parquet(FILE).to_parquet(FILE, compression=\"zstd\")`"
+    )]
+    ParquetCompression {
+        /// The method.
+        method: &'static str,
+    },
+    /// A Parquet file is malformed.
+    #[error("it is not a valid Parquet file")]
     Parquet(#[from] parquet::errors::ParquetError),
     /// A file of columns is malformed.
     #[error("it is not valid CSV")]

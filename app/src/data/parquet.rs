@@ -4,8 +4,10 @@ use std::fs::File;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
+use parquet::basic::Compression;
 use parquet::data_type::AsBytes;
-use parquet::file::reader::SerializedFileReader;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::record::{Field, Row};
 use serde_json::{Map, Number, Value};
 
@@ -18,12 +20,14 @@ const IMAGE_FIELDS: [&str; 2] = ["bytes", "path"];
 /// Calls `visit` with one row after the other, until it breaks or the file ends.
 ///
 /// # Errors
-/// [`DataError::Parquet`] for a file that is damaged, or compressed by another method than Snappy or Zstandard; errors of `visit`.
+/// [`DataError::Parquet`] for a file that is damaged, [`DataError::ParquetCompression`] for one that is compressed by another method than
+/// those; errors of `visit`.
 pub(super) fn each(
     file: File,
     visit: &mut impl FnMut(Record) -> Result<ControlFlow<()>, DataError>,
 ) -> Result<ControlFlow<()>, DataError> {
     let reader = SerializedFileReader::new(file)?;
+    check_compression(reader.metadata())?;
     for (line, row) in (1..).zip(reader) {
         let mut record = Record {
             line,
@@ -48,6 +52,22 @@ pub(super) fn each(
         }
     }
     Ok(ControlFlow::Continue(()))
+}
+
+/// Refuses a file that is compressed by a method that is not read.
+fn check_compression(metadata: &ParquetMetaData) -> Result<(), DataError> {
+    let columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
+    let mut methods = columns.map(ColumnChunkMetaData::compression);
+    let unread = methods.find(|method| matches!(method, Compression::BROTLI(_) | Compression::LZO));
+    unread.map_or(Ok(()), |method| {
+        Err(DataError::ParquetCompression {
+            method: if method == Compression::LZO {
+                "LZO"
+            } else {
+                "Brotli"
+            },
+        })
+    })
 }
 
 /// Returns path and bytes of an image. Bytes alone are also a text, if they are UTF-8: some programs write texts so.

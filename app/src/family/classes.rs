@@ -97,6 +97,7 @@ mod tests {
             task,
             labels: labels.iter().map(ToString::to_string).collect(),
             prompts: Vec::new(),
+            similarity: kaskade_models::Similarity::default(),
         };
         let mut classes = Classes::default();
         classes.check("small", &info(first))?;

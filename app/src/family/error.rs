@@ -1,6 +1,6 @@
 //! Why a model of a family cannot be loaded or served.
 
-use kaskade_models::{CoresError, DeviceError, LoadError};
+use kaskade_models::{CoresError, DeviceError, EMBEDDING_OUTPUTS, LoadError};
 use kaskade_remote::ConnectError;
 use thiserror::Error;
 
@@ -84,6 +84,16 @@ pub enum FamilyError {
          pairs (a cross-encoder)"
     )]
     CannotRank {
+        /// The variant.
+        variant: String,
+    },
+    /// An ONNX file gives no embedding.
+    #[error(
+        "`{variant}` gives no embedding: its ONNX file has no output `{}`; export it with its pooling, by `optimum-cli export onnx --library \
+         sentence_transformers`, or put `modules.json` of sentence-transformers and its folders beside it",
+        EMBEDDING_OUTPUTS.join("`, `")
+    )]
+    NoEmbedding {
         /// The variant.
         variant: String,
     },

@@ -1,11 +1,11 @@
 //! The HTTP gateway of an app, as its file configures it.
 
 use std::net::SocketAddr;
-use std::path::Path;
 
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles, TokenizerPath};
 use kaskade_models::checkpoint::Config;
+use kaskade_models::folder_of_onnx;
 
 use super::{ServingError, size};
 use crate::config::gateway::{GatewayConfig, TenantConfig, TlsConfig};
@@ -100,7 +100,7 @@ pub fn options(app: &App) -> AppOptions {
 /// Returns the checkpoints of an app's variants, in the order of the variants.
 fn tokenizers(app: &App) -> Vec<TokenizerPath> {
     let paths = app.variants.iter().filter_map(|variant| {
-        let beside = || variant.file.as_deref().and_then(Path::parent);
+        let beside = || variant.file.as_deref().map(folder_of_onnx);
         Some(TokenizerPath {
             variant: variant.name.as_str().to_owned(),
             path: variant.dir.as_deref().or_else(beside)?.to_owned(),
@@ -115,7 +115,7 @@ fn labels(app: &App) -> Vec<String> {
         if let Some(remote) = &variant.remote {
             return Some(remote.labels.clone());
         }
-        let beside = || variant.file.as_deref().and_then(Path::parent);
+        let beside = || variant.file.as_deref().map(folder_of_onnx);
         let file = variant.dir.as_deref().or_else(beside)?.join("config.json");
         let json = std::fs::read(&file).ok()?;
         Config::parse(file.display().to_string(), &json)

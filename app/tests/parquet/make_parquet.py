@@ -35,6 +35,8 @@ embedded.to_parquet(HERE / "images.parquet")
 
 table = pandas.DataFrame({"sentence": ["good", None, "bad"], "label": [1, 1, 0]})
 table.to_parquet(HERE / "zstd.parquet", compression="zstd", index=False)
+table.to_parquet(HERE / "gzip.parquet", compression="gzip", index=False)
+table.to_parquet(HERE / "lz4.parquet", compression="lz4", index=False)
 table.to_parquet(HERE / "brotli.parquet", compression="brotli", index=False)
 
 # Texts and names of classes as plain bytes, as some programs write them; the third text is no UTF-8.

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_actors::{Code, Fault};
-use kaskade_models::{PROMPT_NAME, Tensor};
+use kaskade_models::{EMBEDDING_OUTPUTS, PROMPT_NAME, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -20,9 +20,6 @@ use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
 use crate::state::GatewayState;
-
-/// Names of the output that is an embedding, the first one found.
-const NAMES: [&str; 4] = ["embedding", "sentence_embedding", "embeddings", "pooled"];
 
 #[derive(Deserialize)]
 struct Embeddings {
@@ -66,14 +63,15 @@ enum Vector {
 /// # Errors
 /// `KSK0003` if the app gives none.
 pub(crate) fn embedding(reply: &InferReply) -> Result<Vec<f32>, Failure> {
-    let found = NAMES
+    let found = EMBEDDING_OUTPUTS
         .iter()
         .find_map(|name| reply.outputs.iter().find(|output| output.name == *name));
     let vector = found.map(Tensor::to_f32).transpose()?;
     vector.ok_or_else(|| {
         let names: Vec<&str> = reply.outputs.iter().map(|output| output.name.as_str()).collect();
-        let message =
-            format!("the app gives no embedding (an output of one of the names {NAMES:?}), but {names:?}");
+        let message = format!(
+            "the app gives no embedding (an output of one of the names {EMBEDDING_OUTPUTS:?}), but {names:?}"
+        );
         Failure::wrong_kind(message)
     })
 }

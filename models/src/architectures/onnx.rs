@@ -8,6 +8,7 @@
 //! | `labels` | names of the classes, and the output `label` |
 //! | `scores` | which output holds the scores of the classes, as logits or as probabilities |
 //! | `model` | the `Model`: tensors as they are, batched |
+//! | `pooled` | the vector of a text from those of its tokens, as `modules.json` says |
 //! | `tokens` | the inputs of a graph that takes tokens |
 //!
 //! A graph with an input `input_ids` beside a `tokenizer.json` takes texts, as BERT does in the `bert` module. Every
@@ -17,6 +18,7 @@ mod file;
 mod labels;
 mod library;
 mod model;
+mod pooled;
 mod scores;
 mod session;
 mod tokens;
@@ -26,12 +28,14 @@ use std::path::Path;
 use kaskade_policy::plan::Partition;
 use labels::Labels;
 use model::OnnxModel;
+use pooled::PooledStates;
 use session::{Dimension, Graph};
 
 use super::registry::LoadOptions;
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
 use crate::device::DeviceChoice;
 use crate::runtime::loaded::{Loaded, ModelInfo, Task};
+use crate::tasks::embedding::EMBEDDING_OUTPUTS;
 
 /// The architecture that the description of an ONNX model names.
 const ARCHITECTURE: &str = "onnx";
@@ -44,8 +48,22 @@ pub fn parameters_of_onnx(path: &Path) -> Result<u64, LoadError> {
     Ok(file::contents(path)?.totals.parameters)
 }
 
-/// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` beside it gives the labels and the sizes of vocabulary and context, a
-/// `tokenizer.json` the tokens of texts; both are optional.
+/// Returns the folder with the `config.json` and the `tokenizer.json` of an ONNX file: its own, or the one above a folder `onnx` without them, as
+/// optimum and the Hub lay them out.
+pub fn folder_of_onnx(path: &Path) -> &Path {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let has_files = ["config.json", "tokenizer.json"]
+        .iter()
+        .any(|file| folder.join(file).is_file());
+    match folder.parent() {
+        Some(above) if !has_files && folder.file_name().is_some_and(|name| name == "onnx") => above,
+        _ => folder,
+    }
+}
+
+/// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` in its [folder](folder_of_onnx) gives the labels and the
+/// sizes of vocabulary and context, a `tokenizer.json` the tokens of texts, and `modules.json` of sentence-transformers what becomes of
+/// the vectors of tokens; all are optional.
 ///
 /// # Errors
 /// [`LoadError::NoOnnxRuntime`] if the library cannot be loaded, with how to get it; [`LoadError::BadOnnx`] for a file
@@ -59,18 +77,28 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     }
     let contents = file::contents(path)?;
     let graph = Graph::load(path, device)?;
-    let folder = path.parent().unwrap_or(Path::new(""));
+    let pooled = PooledStates::of(&graph, folder_of_onnx(path))?;
+    let folder = pooled
+        .as_ref()
+        .map_or(folder_of_onnx(path), |pooled| &pooled.folder);
     let config = match folder.join("config.json") {
         config if config.is_file() => Some(Config::open(folder)?),
         _ => None,
     };
-    let tokenizer = TokenizerFile::beside(folder)?;
+    let mut tokenizer = TokenizerFile::beside(folder)?;
+    if let (Some(pooled), Some(file)) = (&pooled, &mut tokenizer) {
+        pooled.prepare(file);
+    }
+    let (prompts, similarity) = pooled.as_ref().map(PooledStates::described).unwrap_or_default();
     let names = graph.names.clone();
     let mut model = OnnxModel::new(graph, &contents.softmax, config.as_ref(), tokenizer.as_ref())?;
+    model.pool(pooled);
     let outputs = model.outputs();
     let has = |name: &str| outputs.iter().any(|output| output.name == name);
     let task = if has("start_logits") && has("end_logits") {
         Task::QuestionAnswering
+    } else if !has(scores::LOGITS) && EMBEDDING_OUTPUTS.into_iter().any(has) {
+        Task::Embedding
     } else {
         Task::Classification
     };
@@ -96,7 +124,8 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         weight_bytes: contents.totals.bytes,
         task,
         labels: label_names,
-        prompts: Vec::new(),
+        prompts,
+        similarity,
     };
     Ok(Loaded {
         model: Box::new(model),

@@ -22,7 +22,7 @@ use crate::language::{self, Generation};
 use crate::precision::WeightType;
 use crate::runtime::loaded::{Built, Loaded, ModelInfo, Task};
 use crate::runtime::partitioning::Partitioning;
-use crate::tasks::embedding::Pooling;
+use crate::tasks::embedding::{Pooling, Similarity};
 use crate::tasks::entities::AggregationStrategy;
 
 /// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
@@ -218,9 +218,11 @@ pub fn load_checkpoint(
     options: &LoadOptions,
 ) -> Result<Loaded, LoadError> {
     let prompts = checkpoint.prompts();
+    let similarity = checkpoint.sentence.as_ref().map(|modules| modules.similarity);
     let mut loaded = build(checkpoint, device, options)?;
     if loaded.info.task == Task::Embedding {
         loaded.info.prompts = prompts;
+        loaded.info.similarity = similarity.unwrap_or_default();
     }
     Ok(loaded)
 }
@@ -290,6 +292,7 @@ fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals
             task: built.task,
             labels: built.labels,
             prompts: Vec::new(),
+            similarity: Similarity::default(),
         },
     }
 }

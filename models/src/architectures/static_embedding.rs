@@ -342,7 +342,7 @@ impl Reader {
             }
         }
         let prompt = self.ids.prompt(input(PROMPT_NAME))?;
-        let whole = self.ids.preparation.applied(only_text(text)?, prompt);
+        let whole = crate::checkpoint::sentence::Preparation::prompted(only_text(text)?, prompt);
         let end = self.characters.and_then(|most| whole.char_indices().nth(most));
         let shown = end
             .and_then(|(end, _)| whole.get(..end))

@@ -285,7 +285,7 @@ impl TextReader {
         let Some(tokenizer) = &self.tokenizer else {
             return Err(bad("text", NO_TOKENIZER));
         };
-        let first = self.preparation.applied(only_text(text)?, prompt);
+        let first = Preparation::prompted(only_text(text)?, prompt);
         let first = first.as_ref();
         let second = pair.map(only_text).transpose()?;
         let encodings = match second {
@@ -365,8 +365,18 @@ impl TextReader {
             ));
         }
         let ids = column(encoding.get_ids(), self.limits.vocabulary)?;
-        if ids.is_empty() || ids.len() > self.limits.context {
-            return Err(bad(name, format!("the tokenizer returned {} tokens", ids.len())));
+        if ids.is_empty() {
+            return Err(bad(
+                name,
+                "the tokenizer returned no tokens; send at least one word",
+            ));
+        }
+        if ids.len() > self.limits.context {
+            let (tokens, most) = (ids.len(), self.limits.context);
+            return Err(bad(
+                name,
+                format!("it has {tokens} tokens, and this model takes at most {most}; shorten it"),
+            ));
         }
         let mut tokens = Tokens {
             types: if self.typed {

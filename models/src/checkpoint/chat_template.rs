@@ -3,8 +3,8 @@
 //! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json`, `processor_config.json` or
 //! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used. A template that reads a list of
 //! parts, as those of models that also read images do, gets the text of a message as its only part; another one gets several parts
-//! as a text, one a line. `strftime_now` is defined only for templates that do not ask whether it is, so that others give the same
-//! prompt for the same messages on every day.
+//! as a text, one a line. `strftime_now` gives the date in UTC. A template that takes a date of its own, such as `date_string` of
+//! Llama 3, gives the same prompt every day if the request states it in `chat_template_kwargs`.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -250,12 +250,10 @@ impl ChatTemplate {
             Err(Error::new(ErrorKind::InvalidOperation, reason))
         });
         environment.add_filter("tojson", to_json);
-        if !source.contains("strftime_now is") {
-            environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
-                let now = format_date(&format, OffsetDateTime::now_utc());
-                now.map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
-            });
-        }
+        environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
+            let now = format_date(&format, OffsetDateTime::now_utc());
+            now.map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
+        });
         let SpecialTokens {
             bos_token,
             eos_token,

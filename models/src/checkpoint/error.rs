@@ -19,6 +19,23 @@ pub enum LoadError {
         /// What was found instead and how to fix it, or empty.
         hint: &'static str,
     },
+    /// A part of sharded weights is missing.
+    #[error("`{}` does not exist, and `model.safetensors.index.json` beside it names it; download it", path.display())]
+    MissingShard {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An adapter (`LoRA`) lies beside the weights of its base model.
+    #[error(
+        "`{}` is an adapter (LoRA) beside the weights of a model, and adapters are not applied: merge it with peft, by \
+         `model.merge_and_unload().save_pretrained(FOLDER)`, and name that folder; if the weights are merged already, delete the \
+         adapter's files",
+        path.display()
+    )]
+    AdapterBesideWeights {
+        /// The adapter's configuration.
+        path: PathBuf,
+    },
     /// A file of the checkpoint cannot be read.
     #[error("`{}` cannot be read: {source}", path.display())]
     Io {
@@ -48,6 +65,14 @@ pub enum LoadError {
     /// `config.json` is not a JSON object.
     #[error("`{file}` is not a configuration: {reason}")]
     BadConfig {
+        /// The file.
+        file: String,
+        /// The reason.
+        reason: String,
+    },
+    /// `modules.json` names modules that do not make up a model of texts.
+    #[error("`{file}` cannot be served: {reason}")]
+    BadModules {
         /// The file.
         file: String,
         /// The reason.

@@ -8,6 +8,8 @@ use super::{Config, LoadError};
 
 /// Configurations have a few kilobytes; ten thousand label names still fit.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
+/// The configuration of an adapter of peft.
+const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Hint for a directory that holds an adapter.
 const ADAPTER: &str = "; this one is an adapter (LoRA): merge it into its base model with peft, by \
                        `model.merge_and_unload().save_pretrained(FOLDER)`, save the tokenizer there too, and name that folder";
@@ -38,8 +40,16 @@ pub(super) fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, 
     Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
 }
 
-/// Opens `config.json`, and says what a directory without one is.
+/// Reads `config.json`, and says what a directory without one is.
+///
+/// # Errors
+/// [`LoadError::AdapterBesideWeights`] if the directory also holds an adapter, which transformers would apply and this build does not.
 pub(super) fn read_config(path: &Path) -> Result<Vec<u8>, LoadError> {
+    if let Some(dir) = path.parent().filter(|dir| is_adapter(dir) && path.exists()) {
+        return Err(LoadError::AdapterBesideWeights {
+            path: dir.join(ADAPTER_CONFIG),
+        });
+    }
     read_capped(path, MAX_CONFIG).map_err(|error| match error {
         LoadError::MissingFile { path: file, .. } => LoadError::MissingFile {
             hint: path.parent().map_or("", config_hint),
@@ -60,9 +70,9 @@ fn config_hint(dir: &Path) -> &'static str {
     }
 }
 
-/// Whether a directory holds an adapter of weights and no model.
+/// Whether a directory holds an adapter of weights.
 fn is_adapter(dir: &Path) -> bool {
-    dir.join("adapter_config.json").exists()
+    dir.join(ADAPTER_CONFIG).exists()
 }
 
 /// Returns the last checkpoint that transformers' `Trainer` saved in a directory, such as `checkpoint-500`.
@@ -147,15 +157,30 @@ pub(super) fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
     })
 }
 
+/// Opens a file that the index of sharded weights names.
+pub(super) fn open_shard(path: &Path) -> Result<File, LoadError> {
+    open(path).map_err(|error| match error {
+        LoadError::MissingFile { path, .. } => LoadError::MissingShard { path },
+        other => other,
+    })
+}
+
 /// Returns a hint if a directory without `model.safetensors` has weights in another format.
 fn weights_hint(dir: &Path) -> &'static str {
     let has = |name: &str| dir.join(name).exists();
-    if has("pytorch_model.bin") || has("pytorch_model.bin.index.json") {
+    let is_module = has("modules.json") || dir.parent().is_some_and(|dir| dir.join("modules.json").exists());
+    let is_pickle = has("pytorch_model.bin") || has("pytorch_model.bin.index.json");
+    if is_pickle && is_module {
+        "; this one is in PyTorch's pickle format, which can run code: convert the directory with `modules.json` by \
+         sentence-transformers, as `SentenceTransformer(DIR).save_pretrained(DIR)`"
+    } else if is_pickle {
         "; this one is in PyTorch's pickle format, which can run code: convert it with transformers, by `from_pretrained(FOLDER)` of \
          its class and `save_pretrained(FOLDER)`"
     } else if has("tf_model.h5") || has("flax_model.msgpack") {
         "; this one is saved by TensorFlow or Flax: convert it with transformers 4, by `from_pretrained(FOLDER, from_tf=True)` or \
          `from_flax=True` and `save_pretrained(FOLDER)`"
+    } else if has("onnx/model.onnx") {
+        "; this one has an ONNX file: name it in place of the directory, as `file = \"DIR/onnx/model.onnx\"`"
     } else if is_adapter(dir) {
         ADAPTER
     } else if has("consolidated.safetensors") {
@@ -200,28 +225,4 @@ pub(super) fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// It said that the path does not exist, and nothing of the Hub.
-    #[test]
-    fn an_id_of_the_hub_is_named_with_the_command_that_downloads_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let why = |path: &str| why_no_checkpoint(&folder.path().join(path));
-        let id = why("google-bert/bert-base-uncased");
-        assert!(
-            id.contains("`hf download google-bert/bert-base-uncased --local-dir DIR`"),
-            "{id}"
-        );
-        let misspelt = why("checkpont");
-        assert!(
-            misspelt.contains("`hf download ORG/MODEL --local-dir DIR`"),
-            "{misspelt}"
-        );
-        let relative = why_no_checkpoint(Path::new("no-such-owner/bert"));
-        assert!(
-            relative.contains("`hf download no-such-owner/bert "),
-            "{relative}"
-        );
-    }
-}
+mod tests;

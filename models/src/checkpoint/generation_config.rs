@@ -175,7 +175,10 @@ pub(crate) fn eos_token_ids(config: &Config) -> Result<Option<Vec<u32>>, LoadErr
 /// [`LoadError::BadKey`].
 pub(super) fn token_ids(config: &Config, key: &str) -> Result<Option<Vec<u32>>, LoadError> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
+    #[serde(
+        untagged,
+        expecting = "it must be the number of a token, from 0, or a list of them"
+    )]
     enum Ends {
         One(u32),
         Several(Vec<u32>),
@@ -222,6 +225,11 @@ mod tests {
         assert!(error.contains("use true, false or"), "{error}");
         let error = parse(r#"{"eos_token_id": "end"}"#).unwrap_err().to_string();
         assert!(error.contains("`eos_token_id`"), "{error}");
+        let error = parse(r#"{"eos_token_id": -1}"#).unwrap_err().to_string();
+        assert!(
+            error.contains("`eos_token_id`") && error.contains("from 0"),
+            "{error}"
+        );
         let json = br#"{"min_length": 9, "max_length": 20, "do_sample": true, "top_k": 5, "eos_token_id": 3, "stop_strings": "END"}"#;
         let config = Config::parse("config.json", json).unwrap();
         let nowhere = GenerationConfig::open(Path::new("/nonexistent"), &config).unwrap();

@@ -10,7 +10,7 @@ pub(crate) use self::settings::Preparation;
 use super::files::{MAX_CONFIG, open_weights, optional_config, read_capped};
 use super::{Config, LoadError, Weights};
 use crate::ops::Activation;
-use crate::tasks::embedding::Pooling;
+use crate::tasks::embedding::{Pooling, Similarity};
 
 /// What follows the encoder in an embedding model or a cross-encoder.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub struct SentenceModules {
     pub(crate) max_tokens: Option<usize>,
     /// What becomes of a text before it is tokenized.
     pub(crate) preparation: Preparation,
+    /// How two vectors are compared.
+    pub(crate) similarity: Similarity,
     /// `config_sentence_transformers.json`.
     pub(crate) settings: Option<Config>,
     /// Name of `modules.json` in errors.
@@ -88,6 +90,7 @@ impl SentenceModules {
             kept: None,
             max_tokens: None,
             preparation: Preparation::default(),
+            similarity: Similarity::default(),
             settings: None,
             file,
         }
@@ -105,6 +108,7 @@ impl SentenceModules {
         read.settings = settings::model(dir, &mut read.preparation)?;
         if let Some(settings) = &read.settings {
             read.kept = settings.optional_size("truncate_dim")?;
+            read.similarity = settings::similarity(settings)?;
         }
         for Module { path, kind } in modules {
             let folder = dir.join(&path);
@@ -186,8 +190,10 @@ impl SentenceModules {
         }
         let read = Self::empty(file.display().to_string());
         let json = read_capped(&file, MAX_CONFIG)?;
-        let modules: Vec<Module> =
-            serde_json::from_slice(&json).map_err(|error| read.bad(error.to_string()))?;
+        let modules: Vec<Module> = serde_json::from_slice(&json).map_err(|error| LoadError::BadConfig {
+            file: read.file.clone(),
+            reason: error.to_string(),
+        })?;
         let outside = |module: &&Module| module.path.contains(['/', '\\']) || module.path == "..";
         if let Some(Module { path, .. }) = modules.iter().find(outside) {
             return Err(read.bad(format!("`{path}` is not a folder of its directory")));
@@ -198,7 +204,7 @@ impl SentenceModules {
     /// Refuses modules that give neither a vector of a text nor a score, for an encoder without a head.
     ///
     /// # Errors
-    /// [`LoadError::BadConfig`], and [`LoadError::BadKey`] for a cross-encoder without a layer of scores.
+    /// [`LoadError::BadModules`], and [`LoadError::BadKey`] for a cross-encoder without a layer of scores.
     pub(crate) fn checked(self) -> Result<Self, LoadError> {
         if self.pooling.is_none() {
             return Err(self.bad(format!("it has no module `Pooling`: {PER_TOKEN}")));
@@ -214,8 +220,9 @@ impl SentenceModules {
         Ok(self)
     }
 
-    fn bad(&self, reason: impl Into<String>) -> LoadError {
-        LoadError::BadConfig {
+    /// An error about the list of modules.
+    pub(crate) fn bad(&self, reason: impl Into<String>) -> LoadError {
+        LoadError::BadModules {
             file: self.file.clone(),
             reason: reason.into(),
         }

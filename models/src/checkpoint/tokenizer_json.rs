@@ -5,6 +5,7 @@ use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::Tokenizer;
+use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 
 use super::sentencepiece::check_table;
 use super::{LoadError, TokenizerFile};
@@ -32,7 +33,24 @@ impl TokenizerFile {
             let reason = "its normalisation table (precompiled_charsmap) is damaged";
             return Err(bad(reason.to_owned()));
         }
-        Tokenizer::from_bytes(&self.json).map_err(|error| bad(error.to_string()))
+        let mut tokenizer = Tokenizer::from_bytes(&self.json).map_err(|error| bad(error.to_string()))?;
+        if self.preparation.lower {
+            write_in_lower_case(&mut tokenizer);
+        }
+        Ok(tokenizer)
+    }
+}
+
+/// Makes a tokenizer write texts in lower case before all else, as sentence-transformers does: special tokens in a text stay.
+fn write_in_lower_case(tokenizer: &mut Tokenizer) {
+    let mut steps = match tokenizer.get_normalizer() {
+        Some(NormalizerWrapper::Sequence(steps)) => steps.as_ref().to_vec(),
+        other => other.cloned().into_iter().collect(),
+    };
+    let is_lower = |step: &NormalizerWrapper| matches!(step, NormalizerWrapper::Lowercase(_));
+    if !steps.iter().any(is_lower) {
+        steps.insert(0, Lowercase.into());
+        tokenizer.with_normalizer(Some(Sequence::new(steps)));
     }
 }
 
@@ -88,6 +106,28 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_text_is_written_in_lower_case_without_its_special_tokens() {
+        let json = json!({
+            "version": "1.0",
+            "added_tokens": [{"id": 2, "content": "[SEP]", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}],
+            "normalizer": {"type": "NFC"},
+            "pre_tokenizer": {"type": "Whitespace"},
+            "post_processor": null,
+            "decoder": null,
+            "model": {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1, "[SEP]": 2, "A": 3}, "unk_token": "[UNK]"},
+        });
+        let mut file = TokenizerFile::of_json("tokenizer.json".into(), json.to_string().into());
+        let ids = |file: &TokenizerFile| {
+            let encoding = file.tokenizer().unwrap().encode("A [SEP] a", false);
+            encoding.unwrap().get_ids().to_vec()
+        };
+        assert_eq!(ids(&file), [3, 2, 0]);
+        file.preparation.lower = true;
+        assert_eq!(ids(&file), [0, 2, 0]);
     }
 
     #[test]

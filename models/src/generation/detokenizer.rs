@@ -56,15 +56,15 @@ pub(crate) struct Detokenizer {
     text: String,
     /// Bytes of `text` that were returned.
     emitted: usize,
-    /// Whether special tokens are part of the text.
-    special_tokens: bool,
+    /// Special tokens that are part of the text.
+    shown: Vec<u32>,
 }
 
 impl Detokenizer {
-    /// Creates one for an answer whose text has special tokens, by their names, or not.
-    pub(crate) fn new(special_tokens: bool) -> Self {
+    /// Creates one for an answer whose text has these special tokens, by their names, and no others.
+    pub(crate) fn new(shown: Vec<u32>) -> Self {
         Self {
-            special_tokens,
+            shown,
             ..Self::default()
         }
     }
@@ -133,7 +133,19 @@ impl Detokenizer {
     /// Returns the text of the tokens from place `from` on.
     fn decoded(&self, tokenizer: &Tokenizer, from: usize) -> String {
         let tokens = self.tokens.get(from..).unwrap_or_default();
-        tokenizer.decode(tokens, !self.special_tokens).unwrap_or_default()
+        if self.shown.is_empty() {
+            return tokenizer.decode(tokens, true).unwrap_or_default();
+        }
+        let added = tokenizer.get_added_vocabulary();
+        let is_special = |id: u32| {
+            let text = added.simple_id_to_token(id);
+            text.is_some_and(|text| added.is_special_token(&text))
+        };
+        let tokens = tokens.iter().copied();
+        let visible: Vec<u32> = tokens
+            .filter(|id| self.shown.contains(id) || !is_special(*id))
+            .collect();
+        tokenizer.decode(&visible, false).unwrap_or_default()
     }
 
     fn emit(&mut self, until: usize) -> String {
@@ -265,6 +277,26 @@ mod tests {
             "model": {"type": "BPE", "vocab": vocabulary, "merges": [], "byte_fallback": true},
         });
         Tokenizer::from_bytes(json.to_string()).unwrap()
+    }
+
+    #[test]
+    fn special_tokens_are_shown_only_if_they_are_asked_for() {
+        let mut tokenizer = gpt2();
+        let marks = ["[CALL]", "[OTHER]"].map(|mark| tokenizers::AddedToken::from(mark, true));
+        assert_eq!(tokenizer.add_special_tokens(&marks), marks.len());
+        let id = |text: &str| tokenizer.token_to_id(text).unwrap();
+        let mut tokens = vec![id("[CALL]")];
+        tokens.extend(tokenizer.encode("the tour", false).unwrap().get_ids());
+        tokens.push(id("[OTHER]"));
+        let text = |shown: Vec<u32>| {
+            let mut answer = Detokenizer::new(shown);
+            let pushed = tokens.iter().map(|token| answer.push(*token, &tokenizer, &[]).0);
+            let text: String = pushed.collect();
+            text + &answer.finish(&tokenizer)
+        };
+        assert_eq!(text(Vec::new()), "the tour");
+        assert_eq!(text(vec![id("[CALL]")]), "[CALL]the tour");
+        assert_eq!(text(vec![id("[CALL]"), id("[OTHER]")]), "[CALL]the tour[OTHER]");
     }
 
     /// The text of an answer, without stop texts.

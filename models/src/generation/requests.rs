@@ -50,7 +50,7 @@ impl<M: Ops> Engine<M> {
             let search = BeamSearch::new(sampling.beam, sampling.max_tokens, request);
             self.searches.insert(request, search);
         }
-        let mut detokenizer = Detokenizer::new(sampling.special_tokens);
+        let mut detokenizer = Detokenizer::new(sampling.shown_tokens.clone());
         if let Some(tokenizer) = self
             .tokenizer
             .as_ref()

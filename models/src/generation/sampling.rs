@@ -55,8 +55,8 @@ pub struct Sampling {
     pub logit_bias: Vec<(u32, f32)>,
     /// What the answer must match; it needs a tokenizer.
     pub grammar: Option<Arc<Grammar>>,
-    /// Whether special tokens are part of the answer's text, by their names.
-    pub special_tokens: bool,
+    /// Special tokens that are part of the answer's text, by their names; others are not.
+    pub shown_tokens: Vec<u32>,
     /// Beam search. With several beams the answer comes as a whole, at its end.
     pub beam: BeamOptions,
 }
@@ -81,7 +81,7 @@ impl Default for Sampling {
             begins_text: false,
             logit_bias: Vec::new(),
             grammar: None,
-            special_tokens: false,
+            shown_tokens: Vec::new(),
             beam: BeamOptions::default(),
         }
     }

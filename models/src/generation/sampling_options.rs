@@ -105,7 +105,7 @@ impl SamplingOptions {
             begins_text: greedy.begins_text,
             logit_bias: self.logit_bias.unwrap_or_default(),
             grammar: self.grammar,
-            special_tokens: greedy.special_tokens,
+            shown_tokens: greedy.shown_tokens,
             beam: BeamOptions {
                 beams: self.num_beams.unwrap_or(greedy.beam.beams),
                 length_penalty: self.length_penalty.unwrap_or(greedy.beam.length_penalty),

@@ -6,7 +6,7 @@ use png::{BitDepth, ColorType, Transformations};
 use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 
-use super::{ImageError, MAX_SIDE, Pixels, check_size, data_url, exif, formats};
+use super::{ImageError, MAX_SIDE, Pixels, Transparency, check_size, data_url, exif, formats};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const JPEG: &[u8] = b"\xff\xd8\xff";
@@ -22,11 +22,13 @@ const JPEG_SCANS: usize = 64;
 
 /// Decodes a file, or a data URL of one, into `channels` channels (1 or 3), upright.
 ///
-/// Transparency is dropped, as PIL does it when it converts to RGB.
-///
 /// # Errors
 /// [`ImageError`] if it is no such file, or damaged, or too large.
-pub(super) fn decode(bytes: &[u8], channels: usize) -> Result<Pixels, ImageError> {
+pub(super) fn decode(
+    bytes: &[u8],
+    channels: usize,
+    transparency: Transparency,
+) -> Result<Pixels, ImageError> {
     let unpacked = data_url::decoded(bytes)?;
     let bytes = unpacked.as_deref().unwrap_or(bytes);
     let (pixels, orientation) = if bytes.starts_with(PNG) {
@@ -42,7 +44,8 @@ pub(super) fn decode(bytes: &[u8], channels: usize) -> Result<Pixels, ImageError
     } else {
         return Err(ImageError::Format);
     };
-    Ok(exif::upright(in_channels(pixels, channels), orientation))
+    let opaque = opaque(pixels, transparency);
+    Ok(exif::upright(in_channels(opaque, channels), orientation))
 }
 
 fn png(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
@@ -79,18 +82,11 @@ fn png(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     if frame.bit_depth != BitDepth::Eight || (frame.width, frame.height) != (width as u32, height as u32) {
         return Err(colours());
     }
-    let (channels, data) = match frame.color_type {
-        ColorType::Grayscale => (1, data),
-        ColorType::Rgb => (3, data),
-        ColorType::GrayscaleAlpha => (1, data.iter().copied().step_by(2).collect()),
-        ColorType::Rgba => (
-            3,
-            data.as_chunks::<4>()
-                .0
-                .iter()
-                .flat_map(|[r, g, b, _]| [*r, *g, *b])
-                .collect(),
-        ),
+    let channels = match frame.color_type {
+        ColorType::Grayscale => 1,
+        ColorType::GrayscaleAlpha => 2,
+        ColorType::Rgb => 3,
+        ColorType::Rgba => 4,
         ColorType::Indexed => return Err(colours()),
     };
     Ok((
@@ -149,6 +145,36 @@ fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
         },
         orientation,
     ))
+}
+
+/// Returns pixels without the channel of opacity, the last of 2 or 4.
+fn opaque(pixels: Pixels, transparency: Transparency) -> Pixels {
+    let channels = match pixels.channels {
+        2 => 1,
+        4 => 3,
+        _ => return pixels,
+    };
+    let mut data = Vec::with_capacity(pixels.data.len() / (channels + 1) * channels);
+    for pixel in pixels.data.chunks_exact(channels + 1) {
+        if let Some((opacity, colour)) = pixel.split_last() {
+            data.extend(colour.iter().map(|value| match transparency {
+                Transparency::Dropped => *value,
+                Transparency::OnWhite => on_white(*value, *opacity),
+            }));
+        }
+    }
+    Pixels {
+        channels,
+        data,
+        ..pixels
+    }
+}
+
+/// Returns a colour before white, in the integer arithmetic of PIL's `alpha_composite`.
+fn on_white(colour: u8, opacity: u8) -> u8 {
+    let [colour, opacity, white] = [u32::from(colour), u32::from(opacity), 255];
+    let sum = (colour * opacity + white * (255 - opacity) + 0x80) << 7;
+    ((((sum >> 8) + sum) >> 8) >> 7) as u8
 }
 
 /// Converts between grey and RGB; grey is PIL's mode `L` (ITU-R 601-2).

@@ -35,16 +35,15 @@ pub(super) fn webp(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
         .ok_or(ImageError::TooLarge { width, height })?;
     let mut data = vec![0; size];
     decoder.read_image(&mut data).map_err(damaged)?;
-    if decoder.has_alpha() {
-        data = without_alpha(&data);
-    }
+    let channels = if decoder.has_alpha() { 4 } else { 3 };
     // Metadata that cannot be read do not make the image unreadable.
     let orientation = decoder.exif_metadata().ok().flatten();
     let orientation = orientation.map_or(1, |found| exif::orientation(&found));
-    Ok((in_rgb(width, height, data, "WebP")?, orientation))
+    Ok((pixels(width, height, channels, data, "WebP")?, orientation))
 }
 
-/// Decodes the first frame of a GIF file. What it leaves free has the background's colour.
+/// Decodes the first frame of a GIF file. What it leaves free has the background's colour, and is transparent if the frame has
+/// transparent pixels.
 ///
 /// # Errors
 /// [`ImageError`] if it is damaged or too large.
@@ -64,22 +63,24 @@ pub(super) fn gif(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     });
     let frame = decoder.read_next_frame().map_err(failed)?;
     let frame = frame.ok_or_else(|| damaged("GIF", "it has no frame"))?;
-    let pixels = without_alpha(&frame.buffer);
+    let is_transparent = frame.transparent.is_some();
     let [left, top, across, down] = [frame.left, frame.top, frame.width, frame.height].map(usize::from);
     if [left, top] == [0, 0] && [across, down] == [width, height] {
-        return Ok((in_rgb(width, height, pixels, "GIF")?, 1));
+        return Ok((pixels(width, height, 4, frame.buffer.to_vec(), "GIF")?, 1));
     }
-    let mut canvas = background.unwrap_or_default().repeat(width * height);
-    let rows = canvas.chunks_exact_mut(3 * width.max(1)).skip(top).take(down);
-    for (row, own) in rows.zip(pixels.chunks_exact(3 * across.max(1))) {
-        for (to, from) in row.iter_mut().skip(3 * left).zip(own) {
+    let [red, green, blue] = background.unwrap_or_default();
+    let opacity = if is_transparent { 0 } else { u8::MAX };
+    let mut canvas = [red, green, blue, opacity].repeat(width * height);
+    let rows = canvas.chunks_exact_mut(4 * width.max(1)).skip(top).take(down);
+    for (row, own) in rows.zip(frame.buffer.chunks_exact(4 * across.max(1))) {
+        for (to, from) in row.iter_mut().skip(4 * left).zip(own) {
             *to = *from;
         }
     }
-    Ok((in_rgb(width, height, canvas, "GIF")?, 1))
+    Ok((pixels(width, height, 4, canvas, "GIF")?, 1))
 }
 
-/// Decodes a BMP file.
+/// Decodes a BMP file. The fourth byte of a pixel is its opacity only if the header says so, as for PIL.
 ///
 /// # Errors
 /// [`ImageError`] if it is damaged or too large.
@@ -95,12 +96,25 @@ pub(super) fn bmp(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     check_size(width, height)?;
     let data = decoder.decode().map_err(failed)?;
     match decoder.colorspace() {
-        Some(ColorSpace::RGB) => Ok((in_rgb(width, height, data, "BMP")?, 1)),
-        Some(ColorSpace::RGBA) => Ok((in_rgb(width, height, without_alpha(&data), "BMP")?, 1)),
+        Some(ColorSpace::RGB) => Ok((pixels(width, height, 3, data, "BMP")?, 1)),
+        Some(ColorSpace::RGBA) if has_opacity(bytes) => Ok((pixels(width, height, 4, data, "BMP")?, 1)),
+        Some(ColorSpace::RGBA) => Ok((pixels(width, height, 3, without_alpha(&data), "BMP")?, 1)),
         other => Err(ImageError::Colours {
             colours: other.map_or_else(|| "unknown".to_owned(), |colours| format!("{colours:?}")),
         }),
     }
+}
+
+/// Returns whether the header of a BMP file names the bits of the opacity.
+fn has_opacity(bytes: &[u8]) -> bool {
+    /// The kind of compression with a mask for each channel.
+    const BIT_FIELDS: u32 = 3;
+    let u32_at = |at: usize| {
+        let bytes = bytes.get(at..at + 4)?.first_chunk::<4>()?;
+        Some(u32::from_le_bytes(*bytes))
+    };
+    let is_long = u32_at(14).is_some_and(|header| header >= 56);
+    is_long && u32_at(30) == Some(BIT_FIELDS) && u32_at(66).is_some_and(|mask| mask != 0)
 }
 
 fn without_alpha(data: &[u8]) -> Vec<u8> {
@@ -108,14 +122,20 @@ fn without_alpha(data: &[u8]) -> Vec<u8> {
     pixels.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect()
 }
 
-fn in_rgb(width: usize, height: usize, data: Vec<u8>, format: &'static str) -> Result<Pixels, ImageError> {
-    if data.len() != width * height * 3 {
+fn pixels(
+    width: usize,
+    height: usize,
+    channels: usize,
+    data: Vec<u8>,
+    format: &'static str,
+) -> Result<Pixels, ImageError> {
+    if data.len() != width * height * channels {
         return Err(damaged(format, format!("it has {} bytes of pixels", data.len())));
     }
     Ok(Pixels {
         width,
         height,
-        channels: 3,
+        channels,
         data,
     })
 }

@@ -87,8 +87,8 @@ impl ImageInput {
                 };
                 let files = input.to_byte_strings()?;
                 let file = files.first().copied().unwrap_or_default();
-                let pixels =
-                    decode(file, processor.channels()).map_err(|error| unusable(error.to_string()))?;
+                let pixels = decode(file, processor.channels(), processor.transparency());
+                let pixels = pixels.map_err(|error| unusable(error.to_string()))?;
                 processor
                     .prepare(pixels)
                     .map_err(|error| unusable(error.to_string()))

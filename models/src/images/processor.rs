@@ -2,7 +2,7 @@
 
 use super::resample::resize;
 use super::settings::{Settings, Size};
-use super::{ImageError, Pixels, check_size};
+use super::{ImageError, Pixels, Transparency, check_size};
 use crate::checkpoint::{Config, LoadError};
 
 /// Turns pixels into the tensor of a model.
@@ -48,6 +48,10 @@ impl ImageProcessor {
 
     pub(super) fn channels(&self) -> usize {
         self.channels
+    }
+
+    pub(super) fn transparency(&self) -> Transparency {
+        self.settings.transparency
     }
 
     /// Returns the values `[channels, height, width]`.

@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::Transparency;
 use super::resample::Filter;
 use crate::checkpoint::{Config, LoadError};
 
@@ -35,6 +36,8 @@ const MOBILE_VIT: &str = "MobileViT";
 const POOL_FORMER: &str = "PoolFormer";
 /// The processor of timm's models, whose steps are those of torchvision.
 const TIMM: &str = "TimmWrapper";
+/// The processors that convert to RGB when their file does not say it.
+const CONVERT_RGB: [&str; 4] = ["CLIP", "Siglip", "Bit", "ChineseCLIP"];
 /// The step that only `MobileViT` has.
 const REVERSE: &str = "do_flip_channel_order";
 const STANDARD: [f64; 3] = [0.5; 3];
@@ -201,6 +204,8 @@ pub(super) struct Settings {
     pub(super) rescale: Option<f64>,
     /// Mean and standard deviation, one of all channels or one each.
     pub(super) normalise: Option<(Vec<f32>, Vec<f32>)>,
+    /// What becomes of transparent images.
+    pub(super) transparency: Transparency,
     /// Whether the last channel comes first.
     pub(super) reversed: bool,
     /// Whether the half of an odd difference that a crop cuts off before is rounded to the even number.
@@ -293,7 +298,13 @@ impl Settings {
             let again = does("include_top", true)?.then_some(std.as_slice());
             normalise = efficientnet(normalise, offset, again);
         }
+        let on_white = does("do_convert_rgb", CONVERT_RGB.contains(&defaults.name))?;
         Ok(Self {
+            transparency: if on_white {
+                Transparency::OnWhite
+            } else {
+                Transparency::Dropped
+            },
             resize,
             crop,
             rescale,

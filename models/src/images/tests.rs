@@ -73,7 +73,7 @@ fn prepared_images_are_those_of_transformers() {
     assert!(cases.len() > 40, "{}", cases.len());
     for case in cases {
         let processor = ImageProcessor::read(&config(&case.config), &case.shape).unwrap();
-        let pixels = decode(&file(&case.file), case.shape[0]).unwrap();
+        let pixels = decode(&file(&case.file), case.shape[0], processor.transparency()).unwrap();
         let values = processor.prepare(pixels).unwrap();
         assert_eq!(values.len(), case.values.len());
         let differences = values
@@ -214,26 +214,32 @@ fn broken_files_are_refused_with_the_reason() {
         "palette.gif",
     ] {
         let whole = file(name);
-        assert!(decode(&whole, 3).is_ok(), "{name}");
+        assert!(decode(&whole, 3, Transparency::Dropped).is_ok(), "{name}");
         // Cut within the pixels: no half of an image is classified.
         for share in [2, 10, 50, 90] {
             let cut = &whole[..whole.len() * share / 100];
-            assert!(decode(cut, 3).is_err(), "{name} cut to {share} %");
+            assert!(
+                decode(cut, 3, Transparency::Dropped).is_err(),
+                "{name} cut to {share} %"
+            );
         }
     }
     let mut flipped = file("rgb.png");
     let middle = flipped.len() / 2;
     flipped[middle] ^= 0xff;
     assert!(matches!(
-        decode(&flipped, 3),
+        decode(&flipped, 3, Transparency::Dropped),
         Err(ImageError::Damaged { format: "PNG", .. })
     ));
     for other in [&b""[..], b"II*\0", b"RIFF\0\0\0\0WAVE", b"<svg>"] {
-        assert_eq!(decode(other, 3), Err(ImageError::Format));
+        assert_eq!(decode(other, 3, Transparency::Dropped), Err(ImageError::Format));
     }
     for other in [&b"GIF89a"[..], b"BM", b"RIFF\0\0\0\0WEBP"] {
         assert!(
-            matches!(decode(other, 3), Err(ImageError::Damaged { .. })),
+            matches!(
+                decode(other, 3, Transparency::Dropped),
+                Err(ImageError::Damaged { .. })
+            ),
             "{other:?}"
         );
     }
@@ -261,18 +267,18 @@ fn a_decompression_bomb_is_refused_by_its_header() {
     let bomb = black(20_000, 20_000);
     assert!(bomb.len() < 1 << 20, "{}", bomb.len());
     assert!(matches!(
-        decode(&bomb, 3),
+        decode(&bomb, 3, Transparency::Dropped),
         Err(ImageError::TooLarge {
             width: 20_000,
             height: 20_000
         })
     ));
     assert!(matches!(
-        decode(&black(70_000, 1), 3),
+        decode(&black(70_000, 1), 3, Transparency::Dropped),
         Err(ImageError::TooLarge { .. })
     ));
     // A long strip that passes would be resized to more pixels than are allowed.
-    let strip = decode(&black(65_000, 1), 3).unwrap();
+    let strip = decode(&black(65_000, 1), 3, Transparency::Dropped).unwrap();
     let settings = json!({
         "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224},
         "crop_size": {"height": 224, "width": 224},
@@ -286,7 +292,7 @@ fn a_decompression_bomb_is_refused_by_its_header() {
     let mut jpeg = file("grey.jpg");
     let frame = jpeg.windows(2).position(|bytes| bytes == [0xff, 0xc0]).unwrap();
     jpeg[frame + 5..frame + 9].copy_from_slice(&[0x3f, 0xff, 0x3f, 0xff]);
-    let refused = decode(&jpeg, 3);
+    let refused = decode(&jpeg, 3, Transparency::Dropped);
     assert!(matches!(refused, Err(ImageError::TooLarge { .. })), "{refused:?}");
 }
 
@@ -312,7 +318,7 @@ proptest::proptest! {
         let mut bytes = file(FILES[name]);
         let at = at % bytes.len();
         bytes[at] = byte;
-        if let Ok(pixels) = decode(&bytes, 3) {
+        if let Ok(pixels) = decode(&bytes, 3, Transparency::Dropped) {
             assert_eq!(pixels.data.len(), pixels.width * pixels.height * 3);
         }
     }

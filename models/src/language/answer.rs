@@ -48,6 +48,14 @@ impl ReasoningSyntax {
         shown.map(|[begin, end]| Self::Marked { begin, end })
     }
 
+    /// Returns the marks of the reasoning, which may be special tokens.
+    pub(super) fn marks(self) -> Vec<&'static str> {
+        match self {
+            Self::Marked { begin, end } => vec![begin, end],
+            Self::Harmony => harmony::MARKS.to_vec(),
+        }
+    }
+
     /// Returns whether an answer to this prompt begins within the reasoning.
     pub(super) fn is_open_after(self, prompt: &str) -> bool {
         match self {

@@ -6,7 +6,7 @@ use super::answer::ReasoningSyntax;
 use super::inputs::{bad_input, only_text};
 use super::request;
 use super::response_format::response_format;
-use super::tools::{Syntax, TOOLS, Tools};
+use super::tools::{Syntax, TOOLS, ToolChoice, Tools};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError, TokenizerFile};
 use crate::generation::grammar::Grammars;
 use crate::generation::{ModelConfig, detokenizer};
@@ -166,6 +166,16 @@ impl Prompts {
             return self.encode(input, &rendered, adds.unwrap_or(false));
         }
         self.encode(input, only_text(input)?, adds.unwrap_or(true))
+    }
+
+    /// Returns the special tokens that mark calls and reasoning in an answer, for what separates its parts.
+    pub(super) fn marks(&self, tools: Option<&Tools>, is_chat: bool) -> Vec<u32> {
+        let reasoning = self.reasoning.filter(|_| is_chat).map(ReasoningSyntax::marks);
+        let may_call = tools.is_some_and(|tools| tools.choice != ToolChoice::None);
+        let calls = may_call.then(|| self.syntax().marks());
+        let marks = reasoning.into_iter().chain(calls).flatten();
+        let id = |mark| self.tokenizer.as_ref()?.token_to_id(mark);
+        marks.filter_map(id).collect()
     }
 
     /// Returns the text of a prompt's end, with special tokens by their names.

@@ -375,6 +375,44 @@ fn messages_are_rendered_by_the_chat_template() {
 }
 
 #[test]
+fn an_answer_shows_the_special_tokens_that_its_parts_are_marked_by() {
+    let json = std::fs::read_to_string(directory(&[]).path().join("tokenizer.json")).unwrap();
+    // Three of its tokens become special ones.
+    let names = [("7", "<think>"), ("8", "[TOOL_CALLS]"), ("9", "[OTHER]")];
+    let json = names.iter().fold(json, |json, (old, new)| {
+        json.replacen(&format!("\"{old}\""), &format!("\"{new}\""), 1)
+    });
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let id = |tokenizer: &serde_json::Value, name: &str| tokenizer["model"]["vocab"][name].clone();
+    for (_, name) in names {
+        let mark = serde_json::json!({
+            "id": id(&tokenizer, name), "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        });
+        tokenizer["added_tokens"].as_array_mut().unwrap().push(mark);
+    }
+    let template = "{% for m in messages %}{{ m.content }}{% endfor %}[TOOL_CALLS]<think></think>";
+    let text = tokenizer.to_string();
+    let dir = directory(&[("chat_template.jinja", template), ("tokenizer.json", &text)]);
+    let model = of(&dir);
+    let marks = |choice: Option<&str>, is_chat| {
+        let tools = r#"[{"type": "function", "function": {"name": "f"}}]"#;
+        let mut inputs = vec![Tensor::from_texts("tools", &[tools]).unwrap()];
+        inputs.extend(choice.map(|choice| Tensor::from_texts("tool_choice", &[choice]).unwrap()));
+        let tools = Tools::read(&inputs).unwrap().filter(|_| choice.is_some());
+        model.prompts.marks(tools.as_ref(), is_chat)
+    };
+    let ids = |names: &[&str]| -> Vec<u32> {
+        let ids = names.iter().map(|name| id(&tokenizer, name).as_u64().unwrap());
+        ids.map(|id| u32::try_from(id).unwrap()).collect()
+    };
+    assert_eq!(marks(None, false), ids(&[]));
+    assert_eq!(marks(None, true), ids(&["<think>"]));
+    assert_eq!(marks(Some("none"), true), ids(&["<think>"]));
+    assert_eq!(marks(Some("auto"), true), ids(&["<think>", "[TOOL_CALLS]"]));
+}
+
+#[test]
 fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>";
     let json = std::fs::read_to_string(directory(&[]).path().join("tokenizer.json")).unwrap();

@@ -153,7 +153,7 @@ impl CheckpointTokenizer {
                 )
             })?,
         };
-        Ok(self.preparation.applied(text, prompt))
+        Ok(Preparation::prompted(text, prompt))
     }
 }
 

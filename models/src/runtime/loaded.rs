@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::model::Model;
+use crate::tasks::embedding::Similarity;
 
 /// A model as its architecture builds it; the registry adds the rest of the description.
 pub(crate) struct Built {
@@ -40,6 +41,9 @@ pub struct ModelInfo {
     /// Names of the prompts that a request for an embedding may name as [`PROMPT_NAME`](crate::PROMPT_NAME).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<String>,
+    /// How the embeddings of two texts are compared.
+    #[serde(default, skip_serializing_if = "Similarity::is_default")]
+    pub similarity: Similarity,
 }
 
 /// Meaning of a model's outputs.

@@ -1,7 +1,35 @@
 //! Embeddings of texts: pooling and the layers after it, as sentence-transformers saves them.
 
+use serde::{Deserialize, Serialize};
+
 /// Name of the input that names a prompt of the model, such as `query`, which is put in front of the text.
 pub const PROMPT_NAME: &str = "prompt_name";
+
+/// Names of an output that is an embedding, the first one found; models of this build use the first, ONNX files any.
+pub const EMBEDDING_OUTPUTS: [&str; 4] = ["embedding", "sentence_embedding", "embeddings", "pooled"];
+
+/// How the vectors of two texts are compared, as sentence-transformers names it: more is more similar, so distances are negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Similarity {
+    /// The cosine of the angle between them.
+    #[default]
+    Cosine,
+    /// Their dot product.
+    Dot,
+    /// Their negative Euclidean distance.
+    Euclidean,
+    /// The negative sum of the distances in each dimension.
+    Manhattan,
+}
+
+impl Similarity {
+    /// Returns whether this is the one of models that state none.
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    pub(crate) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
 
 /// Vector of a text, from those of its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -69,6 +69,19 @@ fn usual_columns_are_found_and_others_configured() {
         (texts(&cased, 0), &cased.labels[..]),
         (vec!["a".to_owned()], &[Label::Class(1)][..])
     );
+    let other = "text,query,passage,file_name,label\na,b,c,a.png,1\n";
+    let image = InputSpec::optional(IMAGE_FILE, Datatype::Bytes, vec![Extent::Exactly(1)]);
+    let of_texts = {
+        let dir = tempfile::tempdir().unwrap();
+        let file = write(dir.path(), "a.csv", other);
+        let mut spec: Records = toml::from_str("file = \"x\"").unwrap();
+        spec.file = file;
+        let mut signature = signature();
+        signature.inputs.retain(|input| *input != image);
+        Samples::from_records(&spec, &signature, &reader(Task::Classification)).unwrap()
+    };
+    assert_eq!(texts(&of_texts, 0), ["a"], "a column `text` is the request");
+    assert_eq!(of_texts.inputs[0].len(), 1);
     let both = "TEXT,Text,text,label\na,b,c,1\n";
     assert_eq!(
         texts(&records("a.csv", both, "", Task::Classification).unwrap(), 0),
@@ -451,7 +464,14 @@ fn parquet_files_of_datasets_and_pandas_are_read() {
         "{error}"
     );
     let error = in_one_line(&parquet("brotli.parquet", "").unwrap_err());
-    assert!(error.contains("Snappy or Zstandard"), "{error}");
+    assert!(
+        error.contains("compressed by Brotli") && !error.contains("line 1"),
+        "{error}"
+    );
+    for name in ["gzip.parquet", "lz4.parquet"] {
+        let samples = parquet(name, "skip = 2").unwrap();
+        assert_eq!(texts(&samples, 0), ["bad"], "{name}");
+    }
 }
 
 /// Texts became empty ones.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::text::Tokens;
 use super::labels::Labels;
+use super::pooled::PooledStates;
 use super::scores::{self, Scores};
 use super::session::{Dimension, Graph, Port};
 use super::tokens::TokenInputs;
@@ -29,6 +30,8 @@ pub(super) struct OnnxModel {
     outputs: Vec<Port>,
     scores: Scores,
     labels: Labels,
+    /// How the vector of a text follows from those of its tokens, if the graph gives only these.
+    pooled: Option<PooledStates>,
 }
 
 /// The first dimension of a graph's inputs.
@@ -82,7 +85,16 @@ impl OnnxModel {
             outputs,
             scores,
             labels: Labels::default(),
+            pooled: None,
         })
+    }
+
+    /// Pools the vectors of tokens.
+    pub(super) fn pool(&mut self, pooled: Option<PooledStates>) {
+        if let Some(pooled) = &pooled {
+            pooled.describe(&mut self.outputs);
+        }
+        self.pooled = pooled;
     }
 
     /// Names the classes in the answers.
@@ -110,13 +122,17 @@ impl OnnxModel {
             batching,
             tokens,
             scores,
+            pooled,
             ..
         } = self;
         let Some(tokens) = tokens else {
             return Ok(Vec::new());
         };
         let length = tokens.padded(requests);
-        let results = scores.to_logits(graph.run(&tokens.tensors(requests, length)?)?)?;
+        let mut results = scores.to_logits(graph.run(&tokens.tensors(requests, length)?)?)?;
+        if let Some(pooled) = pooled {
+            pooled.pooled(&mut results, requests)?;
+        }
         let lengths: Vec<usize> = requests.iter().map(|request| request.ids.len()).collect();
         let padding = Padding {
             symbol: &tokens.symbol,

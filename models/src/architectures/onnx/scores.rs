@@ -7,6 +7,7 @@
 use super::session::Port;
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::{Datatype, Tensor};
+use crate::tasks::embedding::EMBEDDING_OUTPUTS;
 
 /// Name under which the scores of classes are served.
 pub(super) const LOGITS: &str = "logits";
@@ -29,10 +30,13 @@ pub(super) enum Scores {
 /// Returns a graph's outputs with the names that they are served under, and how it gives the scores of its classes.
 /// `softmax` are the values that its softmax nodes compute.
 ///
-/// The scores are the only output if it is FP32 `[batch, classes]`; otherwise, in a graph without an output `logits`, the
+/// The scores are the only output if it is FP32 `[batch, classes]` and not named as an embedding; otherwise, in a graph without an output `logits`, the
 /// one named as skl2onnx and onnxmltools name probabilities.
 pub(super) fn find(outputs: &[Port], softmax: &[String]) -> (Vec<Port>, Scores) {
-    let is_table = |port: &Port| port.datatype == Datatype::F32 && port.shape.len() == 2;
+    let is_table = |port: &Port| {
+        let is_vector = EMBEDDING_OUTPUTS.contains(&port.name.as_str());
+        port.datatype == Datatype::F32 && port.shape.len() == 2 && !is_vector
+    };
     let named = |port: &Port| PROBABILITIES.contains(&port.name.as_str());
     let place = match outputs {
         [only] if is_table(only) => Some(0),

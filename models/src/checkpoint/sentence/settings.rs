@@ -8,11 +8,12 @@ use serde_json::{Map, Value};
 
 use crate::checkpoint::files::optional_config;
 use crate::checkpoint::{Config, LoadError};
+use crate::tasks::embedding::Similarity;
 
 /// What becomes of a text before it is tokenized.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Preparation {
-    /// Whether it is written in lower case.
+    /// Whether the tokenizer writes it in lower case, except its special tokens.
     pub lower: bool,
     /// Put in front of it, unless a request names another prompt.
     pub prompt: String,
@@ -24,15 +25,11 @@ pub(crate) struct Preparation {
 
 impl Preparation {
     /// Returns the text to tokenize, with a prompt in front of it.
-    pub(crate) fn applied<'a>(&self, text: &'a str, prompt: &str) -> Cow<'a, str> {
-        let mut text = Cow::Borrowed(text);
-        if !prompt.is_empty() {
-            text = format!("{prompt}{text}").into();
+    pub(crate) fn prompted<'a>(text: &'a str, prompt: &str) -> Cow<'a, str> {
+        if prompt.is_empty() {
+            return Cow::Borrowed(text);
         }
-        if self.lower {
-            text = text.to_lowercase().into();
-        }
-        text
+        format!("{prompt}{text}").into()
     }
 }
 
@@ -139,16 +136,54 @@ pub(super) fn model(dir: &Path, preparation: &mut Preparation) -> Result<Option<
     Ok(Some(config))
 }
 
+/// Reads how `config_sentence_transformers.json` compares two vectors.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a function that compares something other than one vector of each text.
+pub(super) fn similarity(config: &Config) -> Result<Similarity, LoadError> {
+    let key = "similarity_fn_name";
+    match config.optional::<String>(key)?.as_deref() {
+        None | Some("cosine") => Ok(Similarity::Cosine),
+        Some("dot") => Ok(Similarity::Dot),
+        Some("euclidean") => Ok(Similarity::Euclidean),
+        Some("manhattan") => Ok(Similarity::Manhattan),
+        Some(other) => Err(config.invalid_value(
+            key,
+            format!("cosine, dot, euclidean and manhattan are supported, not `{other}`"),
+        )),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_prepared_as_sentence_transformers_does_it() {
-        let mut preparation = Preparation::default();
-        assert_eq!(preparation.applied(" The Sea\n", ""), " The Sea\n");
-        preparation.lower = true;
-        assert_eq!(preparation.applied("The Sea ", "Query: "), "query: the sea ");
+    fn vectors_are_compared_as_the_file_says() {
+        let read = |json: &str| similarity(&Config::parse("settings.json", json.as_bytes()).unwrap());
+        for (json, expected) in [
+            ("{}", Similarity::Cosine),
+            (r#"{"similarity_fn_name": null}"#, Similarity::Cosine),
+            (r#"{"similarity_fn_name": "cosine"}"#, Similarity::Cosine),
+            (r#"{"similarity_fn_name": "dot"}"#, Similarity::Dot),
+            (r#"{"similarity_fn_name": "euclidean"}"#, Similarity::Euclidean),
+            (r#"{"similarity_fn_name": "manhattan"}"#, Similarity::Manhattan),
+        ] {
+            assert_eq!(read(json).unwrap(), expected, "{json}");
+        }
+        let error = read(r#"{"similarity_fn_name": "maxsim"}"#)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("`similarity_fn_name`") && error.contains("`maxsim`"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_prompt_is_put_in_front_of_a_text() {
+        assert_eq!(Preparation::prompted(" The Sea\n", ""), " The Sea\n");
+        assert_eq!(Preparation::prompted("The Sea ", "Query: "), "Query: The Sea ");
     }
 
     #[test]

@@ -17,6 +17,17 @@ const START: &str = "<|start|>";
 /// Marks after the text of a message. The last one of an answer ends it, and is no part of its text.
 const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", START];
 
+/// All marks of an answer.
+pub(super) const MARKS: [&str; 7] = [
+    CHANNEL,
+    MESSAGE,
+    START,
+    ENDS[0],
+    ENDS[1],
+    ENDS[2],
+    "<|constrain|>",
+];
+
 /// How the header of the first message may begin.
 const HEADERS: [&str; 3] = [CHANNEL, START, "to="];
 

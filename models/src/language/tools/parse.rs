@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::call::ToolCall;
 use super::python;
-use super::syntax::{DEEPSEEK_CALL, MISTRAL_CALLS, PYTHON_TAG, Syntax};
+use super::syntax::{DEEPSEEK_CALL, MISTRAL_ARGUMENTS, MISTRAL_CALLS, MISTRAL_ID, PYTHON_TAG, Syntax};
 
 /// Reads the calls of a text that begins with them; `None` if it is malformed. `signatures` are the functions with their
 /// parameters.
@@ -165,10 +165,10 @@ fn mistral(text: &str) -> Option<Vec<ToolCall>> {
             calls.extend(json_calls(body)?);
         } else {
             let (name, arguments) = body
-                .split_once("[ARGS]")
+                .split_once(MISTRAL_ARGUMENTS)
                 .or_else(|| body.split_at_checked(body.find('{')?))?;
             // Some write the id of the call behind the name.
-            let name = name.split("[CALL_ID]").next()?;
+            let name = name.split(MISTRAL_ID).next()?;
             calls.push(ToolCall::new(name, serde_json::from_str(arguments.trim()).ok()?)?);
         }
     }

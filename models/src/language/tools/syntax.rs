@@ -33,6 +33,24 @@ pub(super) const DEEPSEEK_CALL: [&str; 3] =
 /// The mark of Mistral.
 pub(super) const MISTRAL_CALLS: &str = "[TOOL_CALLS]";
 
+/// The mark of Mistral before the arguments of a call.
+pub(super) const MISTRAL_ARGUMENTS: &str = "[ARGS]";
+
+/// The mark of Mistral before the id of a call.
+pub(super) const MISTRAL_ID: &str = "[CALL_ID]";
+
+/// Marks between those of a call.
+const ELEMENTS: [&str; 8] = [
+    "<function=",
+    "</function>",
+    "<parameter=",
+    "</parameter>",
+    "<arg_key>",
+    "</arg_key>",
+    "<arg_value>",
+    "</arg_value>",
+];
+
 /// A mark that Llama may write before a call.
 pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
 
@@ -66,6 +84,17 @@ impl Syntax {
             Self::Mistral => Some(MISTRAL_CALLS),
             Self::Deepseek => Some(DEEPSEEK_CALLS),
             Self::Bare => None,
+        }
+    }
+
+    /// Returns the marks of calls, which may be special tokens.
+    pub(in crate::language) fn marks(self) -> Vec<&'static str> {
+        match self {
+            Self::Marked { begin, end } => [&[begin, end], &ELEMENTS[..]].concat(),
+            Self::Python { begin, end } => vec![begin, end],
+            Self::Mistral => vec![MISTRAL_CALLS, MISTRAL_ARGUMENTS, MISTRAL_ID],
+            Self::Deepseek => [&[DEEPSEEK_CALLS], &DEEPSEEK_CALL[..]].concat(),
+            Self::Bare => vec![PYTHON_TAG],
         }
     }
 
