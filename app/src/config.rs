@@ -77,13 +77,17 @@ use serde::{Deserialize, Serialize};
 pub struct App {
     /// Name of the app, the second token of all its subjects.
     pub name: SubjectToken,
-    /// A TOML file with `task`, `variants` and `data`, relative to this file, in place of those fields here: several apps
-    /// can share it.
+    /// A TOML file with `task`, `classes`, `variants` and `data`, relative to this file, in place of those fields here: several
+    /// apps can share it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub family: Option<PathBuf>,
     /// Task of the models [default: `classification`].
     #[serde(default, skip_serializing_if = "is_default")]
     pub task: Task,
+    /// Names of the classes in the order of the answers, for the tasks `classification` and `multi_label` [default: those of the
+    /// first variant whose classes have names]. Variants with these names in another order have their answers put into this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub classes: Vec<String>,
     /// Latency objective: `bench` counts replies within its limit, and planners plan for it.
     #[serde(default = "default_slo")]
     pub slo: LatencyObjective,

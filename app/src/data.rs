@@ -46,6 +46,8 @@ pub struct Origins {
     files: Vec<PathBuf>,
     /// By sample: its file, and its line there.
     places: Vec<(usize, Option<usize>)>,
+    /// Names that the files give the classes, if they are others than the model's and the labels are numbers.
+    other_names: Vec<String>,
 }
 
 impl Origins {
@@ -55,6 +57,11 @@ impl Origins {
             self.files.push(file.to_owned());
         }
         self.places.push((self.files.len().saturating_sub(1), line));
+    }
+
+    /// Returns the names that the files give the classes, if they are others than the model's: the numbers were taken to mean the same.
+    pub(crate) fn other_names(&self) -> &[String] {
+        &self.other_names
     }
 
     /// Returns where a sample comes from.
@@ -302,11 +309,13 @@ fn parse_line(line: &str, labels: &LabelReader) -> Result<(Inputs, Label), DataE
             return Err(DataError::Columns { found: columns.len() });
         }
     };
-    let label = if labels.ignored() || (!labels.required() && label.trim().is_empty()) {
+    let label = if labels.ignored() || (!labels.required() && matches!(label.trim(), "" | "-1")) {
         Label::Unknown
     } else {
-        if label.trim().is_empty() {
-            return Err(DataError::EmptyLabel);
+        match label.trim() {
+            "" => return Err(DataError::EmptyLabel),
+            "-1" if labels.required() => return Err(DataError::UnlabelledRow),
+            _ => {}
         }
         let class = label.trim().parse().map_err(|_| DataError::Label {
             label: label.to_owned(),
@@ -440,6 +449,7 @@ mod tests {
             ("sentence\tlabel\n", "`label` is not a label"),
             ("sentence\tlabel\n", "`skip = 1`"),
             ("a\t\n", "line 1: the label is empty"),
+            ("a\t-1\n", "line 1: the label is -1"),
             ("", "no samples"),
         ] {
             let error = in_one_line(&read(lines, "").unwrap_err());

@@ -1,5 +1,6 @@
 //! The models of a family: their checkpoints, and loading them onto devices.
 
+mod class_order;
 mod classes;
 mod error;
 mod observed;
@@ -10,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kaskade_actors::stage::worker::Loader;
+use kaskade_models::class_names::are_placeholders;
 use kaskade_models::device::{self, DeviceChoice};
 use kaskade_models::entities::AggregationStrategy;
 use kaskade_models::{
@@ -20,7 +22,9 @@ use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
 use kaskade_remote::{ConnectError, connect};
 
-pub use self::classes::{Classes, OtherClasses};
+use self::class_order::InClassOrder;
+pub(crate) use self::classes::listed;
+pub use self::classes::{Classes, FamilyClasses, OtherClasses};
 pub use self::error::FamilyError;
 use self::observed::Observed;
 use crate::config::data::DataSets;
@@ -30,6 +34,7 @@ use crate::cost_output::WithPrice;
 use crate::planning::placement::partitions;
 use crate::ranker::Ranker;
 use crate::report::in_one_line;
+use crate::report::progress::say;
 
 /// The models of one app, smallest to largest.
 #[derive(Debug, Clone)]
@@ -69,6 +74,8 @@ pub struct VariantSpec {
     pub generation: Generation,
     /// What a request costs in money, if stated.
     pub price: Option<Price>,
+    /// The classes of the app, in whose order it answers.
+    pub classes: Arc<FamilyClasses>,
 }
 
 /// Answers of a remote variant on disk.
@@ -127,6 +134,7 @@ impl Source {
 impl Family {
     /// Returns the family of an app.
     pub fn of(app: &App) -> Self {
+        let classes = Arc::new(FamilyClasses::of(app));
         let members = app.variants.iter().map(|variant| VariantSpec {
             name: variant.name.to_string(),
             device: app.device_of(variant),
@@ -139,6 +147,7 @@ impl Family {
             share: app.core_share,
             generation: (&app.generation).into(),
             price: variant.price,
+            classes: Arc::clone(&classes),
         });
         Self {
             members: members.collect(),
@@ -152,18 +161,18 @@ impl Family {
     /// host, or that cannot be opened, is left out: loading it says why.
     ///
     /// # Errors
-    /// [`FamilyError::Classes`] for the first variant whose classes are others.
+    /// [`FamilyError::Classes`] for the first variant whose classes cannot be put into the order of the app's.
     pub fn check_classes(&self) -> Result<(), FamilyError> {
-        let mut classes = Classes::default();
         for member in &self.members {
-            let Ok(Some(names)) = member.stated_classes() else {
-                continue;
-            };
-            let checked = classes.check_names(&member.name, &names);
-            checked.map_err(|source| FamilyError::Classes {
-                variant: member.name.clone(),
-                source,
-            })?;
+            match member.check_classes() {
+                // A process may have a checkpoint that it does not serve.
+                Err(FamilyError::Classes {
+                    source: OtherClasses::Unknown { .. },
+                    ..
+                }) => {}
+                Err(error @ FamilyError::Classes { .. }) => return Err(error),
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -196,6 +205,21 @@ impl Family {
             variant: variant.clone(),
             whose,
         })
+    }
+
+    /// Returns the labels of entities that only some of the token classifiers have, as remarks.
+    pub fn unequal_entities(&self) -> Vec<String> {
+        let labellers = self
+            .members
+            .iter()
+            .filter(|member| member.task == Task::TokenClassification);
+        let labels = labellers
+            .filter(|member| !member.in_pipeline)
+            .filter_map(|member| {
+                let names = classes::stated_names(&member.source).ok()??;
+                Some((member.name.clone(), names))
+            });
+        classes::unequal_entities(&labels.collect::<Vec<_>>())
     }
 
     /// Returns the loader of a worker's replicas, from this family.
@@ -390,20 +414,70 @@ impl VariantSpec {
         Some(Checkpoint::open(dir).ok()?.tokenizer.is_some())
     }
 
-    /// Returns the names that the configuration of its checkpoint gives its classes, if it is a classifier in a directory.
+    /// Returns whether its answers are classes of the app.
+    fn classifies(&self) -> bool {
+        matches!(self.task, Task::Classification | Task::MultiLabel) && !self.in_pipeline
+    }
+
+    /// Compares the classes that the files of its checkpoint state with those of the app, if it is a classifier.
     ///
     /// # Errors
-    /// As [`VariantSpec::open`].
-    pub fn stated_classes(&self) -> Result<Option<Vec<String>>, FamilyError> {
-        let Source::Directory(dir) = &self.source else {
-            return Ok(None);
-        };
-        let config = Checkpoint::open(dir)?.config;
-        let classifies = matches!(self.task, Task::Classification | Task::MultiLabel) && !self.in_pipeline;
-        if !classifies || config.optional::<serde_json::Value>("id2label")?.is_none() {
-            return Ok(None);
+    /// [`FamilyError::Classes`] if they cannot be put into the order of the app's, and for a file that is missing or malformed.
+    pub fn check_classes(&self) -> Result<(), FamilyError> {
+        if matches!(self.source, Source::Directory(_)) {
+            self.open()?;
         }
-        Ok(Some(config.labels()?))
+        if !self.classifies() {
+            return Ok(());
+        }
+        if let Some(names) = classes::stated_names(&self.source)? {
+            self.order_of(&names)?;
+        }
+        Ok(())
+    }
+
+    fn order_of(&self, names: &[String]) -> Result<Option<Vec<usize>>, FamilyError> {
+        self.classes.order(names).map_err(|source| FamilyError::Classes {
+            variant: self.name.clone(),
+            source,
+        })
+    }
+
+    /// Returns the model with its answers in the order, and by the names, of the app's classes. Only the last partition answers.
+    fn in_class_order(&self, loaded: Loaded, partition: Partition) -> Result<Loaded, FamilyError> {
+        let Loaded { mut model, mut info } = loaded;
+        if !self.classifies() || info.labels.is_empty() {
+            return Ok(Loaded { model, info });
+        }
+        // An ONNX file is loaded with the configuration beside it alone.
+        let mut own_names = true;
+        if matches!(self.source, Source::Onnx(_))
+            && are_placeholders(&info.labels)
+            && let Some(stated) = classes::stated_names(&self.source)?
+            && stated.len() == info.labels.len()
+        {
+            info.labels = stated;
+            own_names = false;
+        }
+        let order = self.order_of(&info.labels)?;
+        let names = self.classes.names();
+        if names.is_empty() || (order.is_none() && info.labels == names && own_names) {
+            return Ok(Loaded { model, info });
+        }
+        if order.is_some() && self.classes.first_report(&self.name) {
+            say(&format!(
+                "`{}` has its classes in another order ({}); its answers are put into that of the app: {}",
+                self.name,
+                classes::listed(&info.labels),
+                classes::listed(names)
+            ));
+        }
+        if partition.is_last() {
+            let one = self.task == Task::Classification;
+            model = Box::new(InClassOrder::new(model, order, names.to_vec(), one));
+        }
+        info.labels = names.to_vec();
+        Ok(Loaded { model, info })
     }
 
     /// Loads the model onto a device; on the CPU, limited to its share of a core.
@@ -511,7 +585,8 @@ impl VariantSpec {
                     endpoint.spend_limit = recording.spend_limit;
                 }
                 // It computes elsewhere, so no share of a core limits it.
-                return self.ranked(connect(&endpoint)?);
+                let loaded = self.in_class_order(connect(&endpoint)?, partition)?;
+                return self.ranked(loaded);
             }
         };
         // What an ONNX file answers is not stated in it, and partitions hand on hidden states.
@@ -520,7 +595,7 @@ impl VariantSpec {
         {
             self.check_task(&loaded.info)?;
         }
-        let loaded = self.ranked(loaded)?;
+        let loaded = self.ranked(self.in_class_order(loaded, partition)?)?;
         let Loaded { mut model, info } = loaded;
         if choice == DeviceChoice::Cpu && self.share != CoreShare::WHOLE {
             model = Box::new(Throttled::new(model, self.share));

@@ -18,6 +18,7 @@
 
 pub mod answers;
 pub mod channels;
+mod class_assignment;
 pub mod cost;
 mod detections;
 mod error;
@@ -42,10 +43,11 @@ use kaskade_policy::text_metrics::TextComparison;
 use meter::Meter;
 pub use profiler::Profiler;
 
+use crate::config::Task;
 use crate::data::text_metric::Grading;
 use crate::data::{Label, LabelUse, Samples};
-use crate::family::{Classes, Family, VariantSpec};
-use crate::report::progress::Progress;
+use crate::family::{Classes, Family, FamilyError, VariantSpec};
+use crate::report::progress::{Progress, say};
 use crate::report::units;
 
 /// Options of the measurements.
@@ -144,6 +146,15 @@ pub fn profile<E: From<MeasureError>>(
             &mut meter,
         );
         let (measured, said) = measured.map_err(MeasureError::of(&member.name))?;
+        if member.task == Task::Classification && !member.in_pipeline {
+            let predictions = &measured.validation.predictions;
+            // A warning is no progress, which `quiet` is about.
+            if let Some(remark) =
+                class_assignment::remark(&member.name, &loaded.info.labels, &set.labels, predictions)
+            {
+                say(&remark);
+            }
+        }
         variants.push(measured);
         texts.push(said);
     }
@@ -176,14 +187,15 @@ pub fn profile<E: From<MeasureError>>(
 
 /// Opens the files of all variants and compares their classes, before the first one is measured for minutes.
 fn check_files(family: &Family) -> Result<(), MeasureError> {
-    let mut classes = Classes::default();
     for member in &family.members {
-        let stated = member.stated_classes().map_err(MeasureError::of(&member.name))?;
-        if let Some(names) = stated {
-            classes
-                .check_names(&member.name, &names)
-                .map_err(MeasureError::of(&member.name))?;
-        }
+        // An error of classes names the variant.
+        member.check_classes().map_err(|error| match error {
+            FamilyError::Classes { variant, source } => MeasureError::of(&variant)(source),
+            error => MeasureError::of(&member.name)(error),
+        })?;
+    }
+    for remark in family.unequal_entities() {
+        say(&format!("profile: {remark}"));
     }
     Ok(())
 }

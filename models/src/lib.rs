@@ -63,5 +63,6 @@ pub use runtime::tensor::{Tensor, TensorError};
 pub use runtime::usage::{USAGE, tokens_of, total_usage};
 pub use runtime::warm_up::warm_up;
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};
+pub use tasks::class_names;
 pub use tasks::embedding::{EMBEDDING_OUTPUTS, PROMPT_NAME, Similarity};
 pub use tasks::entities;

@@ -2,6 +2,7 @@
 //! architecture computes.
 
 pub(crate) mod answer_span;
+pub mod class_names;
 pub(crate) mod classification;
 pub(crate) mod embedding;
 pub mod entities;

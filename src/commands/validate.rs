@@ -6,9 +6,10 @@ use anyhow::bail;
 use kaskade::models::Loaded;
 use kaskade_app::config::{App, ConfigError};
 use kaskade_app::data::{DataError, Samples};
-use kaskade_app::family::{Classes, Family, VariantSpec};
+use kaskade_app::family::{Classes, Family, FamilyError, OtherClasses, VariantSpec};
 use kaskade_app::planning::{initial, pipelines};
 use kaskade_app::report::in_one_line;
+use kaskade_app::report::progress::say;
 use kaskade_app::serving::gateway;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
@@ -141,70 +142,96 @@ fn check_app(file: &Path, load: bool) -> Vec<String> {
     }
 }
 
-/// Opens or loads every variant, and returns why some cannot be served.
+/// Opens or loads every variant, and returns why some cannot be served. What differs without being wrong is printed on standard error.
 fn check_variants(app: &App, load: bool) -> Vec<String> {
-    let members = Family::of(app).members;
-    // The tasks of a pipeline have classes of their own.
-    let mut classes = app.pipeline.is_none().then(Classes::default);
+    let family = Family::of(app);
+    for remark in family.unequal_entities() {
+        say(&format!("note: {remark}"));
+    }
+    // The tasks of a pipeline have classes of their own, and no samples.
+    let mut loaded = (load && app.pipeline.is_none()).then(LoadedFamily::default);
     let mut problems: Vec<String> = Vec::new();
-    for member in members.iter().filter(|member| !member.is_attached()) {
-        let reasons = if load {
-            check_loaded(app, member, classes.as_mut())
-        } else {
-            check_files(member, classes.as_mut()).into_iter().collect()
+    for member in family.members.iter().filter(|member| !member.is_attached()) {
+        let reasons = match &mut loaded {
+            Some(loaded) => loaded.check(app, member),
+            None if load => member
+                .load(member.device)
+                .err()
+                .map(|error| in_one_line(&error))
+                .into_iter()
+                .collect(),
+            None => check_files(member).into_iter().collect(),
         };
-        for reason in reasons {
-            // A file that cannot be read is one problem, not one of every variant.
-            let is_known = |known: &String| reason.starts_with(DATA) && known.ends_with(&reason);
-            if !problems.iter().any(is_known) {
-                problems.push(format!("variant `{}`: {reason}", member.name));
-            }
-        }
+        problems.extend(
+            reasons
+                .iter()
+                .map(|reason| format!("variant `{}`: {reason}", member.name)),
+        );
     }
     problems
 }
 
-/// Opens the files of a variant, and returns why it cannot be served beside those before it.
-fn check_files(member: &VariantSpec, classes: Option<&mut Classes>) -> Option<String> {
-    let stated = match member.stated_classes() {
-        Ok(stated) => stated,
-        Err(error) => return Some(in_one_line(&error)),
-    };
-    let (names, classes) = stated.zip(classes)?;
-    let checked = classes.check_names(&member.name, &names);
-    checked.err().map(|error| error.to_string())
-}
-
-/// Loads a variant, and returns why it cannot be served or measured. The tasks of a pipeline have no `classes` in common and no samples of
-/// their own.
-fn check_loaded(app: &App, member: &VariantSpec, classes: Option<&mut Classes>) -> Vec<String> {
-    let loaded = match member.load(member.device) {
-        Ok(loaded) => loaded,
-        Err(error) => return vec![in_one_line(&error)],
-    };
-    let Some(classes) = classes else {
-        return Vec::new();
-    };
-    match classes.check(&member.name, &loaded.info) {
-        Ok(()) => check_data(app, &loaded),
-        Err(error) => vec![error.to_string()],
+/// Opens the files of a variant, and returns why it cannot be served beside the others. A variant before it may be on another host.
+fn check_files(member: &VariantSpec) -> Option<String> {
+    match member.check_classes() {
+        Ok(())
+        | Err(FamilyError::Classes {
+            source: OtherClasses::Unknown { .. },
+            ..
+        }) => None,
+        Err(FamilyError::Classes { source, .. }) => Some(source.to_string()),
+        Err(error) => Some(in_one_line(&error)),
     }
 }
 
-/// Reads the data sets of an app for a model, and returns why some cannot be used. A set in the folder of an unset variable is left out.
-fn check_data(app: &App, loaded: &Loaded) -> Vec<String> {
+/// What the variants that were loaded have in common.
+#[derive(Default)]
+struct LoadedFamily {
+    classes: Classes,
+    /// The samples, by the name of their set, once the first variant is loaded: as `profile`, they are read once.
+    sets: Option<Vec<(&'static str, Samples)>>,
+}
+
+impl LoadedFamily {
+    /// Loads the next variant, and returns why it cannot be served or measured.
+    fn check(&mut self, app: &App, member: &VariantSpec) -> Vec<String> {
+        let loaded = match member.load(member.device) {
+            Ok(loaded) => loaded,
+            Err(FamilyError::Classes { source, .. }) => return vec![source.to_string()],
+            Err(error) => return vec![in_one_line(&error)],
+        };
+        if let Err(error) = self.classes.check(&member.name, &loaded.info) {
+            return vec![error.to_string()];
+        }
+        let Some(sets) = &self.sets else {
+            let (sets, problems) = read_data(app, &loaded);
+            self.sets = Some(sets);
+            return problems;
+        };
+        let signature = loaded.model.signature();
+        let checked = sets.iter().filter_map(|(name, samples)| {
+            let error = samples.check(&signature).err()?;
+            Some(format!("{DATA}{name}: {}", in_one_line(&error)))
+        });
+        checked.collect()
+    }
+}
+
+/// Reads the data sets of an app for a model, with the reasons why some cannot be used. A set in the folder of an unset variable is left out.
+fn read_data(app: &App, loaded: &Loaded) -> (Vec<(&'static str, Samples)>, Vec<String>) {
     let sets = [("validation", &app.data.validation), ("test", &app.data.test)];
-    let mut problems = Vec::new();
+    let (mut read, mut problems) = (Vec::new(), Vec::new());
     for (name, set) in sets {
         let Some(set) = set else {
             continue;
         };
         match Samples::read_labelled_or_not(set, loaded) {
-            Ok(_) | Err(DataError::UnsetVariable { .. }) => {}
+            Ok(samples) => read.push((name, samples)),
+            Err(DataError::UnsetVariable { .. }) => {}
             Err(error) => problems.push(format!("{DATA}{name}: {}", in_one_line(&error))),
         }
     }
-    problems
+    (read, problems)
 }
 
 /// Whether a TOML file has the tasks of a pipeline at its top, where an app has none.
@@ -282,7 +309,7 @@ mod tests {
         let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
         let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
         let mut variants = String::new();
-        for (name, classes) in [("small", ["a", "b", "c"]), ("large", ["b", "a", "c"])] {
+        for (name, classes) in [("small", ["a", "b", "c"]), ("large", ["b", "d", "c"])] {
             let dir = folder.path().join(name);
             std::fs::create_dir(&dir).unwrap();
             config["id2label"] = serde_json::json!({"0": classes[0], "1": classes[1], "2": classes[2]});
@@ -298,7 +325,7 @@ mod tests {
             panic!("{problems:?}");
         };
         assert!(
-            problem.starts_with("variant `large`: its classes are `b`, `a`"),
+            problem.starts_with("variant `large`: its classes are `b`, `d`"),
             "{problem}"
         );
     }

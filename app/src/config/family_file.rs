@@ -1,4 +1,4 @@
-//! The family file: task, variants and data that several apps share.
+//! The family file: task, classes, variants and data that several apps share.
 
 use std::path::Path;
 
@@ -19,6 +19,9 @@ pub struct FamilyFile {
     /// Task of the models.
     #[serde(default)]
     pub task: Task,
+    /// Names of the classes in the order of the answers.
+    #[serde(default)]
+    pub classes: Vec<String>,
     /// The variants, smallest to largest.
     pub variants: Vec<VariantConfig>,
     /// Labelled samples to profile and to evaluate on.
@@ -59,10 +62,16 @@ impl App {
     /// Uses this family in place of the file that `family` names.
     #[must_use]
     pub fn with_family(self, family: FamilyFile) -> Self {
-        let FamilyFile { task, variants, data } = family;
+        let FamilyFile {
+            task,
+            classes,
+            variants,
+            data,
+        } = family;
         Self {
             family: None,
             task,
+            classes,
             variants,
             data,
             ..self
@@ -75,6 +84,7 @@ impl App {
 struct Tables {
     family: Option<IgnoredAny>,
     task: Option<Spanned<IgnoredAny>>,
+    classes: Option<Spanned<IgnoredAny>>,
     variants: Option<Spanned<IgnoredAny>>,
     data: Option<Spanned<IgnoredAny>>,
 }
@@ -90,6 +100,7 @@ pub(super) fn check_tables(text: &str) -> Result<(), (usize, String)> {
     }
     let inline = [
         ("task", tables.task),
+        ("classes", tables.classes),
         ("variants", tables.variants),
         ("data", tables.data),
     ];

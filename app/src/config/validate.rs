@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use kaskade_models::class_names::comparable_name;
 use kaskade_models::device::DeviceChoice;
 use kaskade_models::{CoreShare, WeightType};
 use kaskade_policy::confidence::Estimator;
@@ -73,6 +74,7 @@ impl App {
         }
         problems.extend(self.data.problems());
         problems.extend(self.task_problems());
+        problems.extend(self.class_problems());
         problems.extend(self.plan_problems());
         problems.extend(self.telemetry.problems());
         problems.extend(self.gateway.problems());
@@ -147,6 +149,26 @@ impl App {
             );
         }
         problems
+    }
+
+    /// Returns what is wrong with the names of the classes.
+    fn class_problems(&self) -> Vec<String> {
+        if self.classes.is_empty() {
+            return Vec::new();
+        }
+        if !matches!(self.task, Task::Classification | Task::MultiLabel) || self.pipeline.is_some() {
+            return vec![
+                "classes: only the tasks `classification` and `multi_label` have them, without a pipeline; leave it out".to_owned(),
+            ];
+        }
+        let mut seen = BTreeSet::new();
+        let repeated = self.classes.iter().enumerate();
+        let repeated = repeated.filter(|(_, name)| !seen.insert(comparable_name(name)));
+        repeated
+            .map(|(class, name)| {
+                format!("classes[{class}]: `{name}` is used twice; every class needs a name of its own")
+            })
+            .collect()
     }
 
     /// Returns what is wrong with the plan, the planners and the guarantee.

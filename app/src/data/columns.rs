@@ -180,6 +180,19 @@ impl Collector<'_> {
         skips
     }
 
+    /// Returns the columns of a file whose numbers are read as the names that the file gives the classes.
+    fn named_columns(&mut self, record: &Record) -> Vec<String> {
+        let mut named = Vec::new();
+        for (column, names) in &*record.class_names {
+            if self.labels.reads_names(names) {
+                named.push(column.clone());
+            } else if self.labels.has_other_names(names) {
+                self.samples.origins.other_names.clone_from(names);
+            }
+        }
+        named
+    }
+
     /// Returns the column of conversations if records are read as such: by the settings, or because the model has a chat template.
     /// Without any text, the model refuses them by name.
     fn conversation(&self, values: &Map<String, Value>, columns: &Columns) -> Option<String> {
@@ -292,7 +305,9 @@ impl Samples {
         let mut collector = collector(skip, take, signature, labels);
         for file in files {
             let mut chosen = None;
-            let read = records::each(file, |record| {
+            let mut named = None;
+            let read = records::each(file, |mut record| {
+                record.name_classes(named.get_or_insert_with(|| collector.named_columns(&record)));
                 let is_whole = labels.ranks()
                     || labels.tags()
                     || collector.conversation(&record.values, columns).is_some();

@@ -113,8 +113,9 @@ pub enum DataError {
     },
     /// The columns have no usual name.
     #[error(
-        "there is no column for the {what} among {}; name it under `columns`",
-        listed(found)
+        "there is no column for the {what} among {}; name it under `columns`{}",
+        listed(found),
+        if *what == "label" { ", or use `--judge largest`, which needs no labels" } else { "" }
     )]
     NoColumn {
         /// Its use.
@@ -160,6 +161,17 @@ pub enum DataError {
         "the label is empty; write one, or leave the record out (a set for `profile --judge` needs no labels)"
     )]
     EmptyLabel,
+    /// A row has no label.
+    #[error(
+        "the label is -1, which the Hugging Face Hub writes for rows without one: drop them, or use `--judge largest`, which needs no labels"
+    )]
+    UnlabelledRow,
+    /// Several classes have one name.
+    #[error("several classes of the model are named {name}: write the number of the class")]
+    RepeatedName {
+        /// The name.
+        name: String,
+    },
     /// The model has no class of this name.
     #[error("`{label}` is not a class: {}", known_classes(known))]
     UnknownLabel {
@@ -247,14 +259,17 @@ pub enum DataError {
     NoImageFiles,
     /// A folder lacks the split.
     #[error(
-        "it has no split `{split}` of a known layout; it holds {}: set `split`",
-        listed(found)
+        "it has no split `{split}` of a known layout; it holds {}: set `split`{}",
+        listed(found),
+        other.map_or_else(String::new, |other| format!(" to `{other}`, which it has"))
     )]
     NoSplit {
         /// The split.
         split: String,
         /// What is in the folder.
         found: Vec<String>,
+        /// A usual split that the folder has.
+        other: Option<&'static str>,
     },
     /// A text has too few words.
     #[error("there are {found} words between {from} and {to} of the text, {wanted} are required")]

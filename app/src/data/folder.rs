@@ -22,6 +22,9 @@ const DESCRIPTIONS: [&str; 4] = [
 /// Other names of the split `validation`.
 const VALIDATION: [&str; 4] = ["validation", "valid", "val", "dev"];
 
+/// Usual names of splits, from the one that suits best.
+const USUAL: [&str; 6] = ["test", "validation", "valid", "val", "dev", "train"];
+
 /// The files of one split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Split {
@@ -48,8 +51,10 @@ impl Split {
                 return Ok(found);
             }
         }
+        let has = |name: &&&str| matches!(Self::named(&spec.folder, name), Ok(Some(_)));
         Err(DataError::NoSplit {
             split: split.to_owned(),
+            other: USUAL.iter().find(has).copied(),
             found: entries(&spec.folder)?.iter().map(|path| name_of(path)).collect(),
         })
     }

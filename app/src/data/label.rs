@@ -1,7 +1,8 @@
 //! Right answers: how they are written in data sets, and what they mean to a model.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use kaskade_models::class_names::{are_placeholders, comparable_name};
 use kaskade_models::entities::{OUTSIDE, group_label};
 use kaskade_models::{Loaded, Task};
 use serde::Serialize;
@@ -22,7 +23,7 @@ pub enum Label {
     Classes(Vec<usize>),
     /// Texts of which each is right, without space around them.
     Texts(Vec<String>),
-    /// Classes of which each is right, ascending: the relevant passages of a ranking.
+    /// Classes of which each is right, ascending: the relevant passages of a ranking, or several classes of one name.
     AnyOf(Vec<usize>),
     /// No right answer is known: of a sample that a judge decides on.
     Unknown,
@@ -84,8 +85,10 @@ pub enum LabelUse {
 pub(super) struct LabelReader {
     task: Task,
     pub(super) used: LabelUse,
-    /// Positions of the class names; empty if the model names none.
-    classes: HashMap<String, usize>,
+    /// Numbers of the classes with a name; empty if the model names none.
+    classes: HashMap<String, Vec<usize>>,
+    /// The names that are the same but for their spelling.
+    spellings: HashMap<String, Vec<String>>,
     /// Names of the labels of tokens.
     names: Vec<String>,
     /// Number of classes; `None` if unknown, as of a remote model.
@@ -104,14 +107,26 @@ impl LabelReader {
     }
 
     pub(super) fn new(task: Task, labels: &[String]) -> Self {
-        let unnamed = |(class, label): (usize, &String)| *label == format!("LABEL_{class}");
-        let named = !labels.iter().enumerate().all(unnamed);
-        let classes = labels.iter().cloned().zip(0..);
+        let mut classes: HashMap<String, Vec<usize>> = HashMap::new();
+        let mut spellings: HashMap<String, Vec<String>> = HashMap::new();
+        if !are_placeholders(labels) {
+            for (class, label) in labels.iter().enumerate() {
+                let numbers = classes.entry(label.clone()).or_default();
+                if numbers.is_empty() {
+                    spellings
+                        .entry(comparable_name(label))
+                        .or_default()
+                        .push(label.clone());
+                }
+                numbers.push(class);
+            }
+        }
         Self {
             task,
             used: LabelUse::Required,
             names: labels.to_vec(),
-            classes: if named { classes.collect() } else { HashMap::new() },
+            classes,
+            spellings,
             count: (!labels.is_empty()).then_some(labels.len()),
             numbered: labels.iter().all(|label| label.trim().parse::<f64>().is_ok())
                 && labels
@@ -226,7 +241,10 @@ impl LabelReader {
     /// empty list of texts that would decide what is right, [`DataError::NoRightAnswer`].
     pub(super) fn read(&self, written: &Value) -> Result<Label, DataError> {
         match self.task {
-            Task::Classification => self.class(written).map(Label::Class),
+            Task::Classification => self.class(written).map(|classes| match classes.as_slice() {
+                [class] => Label::Class(*class),
+                _ => Label::AnyOf(classes),
+            }),
             Task::MultiLabel => self.classes(written).map(Label::Classes),
             Task::Generation | Task::QuestionAnswering => match texts(written) {
                 Some(Label::Texts(texts)) if texts.is_empty() => match self.used {
@@ -254,15 +272,25 @@ impl LabelReader {
             _ if self.ignored() => Ok(Label::Unknown),
             None | Some(Value::Null) => Ok(Label::Unknown),
             Some(Value::String(text)) if is_empty(text) => Ok(Label::Unknown),
+            Some(written) if self.is_class() && is_unlabelled(written) => Ok(Label::Unknown),
             Some(written) => self.read(written),
         }
     }
 
-    fn class(&self, written: &Value) -> Result<usize, DataError> {
+    /// Returns whether a label is one class.
+    fn is_class(&self) -> bool {
+        self.task == Task::Classification && !self.classes.contains_key("-1")
+    }
+
+    /// Returns the classes that a label may mean, of which there are several only if they have one name.
+    fn class(&self, written: &Value) -> Result<Vec<usize>, DataError> {
         let form = || DataError::LabelForm {
             label: shortened(written),
             expected: "a number from 0, or the name of a class",
         };
+        if self.is_class() && is_unlabelled(written) {
+            return Err(DataError::UnlabelledRow);
+        }
         match written {
             Value::Number(_) if self.numbered => Err(DataError::LabelForm {
                 label: shortened(written),
@@ -271,39 +299,64 @@ impl LabelReader {
             Value::Number(number) => {
                 let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
                 let class = class.or_else(|| number.as_f64().and_then(whole));
-                self.in_range(class.ok_or_else(form)?)
+                self.in_range(class.ok_or_else(form)?).map(|class| vec![class])
             }
             Value::String(name) => self.named(name.trim()),
             _ => Err(form()),
         }
     }
 
-    fn named(&self, name: &str) -> Result<usize, DataError> {
-        if let Some(class) = self.classes.get(name) {
-            return Ok(*class);
+    fn named(&self, name: &str) -> Result<Vec<usize>, DataError> {
+        if let Some(classes) = self.classes.get(name) {
+            return Ok(classes.clone());
         }
         if name.is_empty() {
             return Err(DataError::EmptyLabel);
         }
         let number = name.parse().ok();
         let number = number.or_else(|| name.parse().ok().and_then(whole));
-        if let Some(class) = number.filter(|_| !self.numbered) {
-            return self.in_range(class);
+        // As transformers names the classes of a model without names.
+        let placeholder = || name.strip_prefix("LABEL_")?.parse().ok();
+        let number = match number {
+            None if self.classes.is_empty() => placeholder(),
+            number => number.filter(|_| !self.numbered),
+        };
+        if let Some(class) = number {
+            return self.in_range(class).map(|class| vec![class]);
         }
-        // Data sets and checkpoints often differ in case alone: `positive`, `POSITIVE`.
-        let mut alike = self
-            .classes
-            .iter()
-            .filter(|(known, _)| known.eq_ignore_ascii_case(name));
-        if let (Some((_, class)), None) = (alike.next(), alike.next()) {
-            return Ok(*class);
+        // Data sets and checkpoints often differ in spelling alone: `positive`, `POSITIVE`.
+        if let Some([known]) = self.spellings.get(&comparable_name(name)).map(Vec::as_slice)
+            && let Some(classes) = self.classes.get(known)
+        {
+            return Ok(classes.clone());
         }
-        let mut known: Vec<(&String, &usize)> = self.classes.iter().collect();
-        known.sort_by_key(|(_, class)| **class);
         Err(DataError::UnknownLabel {
             label: name.to_owned(),
-            known: known.into_iter().map(|(name, _)| name.clone()).collect(),
+            known: self.known(),
         })
+    }
+
+    /// Returns the names of the classes, each once, in their order; none if they say nothing.
+    fn known(&self) -> Vec<String> {
+        let mut known: Vec<(&String, &Vec<usize>)> = self.classes.iter().collect();
+        known.sort_by_key(|(_, classes)| classes.first().copied());
+        known.into_iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Returns whether the numbers of a column whose file names the classes so are read as these names. They are numbers of the model's classes
+    /// if the model has no names, or has as many that are all others.
+    pub(super) fn reads_names(&self, names: &[String]) -> bool {
+        !are_placeholders(&self.names) && !self.has_other_names(names)
+    }
+
+    /// Returns whether the model has as many classes, all of them with other names.
+    pub(super) fn has_other_names(&self, names: &[String]) -> bool {
+        let comparable = |names: &[String]| -> HashSet<String> {
+            names.iter().map(|name| comparable_name(name)).collect()
+        };
+        !are_placeholders(&self.names)
+            && names.len() == self.names.len()
+            && comparable(&self.names).is_disjoint(&comparable(names))
     }
 
     fn in_range(&self, class: usize) -> Result<usize, DataError> {
@@ -345,6 +398,16 @@ impl LabelReader {
         Ok(Some(set.map(|(class, _)| class).collect()))
     }
 
+    /// Returns a class of several that apply, which has its name alone.
+    fn single_class(&self, written: &Value) -> Result<usize, DataError> {
+        match self.class(written)?.as_slice() {
+            [class] => Ok(*class),
+            _ => Err(DataError::RepeatedName {
+                name: shortened(written),
+            }),
+        }
+    }
+
     /// A list of classes; in CSV, where a column holds no list, JSON or names with commas between them.
     fn classes(&self, written: &Value) -> Result<Vec<usize>, DataError> {
         let mut classes = match written {
@@ -352,7 +415,7 @@ impl LabelReader {
                 Some(classes) => classes,
                 None => listed
                     .iter()
-                    .map(|one| self.class(one))
+                    .map(|one| self.single_class(one))
                     .collect::<Result<Vec<_>, _>>()?,
             },
             Value::String(text) if text.trim_start().starts_with('[') => {
@@ -378,10 +441,10 @@ impl LabelReader {
                     return self.classes(&Value::Array(numbers));
                 }
                 names
-                    .map(|name| self.named(name))
+                    .map(|name| self.single_class(&Value::from(name)))
                     .collect::<Result<Vec<_>, _>>()?
             }
-            one => vec![self.class(one)?],
+            one => vec![self.single_class(one)?],
         };
         classes.sort_unstable();
         classes.dedup();
@@ -445,6 +508,15 @@ pub(super) fn shortened(written: &Value) -> String {
     match text.char_indices().nth(MAX_CHARS) {
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
         None => text,
+    }
+}
+
+/// Returns whether a label is -1, as the Hub writes those of rows without one.
+fn is_unlabelled(written: &Value) -> bool {
+    match written {
+        Value::Number(number) => number.as_f64() == Some(-1.0),
+        Value::String(text) => text.trim().parse() == Ok(-1.0_f64),
+        _ => false,
     }
 }
 

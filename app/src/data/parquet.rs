@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::basic::Compression;
@@ -12,10 +13,13 @@ use parquet::record::{Field, Row};
 use serde_json::{Map, Number, Value};
 
 use super::DataError;
-use super::records::Record;
+use super::records::{ClassNames, Record};
 
 /// The fields of an image in a file of `datasets`: the bytes of a file, or its path.
 const IMAGE_FIELDS: [&str; 2] = ["bytes", "path"];
+
+/// Key of the metadata in which `datasets` describes the columns.
+const DESCRIPTION: &str = "huggingface";
 
 /// Calls `visit` with one row after the other, until it breaks or the file ends.
 ///
@@ -28,11 +32,13 @@ pub(super) fn each(
 ) -> Result<ControlFlow<()>, DataError> {
     let reader = SerializedFileReader::new(file)?;
     check_compression(reader.metadata())?;
+    let class_names = Arc::new(class_names(&reader));
     for (line, row) in (1..).zip(reader) {
         let mut record = Record {
             line,
             values: Map::new(),
             files: Vec::new(),
+            class_names: Arc::clone(&class_names),
         };
         for (column, field) in row
             .map_err(|error| DataError::from(error).at(line))?
@@ -68,6 +74,35 @@ fn check_compression(metadata: &ParquetMetaData) -> Result<(), DataError> {
             },
         })
     })
+}
+
+/// Returns the names of the classes whose numbers a column holds, as `datasets` states them; none for a file that says nothing of them.
+fn class_names(reader: &SerializedFileReader<File>) -> ClassNames {
+    let metadata = reader.metadata().file_metadata().key_value_metadata();
+    let described = metadata
+        .into_iter()
+        .flatten()
+        .find(|pair| pair.key == DESCRIPTION);
+    let described = described.and_then(|pair| serde_json::from_str::<Value>(pair.value.as_deref()?).ok());
+    let features = described
+        .as_ref()
+        .and_then(|value| value.get("info")?.get("features")?.as_object());
+    let named = features.into_iter().flatten().filter_map(|(column, feature)| {
+        let names = names_of(feature)?
+            .iter()
+            .map(|name| name.as_str().map(str::to_owned));
+        Some((column.clone(), names.collect::<Option<Vec<_>>>()?))
+    });
+    named.collect()
+}
+
+/// Returns the names of a `ClassLabel`, or of those in a list: `Sequence` or `List` with a `feature`, or a list of it in older files.
+fn names_of(feature: &Value) -> Option<&Vec<Value>> {
+    match feature {
+        Value::Array(of) => names_of(of.first()?),
+        _ if feature.get("_type")? == "ClassLabel" => feature.get("names")?.as_array(),
+        _ => names_of(feature.get("feature")?),
+    }
 }
 
 /// Returns path and bytes of an image. Bytes alone are also a text, if they are UTF-8: some programs write texts so.

@@ -1,9 +1,11 @@
 //! Records with named columns, read one after the other: JSON lines, CSV, TSV, Parquet.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
@@ -29,7 +31,12 @@ pub(super) struct Record {
     pub(super) values: Map<String, Value>,
     /// The files that it holds itself, by column; their values are their paths.
     pub(super) files: Vec<(String, Bytes)>,
+    /// The names of the classes whose numbers a column holds, by column, as the file states them.
+    pub(super) class_names: Arc<ClassNames>,
 }
+
+/// Names of classes, by the column that holds their numbers.
+pub(super) type ClassNames = BTreeMap<String, Vec<String>>;
 
 impl Record {
     fn of_values(line: usize, values: Map<String, Value>) -> Self {
@@ -37,6 +44,16 @@ impl Record {
             line,
             values,
             files: Vec::new(),
+            class_names: Arc::default(),
+        }
+    }
+
+    /// Replaces the numbers of classes in these columns by their names, also in lists.
+    pub(super) fn name_classes(&mut self, columns: &[String]) {
+        for column in columns {
+            if let (Some(value), Some(names)) = (self.values.get_mut(column), self.class_names.get(column)) {
+                name_classes(value, names);
+            }
         }
     }
 
@@ -44,6 +61,20 @@ impl Record {
     pub(super) fn file(&self, column: &str) -> Option<&Bytes> {
         let found = self.files.iter().find(|(name, _)| name == column);
         found.map(|(_, bytes)| bytes)
+    }
+}
+
+/// Replaces numbers of classes by names; others, such as -1, stay.
+fn name_classes(value: &mut Value, names: &[String]) {
+    match value {
+        Value::Array(listed) => listed.iter_mut().for_each(|value| name_classes(value, names)),
+        Value::Number(number) => {
+            let class = number.as_u64().and_then(|class| usize::try_from(class).ok());
+            if let Some(name) = class.and_then(|class| names.get(class)) {
+                *value = Value::from(name.as_str());
+            }
+        }
+        _ => {}
     }
 }
 

@@ -5,6 +5,7 @@ use kaskade_remote::ConnectError;
 use thiserror::Error;
 
 use super::OtherClasses;
+use crate::config::Task;
 
 /// A model cannot be loaded.
 #[derive(Debug, Error)]
@@ -45,7 +46,7 @@ pub enum FamilyError {
     /// The partition is invalid.
     #[error("{0}")]
     Partition(String),
-    /// The classes of a variant are others than those of the first one.
+    /// The classes of a variant cannot be put into the order of the app's.
     #[error("variant `{variant}`: {source}")]
     Classes {
         /// The variant.
@@ -100,7 +101,8 @@ pub enum FamilyError {
     /// The checkpoint answers another task than the app's.
     #[error(
         "`{variant}` is the checkpoint of another task: its architecture is {architecture}, whose answers are those of {found}, and the app \
-         has `task = \"{task}\"`; correct `task`, or name a checkpoint of that task"
+         has `task = \"{task}\"`; correct `task`, or name a checkpoint of that task{}",
+        advice(task)
     )]
     OtherTask {
         /// The variant.
@@ -127,4 +129,13 @@ pub enum FamilyError {
         /// The size of its weights, bytes.
         weights: u64,
     },
+}
+
+/// What a checkpoint of a task must state to be one.
+fn advice(task: &str) -> &'static str {
+    if task == Task::MultiLabel.name() {
+        ". The `config.json` of a classifier with several labels per input has `\"problem_type\": \"multi_label_classification\"`"
+    } else {
+        ""
+    }
 }

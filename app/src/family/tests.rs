@@ -1,3 +1,5 @@
+use kaskade_models::Tensor;
+
 use super::*;
 
 #[test]
@@ -41,6 +43,11 @@ fn a_checkpoint_of_another_task_is_refused() {
     ] {
         let error = load(task, fixture).unwrap_err();
         assert!(error.contains("`small`") && error.contains(named), "{error}");
+        assert_eq!(
+            error.contains("multi_label_classification"),
+            task == "multi_label",
+            "{error}"
+        );
     }
 }
 
@@ -113,7 +120,7 @@ fn every_variant_that_reads_texts_needs_a_tokenizer_if_one_has_it() {
 #[test]
 fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
-    let app = app_with_second_classes(folder.path(), r#"{"0": "good", "1": "bad", "2": "neutral"}"#);
+    let app = app_with_second_classes(folder.path(), r#"{"0": "good", "1": "bad", "2": "mixed"}"#);
     let refused = Family::of(&app).check_classes().unwrap_err().to_string();
     assert!(
         refused.starts_with("variant `large`: its classes are `good`, `bad`")
@@ -122,11 +129,49 @@ fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
     );
     let refused = crate::serving::Service::builder(&app).start().err().unwrap();
     assert!(refused.to_string().contains("`id2label`"), "{refused}");
-    let app = app_with_second_classes(folder.path(), r#"{"0": "BAD", "1": "GOOD", "2": "NEUTRAL"}"#);
-    assert!(Family::of(&app).check_classes().is_ok());
+    for id2label in [
+        r#"{"0": "BAD", "1": "GOOD", "2": "NEUTRAL"}"#,
+        r#"{"0": "good", "1": "neutral", "2": "bad"}"#,
+    ] {
+        let app = app_with_second_classes(folder.path(), id2label);
+        assert!(Family::of(&app).check_classes().is_ok());
+    }
     // A host that has only the checkpoints of its own replicas.
     std::fs::remove_dir_all(folder.path().join("large")).unwrap();
     assert!(Family::of(&app).check_classes().is_ok());
+}
+
+/// The advice for such a checkpoint was to rename its classes, which made its answers wrong.
+#[test]
+fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = app_with_second_classes(folder.path(), r#"{"0": "Neutral", "1": "BAD", "2": "good"}"#);
+    let family = Family::of(&app);
+    let text = vec![Tensor::from_texts("text", &["the sea"]).unwrap()];
+    let answers = |place: usize| {
+        let mut loaded = family.members[place].load(DeviceChoice::Cpu).unwrap();
+        assert_eq!(loaded.info.labels, ["bad", "good", "neutral"]);
+        loaded.model.run(std::slice::from_ref(&text)).remove(0).unwrap()
+    };
+    let (own, ordered) = (answers(0), answers(1));
+    let (own, moved) = (own[0].to_f32().unwrap(), ordered[0].to_f32().unwrap());
+    assert_eq!(moved, [own[1], own[2], own[0]]);
+    let best = (0..3)
+        .max_by(|one, other| moved[*one].total_cmp(&moved[*other]))
+        .unwrap();
+    assert_eq!(ordered[1].to_texts().unwrap(), [["bad", "good", "neutral"][best]]);
+    // The file of the app says the order where the checkpoint that states it is elsewhere.
+    std::fs::remove_dir_all(folder.path().join("small")).unwrap();
+    let refused = Family::of(&app).members[1]
+        .load(DeviceChoice::Cpu)
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(refused.contains("state `classes` in the app's file"), "{refused}");
+    let mut app = app;
+    app.classes = ["good", "bad", "neutral"].map(str::to_owned).to_vec();
+    let loaded = Family::of(&app).members[1].load(DeviceChoice::Cpu).unwrap();
+    assert_eq!(loaded.info.labels, ["good", "bad", "neutral"]);
 }
 
 /// A plan served whatever lay in the directory: retrained weights under the thresholds of the ones before.

@@ -45,7 +45,9 @@ fn form(member: &VariantSpec) -> Option<RequestForm> {
         member.task,
         Task::Classification | Task::MultiLabel | Task::TokenClassification
     );
-    let labels = if classifies {
+    let labels = if !member.classes.names().is_empty() {
+        member.classes.names().to_vec()
+    } else if classifies {
         checkpoint.config.labels().ok()?
     } else {
         Vec::new()

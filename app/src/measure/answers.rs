@@ -225,8 +225,12 @@ fn truths<'a>(
     answered: &[(usize, &Answered)],
     grading: Grading,
 ) -> Result<Vec<Truth<'a>>, MeasureError> {
+    let classifies = set.labels.iter().any(|label| matches!(label, Label::Class(_)));
     let truths = answered.iter().map(|(number, answered)| {
         let label = set.labels.get(*number).unwrap_or(&Label::Unknown);
+        if let Some(truth) = answered.judgement.class_of_several(label).filter(|_| classifies) {
+            return Ok(truth);
+        }
         answered
             .judgement
             .truth(label, grading)
@@ -277,6 +281,8 @@ fn named(label: &Label, classes: &[String]) -> Value {
     };
     match label {
         Label::Class(class) => name(class),
+        // Several classes of one name.
+        Label::AnyOf(classes) => classes.first().map_or(Value::Null, name),
         Label::Classes(classes) => classes.iter().map(name).collect(),
         other => json!(other),
     }
@@ -374,6 +380,17 @@ impl Judgement {
                 answer: Some(Label::Text(text)),
                 ..
             } => Some(text.clone()),
+            _ => None,
+        }
+    }
+
+    /// Returns the class of a label that means any of several, among others that mean one: the class that was answered, if it is one of them.
+    fn class_of_several<'a>(&self, label: &Label) -> Option<Truth<'a>> {
+        match (self, label) {
+            (Self::Logits(logits), Label::AnyOf(classes)) => {
+                let answered = class_of(logits).filter(|answered| classes.contains(answered));
+                Some(Truth::Class(answered.or(classes.first().copied())?))
+            }
             _ => None,
         }
     }

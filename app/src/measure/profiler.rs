@@ -19,7 +19,7 @@ use crate::config::confidence::ConfidenceConfig;
 use crate::config::data::DataSet;
 use crate::data::Samples;
 use crate::data::text_metric::Grading;
-use crate::family::{Family, Recording, Source, VariantSpec};
+use crate::family::{Family, Recording, Source, VariantSpec, listed};
 use crate::report::in_one_line;
 use crate::report::profile_warnings;
 use crate::report::progress::{say, while_saying};
@@ -324,6 +324,14 @@ fn remarks(samples: &Samples, names: &[String]) -> Vec<String> {
             "profile: {} of {all} validation samples have the inputs of an earlier one; a certificate counts each of them, so keep repeats only \
              where requests repeat as often",
             units::count(repeats as u64),
+        ));
+    }
+    let others = samples.origins.other_names();
+    if !others.is_empty() {
+        remarks.push(format!(
+            "profile: the data names its classes {}, and the model {}: their numbers are taken to mean the same",
+            listed(others),
+            listed(names)
         ));
     }
     let name = |class: u64| {

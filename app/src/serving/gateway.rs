@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles, TokenizerPath};
-use kaskade_models::checkpoint::Config;
-use kaskade_models::folder_of_onnx;
 
 use super::{ServingError, size};
 use crate::config::gateway::{GatewayConfig, TenantConfig, TlsConfig};
 use crate::config::scalar::HumanDuration;
 use crate::config::{App, Task};
+use crate::family::FamilyClasses;
 use crate::ranker;
 
 /// Starts the listener of the app's gateway. It serves no app yet: [`Gateway::serve`] adds it, with [`options`].
@@ -109,21 +108,7 @@ fn tokenizers(app: &App) -> Vec<TokenizerPath> {
     paths.collect()
 }
 
-/// Returns the names of an app's classes, by the first variant that states them; none if no variant does.
+/// Returns the names of an app's classes; none if no variant states them.
 fn labels(app: &App) -> Vec<String> {
-    let mut stated = app.variants.iter().filter_map(|variant| {
-        if let Some(remote) = &variant.remote {
-            return Some(remote.labels.clone());
-        }
-        let beside = || variant.file.as_deref().map(folder_of_onnx);
-        let file = variant.dir.as_deref().or_else(beside)?.join("config.json");
-        let json = std::fs::read(&file).ok()?;
-        Config::parse(file.display().to_string(), &json)
-            .ok()?
-            .labels()
-            .ok()
-    });
-    let is_classifier = matches!(app.task, Task::Classification | Task::MultiLabel);
-    let named = |labels: &Vec<String>| labels.iter().any(|label| !label.starts_with("LABEL_"));
-    stated.find(named).filter(|_| is_classifier).unwrap_or_default()
+    FamilyClasses::of(app).names().to_vec()
 }

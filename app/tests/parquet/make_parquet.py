@@ -27,6 +27,19 @@ features = datasets.Features(
 rows = {"text": ["naïve", "b\nc"], "label": [1, 0], "idx": [7, 8], "score": [0.5, -1.0], "parts": [["a", "b"], []]}
 datasets.Dataset.from_dict(rows, features=features).to_parquet(HERE / "texts.parquet")
 
+# Classes in another order than the model's, alone and as the tags of words, as CoNLL 2003 has them; a row without a label is -1.
+tags = datasets.Sequence(datasets.ClassLabel(names=["O", "B-LOC", "B-PER"]))
+other_order = datasets.Features(
+    {
+        "text": datasets.Value("string"),
+        "label": datasets.ClassLabel(names=["Dog", "cat"]),
+        "tokens": datasets.Sequence(datasets.Value("string")),
+        "ner_tags": tags,
+    }
+)
+rows = {"text": ["a", "b", "c"], "label": [0, 1, -1], "tokens": [["Rome"], ["x", "Ann"], []], "ner_tags": [[1], [0, 2], []]}
+pyarrow.parquet.write_table(pyarrow.table(rows, schema=other_order.arrow_schema), HERE / "labels.parquet")
+
 files = [{"bytes": (IMAGES / name).read_bytes(), "path": name} for name in ("small.png", "grey.gif")]
 images = {"image": files, "label": [0, 1]}
 with_images = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})

@@ -177,21 +177,33 @@ impl Config {
     /// classes is that of `id2label`, else `num_labels`, else 2, as in transformers.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if `id2label` does not name the classes 0, 1, ... without a gap.
+    /// [`LoadError::BadKey`] if `id2label` does not name the classes 0, 1, ... without a gap, by texts, numbers or null.
     pub fn labels(&self) -> Result<Vec<String>, LoadError> {
-        let Some(named) = self.optional::<std::collections::HashMap<String, String>>("id2label")? else {
+        let Some(named) = self.optional::<Map<String, Value>>("id2label")? else {
             let count = self.optional::<u32>("num_labels")?.unwrap_or(2);
             if count > MAX_LABELS {
                 return Err(self.invalid_value("num_labels", format!("it must be at most {MAX_LABELS}")));
             }
             return Ok((0..count).map(|class| format!("LABEL_{class}")).collect());
         };
+        let name_of = |class: usize| match named.get(&class.to_string())? {
+            Value::String(name) => Some(Ok(name.clone())),
+            Value::Number(number) => Some(Ok(number.to_string())),
+            // As transformers names a class without a name.
+            Value::Null => Some(Ok(format!("LABEL_{class}"))),
+            _ => Some(Err(
+                self.invalid_value("id2label", "the name of a class must be a text")
+            )),
+        };
         let labels = (0..named.len())
-            .map(|class| named.get(&class.to_string()).cloned())
-            .collect::<Option<Vec<_>>>();
-        labels.filter(|labels| !labels.is_empty()).ok_or_else(|| {
-            self.invalid_value("id2label", "it must name the classes 0, 1, 2, ... without a gap")
-        })
+            .map(name_of)
+            .collect::<Option<Result<Vec<_>, _>>>();
+        labels
+            .transpose()?
+            .filter(|labels| !labels.is_empty())
+            .ok_or_else(|| {
+                self.invalid_value("id2label", "it must name the classes 0, 1, 2, ... without a gap")
+            })
     }
 
     /// Returns the class that the configuration names: `architectures[0]`.
@@ -360,6 +372,9 @@ mod tests {
                 .is_err()
         );
         assert!(config(r#"{"id2label": {}}"#).labels().is_err());
+        let numbers = config(r#"{"id2label": {"0": 1, "1": null, "2": 2.5}}"#);
+        assert_eq!(numbers.labels().unwrap(), ["1", "LABEL_1", "2.5"]);
+        assert!(config(r#"{"id2label": {"0": ["cat"]}}"#).labels().is_err());
     }
 
     #[test]

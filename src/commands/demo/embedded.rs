@@ -1,6 +1,7 @@
 //! The digits family and its images, embedded in this program: the demo needs no file.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use kaskade::Signature;
@@ -81,6 +82,8 @@ pub(crate) fn family(app: &App) -> anyhow::Result<Family> {
             share: app.core_share,
             generation: (&app.generation).into(),
             price: variant.price,
+            // All of them have their classes in one order.
+            classes: Arc::default(),
         })
     });
     Ok(Family {

@@ -411,9 +411,11 @@ fn metadata_and_files_of_a_split_are_records() {
 fn a_missing_split_and_parquet_say_what_to_do() {
     let error = in_one_line(&folder(&[("train/cat/1.png", "")], "").unwrap_err());
     assert!(
-        error.contains("`validation`") && error.contains("train"),
+        error.contains("`validation`") && error.contains("set `split` to `train`"),
         "{error}"
     );
+    let hub = in_one_line(&folder(&[("data/train-00000-of-00001.jsonl", "{}")], "").unwrap_err());
+    assert!(hub.contains("set `split` to `train`"), "{hub}");
     let error = in_one_line(&folder(&[("data/validation-0.parquet", "PAR1")], "").unwrap_err());
     assert!(
         error.contains("validation-0.parquet") && error.contains("not a valid Parquet file"),
@@ -472,6 +474,41 @@ fn parquet_files_of_datasets_and_pandas_are_read() {
         let samples = parquet(name, "skip = 2").unwrap();
         assert_eq!(texts(&samples, 0), ["bad"], "{name}");
     }
+}
+
+/// The numbers were read as those of the model, whose order is another one.
+#[test]
+fn numbers_mean_the_classes_that_a_parquet_file_names() {
+    let samples = parquet("labels.parquet", "take = 2").unwrap();
+    assert_eq!(samples.labels, [Label::Class(1), Label::Class(0)]);
+    let error = in_one_line(&parquet("labels.parquet", "").unwrap_err());
+    assert!(
+        error.contains("line 3") && error.contains("rows without one"),
+        "{error}"
+    );
+    let read = |labels: &[&str], task: Task| {
+        let mut spec: Records = toml::from_str("file = \"x\"\ntake = 2").unwrap();
+        spec.file = Path::new(kaskade_testkit::ROOT).join("app/tests/parquet/labels.parquet");
+        let labels: Vec<String> = labels.iter().map(ToString::to_string).collect();
+        Samples::from_records(&spec, &signature(), &LabelReader::new(task, &labels))
+    };
+    let unnamed = read(&["LABEL_0", "LABEL_1"], Task::Classification).unwrap();
+    assert_eq!(unnamed.labels, [Label::Class(0), Label::Class(1)]);
+    assert!(unnamed.origins.other_names().is_empty());
+    let others = read(&["bark", "purr"], Task::Classification).unwrap();
+    assert_eq!(others.labels, [Label::Class(0), Label::Class(1)]);
+    assert_eq!(others.origins.other_names(), ["Dog", "cat"]);
+    let partly = in_one_line(&read(&["cat", "owl"], Task::Classification).unwrap_err());
+    assert!(
+        partly.contains("`Dog` is not a class: the model's are cat, owl"),
+        "{partly}"
+    );
+    let tags = read(
+        &["O", "B-PER", "I-PER", "B-LOC", "I-LOC"],
+        Task::TokenClassification,
+    )
+    .unwrap();
+    assert_eq!(tags.labels, [Label::text("0-4 LOC"), Label::text("2-5 PER")]);
 }
 
 /// Texts became empty ones.

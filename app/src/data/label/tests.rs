@@ -25,9 +25,10 @@ fn classes_are_read_by_number_and_name() {
     for (written, reason) in [
         (json!(3), "has classes 0 to 2"),
         (json!("neutral"), "NEGATIVE, POSITIVE, 1"),
-        (json!(-1), "a number from 0"),
+        (json!(-1), "`--judge largest`"),
+        (json!(-2), "a number from 0"),
         (json!(0.5), "a number from 0"),
-        (json!(-1.0), "a number from 0"),
+        (json!("-1.0"), "rows without one"),
         (json!("3.0"), "has classes 0 to 2"),
         (json!("0.5"), "NEGATIVE, POSITIVE, 1"),
         (json!("inf"), "NEGATIVE, POSITIVE, 1"),
@@ -189,5 +190,41 @@ fn a_label_without_a_right_answer_is_refused() {
         }
         reader.used = LabelUse::Reference;
         assert_eq!(reader.read(&json!({"text": []})).unwrap(), Label::Unknown);
+    }
+}
+
+/// A label `crane` was the last class of that name, and answers with the other one were wrong.
+#[test]
+fn a_name_of_several_classes_means_any_of_them() {
+    let birds = ["crane", "owl", "Crane", "crane"];
+    let one = reader(Task::Classification, &birds);
+    assert_eq!(one.read(&json!("crane")).unwrap(), Label::AnyOf(vec![0, 3]));
+    assert_eq!(one.read(&json!("Crane")).unwrap(), Label::Class(2));
+    assert_eq!(one.read(&json!(3)).unwrap(), Label::Class(3));
+    assert!(one.read(&json!("CRANE")).is_err(), "two names");
+    let several = reader(Task::MultiLabel, &birds);
+    for written in [json!(["owl", "crane"]), json!("owl, crane"), json!("crane")] {
+        let error = several.read(&written).unwrap_err().to_string();
+        assert!(error.contains("write the number"), "{written}: {error}");
+    }
+}
+
+#[test]
+fn names_are_read_in_any_spelling() {
+    let named = reader(Task::Classification, &["not_entailment", "5 stars"]);
+    assert_eq!(named.read(&json!("Not entailment")).unwrap(), Label::Class(0));
+    assert_eq!(named.read(&json!("5-stars")).unwrap(), Label::Class(1));
+    let unnamed = reader(Task::Classification, &["LABEL_0", "LABEL_1"]);
+    assert_eq!(unnamed.read(&json!("LABEL_1")).unwrap(), Label::Class(1));
+    assert!(unnamed.read(&json!("LABEL_2")).is_err());
+    assert!(named.read(&json!("LABEL_1")).is_err());
+}
+
+#[test]
+fn a_row_that_the_hub_has_no_label_for_has_none() {
+    let mut reader = reader(Task::Classification, &["no", "yes"]);
+    reader.used = LabelUse::Reference;
+    for written in [json!(-1), json!(-1.0), json!("-1")] {
+        assert_eq!(reader.read_if_any(Some(&written)).unwrap(), Label::Unknown);
     }
 }

@@ -266,3 +266,30 @@ fn a_judge_gets_names_of_classes_and_texts_of_spans() {
         json!({"query": "q", "passages": ["a", "b"]})
     );
 }
+
+/// Two classes of ImageNet are named `crane`, and a label by that name counted for the last one alone.
+#[test]
+fn a_label_that_means_several_classes_is_right_for_each() {
+    let set = Samples {
+        inputs: [0.0, 2.0, 1.0, 1.0].map(asking).to_vec(),
+        labels: vec![
+            Label::AnyOf(vec![0, 2]),
+            Label::AnyOf(vec![0, 2]),
+            Label::AnyOf(vec![0, 2]),
+            Label::Class(1),
+        ],
+        origins: Origins::default(),
+    };
+    let correctness = Correctness::default();
+    let answers = calibrated(
+        &mut Overconfident,
+        &set,
+        Estimator::MaxSquared,
+        &correctness,
+        |_| (),
+    )
+    .unwrap();
+    assert_eq!(answers.validation.correct, [true, true, false, true]);
+    let names = ["crane", "owl", "crane"].map(str::to_owned);
+    assert_eq!(named(&Label::AnyOf(vec![0, 2]), &names), "crane");
+}

@@ -1,0 +1,228 @@
+//! A classifier that answers with the classes of the app, whatever their order and names in its checkpoint.
+
+use std::time::Duration;
+
+use kaskade_models::class_names::are_placeholders;
+use kaskade_models::{
+    Availability, Continuous, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor, Waker,
+};
+
+/// Outputs with a value for each class.
+const SCORES: [&str; 2] = ["logits", "probabilities"];
+
+/// Puts the scores of a model into the order of the app's classes, and names the classes as the app does.
+pub(super) struct InClassOrder {
+    model: Box<dyn Model>,
+    answers: Answers,
+    /// What ends a step of a model that waits.
+    waker: Option<Waker>,
+}
+
+/// How answers are changed.
+struct Answers {
+    /// The model's number of each class; `None` if the numbers are the same.
+    order: Option<Vec<usize>>,
+    /// Names of the classes.
+    names: Vec<String>,
+    /// Whether the classes have names.
+    named: bool,
+    /// Whether exactly one class is right.
+    one: bool,
+}
+
+impl InClassOrder {
+    /// Orders the answers of a model; `one` says whether exactly one class is right.
+    pub(super) fn new(
+        mut model: Box<dyn Model>,
+        order: Option<Vec<usize>>,
+        names: Vec<String>,
+        one: bool,
+    ) -> Self {
+        let named = !are_placeholders(&names);
+        Self {
+            waker: model.continuous().and_then(|model| model.waker()),
+            model,
+            answers: Answers {
+                order,
+                names,
+                named,
+                one,
+            },
+        }
+    }
+
+    fn inner(&mut self) -> Result<&mut dyn Continuous, ModelError> {
+        self.model.continuous().ok_or_else(|| ModelError::Failed {
+            reason: "it does not support continuous batching".to_owned(),
+        })
+    }
+}
+
+impl Answers {
+    fn changed(&self, mut outputs: Outputs) -> Result<Outputs, ModelError> {
+        for output in &mut outputs {
+            if let Some(order) = self
+                .order
+                .as_ref()
+                .filter(|_| SCORES.contains(&output.name.as_str()))
+            {
+                *output = ordered(output, order)?;
+            }
+        }
+        if self.named {
+            self.name_classes(&mut outputs)?;
+        }
+        Ok(outputs)
+    }
+
+    /// Names the best class, or those that apply.
+    fn name_classes(&self, outputs: &mut Outputs) -> Result<(), ModelError> {
+        let [logits, probabilities] = SCORES.map(|name| outputs.iter().find(|output| output.name == name));
+        let (name, chosen) = if self.one {
+            let Some(scores) = logits.map(Tensor::to_f32).transpose()? else {
+                return Ok(());
+            };
+            // The first of several equal ones, as models name it.
+            let ranked = scores.iter().zip(&self.names).rev();
+            let best = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other));
+            let best = best.filter(|_| scores.len() == self.names.len());
+            ("label", best.into_iter().map(|(_, name)| name.as_str()).collect())
+        } else {
+            let Some(probabilities) = probabilities.map(Tensor::to_f32).transpose()? else {
+                return Ok(());
+            };
+            let apply = probabilities.iter().zip(&self.names);
+            let apply = apply.filter(|(probability, _)| **probability > 0.5);
+            ("labels", apply.map(|(_, name)| name.as_str()).collect::<Vec<_>>())
+        };
+        outputs.retain(|output| output.name != name);
+        if !chosen.is_empty() {
+            outputs.push(Tensor::from_texts(name, &chosen)?);
+        }
+        Ok(())
+    }
+}
+
+/// Returns scores in another order.
+fn ordered(output: &Tensor, order: &[usize]) -> Result<Tensor, ModelError> {
+    let values = output.to_f32()?;
+    let ordered: Option<Vec<f32>> = order.iter().map(|own| values.get(*own).copied()).collect();
+    let ordered = ordered.filter(|ordered| ordered.len() == values.len());
+    let ordered = ordered.ok_or_else(|| ModelError::BadOutput {
+        reason: format!(
+            "`{}` has {} values for {} classes, so that they cannot be put into the order of the app's classes",
+            output.name,
+            values.len(),
+            order.len()
+        ),
+    })?;
+    Ok(Tensor::from_f32(output.name.as_str(), &output.shape, &ordered)?)
+}
+
+impl Model for InClassOrder {
+    fn signature(&self) -> Signature {
+        self.model.signature()
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let results = self.model.run(batch).into_iter();
+        results.map(|result| self.answers.changed(result?)).collect()
+    }
+
+    fn runs_inline(&self) -> bool {
+        self.model.runs_inline()
+    }
+
+    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+        self.model.continuous().is_some().then_some(self)
+    }
+
+    fn availability(&self) -> Option<Availability> {
+        self.model.availability()
+    }
+}
+
+impl Continuous for InClassOrder {
+    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
+        self.inner()?.submit(number, inputs)
+    }
+
+    fn submit_within(&mut self, number: u64, inputs: &Inputs, budget: Duration) -> Result<(), ModelError> {
+        self.inner()?.submit_within(number, inputs, budget)
+    }
+
+    fn cancel(&mut self, number: u64) {
+        if let Some(model) = self.model.continuous() {
+            model.cancel(number);
+        }
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        self.waker.clone()
+    }
+
+    fn step(&mut self) -> Vec<Progress> {
+        let mut progress = self.model.continuous().map_or_else(Vec::new, Continuous::step);
+        for one in &mut progress {
+            if let Some(Ok(outputs)) = one.end.take_if(|end| end.is_ok()) {
+                one.end = Some(self.answers.changed(outputs));
+            }
+        }
+        progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fixed(Outputs);
+
+    impl Model for Fixed {
+        fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            batch.iter().map(|_| Ok(self.0.clone())).collect()
+        }
+    }
+
+    fn floats(name: &str, values: &[f32]) -> Tensor {
+        Tensor::from_f32(name, &[values.len()], values).unwrap()
+    }
+
+    fn answer(outputs: Outputs, order: Option<Vec<usize>>, one: bool) -> Result<Outputs, ModelError> {
+        let names = ["negative", "neutral", "positive"].map(str::to_owned).to_vec();
+        let mut model = InClassOrder::new(Box::new(Fixed(outputs)), order, names, one);
+        model.run(&[Vec::new()]).remove(0)
+    }
+
+    #[test]
+    fn scores_and_names_are_those_of_the_app() {
+        let label = Tensor::from_texts("label", &["POS"]).unwrap();
+        let outputs = vec![floats("logits", &[3.0, 1.0, 2.0]), label];
+        let answered = answer(outputs, Some(vec![1, 2, 0]), true).unwrap();
+        assert_eq!(answered[0], floats("logits", &[1.0, 2.0, 3.0]));
+        assert_eq!(answered[1].to_texts().unwrap(), ["positive"]);
+        // A checkpoint without names.
+        let answered = answer(vec![floats("logits", &[3.0, 3.0, 2.0])], None, true).unwrap();
+        assert_eq!(answered[1].to_texts().unwrap(), ["negative"]);
+    }
+
+    #[test]
+    fn several_labels_are_ordered_and_named() {
+        let outputs = vec![
+            floats("logits", &[2.0, -1.0, 1.0]),
+            floats("probabilities", &[0.9, 0.3, 0.7]),
+            floats("confidence", &[0.4]),
+            Tensor::from_texts("labels", &["POS", "NEU"]).unwrap(),
+        ];
+        let answered = answer(outputs, Some(vec![1, 2, 0]), false).unwrap();
+        assert_eq!(answered[1], floats("probabilities", &[0.3, 0.7, 0.9]));
+        assert_eq!(answered[2], floats("confidence", &[0.4]));
+        assert_eq!(answered[3].to_texts().unwrap(), ["neutral", "positive"]);
+    }
+
+    #[test]
+    fn another_number_of_scores_is_an_error() {
+        let error = answer(vec![floats("logits", &[1.0, 2.0])], Some(vec![1, 2, 0]), true).unwrap_err();
+        assert!(error.to_string().contains("2 values for 3 classes"), "{error}");
+    }
+}

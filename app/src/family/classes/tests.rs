@@ -1,0 +1,153 @@
+use super::*;
+
+fn names(names: &[&str]) -> Vec<String> {
+    names.iter().map(ToString::to_string).collect()
+}
+
+fn placed(expected: &[&str], found: &[&str]) -> Result<Option<Vec<usize>>, OtherClasses> {
+    let classes = FamilyClasses {
+        stated: names(expected),
+        ..FamilyClasses::default()
+    };
+    classes.order(&names(found))
+}
+
+/// An honest checkpoint in another order was refused, and its remedy led to wrong answers.
+#[test]
+fn another_order_is_found_whatever_the_spelling() {
+    let expected = ["very_negative", "n\u{e9}utral", "Positive"];
+    for found in [
+        ["positive", "very negative", "n\u{e9}utral"],
+        ["POSITIVE ", "Very-Negative", "ne\u{301}utral"],
+    ] {
+        assert_eq!(placed(&expected, &found), Ok(Some(vec![1, 2, 0])));
+    }
+    assert_eq!(
+        placed(&expected, &["very negative", "N\u{c9}UTRAL", "positive"]),
+        Ok(None)
+    );
+}
+
+#[test]
+fn other_classes_and_numbers_of_classes_are_refused() {
+    let expected = ["negative", "positive"];
+    for found in [&["negative", "neutral", "positive"][..], &["positive", "neutral"]] {
+        let error = placed(&expected, found).unwrap_err().to_string();
+        assert!(
+            error.contains("`classes`") && error.contains("`negative`, `positive`"),
+            "{error}"
+        );
+    }
+    // Either of two classes with one name may be either.
+    assert!(placed(&["crane", "owl", "crane"], &["owl", "crane", "crane"]).is_err());
+    assert!(placed(&["crane", "crane", "owl"], &["crane", "owl", "jay"]).is_err());
+    let many: Vec<String> = (0..1_000).map(|class| format!("c{class}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let error = placed(&many, &expected).unwrap_err().to_string();
+    assert!(error.contains("1000 in all") && error.len() < 500, "{error}");
+}
+
+#[test]
+fn names_that_tell_nothing_have_the_same_numbers() {
+    let expected = ["negative", "positive"];
+    for found in [["LABEL_0", "LABEL_1"], ["bad", "good"], ["negative", "good"]] {
+        assert_eq!(placed(&expected, &found), Ok(None), "{found:?}");
+    }
+    assert_eq!(
+        placed(&["crane", "owl", "crane"], &["crane", "eule", "crane"]),
+        Ok(None)
+    );
+    assert_eq!(FamilyClasses::default().order(&names(&expected)), Ok(None));
+}
+
+#[test]
+fn the_first_names_count_and_a_missing_checkpoint_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = |name: &str, names: &[&str]| {
+        let dir = folder.path().join(name);
+        std::fs::create_dir_all(&dir).unwrap();
+        let id2label: BTreeMap<String, &&str> = names
+            .iter()
+            .enumerate()
+            .map(|(class, name)| (class.to_string(), name))
+            .collect();
+        let config = serde_json::json!({"id2label": id2label});
+        std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+        (name.to_owned(), Source::Directory(dir))
+    };
+    let unnamed = source("u", &["LABEL_0", "LABEL_1"]);
+    let (first, other) = (source("a", &["no", "yes"]), source("p", &["yes", "no"]));
+    let classes = |sources: &[&(String, Source)]| FamilyClasses {
+        sources: sources.iter().map(|source| (*source).clone()).collect(),
+        ..FamilyClasses::default()
+    };
+    // The unnamed one was the measure of all others.
+    let all = classes(&[&unnamed, &first, &other]);
+    assert_eq!(all.names(), ["no", "yes"]);
+    assert_eq!(all.order(&names(&["yes", "no"])), Ok(Some(vec![1, 0])));
+    let missing = ("gone".to_owned(), Source::Directory(folder.path().join("gone")));
+    let partial = classes(&[&missing, &other]);
+    assert!(partial.names().is_empty());
+    let error = partial.order(&names(&["yes", "no"])).unwrap_err().to_string();
+    assert!(
+        error.contains("`gone`") && error.contains("state `classes`"),
+        "{error}"
+    );
+    assert_eq!(partial.order(&names(&["LABEL_0", "LABEL_1"])), Ok(None));
+    assert_eq!(classes(&[&other, &missing]).names(), ["yes", "no"]);
+}
+
+#[test]
+fn an_onnx_file_has_the_names_beside_it_or_its_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let onnx = folder.path().join("onnx");
+    std::fs::create_dir(&onnx).unwrap();
+    let source = Source::Onnx(onnx.join("model.onnx"));
+    assert_eq!(stated_names(&source).unwrap(), None);
+    std::fs::write(
+        folder.path().join("config.json"),
+        r#"{"id2label": {"0": "a", "1": "b"}}"#,
+    )
+    .unwrap();
+    assert_eq!(stated_names(&source).unwrap(), Some(names(&["a", "b"])));
+    std::fs::write(onnx.join("config.json"), r#"{"id2label": {"0": "c", "1": "d"}}"#).unwrap();
+    assert_eq!(stated_names(&source).unwrap(), Some(names(&["c", "d"])));
+}
+
+#[test]
+fn names_that_only_loading_shows_are_compared() {
+    let mut classes = Classes::default();
+    let mut check = |variant: &str, labels: &[&str]| {
+        let info = ModelInfo {
+            name: String::new(),
+            architecture: String::new(),
+            parameters: 1,
+            weight_bytes: 4,
+            task: Answers::Classification,
+            labels: names(labels),
+            prompts: Vec::new(),
+        };
+        classes.check(variant, &info)
+    };
+    assert_eq!(check("u", &["LABEL_0", "LABEL_1"]), Ok(()));
+    assert_eq!(check("a", &["no", "yes"]), Ok(()));
+    assert_eq!(check("b", &["No", "Yes"]), Ok(()));
+    let error = check("p", &["yes", "no"]).unwrap_err().to_string();
+    assert!(
+        error.contains("those of `a` `no`, `yes`") && error.contains("state `classes`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn labels_of_entities_that_one_variant_alone_has_are_named() {
+    let of = |variant: &str, labels: &[&str]| (variant.to_owned(), names(labels));
+    let small = of("small", &["O", "B-PER", "I-PER", "B-LOC"]);
+    let large = of("large", &["O", "I-PERSON", "I-LOC"]);
+    let remarks = unequal_entities(&[small.clone(), large]);
+    assert!(
+        remarks.len() == 1 && remarks[0].contains("only `small` has `PER`, and only `large` has `PERSON`"),
+        "{remarks:?}"
+    );
+    assert!(unequal_entities(&[small, of("other", &["O", "I-LOC", "I-PER"])]).is_empty());
+}

@@ -1,0 +1,237 @@
+//! Whether a classifier would be right much more often if its classes were others: its `id2label` is probably wrong then.
+
+use crate::data::Label;
+use crate::report::units;
+
+/// Most classes that are assigned: the time grows with their cube.
+const MAX_CLASSES: usize = 256;
+
+/// Classes that a remark names.
+const SHOWN: usize = 6;
+
+/// Standard errors by which the other classes must be better.
+const SURE: f64 = 4.0;
+
+/// Share of the samples by which they must be better.
+const CLEARLY: f64 = 0.02;
+
+/// Number of samples by label and predicted class.
+struct Confusion {
+    classes: usize,
+    counts: Vec<i64>,
+}
+
+impl Confusion {
+    fn new(classes: usize, pairs: impl Iterator<Item = (usize, usize)>) -> Self {
+        let mut counts = vec![0; classes * classes];
+        for (predicted, label) in pairs {
+            if let Some(count) = counts.get_mut(predicted * classes + label) {
+                *count += 1;
+            }
+        }
+        Self { classes, counts }
+    }
+
+    fn count(&self, predicted: usize, label: usize) -> i64 {
+        self.counts
+            .get(predicted * self.classes + label)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Returns the samples that are right if each predicted class is the one assigned to it, counted only where that is another one, and those
+    /// that are right there as it is.
+    fn moved(&self, assigned: &[usize]) -> (i64, i64) {
+        let moved = assigned.iter().enumerate().filter(|(own, other)| own != *other);
+        moved.fold((0, 0), |(better, now), (own, other)| {
+            (better + self.count(own, *other), now + self.count(own, own))
+        })
+    }
+
+    /// Returns for each predicted class the class with which most samples are right, each class once; the same one where that makes no
+    /// difference.
+    fn assigned(&self) -> Vec<usize> {
+        let scale = i64::try_from(self.classes).unwrap_or(i64::MAX - 1) + 1;
+        let cost = |own: usize, other: usize| -(self.count(own, other) * scale + i64::from(own == other));
+        assignment(self.classes, cost)
+    }
+}
+
+/// Returns the column of each row with which the sum of the costs is least (the Hungarian method, with potentials, O(n^3)).
+fn assignment(count: usize, cost: impl Fn(usize, usize) -> i64) -> Vec<usize> {
+    // Column 0 stands for none, and so does row 0.
+    let (mut of_row, mut of_column) = (vec![0_i64; count + 1], vec![0_i64; count + 1]);
+    let mut row_of = vec![0_usize; count + 1];
+    let at = |list: &[i64], place: usize| list.get(place).copied().unwrap_or_default();
+    for row in 1..=count {
+        let mut before = vec![0_usize; count + 1];
+        let mut least = vec![i64::MAX; count + 1];
+        let mut used = vec![false; count + 1];
+        let mut column = 0;
+        if let Some(first) = row_of.first_mut() {
+            *first = row;
+        }
+        loop {
+            if let Some(used) = used.get_mut(column) {
+                *used = true;
+            }
+            let current = row_of.get(column).copied().unwrap_or_default();
+            let mut next = (i64::MAX, 0);
+            for other in (1..=count).filter(|other| used.get(*other) == Some(&false)) {
+                let reduced = cost(current - 1, other - 1) - at(&of_row, current) - at(&of_column, other);
+                if let (Some(least), Some(before)) = (least.get_mut(other), before.get_mut(other)) {
+                    if reduced < *least {
+                        (*least, *before) = (reduced, column);
+                    }
+                    next = next.min((*least, other));
+                }
+            }
+            let (delta, chosen) = next;
+            for other in 0..=count {
+                if used.get(other) == Some(&true) {
+                    let row = row_of.get(other).copied().unwrap_or_default();
+                    add(&mut of_row, row, delta);
+                    add(&mut of_column, other, -delta);
+                } else {
+                    add(&mut least, other, -delta);
+                }
+            }
+            column = chosen;
+            if row_of.get(column) == Some(&0) {
+                break;
+            }
+        }
+        while column != 0 {
+            let previous = before.get(column).copied().unwrap_or_default();
+            let row = row_of.get(previous).copied().unwrap_or_default();
+            if let Some(place) = row_of.get_mut(column) {
+                *place = row;
+            }
+            column = previous;
+        }
+    }
+    let mut columns = vec![0; count];
+    for (column, row) in row_of.iter().enumerate().skip(1) {
+        if let Some(place) = columns.get_mut(row.wrapping_sub(1)) {
+            *place = column - 1;
+        }
+    }
+    columns
+}
+
+fn add(list: &mut [i64], place: usize, value: i64) {
+    if let Some(found) = list.get_mut(place) {
+        *found = found.saturating_add(value);
+    }
+}
+
+/// Returns that a variant would be right clearly more often if its classes were others, if it would. The other classes are chosen on every
+/// second sample and compared on the rest. `names` are those of the classes.
+pub(super) fn remark(
+    variant: &str,
+    names: &[String],
+    labels: &[Label],
+    predictions: &[u32],
+) -> Option<String> {
+    let pairs = labels
+        .iter()
+        .zip(predictions)
+        .filter_map(|(label, predicted)| match label {
+            Label::Class(label) => Some((usize::try_from(*predicted).ok()?, *label)),
+            _ => None,
+        });
+    // A sample that is too long for the variant has no answer.
+    let pairs: Vec<(usize, usize)> = pairs
+        .filter(|(predicted, _)| *predicted < u32::MAX as usize)
+        .collect();
+    let most = pairs
+        .iter()
+        .map(|(predicted, label)| (*predicted).max(*label))
+        .max()?;
+    if most >= MAX_CLASSES {
+        return None;
+    }
+    let of = |part: usize| Confusion::new(most + 1, pairs.iter().copied().skip(part).step_by(2));
+    let assigned = of(0).assigned();
+    let (better, now) = of(1).moved(&assigned);
+    let gained = (better - now) as f64;
+    let is_sure = gained > SURE * ((better + now) as f64).sqrt();
+    if !is_sure || gained < CLEARLY * pairs.len() as f64 / 2.0 || better < 2 * now {
+        return None;
+    }
+    let share = |right: usize| units::percent(right as f64 / pairs.len() as f64);
+    let right = |is_right: &dyn Fn(usize, usize) -> bool| {
+        pairs
+            .iter()
+            .filter(|(predicted, label)| is_right(*predicted, *label))
+            .count()
+    };
+    let name = |class: usize| {
+        names
+            .get(class)
+            .map_or_else(|| format!("class {class}"), |name| format!("`{name}`"))
+    };
+    let moved = assigned.iter().enumerate().filter(|(own, other)| own != *other);
+    let moved: Vec<String> = moved
+        .map(|(own, other)| format!("what it calls {} were {}", name(own), name(*other)))
+        .collect();
+    let more = if moved.len() > SHOWN { ", ..." } else { "" };
+    Some(format!(
+        "profile: `{variant}` would be right in {} of the samples (now {}) if {}{more}: is its `id2label` \
+         right?",
+        share(right(&|predicted, label| assigned.get(predicted) == Some(&label))),
+        share(right(&|predicted, label| predicted == label)),
+        moved.get(..SHOWN).unwrap_or(&moved).join(", ")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|class| format!("c{class}")).collect()
+    }
+
+    fn said(count: usize, samples: usize, answer: impl Fn(usize, usize) -> usize) -> Option<String> {
+        // Labels in an order without a pattern.
+        let labels: Vec<usize> = (0..samples).map(|sample| (sample * 7_919 / 13) % count).collect();
+        let predictions = labels.iter().enumerate();
+        let predictions: Vec<u32> = predictions
+            .map(|(sample, label)| answer(sample, *label) as u32)
+            .collect();
+        let labels: Vec<Label> = labels.into_iter().map(Label::Class).collect();
+        remark("v1", &names(count), &labels, &predictions)
+    }
+
+    /// Only a variant that was never right was named.
+    #[test]
+    fn swapped_classes_are_named() {
+        let swapped = said(3, 400, |_, label| [0, 2, 1][label]).unwrap();
+        assert!(
+            swapped.contains("`v1` would be right in 100.00 % of the samples (now 3")
+                && swapped.contains("if what it calls `c1` were `c2`, what it calls `c2` were `c1`: is"),
+            "{swapped}"
+        );
+        let turned = said(4, 200, |_, label| (label + 1) % 4).unwrap();
+        assert!(turned.contains("(now 0.00 %)"), "{turned}");
+    }
+
+    #[test]
+    fn a_poor_model_is_not_named() {
+        // Wrong answers without a pattern, few samples for each of many classes, and a model that is mostly right.
+        let random = |count: usize| move |sample: usize, _: usize| (sample * 104_729 / 31) % count;
+        for (count, samples) in [(2, 100), (3, 400), (10, 1_000), (200, 600)] {
+            assert_eq!(said(count, samples, random(count)), None, "{count}");
+        }
+        let mostly = |sample: usize, label: usize| if sample % 3 == 0 { (label + 1) % 5 } else { label };
+        assert_eq!(said(5, 1_000, mostly), None);
+        assert_eq!(said(2, 0, |_, label| label), None);
+    }
+
+    #[test]
+    fn an_assignment_is_the_best_one() {
+        let costs = [[4, 1, 3], [2, 0, 5], [3, 2, 2]];
+        assert_eq!(assignment(3, |row, column| costs[row][column]), [1, 0, 2]);
+    }
+}
