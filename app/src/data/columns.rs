@@ -317,7 +317,7 @@ impl Samples {
                     let chosen = match &mut chosen {
                         Some(chosen) => chosen,
                         empty => empty.insert(
-                            SelectedColumns::of(columns, &record.values, labels, files)
+                            SelectedColumns::of(columns, &record.values, labels, collector.files)
                                 .map_err(|error| about_header(error, &record))?,
                         ),
                     };
