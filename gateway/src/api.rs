@@ -1,17 +1,11 @@
 //! The APIs of the gateway, distinguished by request path.
 
-use kaskade_oip::SERVICE;
+use kaskade_oip::{SERVICE, health};
+
+use crate::other_paths;
 
 /// Paths of text-embeddings-inference, and of the Inference API of Hugging Face.
-const TEI_PATHS: [&str; 7] = [
-    "/",
-    "/predict",
-    "/rerank",
-    "/embed",
-    "/similarity",
-    "/info",
-    "/decode",
-];
+const TEI_PATHS: [&str; 6] = ["/", "/predict", "/rerank", "/embed", "/similarity", "/decode"];
 
 /// Paths of vLLM beside those of OpenAI. That of tokens answers text-embeddings-inference too, whose body differs.
 const VLLM_PATHS: [&str; 2] = ["/tokenize", "/detokenize"];
@@ -25,6 +19,8 @@ pub(crate) enum Api {
     OpenAi,
     /// `{"error": text, "error_type": text}`.
     Tei,
+    /// `{"type": "error", "error": {type, message}}`: only refusals of the paths of Anthropic.
+    Anthropic,
     /// A status of gRPC, in headers.
     Grpc,
 }
@@ -32,7 +28,9 @@ pub(crate) enum Api {
 impl Api {
     /// Returns the API of a path.
     pub(crate) fn of(path: &str) -> Self {
-        if path.starts_with("/v1/") || path == "/v2/rerank" || VLLM_PATHS.contains(&path) {
+        if let Some(remedy) = other_paths::remedy(path) {
+            remedy.api
+        } else if path.starts_with("/v1/") || path == "/v2/rerank" || VLLM_PATHS.contains(&path) {
             Self::OpenAi
         } else if TEI_PATHS.contains(&path) {
             Self::Tei
@@ -44,14 +42,21 @@ impl Api {
     }
 }
 
-/// Returns whether a path is one of the service's methods.
+/// Returns whether a path is one of a service's methods.
 fn is_method(path: &str) -> bool {
-    method(path).is_some()
+    method(path).is_some() || is_grpc_health(path)
+}
+
+fn is_grpc_health(path: &str) -> bool {
+    let rest = path
+        .strip_prefix('/')
+        .and_then(|path| path.strip_prefix(health::SERVICE));
+    rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
 /// Returns whether a path is a method that answers without a key and without a permit.
 pub(crate) fn is_grpc_probe(path: &str) -> bool {
-    matches!(method(path), Some("ServerLive" | "ServerReady"))
+    matches!(method(path), Some("ServerLive" | "ServerReady")) || is_grpc_health(path)
 }
 
 /// Returns whether a path is a method whose requests are a stream.
@@ -85,6 +90,8 @@ mod tests {
         assert!(!is_method("/inference.GRPCInferenceServices/ModelInfer"));
         assert!(!is_method("/v2/models/app/infer"));
         assert!(is_grpc_probe("/inference.GRPCInferenceService/ServerReady"));
+        assert!(is_grpc_probe("/grpc.health.v1.Health/Check"));
+        assert!(!is_grpc_probe("/grpc.health.v1.Healthy/Check"));
         assert!(!is_grpc_probe("/inference.GRPCInferenceService/ModelReady"));
     }
 }

@@ -23,6 +23,9 @@ use crate::state::Served;
 use crate::subrequests::{Outcome, run_subrequests};
 use crate::trace::{RequestSpan, of_headers};
 
+/// Least and most time between the end of a budget and the timeout of its client; else it is a twentieth of the timeout.
+const ANSWER_MARGIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+
 /// The request of a client. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Call {
@@ -302,10 +305,15 @@ fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     })
 }
 
-/// Returns the timeout of one read that OpenAI's clients announce.
+/// Returns the budget that the timeout of one read leaves, which OpenAI's clients announce: the refusal of a request whose budget ends
+/// arrives before the client gives up, and it would send the request again.
 fn announced_timeout(headers: &HeaderMap) -> Option<Duration> {
     let announced = header_names::TIMEOUTS.iter().find_map(|name| text(headers, name));
-    Duration::try_from_secs_f64(seconds(announced?)?).ok()
+    let timeout = Duration::try_from_secs_f64(seconds(announced?)?).ok()?;
+    let [least, most] = ANSWER_MARGIN;
+    let margin = (timeout / 20).clamp(least, most);
+    // Of a timeout that is shorter than the margin, half is left.
+    Some(timeout.saturating_sub(margin).max(timeout / 2))
 }
 
 /// Returns the text of a header; an empty one if it is not text.
@@ -384,7 +392,10 @@ mod tests {
             Ok(Some(Duration::from_micros(250_500)))
         );
         let announced = |value: &'static str| announced_timeout(&header("x-stainless-read-timeout", value));
-        assert_eq!(announced("600"), Some(Duration::from_mins(10)));
+        assert_eq!(announced("600"), Some(Duration::from_secs(599)));
+        assert_eq!(announced("2"), Some(Duration::from_millis(1_900)));
+        assert_eq!(announced("0.1"), Some(Duration::from_millis(80)));
+        assert_eq!(announced("0.01"), Some(Duration::from_millis(5)));
         assert_eq!(announced("soon"), None);
         assert_eq!(of("x-other", "1"), Ok(None));
         for wrong in ["", "soon", "-1", "0", "inf", "NaN"] {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use kaskade_actors::ingress::LocalIntake;
 use kaskade_models::Signature;
 
+use crate::answer_kind::AnswerKind;
 use crate::tls::TlsFiles;
 
 /// Rule for when the tokens of a language model's answer are sent to a client that streams.
@@ -127,6 +128,8 @@ pub struct AppOptions {
     pub streaming: Streaming,
     /// Inputs of the app's models, if they are known before the first request.
     pub signature: Option<Signature>,
+    /// What the answers are, if that is known: requests for others are refused before they reach a model.
+    pub answers: Option<AnswerKind>,
     /// Names of the classes, in the order of the logits, if they are known.
     pub labels: Vec<String>,
     /// The ingresses of the app in this process, which requests reach without the broker.
@@ -155,6 +158,7 @@ impl AppOptions {
             max_budget: Duration::from_mins(2),
             streaming: Streaming::default(),
             signature: None,
+            answers: None,
             labels: Vec::new(),
             local: None,
             tokenizers: Vec::new(),
@@ -209,6 +213,12 @@ impl AppOptions {
             max_model_len,
             ..self
         }
+    }
+
+    /// Sets what the answers are.
+    #[must_use]
+    pub fn answers(self, answers: Option<AnswerKind>) -> Self {
+        Self { answers, ..self }
     }
 
     /// Sets the inputs of the app's models.

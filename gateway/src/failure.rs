@@ -5,18 +5,48 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, Response, StatusCode, header};
-use kaskade_actors::{Code, Fault};
+use kaskade_actors::{Code, Fault, ids};
 use serde_json::json;
 
 use crate::api::Api;
 use crate::body::MIN_BYTES_PER_PAUSE;
 use crate::grpc_status;
+use crate::other_paths::remedy;
 
-/// Pause that a client should make before it sends a refused request again, milliseconds.
-pub(crate) const RETRY_AFTER_MS: u32 = 100;
+/// Pauses that clients should make before they send a refused request again, if nothing states one, milliseconds: as drawn from these, so
+/// that clients that were refused together do not come again together. Clients give up after a few tries, so a shorter pause would end
+/// before an overload does.
+const RETRY_AFTER_MS: std::ops::Range<u128> = 750..1_250;
+
+/// Code of a request without a key that is known.
+const UNAUTHORISED: &str = "unauthorised";
 
 /// Most characters of what a client sent that a message repeats.
 const MAX_ECHO: usize = 100;
+
+/// Inputs of models, and the fields of bodies that hold them.
+const FIELDS: [(&str, &str); 20] = [
+    ("messages", "messages"),
+    ("response_format", "response_format"),
+    ("tools", "tools"),
+    ("tool_choice", "tool_choice"),
+    ("parallel_tool_calls", "parallel_tool_calls"),
+    ("logit_bias", "logit_bias"),
+    ("logit_bias_tokens", "logit_bias"),
+    ("stop", "stop"),
+    ("max_tokens", "max_tokens"),
+    ("min_tokens", "min_tokens"),
+    ("temperature", "temperature"),
+    ("top_k", "top_k"),
+    ("top_p", "top_p"),
+    ("min_p", "min_p"),
+    ("num_beams", "num_beams"),
+    ("chat_template_kwargs", "chat_template_kwargs"),
+    ("prompt_logprobs", "prompt_logprobs"),
+    ("top_logprobs", "top_logprobs"),
+    ("prompt_name", "prompt_name"),
+    ("passages", "documents"),
+];
 
 /// Why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,20 +60,36 @@ pub(crate) struct Failure {
     pub message: String,
     /// Whether the same request may succeed after a moment.
     pub retryable: bool,
+    /// Time after which it may, if that is known.
+    pub retry_after: Option<Duration>,
     /// The field of the body that is wrong.
     pub param: Option<Cow<'static, str>>,
 }
 
 impl From<Fault> for Failure {
     fn from(fault: Fault) -> Self {
+        let param = field_of(&fault).map(Cow::from);
         Self {
             status: StatusCode::from_u16(fault.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
             code: fault.code.id(),
             message: fault.message,
             retryable: fault.code.retryable(),
-            param: None,
+            retry_after: None,
+            param,
         }
     }
+}
+
+/// Returns the field of a body that holds the input that a worker's message names. That of a text differs between paths.
+fn field_of(fault: &Fault) -> Option<&'static str> {
+    if !matches!(fault.code, Code::InvalidInput | Code::TooLong | Code::Malformed) {
+        return None;
+    }
+    let (_, behind) = fault.message.split_once("input `")?;
+    let (input, _) = behind.split_once('`')?;
+    FIELDS
+        .iter()
+        .find_map(|(name, field)| (*name == input).then_some(*field))
 }
 
 impl From<kaskade_models::TensorError> for Failure {
@@ -96,10 +142,12 @@ impl Failure {
             status: StatusCode::NOT_FOUND,
             code: "unknown_path",
             message: format!(
-                "this gateway has no path `{}`; GET /openapi.json lists its paths",
-                shortened(path)
+                "this gateway has no path `{}`; {}",
+                shortened(path),
+                remedy(path).map_or("GET /openapi.json lists its paths", |remedy| remedy.say)
             ),
             retryable: false,
+            retry_after: None,
             param: None,
         }
     }
@@ -115,6 +163,7 @@ impl Failure {
                 shortened(id)
             ),
             retryable: false,
+            retry_after: None,
             param: Some("request_id".into()),
         }
     }
@@ -130,6 +179,7 @@ impl Failure {
                 shortened(app)
             ),
             retryable: false,
+            retry_after: None,
             param: None,
         }
     }
@@ -145,6 +195,7 @@ impl Failure {
                 shortened(method.as_str())
             ),
             retryable: false,
+            retry_after: None,
             param: None,
         }
     }
@@ -160,6 +211,7 @@ impl Failure {
                 after.as_millis()
             ),
             retryable: true,
+            retry_after: None,
             param: None,
         }
     }
@@ -168,9 +220,10 @@ impl Failure {
     pub(crate) fn unauthorised() -> Self {
         Self {
             status: StatusCode::UNAUTHORIZED,
-            code: "unauthorised",
+            code: UNAUTHORISED,
             message: "send a valid key as `Authorization: Bearer KEY`".to_owned(),
             retryable: false,
+            retry_after: None,
             param: None,
         }
     }
@@ -184,8 +237,28 @@ impl Failure {
                       `[gateway.keys]`"
                 .to_owned(),
             retryable: false,
+            retry_after: None,
             param: None,
         }
+    }
+
+    /// The tenant sends requests faster than its rate, which admits the next one after that time.
+    pub(crate) fn too_fast(after: Duration) -> Self {
+        Self {
+            retry_after: Some(after),
+            ..Self::full("the tenant's rate of requests is exceeded")
+        }
+    }
+
+    /// Returns the pause that the client should make before it sends the request again; `None` if it should not.
+    pub(crate) fn pause_ms(&self) -> Option<u32> {
+        let drawn = || {
+            let width = RETRY_AFTER_MS.end - RETRY_AFTER_MS.start;
+            RETRY_AFTER_MS.start + u128::from(ids::unique()) % width
+        };
+        let pause = self.retry_after.map(|after| after.as_micros().div_ceil(1_000));
+        self.retryable
+            .then(|| u32::try_from(pause.unwrap_or_else(drawn)).unwrap_or(u32::MAX))
     }
 
     /// A limit of the gateway or of the tenant is reached.
@@ -204,19 +277,23 @@ impl Failure {
         }
     }
 
-    /// Returns the body of the error as OpenAI's API has it; also an event of a stream. Clients shorten a prompt by the code that OpenAI has
-    /// for one that is too long.
+    /// Returns the body of the error as OpenAI's API has it; also an event of a stream. `code` is OpenAI's where it has one, because clients
+    /// shorten a prompt, or wait, by it; `fault` is the code of this gateway.
     pub(crate) fn openai(&self) -> serde_json::Value {
-        let code = if self.code == Code::TooLong.id() {
-            "context_length_exceeded"
-        } else {
-            self.code
-        };
+        let known = [
+            (Code::TooLong.id(), "context_length_exceeded"),
+            (Code::UnknownApp.id(), "model_not_found"),
+            (Code::Overloaded.id(), "rate_limit_exceeded"),
+            (UNAUTHORISED, "invalid_api_key"),
+        ];
+        let known = known.into_iter().find(|(own, _)| *own == self.code);
+        let code = known.map_or(self.code, |(_, code)| code);
         json!({"error": {
             "message": self.message,
             "type": self.kind(),
             "param": self.param,
             "code": code,
+            "fault": self.code,
         }})
     }
 
@@ -226,6 +303,9 @@ impl Failure {
             Api::Grpc => return grpc_status::of(self).into_http(),
             Api::Oip => json!({"error": self.to_string()}),
             Api::OpenAi => self.openai(),
+            Api::Anthropic => {
+                json!({"type": "error", "error": {"type": self.kind(), "message": self.message}})
+            }
             Api::Tei => json!({"error": self.to_string(), "error_type": self.kind()}),
         };
         let mut response = Response::new(Body::from(body.to_string()));
@@ -235,9 +315,12 @@ impl Failure {
         headers.insert("x-kaskade-fault", HeaderValue::from_static(self.code));
         let retry = if self.retryable { "true" } else { "false" };
         headers.insert("x-should-retry", HeaderValue::from_static(retry));
-        if self.retryable {
-            headers.insert("retry-after-ms", HeaderValue::from(RETRY_AFTER_MS));
-            headers.insert(header::RETRY_AFTER, HeaderValue::from(1));
+        if let Some(pause) = self.pause_ms() {
+            headers.insert("retry-after-ms", HeaderValue::from(pause));
+            headers.insert(
+                header::RETRY_AFTER,
+                HeaderValue::from(pause.div_ceil(1_000).max(1)),
+            );
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -268,6 +351,58 @@ mod tests {
             assert_eq!(headers["x-should-retry"], expected, "{code}");
             assert_eq!(headers.contains_key("retry-after-ms"), code.retryable(), "{code}");
             assert_eq!(response.status().as_u16(), code.status());
+        }
+    }
+
+    /// The SDK of OpenAI tries again twice: with pauses of 100 ms it gave up within a quarter of a second.
+    #[test]
+    fn a_pause_is_that_of_the_rate_or_about_a_second() {
+        let pauses = |failure: &Failure| {
+            let response = failure.response(Api::OpenAi);
+            let number = |name: &str| response.headers()[name].to_str().unwrap().parse::<u32>().unwrap();
+            (number("retry-after-ms"), number("retry-after"))
+        };
+        let rate = Failure::too_fast(Duration::from_micros(2_400_100));
+        assert_eq!(pauses(&rate), (2_401, 3));
+        let short = Failure::too_fast(Duration::from_millis(7));
+        assert_eq!(pauses(&short), (7, 1));
+        let (full, seconds) = pauses(&Failure::full("many"));
+        assert!(
+            (750..1_250).contains(&full) && (1..=2).contains(&seconds),
+            "{full}"
+        );
+    }
+
+    #[test]
+    fn codes_and_fields_are_those_of_openai_where_it_has_them() {
+        for (failure, code, fault, param) in [
+            (
+                Failure::unknown_app("x"),
+                "model_not_found",
+                "KSK0004",
+                json!("model"),
+            ),
+            (Failure::full("x"), "rate_limit_exceeded", "KSK0006", json!(null)),
+            (
+                Failure::unauthorised(),
+                "invalid_api_key",
+                "unauthorised",
+                json!(null),
+            ),
+            (
+                Fault::new(
+                    Code::InvalidInput,
+                    "variant a: input `logit_bias_tokens` cannot be used: 7",
+                )
+                .into(),
+                "KSK0003",
+                "KSK0003",
+                json!("logit_bias"),
+            ),
+        ] {
+            let error = &failure.openai()["error"];
+            assert_eq!((&error["code"], &error["fault"]), (&json!(code), &json!(fault)));
+            assert_eq!(error["param"], param);
         }
     }
 

@@ -2,6 +2,7 @@
 //! that begin with HTTP/2 carry it. Keys, limits, budgets and failures are those of any request.
 
 mod describe;
+mod health_check;
 mod infer;
 
 use std::pin::Pin;
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use axum::Router;
 use futures::Stream;
 use kaskade_oip::SERVICE;
+use kaskade_oip::health::{self, HealthServer};
 use kaskade_oip::proto::grpc_inference_service_server::{GrpcInferenceService, GrpcInferenceServiceServer};
 use kaskade_oip::proto::{
     ModelConfigRequest, ModelConfigResponse, ModelInferRequest, ModelInferResponse, ModelMetadataRequest,
@@ -38,7 +40,10 @@ pub(crate) fn routes(shared: &Arc<GatewayState>) -> Router<Arc<GatewayState>> {
         .accept_compressed(CompressionEncoding::Deflate)
         .send_compressed(CompressionEncoding::Gzip)
         .send_compressed(CompressionEncoding::Deflate);
-    Router::new().route_service(&format!("/{SERVICE}/{{method}}"), service)
+    let health = HealthServer::new(health_check::HealthCheck::new(shared));
+    Router::new()
+        .route_service(&format!("/{SERVICE}/{{method}}"), service)
+        .route_service(&format!("/{}/{{method}}", health::SERVICE), health)
 }
 
 /// The service.

@@ -4,7 +4,10 @@ use kaskade_oip::status::Status as Known;
 use tonic::metadata::{MetadataMap, MetadataValue};
 use tonic::{Code, Status};
 
-use crate::failure::{Failure, RETRY_AFTER_MS};
+use axum::body::Body;
+use axum::http::{HeaderMap, Response, header};
+
+use crate::failure::Failure;
 
 /// Returns the status of a failure. Its metadata are the headers that the REST interface has, and `grpc-retry-pushback-ms`,
 /// which clients with a retry policy obey: a negative pause forbids them to retry.
@@ -14,13 +17,29 @@ pub(crate) fn of(failure: &Failure) -> Status {
     metadata.insert("x-kaskade-fault", MetadataValue::from_static(failure.code));
     let retry = if failure.retryable { "true" } else { "false" };
     metadata.insert("x-should-retry", MetadataValue::from_static(retry));
-    if failure.retryable {
-        metadata.insert("retry-after-ms", MetadataValue::from(RETRY_AFTER_MS));
-        metadata.insert("grpc-retry-pushback-ms", MetadataValue::from(RETRY_AFTER_MS));
+    if let Some(pause) = failure.pause_ms() {
+        metadata.insert("retry-after-ms", MetadataValue::from(pause));
+        metadata.insert("grpc-retry-pushback-ms", MetadataValue::from(pause));
     } else {
         metadata.insert("grpc-retry-pushback-ms", MetadataValue::from_static("-1"));
     }
     Status::with_metadata(code, failure.to_string(), metadata)
+}
+
+/// Returns whether a request is one of gRPC, by its media type.
+pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+}
+
+/// Returns the response to a request for a method that no service has.
+pub(crate) fn unknown_method(path: &str) -> Response<Body> {
+    let message = format!(
+        "this gateway has no method `{path}`; it serves `{}` and `{}`",
+        kaskade_oip::SERVICE,
+        kaskade_oip::health::SERVICE
+    );
+    Status::unimplemented(message).into_http()
 }
 
 #[cfg(test)]

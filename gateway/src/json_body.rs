@@ -34,7 +34,8 @@ pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
     }
     serde_json::from_slice(body).map_err(|error| match wrong_field::<T>(body) {
         Some((field, reason)) => Failure::param(field.clone(), format!("the field `{field}` {reason}")),
-        None => Failure::malformed(format!("the body is not valid: {error}")),
+        None if body.is_empty() => Failure::malformed("the body is empty; send a JSON object"),
+        None => Failure::malformed(format!("the body is not valid: {}", in_words(&error.to_string()))),
     })
 }
 
@@ -93,7 +94,32 @@ fn wrong_field<T: DeserializeOwned>(body: &[u8]) -> Option<(String, String)> {
 }
 
 fn invalid(reason: &str) -> String {
-    format!("is not valid: {reason}")
+    format!("is not valid: {}", in_words(reason))
+}
+
+/// Returns a message of serde with the names of JSON's types in place of Rust's.
+fn in_words(reason: &str) -> String {
+    const WORDS: [(&str, &str); 17] = [
+        ("expected f32", "expected a number"),
+        ("expected f64", "expected a number"),
+        ("expected u8", "expected a whole number"),
+        ("expected u16", "expected a whole number"),
+        ("expected u32", "expected a whole number of at least 0"),
+        ("expected u64", "expected a whole number of at least 0"),
+        ("expected usize", "expected a whole number of at least 0"),
+        ("expected i32", "expected a whole number"),
+        ("expected i64", "expected a whole number"),
+        ("expected a nonzero usize", "expected a whole number above 0"),
+        ("expected a nonzero u32", "expected a whole number above 0"),
+        ("expected a nonzero u64", "expected a whole number above 0"),
+        ("expected a sequence", "expected a list"),
+        ("expected a map", "expected an object"),
+        ("invalid type: sequence", "invalid type: list"),
+        ("invalid type: map", "invalid type: object"),
+        ("expected struct ", "expected an object "),
+    ];
+    let replace = |text: String, (rust, word): (&str, &str)| text.replace(rust, word);
+    WORDS.into_iter().fold(reason.to_owned(), replace)
 }
 
 /// Returns the field that serde's message says is missing.
@@ -165,6 +191,29 @@ mod tests {
             failure.message.contains("`heat`") && failure.message.contains("hot"),
             "{failure}"
         );
+    }
+
+    #[test]
+    fn errors_have_the_words_of_json() {
+        #[derive(Deserialize, Debug)]
+        struct Sized {
+            #[serde(default)]
+            #[expect(dead_code, reason = "only reading it is tested")]
+            size: Option<std::num::NonZeroUsize>,
+        }
+        let message = read::<Outer>(br#"{"text": "a", "heat": "hot"}"#)
+            .err()
+            .unwrap()
+            .message;
+        assert!(
+            message.ends_with("invalid type: string \"hot\", expected a number"),
+            "{message}"
+        );
+        let message = read::<Sized>(br#"{"size": 0}"#).unwrap_err().message;
+        assert!(message.contains("expected a whole number above 0"), "{message}");
+        let message = read::<Outer>(br#"{"text": {}}"#).err().unwrap().message;
+        assert!(message.contains("invalid type: object"), "{message}");
+        assert!(read::<Sized>(b"").unwrap_err().message.contains("is empty"));
     }
 
     #[test]

@@ -10,12 +10,13 @@
 //! | `state`, `tenant`, `latency` | what all requests share; keys and the limits of tenants; latencies |
 //! | `middleware` | request ids, keys, limits, compression and the log line of every request |
 //! | `permits`, `subrequests` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
-//! | `api` | which API a path belongs to |
+//! | `api`, `answer_kind` | which API a path belongs to; what the answers of an app are |
 //! | `body` | bodies and their compression |
 //! | `call`, `reply_metadata` | budget, trace and answer of one request; how it was answered |
 //! | `failure`, `grpc_status` | typed errors as statuses of HTTP and gRPC |
 //! | `limited_body` | bodies of requests as they arrive, within the limit of all bodies |
 //! | [`tls`], `cors` | connections with TLS; requests of pages of other origins |
+//! | `other_paths` | paths of other servers, and what to send instead |
 //! | `json_body`, `path_params`, `header_names` | fields of JSON bodies; names in paths; names of headers |
 //! | `trace` | spans of requests and of the requests to the app that they become |
 //! | `metric_names` | names of the metrics |
@@ -30,6 +31,7 @@
 //! | [`overview`], `app_state` | rates, power and queues of a running app; the task that follows an app through its broker |
 //! | `dashboard` | `/`: the page and the events that feed it |
 
+mod answer_kind;
 mod api;
 mod app_state;
 mod body;
@@ -52,6 +54,7 @@ mod middleware;
 mod oip;
 mod openai;
 mod openapi;
+mod other_paths;
 pub mod overview;
 mod path_params;
 mod permits;
@@ -67,6 +70,7 @@ mod tokenize;
 mod tokenizer;
 mod trace;
 
+pub use answer_kind::AnswerKind;
 pub use config::{AppOptions, Limits, Streaming, TokenizerPath};
 pub use server::{Gateway, GatewayError};
 pub use tls::{TlsError, TlsFiles};

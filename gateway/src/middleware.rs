@@ -7,7 +7,7 @@ use std::time::Instant;
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Version, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, Version, header};
 use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use kaskade_actors::ids;
@@ -18,8 +18,10 @@ use crate::body::{Coding, compressed};
 use crate::cors;
 use crate::dashboard;
 use crate::failure::Failure;
+use crate::grpc_status;
 use crate::header_names;
 use crate::limited_body::LimitedBody;
+use crate::other_paths::without_empty_parts;
 use crate::permits::Permits;
 use crate::state::GatewayState;
 use crate::tenant::Tenant;
@@ -67,6 +69,9 @@ impl Guarded {
     pub(crate) async fn answer(self: Arc<Self>, mut request: Request) -> Result<Response<Body>, Infallible> {
         let shared = &self.shared;
         let begun = Instant::now();
+        if let Some(path) = without_empty_parts(request.uri().path()) {
+            set_path(&mut request, path);
+        }
         let (method, uri) = (request.method().clone(), request.uri().clone());
         let path = uri.path();
         let is_http1 = request.version() == Version::HTTP_11;
@@ -92,6 +97,11 @@ impl Guarded {
                 counted = Some(permits);
             })
         };
+        let api = if grpc_status::is_grpc(request.headers()) {
+            Api::Grpc
+        } else {
+            Api::of(path)
+        };
         let is_stranger = admitted
             .as_ref()
             .is_err_and(|failure| failure.status == StatusCode::UNAUTHORIZED);
@@ -102,7 +112,7 @@ impl Guarded {
         }
         let mut response = match admitted {
             Ok(()) => self.routes.call(request).await?,
-            Err(failure) => trace::unrouted(failure.response(Api::of(path))),
+            Err(failure) => trace::unrouted(failure.response(api)),
         };
         if let Some(origin) = origin {
             cors::share(&mut response, origin);
@@ -135,6 +145,19 @@ impl Guarded {
             Some(coding) => compressed(response, coding, shared.limits.compress_from).await,
             None => response,
         })
+    }
+}
+
+/// Sets the path of a request; its query stays.
+fn set_path(request: &mut Request, path: String) {
+    let path_and_query = match request.uri().query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    let mut parts = request.uri().clone().into_parts();
+    parts.path_and_query = path_and_query.parse().ok();
+    if let Ok(uri) = Uri::from_parts(parts) {
+        *request.uri_mut() = uri;
     }
 }
 

@@ -12,6 +12,7 @@ mod responses;
 mod sampling;
 mod sse;
 mod stream_events;
+mod text_offsets;
 pub(crate) mod tokens;
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use axum::routing::{get, post};
 
 use crate::state::GatewayState;
 
-pub(crate) use embeddings::{embedding, normalise, of_dimensions, prompt_name};
+pub(crate) use embeddings::{NOT_EMBEDDING, embedding, normalise, of_dimensions, prompt_name};
 pub(crate) use sse::put;
 
 /// Returns the routes.

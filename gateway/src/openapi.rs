@@ -390,10 +390,10 @@ fn schemas() -> Value {
     let shape = json!({"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 16});
     let datatype = json!({"enum": kaskade_models::Datatype::ALL.map(kaskade_models::Datatype::name)});
     let message = object(
-        &["role"],
+        &["role", "content"],
         json!({
             "role": text,
-            "content": {"type": ["string", "array", "null"]},
+            "content": {"type": ["string", "array"]},
             "reasoning_content": {"type": ["string", "null"]},
         }),
     );
@@ -421,7 +421,7 @@ fn schemas() -> Value {
         "TokenizeError": {"anyOf": [named("OpenAiError"), named("TeiError")]},
         "TeiError": object(&["error", "error_type"], json!({"error": text, "error_type": text})),
         "OpenAiError": object(&["error"], json!({"error": object(&["message", "type", "param", "code"], json!({
-            "message": text, "type": text, "param": {"type": ["string", "null"]}, "code": text,
+            "message": text, "type": text, "param": {"type": ["string", "null"]}, "code": text, "fault": text,
         }))})),
         "Server": object(&["name", "version", "extensions"], json!({"name": text, "version": text, "extensions": {"type": "array"}})),
         "Model": object(&["name", "versions", "platform", "inputs", "outputs"], json!({
@@ -480,9 +480,11 @@ fn schemas() -> Value {
 
 /// The schemas of text-embeddings-inference.
 fn tei_schemas(text: &Value, texts: &Value) -> Value {
+    // With false, texts that are too long are refused.
+    let truncate = json!({"type": ["boolean", "null"]});
     json!({
         "Predict": object(&["inputs"], json!({
-            "inputs": texts, "raw_scores": {"type": "boolean"},
+            "inputs": texts, "raw_scores": {"type": "boolean"}, "truncate": truncate,
             "parameters": object(&[], json!({
                 "aggregation_strategy": {"enum": ["none", "simple", "first", "average", "max", null]},
                 "top_k": {"type": ["integer", "null"], "minimum": 1},
@@ -491,11 +493,11 @@ fn tei_schemas(text: &Value, texts: &Value) -> Value {
         })),
         "Rerank": object(&["query", "texts"], json!({
             "query": text, "texts": {"type": "array", "items": text, "minItems": 1, "maxItems": 2048},
-            "raw_scores": {"type": "boolean"}, "return_text": {"type": "boolean"},
+            "raw_scores": {"type": "boolean"}, "return_text": {"type": "boolean"}, "truncate": truncate,
         })),
         "Embed": object(&["inputs"], json!({
             "inputs": texts, "normalize": {"type": ["boolean", "null"]},
-            "dimensions": {"type": ["integer", "null"], "minimum": 1}, "prompt_name": {"type": ["string", "null"]},
+            "dimensions": {"type": ["integer", "null"], "minimum": 1}, "prompt_name": {"type": ["string", "null"]}, "truncate": truncate,
         })),
         "Similarity": object(&["inputs"], json!({"inputs": object(&["source_sentence", "sentences"], json!({
             "source_sentence": text, "sentences": {"type": "array", "items": text, "minItems": 1, "maxItems": 2047},

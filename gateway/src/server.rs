@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Method, Response, Uri};
+use axum::http::{HeaderMap, Method, Response, Uri};
 use axum::routing::get;
 use axum::serve::ListenerExt as _;
 use hyper_util::service::TowerToHyperService;
@@ -28,6 +28,7 @@ use crate::api::Api;
 use crate::app_state::{AppState, follow};
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
+use crate::grpc_status;
 use crate::middleware::Guarded;
 use crate::state::{GatewayState, Served};
 use crate::tls::{TlsError, TlsListener, acceptor};
@@ -207,8 +208,11 @@ async fn run(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Gatewa
     connections::serve(listener, guarded, head_pause, stopping).await;
 }
 
-async fn unknown_path(uri: Uri) -> Response<Body> {
+async fn unknown_path(headers: HeaderMap, uri: Uri) -> Response<Body> {
     let path = uri.path();
+    if grpc_status::is_grpc(&headers) {
+        return trace::unrouted(grpc_status::unknown_method(path));
+    }
     trace::unrouted(Failure::unknown_path(path).response(Api::of(path)))
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
@@ -142,6 +142,8 @@ pub(crate) struct Served {
     pub(crate) tokenizer: Arc<AppTokenizer>,
     learned: RwLock<ObservedSignature>,
     pub(crate) since: Instant,
+    /// When it was added, seconds since 1970.
+    pub(crate) created: u64,
 }
 
 /// The tensors that answered requests had.
@@ -172,6 +174,10 @@ impl Served {
             times: Arc::default(),
             learned: RwLock::default(),
             since: Instant::now(),
+            created: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs(),
         }
     }
 

@@ -6,6 +6,7 @@ mod hugging_face;
 mod predict;
 mod rerank;
 pub(crate) mod tokens;
+mod truncation;
 
 use std::sync::Arc;
 

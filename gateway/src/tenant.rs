@@ -1,7 +1,7 @@
 //! Tenants: keys, and limits per key.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -26,15 +26,20 @@ struct Bucket {
 }
 
 impl Bucket {
-    fn take(&mut self, now: Instant) -> bool {
+    /// Takes a token.
+    ///
+    /// # Errors
+    /// The time until there is one.
+    fn take(&mut self, now: Instant) -> Result<(), Duration> {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
         self.tokens = (self.tokens + passed * self.rate).min(self.rate.max(1.0));
-        let taken = self.tokens >= 1.0;
-        if taken {
-            self.tokens -= 1.0;
+        if self.tokens < 1.0 {
+            let missing = (1.0 - self.tokens) / self.rate;
+            return Err(Duration::try_from_secs_f64(missing).unwrap_or(Duration::MAX));
         }
-        taken
+        self.tokens -= 1.0;
+        Ok(())
     }
 
     #[expect(
@@ -87,11 +92,8 @@ impl Tenant {
     /// `KSK0006` if it has its maximum of requests in progress, or sends them too fast.
     pub(crate) fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
         let permit = self.permit()?;
-        if self
-            .bucket()
-            .is_some_and(|mut bucket| !bucket.take(Instant::now()))
-        {
-            return Err(Failure::full("the tenant's rate of requests is exceeded"));
+        if let Some(mut bucket) = self.bucket() {
+            bucket.take(Instant::now()).map_err(Failure::too_fast)?;
         }
         Ok(permit)
     }
@@ -133,8 +135,6 @@ fn same(one: &str, other: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -151,14 +151,19 @@ mod tests {
             tokens: 2.0,
             at: begun,
         };
-        assert!(bucket.take(begun) && bucket.take(begun) && !bucket.take(begun));
+        assert!(bucket.take(begun).is_ok() && bucket.take(begun).is_ok());
+        assert_eq!(bucket.take(begun), Err(Duration::from_millis(500)));
         let later = begun + Duration::from_millis(600);
-        assert!(bucket.take(later) && !bucket.take(later));
+        assert!(bucket.take(later).is_ok() && bucket.take(later).is_err());
         // A request of five parts is paid for by the time after it.
         let full = begun + Duration::from_secs(10);
-        assert!(bucket.take(full));
+        assert!(bucket.take(full).is_ok());
         bucket.owe(4);
-        assert!(!bucket.take(full + Duration::from_millis(1_900)));
-        assert!(bucket.take(full + Duration::from_millis(2_100)));
+        let wait = bucket.take(full + Duration::from_millis(1_900)).unwrap_err();
+        assert!(
+            (Duration::from_millis(90)..=Duration::from_millis(110)).contains(&wait),
+            "{wait:?}"
+        );
+        assert!(bucket.take(full + Duration::from_millis(2_100)).is_ok());
     }
 }

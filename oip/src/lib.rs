@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`proto`] | what `codegen.sh` makes of `proto/inference.proto`: messages, and the traits of the service |
 //! | [`codec`] | prost's codec, with a cap on the fields of a message |
+//! | [`health`] | gRPC's health protocol |
 //! | [`tensors`] | tensors of messages: raw or typed contents, as [`kaskade_models::Tensor`]s |
 //! | [`status`] | numbers and names of gRPC's statuses, without a gRPC library |
 
 pub mod codec;
+pub mod health;
 pub mod status;
 pub mod tensors;
 

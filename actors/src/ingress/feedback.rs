@@ -12,8 +12,10 @@ use super::actor::Ingress;
 use super::class_names::{self, ClassNames};
 use crate::{
     actor::{Addr, Context, Handler, Message},
+    dispatch::dispatcher::Dispatcher,
+    error::Fault,
     subjects,
-    wire::{ContentType, Feedback, RightAnswer, headers},
+    wire::{self, ContentType, Feedback, RightAnswer, headers},
 };
 
 /// Names of classes that an error lists.
@@ -29,23 +31,25 @@ pub(super) struct Labelled {
 }
 
 /// Passes labels to the ingress.
-pub(super) async fn pump(mut labels: async_nats::Subscriber, ingress: Addr<Ingress>) {
+pub(super) async fn pump(mut labels: async_nats::Subscriber, ingress: Addr<Ingress>, dispatcher: Dispatcher) {
     while let Some(message) = labels.next().await {
         match read(&message) {
             Ok(labelled) => ingress.do_send(labelled),
-            Err(reason) => tracing::warn!(reason, "a label could not be read"),
+            Err(fault) => {
+                tracing::warn!(%fault, "a label could not be read");
+                refuse(&dispatcher, &message, &fault);
+            }
         }
     }
 }
 
-fn read(message: &NatsMessage) -> Result<Labelled, String> {
-    let content_type = headers::content_type(message.headers.as_ref()).map_err(|fault| fault.to_string())?;
-    let feedback = Feedback::read(content_type, &message.payload).map_err(|fault| fault.to_string())?;
-    let reply = message.reply.clone();
+fn read(message: &NatsMessage) -> Result<Labelled, Fault> {
+    let content_type = headers::content_type_of(message.headers.as_ref(), &message.payload)?;
+    let feedback = Feedback::read(content_type, &message.payload)?;
     Ok(Labelled {
         feedback,
         content_type,
-        reply: reply.filter(|reply| subjects::is_reply_allowed(reply)),
+        reply: inbox_of(message),
     })
 }
 
@@ -63,6 +67,26 @@ impl From<ComparedAnswer> for RightLabel {
             answer,
             is_unchecked: false,
         }
+    }
+}
+
+fn inbox_of(message: &NatsMessage) -> Option<Subject> {
+    let reply = message.reply.clone();
+    reply.filter(|reply| subjects::is_reply_allowed(reply))
+}
+
+/// Answers a label that cannot be read: the client would otherwise wait as if no ingress remembered its request.
+fn refuse(dispatcher: &Dispatcher, message: &NatsMessage, fault: &Fault) {
+    if let Some(inbox) = inbox_of(message) {
+        let content_type = headers::content_type_of(message.headers.as_ref(), &message.payload);
+        let content_type = content_type.unwrap_or_default();
+        let payload = wire::encode_fault(content_type, fault);
+        dispatcher.publish(
+            inbox,
+            None,
+            Some(headers::for_fault(content_type, fault)),
+            payload,
+        );
     }
 }
 

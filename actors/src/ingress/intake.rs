@@ -126,7 +126,7 @@ pub async fn open(parts: IntakeParts) -> Result<JoinHandle<()>, BusError> {
     let labels = bus.subscribe(app.feedback(), None).await?;
     supervisor.spawn(
         "subscription to feedback",
-        feedback::pump(labels, ingress.clone()),
+        feedback::pump(labels, ingress.clone(), dispatcher.clone()),
     );
     let watch = watch_link(bus.connection().link(), ingress);
     supervisor.spawn("watch of the connection", watch);

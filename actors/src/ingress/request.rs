@@ -109,7 +109,8 @@ impl ReplyTarget {
             .and_then(|headers| headers::request_id(headers).ok().flatten());
         Self {
             destination: to,
-            content_type: headers::content_type(message.headers.as_ref()).unwrap_or_default(),
+            content_type: headers::content_type_of(message.headers.as_ref(), &message.payload)
+                .unwrap_or_default(),
             id: id.map(ToOwned::to_owned),
             has_parts: false,
         }
@@ -177,7 +178,7 @@ fn read_local(
 
 /// Reads a request: content type, capped body, budget.
 fn read(message: &Message, config: &IngressConfig) -> Result<CheckedRequest, Fault> {
-    let content_type = headers::content_type(message.headers.as_ref())?;
+    let content_type = headers::content_type_of(message.headers.as_ref(), &message.payload)?;
     let Context {
         request_id,
         budget,

@@ -125,6 +125,12 @@ pub(super) fn from_body<M: Message>(content_type: ContentType, body: &Bytes) -> 
 }
 
 fn decode<M: Message>(content_type: ContentType, body: &Bytes) -> Result<M, CodecError> {
+    if body.is_empty() {
+        return Err(CodecError::Schema {
+            message: M::NAME,
+            reason: "the body is empty".to_owned(),
+        });
+    }
     if content_type == ContentType::MessagePack {
         return M::decode(body).map_err(|error| match error {
             // To MessagePack, the brace is a number.

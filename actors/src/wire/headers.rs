@@ -178,8 +178,7 @@ fn put_fault(headers: &mut HeaderMap, fault: &Fault) {
 
 /// Returns the subject to which a durable request's result is also sent.
 pub fn push(headers: &HeaderMap) -> Option<Subject> {
-    headers
-        .get(PUSH.clone())
+    find(headers, &PUSH)
         .map(|subject| Subject::from(subject.as_str()))
         .filter(Subject::is_valid)
 }
@@ -187,6 +186,19 @@ pub fn push(headers: &HeaderMap) -> Option<Subject> {
 /// Sets the subject to which a durable request's result is also sent.
 pub(crate) fn put_push(headers: &mut HeaderMap, subject: &Subject) {
     headers.insert(PUSH.clone(), subject.as_str());
+}
+
+/// Returns the header of a name without regard to its case: NATS preserves it, and libraries of clients write names in either.
+fn find<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let name: &str = name.as_ref();
+    headers.get(name).or_else(|| {
+        let mut others = headers.iter();
+        let (_, values) = others.find(|(other, _)| {
+            let other: &str = other.as_ref();
+            other.eq_ignore_ascii_case(name)
+        })?;
+        values.first()
+    })
 }
 
 /// Returns the fault in the headers of a reply; `None` for a good reply. Also understands replies of other NATS
@@ -210,13 +222,22 @@ pub fn content_type(headers: Option<&HeaderMap>) -> Result<ContentType, Fault> {
     let Some(headers) = headers else {
         return Ok(ContentType::default());
     };
-    // NATS preserves the case of header names, and HTTP libraries write this one in either case.
-    let named = headers
-        .get(CONTENT_TYPE.clone())
-        .or_else(|| headers.get("Content-Type"));
-    named.map_or(Ok(ContentType::default()), |media_type| {
+    find(headers, &CONTENT_TYPE).map_or(Ok(ContentType::default()), |media_type| {
         ContentType::parse(media_type.as_str())
     })
+}
+
+/// Returns the encoding of a client's body. Without a `content-type`, one that begins with a brace is JSON: to MessagePack, the brace is a
+/// number, and no message is one.
+///
+/// # Errors
+/// As [`content_type`].
+pub(crate) fn content_type_of(headers: Option<&HeaderMap>, body: &[u8]) -> Result<ContentType, Fault> {
+    let is_named = headers.is_some_and(|headers| find(headers, &CONTENT_TYPE).is_some());
+    if !is_named && body.starts_with(b"{") {
+        return Ok(ContentType::Json);
+    }
+    content_type(headers)
 }
 
 /// Sets the encoding of the body.
@@ -229,7 +250,7 @@ pub(crate) fn put_content_type(headers: &mut HeaderMap, content_type: ContentTyp
 /// # Errors
 /// [`Code::Malformed`] if the header is present but is not a whole number of microseconds up to [`MAX_BUDGET`].
 pub fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Fault> {
-    let Some(text) = headers.get(BUDGET.clone()) else {
+    let Some(text) = find(headers, &BUDGET) else {
         return Ok(None);
     };
     let budget = number(text.as_str()).map(Duration::from_micros);
@@ -259,7 +280,7 @@ pub fn put_chunk(headers: &mut HeaderMap, chunk: Chunk) {
 /// # Errors
 /// [`Code::Malformed`] if the header is present but invalid.
 pub fn chunk(headers: &HeaderMap) -> Result<Option<Chunk>, Fault> {
-    let Some(text) = headers.get(CHUNK.clone()).map(HeaderValue::as_str) else {
+    let Some(text) = find(headers, &CHUNK).map(HeaderValue::as_str) else {
         return Ok(None);
     };
     match Chunk::parse(text) {
@@ -287,7 +308,7 @@ pub fn put_request_id(headers: &mut HeaderMap, id: &str) -> Result<(), Fault> {
 /// # Errors
 /// [`Code::Malformed`] if it is empty, longer than [`MAX_REQUEST_ID`] or not visible ASCII.
 pub fn request_id(headers: &HeaderMap) -> Result<Option<&str>, Fault> {
-    let Some(id) = headers.get(REQUEST_ID.clone()).map(HeaderValue::as_str) else {
+    let Some(id) = find(headers, &REQUEST_ID).map(HeaderValue::as_str) else {
         return Ok(None);
     };
     check_request_id(id)?;
@@ -315,7 +336,7 @@ pub fn check_request_id(id: &str) -> Result<(), Fault> {
 /// # Errors
 /// [`Code::Malformed`] if the header is present but is not a number.
 pub fn epoch(headers: &HeaderMap) -> Result<Option<u64>, Fault> {
-    let Some(text) = headers.get(EPOCH.clone()).map(HeaderValue::as_str) else {
+    let Some(text) = find(headers, &EPOCH).map(HeaderValue::as_str) else {
         return Ok(None);
     };
     match number(text) {
@@ -381,7 +402,7 @@ impl Trace {
 
     /// Reads the trace context of the headers; `None` if it is missing or invalid.
     pub fn read(headers: &HeaderMap) -> Option<Self> {
-        Self::parse(headers.get(TRACEPARENT.clone())?.as_str())
+        Self::parse(find(headers, &TRACEPARENT)?.as_str())
     }
 
     /// Sets the trace context.

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 
 use kaskade_gateway::config::TenantKey;
-use kaskade_gateway::{AppOptions, Gateway, Limits, TlsFiles, TokenizerPath};
+use kaskade_gateway::{AnswerKind, AppOptions, Gateway, Limits, TlsFiles, TokenizerPath};
+use kaskade_models::folder_of_onnx;
 
 use super::{ServingError, size};
 use crate::config::gateway::{GatewayConfig, TenantConfig, TlsConfig};
@@ -91,9 +92,25 @@ pub fn options(app: &App) -> AppOptions {
         .max_budget(app.ingress.max_budget.duration())
         .streaming(streaming.into())
         .signature((app.task == Task::Ranking).then(ranker::signature))
+        .answers(answers(app))
         .labels(labels(app))
         .tokenizers(tokenizers(app))
         .max_model_len(app.generation.max_model_len.map(size))
+}
+
+/// Returns what the answers of an app are. Variants that are not this program's may give others beside those of the task.
+fn answers(app: &App) -> Option<AnswerKind> {
+    let is_own = app
+        .variants
+        .iter()
+        .all(|variant| variant.dir.is_some() || variant.file.is_some());
+    is_own.then_some(match app.task {
+        Task::Generation => AnswerKind::Text,
+        Task::Embedding => AnswerKind::Embedding,
+        Task::Classification | Task::MultiLabel | Task::TokenClassification => AnswerKind::Classes,
+        Task::Reranking | Task::Ranking => AnswerKind::Relevance,
+        Task::QuestionAnswering => AnswerKind::Span,
+    })
 }
 
 /// Returns the checkpoints of an app's variants, in the order of the variants.

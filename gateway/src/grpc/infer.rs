@@ -25,10 +25,13 @@ use crate::call::Call;
 use crate::failure::Failure;
 use crate::grpc_status;
 use crate::limited_body::take_room;
-use crate::oip::infer::{STREAM, alone, at_most_outputs, timeout};
+use crate::oip::infer::{SHARED_MEMORY, STREAM, alone, at_most_outputs, no_shared_memory, timeout};
 use crate::oip::metadata::of_version;
 use crate::permits::Permits;
 use crate::state::GatewayState;
+
+/// Parameter of the last response to a request of a stream (Triton).
+const FINAL: &str = "triton_final_response";
 
 /// Requests of one stream that are under way at once.
 const IN_STREAM: usize = 32;
@@ -78,14 +81,22 @@ pub(super) fn many(
             let asked = asked?;
             let (id, name) = (asked.id.clone(), asked.model_name.clone());
             let answered = in_stream(&shared, &headers, permits.as_ref(), trace, asked).await;
-            Ok(answered.unwrap_or_else(|failure| ModelStreamInferResponse {
+            let mut answer = answered.unwrap_or_else(|failure| ModelStreamInferResponse {
                 error_message: failure.to_string(),
                 infer_response: Some(ModelInferResponse {
                     id,
                     model_name: name,
                     ..ModelInferResponse::default()
                 }),
-            }))
+            });
+            // Clients of Triton wait for it: a request has one response here.
+            if let Some(answer) = &mut answer.infer_response {
+                let is_final = InferParameter {
+                    parameter_choice: Some(ParameterChoice::BoolParam(true)),
+                };
+                answer.parameters.insert(FINAL.to_owned(), is_final);
+            }
+            Ok(answer)
         }
     });
     // After a broken message nothing more can be read.
@@ -162,6 +173,12 @@ fn inputs(
             "a request has at most {MAX_TENSORS} inputs"
         )));
     }
+    if let Some(input) = tensors
+        .iter()
+        .find(|input| input.parameters.contains_key(SHARED_MEMORY))
+    {
+        return Err(no_shared_memory("input", &input.name));
+    }
     if let Some(input) = tensors.iter().find(|input| input.shape.len() > MAX_RANK) {
         let message = format!("input `{}` has more than {MAX_RANK} dimensions", input.name);
         return Err(Failure::malformed(message));
@@ -174,6 +191,9 @@ fn inputs(
 fn wanted(outputs: Vec<InferRequestedOutputTensor>) -> Result<Vec<String>, Failure> {
     at_most_outputs(outputs.len())?;
     let names = outputs.into_iter().map(|output| {
+        if output.parameters.contains_key(SHARED_MEMORY) {
+            return Err(no_shared_memory("output", &output.name));
+        }
         let classes = output.parameters.get("classification");
         if classes.is_some_and(|count| scalar(count.clone()).is_some_and(|count| count != "0")) {
             let message = format!(

@@ -121,6 +121,16 @@ pub(super) async fn version(
 /// Parameter that Triton's clients for vLLM send; this interface gives whole answers, and the app would send parts.
 pub(crate) const STREAM: &str = "stream";
 
+/// Parameter of a tensor in shared memory (Triton).
+pub(crate) const SHARED_MEMORY: &str = "shared_memory_region";
+
+/// The refusal of a tensor in shared memory, an input or an output.
+pub(crate) fn no_shared_memory(kind: &str, name: &str) -> Failure {
+    Failure::malformed(format!(
+        "{kind} `{name}` names a `{SHARED_MEMORY}`; shared memory is not served; send the data, and take outputs from the reply"
+    ))
+}
+
 /// Returns the app, if that version answers every request in every gear.
 pub(crate) fn alone(app: Arc<Served>, version: &str) -> Result<Arc<Served>, Failure> {
     let plan = app.watched.plan();
@@ -181,6 +191,9 @@ fn read(body: &Bytes, header: Option<&[u8]>) -> Result<(AppRequest, OutputSelect
     }
     at_most_outputs(asked.outputs.len())?;
     let outputs = asked.outputs.into_iter().map(|output| {
+        if output.parameters.contains_key(SHARED_MEMORY) {
+            return Err(no_shared_memory("output", &output.name));
+        }
         if output
             .parameters
             .get("classification")
@@ -265,6 +278,9 @@ fn tensor(input: Input, rest: &mut Bytes) -> Result<Tensor, Failure> {
         return Err(Failure::malformed(format!(
             "input `{name}` has more than {MAX_RANK} dimensions"
         )));
+    }
+    if parameters.contains_key(SHARED_MEMORY) {
+        return Err(no_shared_memory("input", &name));
     }
     let datatype = Datatype::from_name(&datatype)?;
     let size = parameters.get("binary_data_size");

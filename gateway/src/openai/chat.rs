@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, unix_seconds};
-use super::completions::{answers, begin};
+use super::completions::{NOT_TEXT, answers, begin};
 use super::described_prompt::undescribed;
 use super::formats_and_tools::Call;
 use super::refused_fields::Requests;
@@ -74,10 +74,15 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 async fn chat(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Chat) =
         begin(shared, request, |asked: &Chat| asked.common.model.as_deref()).await?;
+    call.app.refuse_kinds(&NOT_TEXT)?;
     asked.common.check(Requests::Chat)?;
     let messages = messages(asked.messages)?;
     let logprobs = asked.logprobs.unwrap_or(false);
-    let top = asked.top_logprobs.filter(|_| logprobs).unwrap_or(0);
+    let top = asked.top_logprobs.unwrap_or(0);
+    if top > 0 && !logprobs {
+        let message = "`top_logprobs` needs `logprobs: true`";
+        return Err(Failure::param("top_logprobs", message));
+    }
     if top > MAX_TOP {
         let message = format!("`top_logprobs` must be at most {MAX_TOP}");
         return Err(Failure::param("top_logprobs", message));
@@ -180,7 +185,12 @@ pub(super) fn messages(messages: Vec<Message>) -> Result<String, Failure> {
         let content = match message.content {
             Content::Text(text) => text.into(),
             Content::Empty if calls.is_some() => Value::Null,
-            Content::Empty => String::new().into(),
+            // What a model said may be its reasoning alone.
+            Content::Empty if message.role == "assistant" => String::new().into(),
+            Content::Empty => {
+                let reason = format!("a message of the role `{}` has no `content`", message.role);
+                return Err(Failure::param("messages", reason));
+            }
             Content::Parts(parts) => content_of(&texts(&parts)?),
         };
         // Chat templates know the older name.
@@ -257,6 +267,8 @@ mod tests {
             json!({"role": "user", "content": [{"type": "image_url"}]}),
             json!({"role": "assistant", "content": null, "function_call": {"name": "f"}}),
             json!({"role": "function", "name": "f", "content": "7"}),
+            json!({"role": "user"}),
+            json!({"role": "tool", "content": null, "tool_call_id": "1"}),
         ] {
             assert_eq!(read(message).unwrap_err().param.as_deref(), Some("messages"));
         }

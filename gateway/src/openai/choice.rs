@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::described_prompt::{DescribedPrompt, finite, names, top};
 use super::formats_and_tools;
 use super::sse::put;
+use super::text_offsets::Offsets;
 use crate::call::Call;
 use crate::failure::Failure;
 
@@ -91,7 +92,7 @@ impl Choice {
             logprobs,
             prompt: DescribedPrompt::read(reply),
             finish: match (end.as_deref(), calls.is_empty()) {
-                (Some("length"), true) => "length",
+                (Some("length"), _) => "length",
                 (_, true) => "stop",
                 (_, false) => "tool_calls",
             },
@@ -148,18 +149,13 @@ impl Choice {
     }
 
     /// Returns the log-probabilities as completions have them: of the prompt, if it was asked for, and of the answer. The first token of
-    /// a prompt has none. The most probable tokens at each place include the one that is there. Offsets count characters of both, from `at`.
-    pub(super) fn completion_logprobs(&self, mut at: usize) -> Value {
+    /// a prompt has none. The most probable tokens at each place include the one that is there.
+    pub(super) fn completion_logprobs(&self, offsets: &Offsets<'_>) -> Value {
         let prompt = self.prompt.as_ref();
         let first = || prompt.map(|_| Value::Null).into_iter();
         let of_prompt = prompt.map_or(&[][..], |prompt| &prompt.tokens);
         let tokens: Vec<&String> = of_prompt.iter().chain(&self.tokens).collect();
-        let offsets = tokens.iter().map(|token| {
-            let offset = at;
-            at += token.chars().count();
-            offset
-        });
-        let offsets: Vec<usize> = offsets.collect();
+        let (offsets, _) = offsets.of_tokens(tokens.iter().map(|token| token.as_str()));
         let logprobs = prompt.map_or(&[][..], |prompt| &prompt.logprobs);
         let top = prompt.map_or(&[][..], |prompt| &prompt.top);
         let later = tokens.iter().skip(first().count());
@@ -204,9 +200,9 @@ fn by_name(token: &str, logprob: f64, top: &[(String, f64)]) -> Value {
     Value::Object(named.collect())
 }
 
-/// Returns the bytes of a token's text; `None` if it is a part of a character.
+/// Returns the bytes of a token's text; `None` if it is a part of a character. A further part of one has no text.
 fn bytes(token: &str) -> Option<&[u8]> {
-    (!token.contains(char::REPLACEMENT_CHARACTER)).then_some(token.as_bytes())
+    (!token.is_empty() && !token.contains(char::REPLACEMENT_CHARACTER)).then_some(token.as_bytes())
 }
 
 /// Sums of an answer's tokens.
@@ -333,7 +329,7 @@ mod tests {
     #[test]
     fn the_most_probable_tokens_of_a_completion_include_the_one_that_is_there() {
         let one = |token: &str, logprob: f64| (token.to_owned(), logprob);
-        let top = |choice: &Choice| choice.completion_logprobs(0)["top_logprobs"].clone();
+        let top = |choice: &Choice| choice.completion_logprobs(&Offsets::from(0))["top_logprobs"].clone();
         let mut choice = Choice {
             tokens: vec!["b".into(), "\u{fffd}".into()],
             logprobs: vec![-2.0, -0.1],

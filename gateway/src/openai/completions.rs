@@ -17,6 +17,8 @@ use super::described_prompt::undescribed;
 use super::refused_fields::{Requests, refusal};
 use super::sampling::{Common, MAX_TOP};
 use super::sse::{self, ApiKind, ChoiceRequest, Head, put};
+use super::text_offsets::Offsets;
+use crate::answer_kind::AnswerKind;
 use crate::api::Api;
 use crate::body;
 use crate::call::Call;
@@ -24,6 +26,14 @@ use crate::failure::Failure;
 use crate::json_body;
 use crate::oip::json_response;
 use crate::state::GatewayState;
+
+/// Kinds of apps that complete no texts.
+pub(super) const NOT_TEXT: [AnswerKind; 4] = [
+    AnswerKind::Embedding,
+    AnswerKind::Classes,
+    AnswerKind::Relevance,
+    AnswerKind::Span,
+];
 
 /// Largest number of prompts times choices, and of texts, of one request.
 pub(super) const MAX_REQUESTS: usize = 2_048;
@@ -197,7 +207,7 @@ struct Reported {
 }
 
 impl Reported {
-    /// Reads a choice, and writes it without its index. `echo` is the text of an echo of no tokens.
+    /// Reads a choice, and writes it without its index. `echo` is the text of an echo, if the prompt is one.
     ///
     /// # Errors
     /// `KSK0001` if the model does not describe the prompt although the request needs it; those of [`Choice::read`].
@@ -214,13 +224,26 @@ impl Reported {
             let Some(prompt) = &mut prompt else {
                 return Err(undescribed("echo", "send a text without `logprobs`", reply));
             };
-            echo = prompt.tokens.concat();
+            // Characters of several tokens are not in the texts of these.
+            if echo.is_empty() {
+                echo = prompt.text.clone().unwrap_or_else(|| prompt.tokens.concat());
+            }
             prompt.keep_top(top);
             choice.prompt = Some(std::mem::take(prompt));
         }
+        let text = format!("{echo}{}", choice.text);
+        // The tokens of an echo without them are not listed.
+        let from = if choice.prompt.is_some() {
+            0
+        } else {
+            echo.chars().count()
+        };
+        let logprobs = self
+            .logprobs
+            .then(|| choice.completion_logprobs(&Offsets::of(&text, from)));
         let mut written = json!({
-            "text": format!("{echo}{}", choice.text),
-            "logprobs": self.logprobs.then(|| choice.completion_logprobs(0)),
+            "text": text,
+            "logprobs": logprobs,
             "finish_reason": choice.finish,
         });
         if self.prompt_logprobs.is_some() {
@@ -237,6 +260,7 @@ async fn complete(shared: &GatewayState, request: Request) -> Result<Response<Bo
         asked.common.model.as_deref()
     })
     .await?;
+    call.app.refuse_kinds(&NOT_TEXT)?;
     let (echo, top) = (asked.echo.unwrap_or(false), asked.logprobs.unwrap_or(0));
     // A prompt alone is scored so. A model generates at least one token, which is left out.
     let prompt_only = echo && asked.common.takes_no_token();

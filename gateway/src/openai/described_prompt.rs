@@ -12,6 +12,8 @@ pub(super) struct DescribedPrompt {
     /// Ids of the tokens.
     pub(super) ids: Vec<i64>,
     pub(super) tokens: Vec<String>,
+    /// The text of all tokens, if the model states it.
+    pub(super) text: Option<String>,
     /// Of every token but the first.
     pub(super) logprobs: Vec<f64>,
     /// The most probable tokens at the place of every token but the first.
@@ -34,6 +36,7 @@ impl DescribedPrompt {
         Some(Self {
             ids: ids("prompt_tokens"),
             tokens: names(tokens),
+            text: output("prompt_text").and_then(|text| Some(text.to_texts().ok()?.concat())),
             logprobs: logprobs.unwrap_or_default().into_iter().map(f64::from).collect(),
             top,
             top_ids: ids("prompt_top_tokens")

@@ -16,10 +16,14 @@ use serde_json::{Value, json};
 
 use super::choice;
 use super::completions::{Prompts, begin};
+use crate::answer_kind::AnswerKind;
 use crate::api::Api;
 use crate::failure::Failure;
 use crate::oip::json_response;
 use crate::state::GatewayState;
+
+/// Kinds of apps that give no embeddings.
+pub(crate) const NOT_EMBEDDING: [AnswerKind; 3] = [AnswerKind::Text, AnswerKind::Relevance, AnswerKind::Span];
 
 #[derive(Deserialize)]
 struct Embeddings {
@@ -123,6 +127,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 async fn embed(shared: &GatewayState, request: Request) -> Result<Response<Body>, Failure> {
     let (call, asked): (_, Embeddings) =
         begin(shared, request, |asked: &Embeddings| asked.model.as_deref()).await?;
+    call.app.refuse_kinds(&NOT_EMBEDDING)?;
     let in_base64 = match asked.encoding_format.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,

@@ -1,8 +1,10 @@
 //! The format of an answer, and tools, as inputs of a language model; calls of tools, as parts of an answer.
 
 use kaskade_models::language::response_format::{RESPONSE_FORMAT, response_format};
-use kaskade_models::language::tools::{FORMAT_BESIDE_TOOLS, TOOL_CALLS, TOOL_CHOICE, TOOLS, Tools};
-use kaskade_models::{ModelError, Tensor};
+use kaskade_models::language::tools::{
+    FORMAT_BESIDE_TOOLS, PARALLEL_TOOL_CALLS, TOOL_CALLS, TOOL_CHOICE, TOOLS, Tools,
+};
+use kaskade_models::{Datatype, ModelError, Tensor};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -113,6 +115,14 @@ impl FormatAndTools {
         // The model reads them again; here, errors have the field's name and the status of a malformed request.
         let tools = Tools::read(&inputs).map_err(malformed)?;
         response_format(&inputs).map_err(malformed)?;
+        if tools.is_some() && !self.parallel() {
+            inputs.push(Tensor {
+                name: PARALLEL_TOOL_CALLS.to_owned(),
+                shape: vec![1],
+                datatype: Datatype::Bool,
+                data: vec![0].into(),
+            });
+        }
         if tools.is_some_and(|tools| tools.grammar().is_none())
             && inputs.iter().any(|input| input.name == RESPONSE_FORMAT)
         {
@@ -201,9 +211,10 @@ pub(super) fn malformed(error: ModelError) -> Failure {
 }
 
 /// Returns a format as OpenAI writes it: Hugging Face's `InferenceClient` sends the schema of a JSON object as its `value`, clients of
-/// llama.cpp, Together and Fireworks as its `schema`.
+/// llama.cpp, Together and Fireworks as its `schema`, and clients of text-generation-inference as the `value` of the type `json`.
 fn with_schema(format: &Value) -> Value {
-    let is_object = format.get("type").and_then(Value::as_str) == Some("json_object");
+    let kind = format.get("type").and_then(Value::as_str);
+    let is_object = matches!(kind, Some("json_object" | "json"));
     let mut schemas = ["schema", "value"]
         .into_iter()
         .filter_map(|name| format.get(name));
@@ -303,6 +314,10 @@ mod tests {
                 schema(object),
             ),
             (
+                r#"{"response_format": {"type": "json", "value": {"type": "object"}}}"#,
+                schema(object),
+            ),
+            (
                 r#"{"structured_outputs": {"choice": ["a", "b"]}}"#,
                 schema(r#"{"type":"choice","choice":["a","b"]}"#),
             ),
@@ -358,6 +373,12 @@ mod tests {
         }
         let required = format!(r#"{{"tools": [{TOOL}], "tool_choice": "required"}}"#);
         assert_eq!(read(&required).unwrap().len(), 2);
+        let alone: FormatAndTools = serde_json::from_str(&format!(
+            r#"{{"tools": [{TOOL}], "tool_choice": "required", "parallel_tool_calls": false}}"#
+        ))
+        .unwrap();
+        let inputs = alone.inputs().unwrap();
+        assert!(!Tools::read(&inputs).unwrap().unwrap().parallel);
     }
 
     #[test]

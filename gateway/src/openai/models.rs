@@ -7,7 +7,6 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::choice::unix_seconds;
 use crate::api::Api;
 use crate::oip::json_response;
 use crate::path_params::Path;
@@ -39,7 +38,7 @@ fn describe(app: &Served) -> Value {
     json!({
         "id": app.options.name,
         "object": "model",
-        "created": unix_seconds().saturating_sub(app.since.elapsed().as_secs()),
+        "created": app.created,
         "owned_by": "kaskade",
         "variants": variants,
     })

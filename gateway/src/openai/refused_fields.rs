@@ -27,6 +27,8 @@ enum Values {
     Is(bool),
     /// All but this text, or a list with another one.
     OtherThan(&'static str),
+    /// All but this number.
+    OtherThanNumber(u32),
     /// Numbers above this one.
     Above(u64),
     /// Lists with this text.
@@ -105,7 +107,25 @@ const FIELDS: &[RefusedField] = &[
         Values::NotEmpty,
         "put them into a message",
     ),
+    field(
+        "dry_multiplier",
+        GENERATION,
+        Values::OtherThanNumber(0),
+        "send a `repetition_penalty` or `frequency_penalty`",
+    ),
+    field(
+        "ebnf",
+        GENERATION,
+        Values::NotEmpty,
+        "send a `response_format` of the type `grammar`",
+    ),
     field("functions", GENERATION, Values::NotEmpty, "send them as `tools`"),
+    field(
+        "grammar",
+        GENERATION,
+        Values::NotEmpty,
+        "send a `response_format` of the type `grammar`",
+    ),
     field(
         "include",
         RESPONSES,
@@ -117,6 +137,24 @@ const FIELDS: &[RefusedField] = &[
         GENERATION,
         Values::Is(true),
         LEAVE_OUT,
+    ),
+    field(
+        "json_schema",
+        GENERATION,
+        Values::NotEmpty,
+        "send a `response_format` of the type `json_schema`",
+    ),
+    field(
+        "logits_processors",
+        GENERATION,
+        Values::NotEmpty,
+        "send a `response_format` or a `logit_bias`",
+    ),
+    field(
+        "mirostat",
+        GENERATION,
+        Values::OtherThanNumber(0),
+        "send `top_p` or `min_p`",
     ),
     field(
         "modalities",
@@ -138,6 +176,24 @@ const FIELDS: &[RefusedField] = &[
         "stored prompts do not exist here; send `input`",
     ),
     field("prompt_logprobs", RESPONSES, Values::Computed(""), NO_LOGPROBS),
+    field(
+        "regex",
+        GENERATION,
+        Values::NotEmpty,
+        "send a `response_format` of the type `regex`",
+    ),
+    field(
+        "return_token_ids",
+        GENERATION,
+        Values::Is(true),
+        "send the texts to `/tokenize`",
+    ),
+    field(
+        "return_tokens_as_token_ids",
+        GENERATION,
+        Values::Is(true),
+        "send the texts to `/tokenize`",
+    ),
     field("skip_special_tokens", GENERATION, Values::Is(false), LEAVE_OUT),
     field(
         "stop_token_ids",
@@ -171,10 +227,22 @@ const FIELDS: &[RefusedField] = &[
         "conversations are not truncated here; shorten `input`",
     ),
     field(
+        "typical_p",
+        GENERATION,
+        Values::OtherThanNumber(1),
+        "send `top_p` or `min_p`",
+    ),
+    field(
         "use_beam_search",
         GENERATION,
         Values::Is(true),
         "send `num_beams`",
+    ),
+    field(
+        "xtc_probability",
+        GENERATION,
+        Values::OtherThanNumber(0),
+        "send `top_p` or `min_p`",
     ),
 ];
 
@@ -209,6 +277,7 @@ impl Values {
                 Value::Array(list) => list.iter().any(|item| item != allowed),
                 value => value != allowed,
             },
+            Self::OtherThanNumber(allowed) => !value.is_null() && value.as_f64() != Some(f64::from(allowed)),
             Self::Above(most) => value.as_u64().is_some_and(|value| value > most),
             Self::With(refused) => {
                 let mut items = value.as_array().into_iter().flatten();
@@ -224,6 +293,7 @@ impl Values {
             Self::All | Self::NotEmpty => String::new(),
             Self::Is(value) => value.to_string(),
             Self::OtherThan(value) => format!("other than `{value}`"),
+            Self::OtherThanNumber(value) => format!("other than {value}"),
             Self::Above(most) => format!("above {most}"),
             Self::With(value) => format!("with `{value}`"),
             Self::Computed(words) => words.to_owned(),
@@ -357,6 +427,10 @@ mod tests {
             (Requests::Completions, json!({"suffix": "x"}), "suffix"),
             (Requests::Responses, json!({"truncation": "auto"}), "truncation"),
             (Requests::Responses, json!({"top_logprobs": 1}), "top_logprobs"),
+            (Requests::Chat, json!({"regex": "a+"}), "regex"),
+            (Requests::Completions, json!({"grammar": "root ::= x"}), "grammar"),
+            (Requests::Chat, json!({"typical_p": 0.5}), "typical_p"),
+            (Requests::Chat, json!({"mirostat": 2}), "mirostat"),
             (
                 Requests::Responses,
                 json!({"include": ["message.output_text.logprobs"]}),
@@ -374,6 +448,10 @@ mod tests {
             (Requests::Chat, json!({"suffix": "x", "unknown": {"a": [1]}})),
             (Requests::Tokens, json!({"add_generation_prompt": false})),
             (Requests::Completions, json!({"suffix": ""})),
+            (
+                Requests::Chat,
+                json!({"typical_p": 1.0, "mirostat": 0, "regex": null, "return_token_ids": false}),
+            ),
             (
                 Requests::Responses,
                 json!({"truncation": "disabled", "top_logprobs": 0, "include": ["reasoning.encrypted_content"],

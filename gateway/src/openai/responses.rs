@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 use super::chat::content_of;
 use super::choice::{Choice, Usage, unix_seconds};
-use super::completions::begin;
+use super::completions::{NOT_TEXT, begin};
 use super::refused_fields::{Requests, refusal};
 use super::sampling::{Common, NO_TOKEN};
 use super::sse::put;
@@ -67,6 +67,7 @@ async fn respond(shared: &GatewayState, request: Request) -> Result<Response<Bod
         asked.common.model.as_deref()
     })
     .await?;
+    call.app.refuse_kinds(&NOT_TEXT)?;
     let asked = asked.checked()?;
     let mut inputs = vec![Tensor::from_texts("messages", &[&asked.messages()?])?];
     inputs.extend(asked.common.inputs(None)?);

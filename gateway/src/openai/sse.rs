@@ -17,6 +17,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, text_of};
 use super::stream_events::{self, Feed, SseAnswer};
+use super::text_offsets::Offsets;
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
@@ -238,11 +239,12 @@ impl Events {
             return None;
         }
         let [count, characters] = choice.sent_tokens;
-        let new: usize = further.tokens.iter().map(|token| token.chars().count()).sum();
-        choice.sent_tokens = [count + further.tokens.len(), characters + new];
+        let offsets = Offsets::from(characters);
+        let (_, end) = offsets.of_tokens(further.tokens.iter().map(String::as_str));
+        choice.sent_tokens = [count + further.tokens.len(), end];
         Some(match self.head.api {
             ApiKind::Chat => further.chat_logprobs(),
-            ApiKind::Completion => further.completion_logprobs(characters),
+            ApiKind::Completion => further.completion_logprobs(&offsets),
         })
     }
 

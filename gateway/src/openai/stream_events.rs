@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, header};
@@ -11,9 +12,16 @@ use bytes::Bytes;
 use futures::Stream;
 use kaskade_actors::{Code, Fault};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, Sleep};
 
 use crate::call::Piece;
 use crate::failure::Failure;
+
+/// A comment, which clients ignore.
+const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
+
+/// Longest time without an event.
+const MAX_SILENCE: Duration = Duration::from_secs(15);
 
 /// The end of a stream.
 const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
@@ -71,27 +79,36 @@ pub(super) trait SseAnswer: Unpin + Send + 'static {
     fn fail(&mut self, failure: &Failure);
 }
 
-/// The events of an answer.
-struct Events<A>(A);
+/// The events of an answer, with a comment whenever there was none for a while: proxies and clients close connections that are silent.
+struct Events<A> {
+    answer: A,
+    silence: Pin<Box<Sleep>>,
+}
 
 impl<A: SseAnswer> Stream for Events<A> {
     type Item = Result<Bytes, Infallible>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            let feed = self.0.feed();
+            let own = &mut *self;
+            let feed = own.answer.feed();
             if let Some(event) = feed.ready.pop_front() {
+                own.silence.as_mut().reset(Instant::now() + MAX_SILENCE);
                 return Poll::Ready(Some(Ok(event)));
             }
             if feed.ended {
                 return Poll::Ready(None);
             }
-            match ready!(feed.pieces.poll_recv(cx)) {
-                Some(piece) => {
+            match feed.pieces.poll_recv(cx) {
+                Poll::Ready(Some(piece)) => {
                     let (choice, piece) = *piece;
-                    self.0.take(choice, piece);
+                    own.answer.take(choice, piece);
                 }
-                None => self.0.fail(&no_result()),
+                Poll::Ready(None) => own.answer.fail(&no_result()),
+                Poll::Pending => {
+                    ready!(own.silence.as_mut().poll(cx));
+                    feed.event(KEEP_ALIVE);
+                }
             }
         }
     }
@@ -99,7 +116,8 @@ impl<A: SseAnswer> Stream for Events<A> {
 
 /// Returns a response of the events of an answer, which no proxy should keep back.
 pub(super) fn response(answer: impl SseAnswer) -> Response<Body> {
-    let mut response = Response::new(Body::from_stream(Events(answer)));
+    let silence = Box::pin(tokio::time::sleep(MAX_SILENCE));
+    let mut response = Response::new(Body::from_stream(Events { answer, silence }));
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -108,4 +126,47 @@ pub(super) fn response(answer: impl SseAnswer) -> Response<Body> {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt as _;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    struct Silent(Feed);
+
+    impl SseAnswer for Silent {
+        fn feed(&mut self) -> &mut Feed {
+            &mut self.0
+        }
+
+        fn take(&mut self, _: usize, _: Piece) {
+            self.0.event("data: x\n\n");
+        }
+
+        fn fail(&mut self, _: &Failure) {
+            self.0.done();
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_stream_has_comments() {
+        let (sender, pieces) = unbounded_channel();
+        let began = Instant::now();
+        let mut events = Events {
+            answer: Silent(Feed::new(pieces)),
+            silence: Box::pin(tokio::time::sleep(MAX_SILENCE)),
+        };
+        for count in 1..3 {
+            assert_eq!(events.next().await, Some(Ok(KEEP_ALIVE)));
+            assert!(began.elapsed() >= count * MAX_SILENCE);
+        }
+        let _ = sender.send(Box::new((0, Piece::End(Err(no_result())))));
+        assert_eq!(events.next().await, Some(Ok(Bytes::from_static(b"data: x\n\n"))));
+        drop(sender);
+        assert_eq!(events.next().await, Some(Ok(DONE)));
+        assert_eq!(events.next().await, None);
+    }
 }

@@ -11,16 +11,19 @@ use kaskade_models::Tensor;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::truncation::Truncation;
 use super::{Answered, ask_all, begin, characters, respond};
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::json_body::or_default;
-use crate::openai::{embedding, normalise, of_dimensions, prompt_name};
+use crate::openai::{NOT_EMBEDDING, embedding, normalise, of_dimensions, prompt_name};
 use crate::state::GatewayState;
 
 #[derive(Deserialize)]
 struct Embed {
     inputs: Texts,
+    #[serde(flatten)]
+    truncation: Truncation,
     #[serde(flatten)]
     form: VectorForm,
 }
@@ -73,7 +76,9 @@ struct Similarity {
 pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Embed) = begin(&shared, request, |_| None).await?;
+        call.app.refuse_kinds(&NOT_EMBEDDING)?;
         let texts = asked.inputs.list();
+        asked.truncation.check(&shared, &call.app, texts).await?;
         let inputs = texts.iter().map(|text| asked.form.inputs(text));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
         let value = vectors(&replies, &asked.form)?;
@@ -86,6 +91,7 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
 pub(super) async fn similarity(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Similarity) = begin(&shared, request, |_| None).await?;
+        call.app.refuse_kinds(&NOT_EMBEDDING)?;
         compared(&call, &asked.inputs, &asked.parameters).await
     };
     respond(answered.await)

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use super::embed::{Comparison, Texts, VectorForm, compared, vectors};
 use super::predict::{Parameters, predictions, with_strategy};
 use super::{Answered, ask_all, call, characters, respond};
+use crate::answer_kind::AnswerKind;
 use crate::body;
 use crate::call::Call;
 use crate::failure::Failure;
@@ -66,6 +67,7 @@ pub(super) async fn root(State(shared): State<Arc<GatewayState>>, request: Reque
         let (parts, body) = request.into_parts();
         let body = shared.read_body(&parts, body).await?;
         let call = call(&shared, &parts, None)?;
+        call.app.refuse_kinds(&[AnswerKind::Text])?;
         if is_image(&parts, &body) {
             return of_image(&call, image_file(&body)?, false, &Parameters::default()).await;
         }

@@ -11,7 +11,9 @@ use kaskade_models::entities::{self, AGGREGATION_STRATEGY, Entity};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::truncation::Truncation;
 use super::{Answered, ask_all, begin, characters, probabilities, respond, scores, softmax};
+use crate::answer_kind::AnswerKind;
 use crate::call::Call;
 use crate::failure::Failure;
 use crate::json_body::or_default;
@@ -52,6 +54,8 @@ struct Predict {
     raw_scores: bool,
     #[serde(default, deserialize_with = "or_default")]
     parameters: Parameters,
+    #[serde(flatten)]
+    truncation: Truncation,
 }
 
 /// Parameters as the Inference API of Hugging Face takes them.
@@ -120,6 +124,8 @@ fn entities_of(reply: &InferReply, strategy: Option<&str>) -> Result<Option<Valu
 pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, Predict) = begin(&shared, request, |_| None).await?;
+        call.app
+            .refuse_kinds(&[AnswerKind::Text, AnswerKind::Embedding])?;
         let (sequences, single) = match asked.inputs {
             Sequences::One(one) => (vec![one], true),
             Sequences::Many(many) => (many, false),
@@ -129,6 +135,8 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
         let inputs = sequences
             .iter()
             .map(|sequence| with_strategy(tensors(sequence)?, strategy));
+        let texts: Vec<&String> = sequences.iter().flat_map(Sequence::texts).collect();
+        asked.truncation.check(&shared, &call.app, &texts).await?;
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
         let value = predictions(&call, &replies, single, asked.raw_scores, &asked.parameters)?;
         let texts = sequences.iter().flat_map(Sequence::texts);

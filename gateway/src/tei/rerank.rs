@@ -4,18 +4,22 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::{Response, StatusCode};
+use axum::http::{Response, StatusCode, header};
 use kaskade_actors::ids;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_models::Tensor;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
+use super::truncation::Truncation;
 use super::{Answered, MAX_TEXTS, ask_all, begin, characters, probabilities, respond, scores, tokens};
+use crate::answer_kind::AnswerKind;
 use crate::api::Api;
+use crate::body;
 use crate::call::Call;
 use crate::failure::Failure;
-use crate::json_body::or_default;
+use crate::json_body::{self, or_default};
 use crate::oip::json_response;
 use crate::state::GatewayState;
 
@@ -27,6 +31,15 @@ struct TeiRequest {
     raw_scores: bool,
     #[serde(default, deserialize_with = "or_default")]
     return_text: bool,
+    #[serde(flatten)]
+    truncation: Truncation,
+}
+
+/// The field by which a body of Cohere's form is recognised: some clients of vLLM and Infinity send it to `/rerank`.
+#[derive(Deserialize)]
+#[serde(expecting = "an object with the field `texts` or `documents`")]
+struct Form {
+    documents: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -39,7 +52,13 @@ struct CohereRequest {
     top_n: Option<usize>,
     #[serde(default)]
     return_documents: Option<bool>,
+    /// Tokens after which documents are cut off.
+    #[serde(default)]
+    max_tokens_per_doc: Option<usize>,
 }
+
+/// Kinds of apps that score no pairs of texts.
+const NOT_RANKING: [AnswerKind; 3] = [AnswerKind::Text, AnswerKind::Embedding, AnswerKind::Span];
 
 /// A document: a text, or an object that holds one.
 #[derive(Deserialize)]
@@ -57,10 +76,35 @@ impl Document {
     }
 }
 
-/// Answers as text-embeddings-inference does.
+/// Answers as text-embeddings-inference does; a body with `documents` as Cohere does.
 pub(super) async fn texts(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
+    let (mut parts, body) = request.into_parts();
+    let read = async {
+        let body = shared.read_body(&parts, body).await?;
+        let form: Form = body::process(body.clone(), |body| json_body::read(body)).await?;
+        Ok::<_, Failure>((body, form.documents.is_some()))
+    };
+    let read = read.await;
+    // The body that was read is not compressed any more.
+    parts.headers.remove(header::CONTENT_ENCODING);
+    match read {
+        Err(failure) => failure.response(Api::Tei),
+        Ok((body, has_documents)) => {
+            let request = Request::from_parts(parts, Body::from(body));
+            if has_documents {
+                documents(State(shared), request).await
+            } else {
+                of_texts(&shared, request).await
+            }
+        }
+    }
+}
+
+async fn of_texts(shared: &GatewayState, request: Request) -> Response<Body> {
     let answered = async {
-        let (call, asked): (_, TeiRequest) = begin(&shared, request, |_| None).await?;
+        let (call, asked): (_, TeiRequest) = begin(shared, request, |_| None).await?;
+        call.app.refuse_kinds(&NOT_RANKING)?;
+        asked.truncation.check(shared, &call.app, &asked.texts).await?;
         let call = call.of_many_parts();
         let (scores, replies) = ranked(&call, &asked.query, &asked.texts, asked.raw_scores).await?;
         let ranks = in_order(scores).into_iter().map(|(index, score)| {
@@ -83,8 +127,18 @@ pub(super) async fn documents(State(shared): State<Arc<GatewayState>>, request: 
     let answered = async {
         let (call, asked): (_, CohereRequest) =
             begin(&shared, request, |asked: &CohereRequest| asked.model.as_deref()).await?;
+        call.app.refuse_kinds(&NOT_RANKING)?;
         let call = call.of_many_parts();
         let texts: Vec<String> = asked.documents.into_iter().map(Document::into_text).collect();
+        // A token has at least one byte.
+        if let Some(most) = asked.max_tokens_per_doc
+            && texts.iter().any(|text| text.len() > most)
+        {
+            return Err(Failure::param(
+                "max_tokens_per_doc",
+                "`max_tokens_per_doc` is not supported; leave it out, documents are cut off at what the model reads, or shorten them",
+            ));
+        }
         let (scores, replies) = ranked(&call, &asked.query, &texts, false).await?;
         let shown = asked.return_documents.unwrap_or(true);
         let results = in_order(scores)

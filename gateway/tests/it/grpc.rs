@@ -13,6 +13,7 @@ use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Limits, Streaming};
 use kaskade_models::Tensor;
 use kaskade_oip::codec::CappedCodec;
+use kaskade_oip::health::{HealthCheckRequest, HealthCheckResponse, ServingStatus};
 use kaskade_oip::proto::grpc_inference_service_client::GrpcInferenceServiceClient;
 use kaskade_oip::proto::infer_parameter::ParameterChoice;
 use kaskade_oip::proto::model_infer_request::{InferInputTensor, InferRequestedOutputTensor};
@@ -291,7 +292,12 @@ fn failures_are_statuses_that_say_whether_to_retry() {
     let refused = infer("slow", asked(0.8)).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
     assert_eq!(refused.metadata().get("x-kaskade-fault").unwrap(), "KSK0006");
-    assert_eq!(refused.metadata().get("grpc-retry-pushback-ms").unwrap(), "100");
+    let pause = refused.metadata().get("grpc-retry-pushback-ms").unwrap();
+    let pause: u32 = pause.to_str().unwrap().parse().unwrap();
+    assert!(
+        (1..=1_000).contains(&pause),
+        "until the rate of one a second admits it: {pause}"
+    );
 
     let mut other = asked(0.8);
     other.model_name = "other".to_owned();
@@ -388,6 +394,51 @@ fn the_messages_of_a_stream_take_no_more_memory_than_allowed() {
     assert_eq!(errors, ["", "KSK0006", ""]);
 }
 
+/// Balancers and Kubernetes ask it, without a key.
+#[test]
+fn the_health_protocol_answers_as_ready_and_unknown_methods_are_unimplemented() {
+    let limits = Limits {
+        keys: vec![key("blue", "secret", None)],
+        ..Limits::default()
+    };
+    let stand = Stand::keyed(limits, "secret");
+    let http = Client::builder(TokioExecutor::new())
+        .http2_only(true)
+        .build_http();
+    let origin = format!("http://{}", stand.address()).parse().unwrap();
+    let mut client = tonic::client::Grpc::with_origin(http, origin);
+    let asked = |service: &str| {
+        Request::new(HealthCheckRequest {
+            service: service.to_owned(),
+        })
+    };
+    let codec = || CappedCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+    let path = |name: &'static str| PathAndQuery::from_static(name);
+    runtime().block_on(async {
+        client.ready().await.unwrap();
+        let check = || path("/grpc.health.v1.Health/Check");
+        for service in ["", "inference.GRPCInferenceService"] {
+            let found = client.unary(asked(service), check(), codec()).await.unwrap();
+            assert_eq!(found.into_inner().status(), ServingStatus::Serving);
+        }
+        let unknown = client.unary(asked("x"), check(), codec()).await.unwrap_err();
+        assert_eq!(unknown.code(), Code::NotFound);
+        let watched = client
+            .server_streaming(asked(""), path("/grpc.health.v1.Health/Watch"), codec())
+            .await
+            .unwrap();
+        let first = watched.into_inner().message().await.unwrap().unwrap();
+        assert_eq!(first.status(), ServingStatus::Serving);
+        let mut other = asked("");
+        let key = "Bearer secret".parse().unwrap();
+        other.metadata_mut().insert("authorization", key);
+        let missing = client.unary(other, path("/other.Service/Method"), codec()).await;
+        let missing = missing.unwrap_err();
+        assert_eq!(missing.code(), Code::Unimplemented);
+        assert!(missing.message().contains("/other.Service/Method"), "{missing}");
+    });
+}
+
 #[test]
 fn the_requests_of_a_stream_are_answered_in_order_and_fail_alone() {
     let stand = Stand::cascade(Limits::default());
@@ -412,6 +463,9 @@ fn the_requests_of_a_stream_are_answered_in_order_and_fail_alone() {
         .into_iter()
         .map(|answer| {
             let response = answer.infer_response.unwrap();
+            let is_final = response.parameters.get("triton_final_response");
+            let is_final = is_final.and_then(|found| found.parameter_choice.clone());
+            assert_eq!(is_final, Some(ParameterChoice::BoolParam(true)));
             (
                 answer.error_message.contains("KSK0004"),
                 if response.id == "wrong" {

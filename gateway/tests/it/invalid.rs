@@ -38,6 +38,98 @@ fn paths_and_methods_that_do_not_exist_are_explained() {
     assert!(long.status == 404 && long.body.len() < 500, "{}", long.json());
 }
 
+/// Clients with the address of another server, or without `/v1`, saw a list of paths only.
+#[test]
+fn paths_of_other_servers_say_what_to_send() {
+    let stand = openai::stand();
+    let chat = json!({"messages": [{"role": "user", "content": "x"}]}).to_string();
+    let answer = stand.post("/chat/completions", &[], chat.clone());
+    let error = answer.json()["error"].clone();
+    assert_eq!((answer.status, &error["code"]), (404, &json!("unknown_path")));
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("`/v1/chat/completions`"),
+        "{error}"
+    );
+    let answer = stand.post("/v1/messages", &[], chat.clone());
+    let error = answer.json();
+    assert_eq!(
+        (answer.status, &error["type"], &error["error"]["type"]),
+        (404, &json!("error"), &json!("not_found_error"))
+    );
+    let answer = stand.post("/api/chat", &[], chat.clone());
+    assert!(
+        answer.json()["error"].as_str().unwrap().contains("Ollama"),
+        "{}",
+        answer.json()
+    );
+    for path in [
+        "//v1/chat/completions",
+        "/v1//chat/completions/",
+        "/v1/chat/completions/",
+    ] {
+        let answer = stand.post(path, &[], chat.clone());
+        assert_eq!(answer.status, 200, "{path}: {}", answer.json());
+    }
+}
+
+#[test]
+fn what_would_be_answered_otherwise_is_refused() {
+    let stand = openai::stand();
+    let user = json!([{"role": "user", "content": "x"}]);
+    for (path, body, param) in [
+        (
+            "/v1/chat/completions",
+            json!({"messages": user, "top_logprobs": 2}),
+            "top_logprobs",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": user, "regex": "a+"}),
+            "regex",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user"}]}),
+            "messages",
+        ),
+        (
+            "/v1/rerank",
+            json!({"query": "q", "documents": ["long"], "max_tokens_per_doc": 2}),
+            "max_tokens_per_doc",
+        ),
+    ] {
+        let answer = stand.post(path, &[], body.to_string());
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (400, &json!(param)),
+            "{body}"
+        );
+    }
+    let body = json!({"inputs": "x", "truncation_direction": "Left"}).to_string();
+    assert_eq!(stand.post("/embed", &[], body).status, 400);
+    let shared = json!({"inputs": [{"name": "x", "shape": [1], "datatype": "INT64",
+        "parameters": {"shared_memory_region": "r", "shared_memory_byte_size": 8}}]});
+    let answer = stand.post("/v2/models/app/infer", &[], shared.to_string());
+    let error = answer.json()["error"].clone();
+    assert_eq!(answer.status, 400);
+    assert!(
+        error.as_str().unwrap().contains("shared memory is not served"),
+        "{error}"
+    );
+}
+
+#[test]
+fn ranks_are_answered_in_the_form_of_the_request() {
+    let stand = openai::stand();
+    let asked = json!({"model": "app", "query": "q", "documents": ["a", "bb"], "max_tokens_per_doc": 4096});
+    let found = stand.post("/rerank", &[], asked.to_string());
+    assert_eq!(found.status, 200, "{}", found.json());
+    assert_eq!(found.json()["results"].as_array().unwrap().len(), 2);
+}
+
 #[test]
 fn fields_of_another_type_are_named() {
     let stand = openai::stand();

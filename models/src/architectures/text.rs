@@ -361,7 +361,7 @@ impl TextReader {
         if second.is_some() && self.typed && !encoding.get_type_ids().iter().all(is_typed) {
             return Err(bad(
                 "text_pair",
-                "this model reads one text, not two; leave it out",
+                "this model reads one text, not two, so it neither ranks texts nor answers questions about them; leave `text_pair` out",
             ));
         }
         let ids = column(encoding.get_ids(), self.limits.vocabulary)?;

@@ -86,7 +86,7 @@ pub enum TemplateError {
     /// The checkpoint has no template.
     #[error(
         "this checkpoint has no chat template (chat_template.jinja, or `chat_template` in tokenizer_config.json); \
-         send a prompt as `text`"
+         send a prompt as `text`, over HTTP to `/v1/completions`"
     )]
     Missing,
     /// The template does not write the tools.

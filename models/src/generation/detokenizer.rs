@@ -161,6 +161,11 @@ pub(crate) fn token_text(tokenizer: &Tokenizer, previous: Option<u32>, token: u3
     text_behind(tokenizer, previous, token, true)
 }
 
+/// Returns the text of tokens; special tokens by their names.
+pub(crate) fn whole_text(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+    tokenizer.decode(tokens, false).unwrap_or_default()
+}
+
 /// Returns the text that a token adds to any text, without special tokens.
 pub(crate) fn appended_text(tokenizer: &Tokenizer, token: u32) -> String {
     text_behind(tokenizer, Some(token), token, false)

@@ -2,6 +2,7 @@
 //! compiled and followed by llguidance; compiled ones are kept, so that requests of one grammar share them.
 
 mod bounds;
+mod schema_options;
 mod token_bytes;
 
 use std::collections::VecDeque;
@@ -11,9 +12,11 @@ use std::thread;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokenizers::Tokenizer;
 
+use schema_options::OPTIONS;
+pub(crate) use schema_options::{strict, take_strict, with_options};
 use token_bytes::token_bytes;
 
 /// Number of compiled grammars that are kept, and of grammars that cannot be compiled.
@@ -35,9 +38,6 @@ pub(crate) const NARROW_SPACE: &str = " ";
 
 /// The word before a JSON Schema within a grammar of Lark.
 const JSON: &str = "%json";
-
-/// Key of a JSON Schema that holds llguidance's options.
-const OPTIONS: &str = "x-guidance";
 
 /// Format that an answer must match, as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -249,16 +249,6 @@ fn with_bounded_schemas(grammar: &str) -> String {
         };
     }
     out + rest
-}
-
-/// Sets how a JSON Schema is followed; `white_space` is a regular expression of what may be between two elements.
-pub(crate) fn with_options(mut schema: Value, white_space: &str) -> Value {
-    if let Some(schema) = schema.as_object_mut() {
-        // `oneOf` admits what `anyOf` does: that no second branch matches cannot be followed token by token.
-        let options = json!({"whitespace_pattern": white_space, "coerce_one_of": true});
-        schema.insert(OPTIONS.to_owned(), options);
-    }
-    schema
 }
 
 impl Constraint {

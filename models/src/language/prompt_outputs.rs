@@ -7,8 +7,8 @@ use crate::generation::{PromptToken, detokenizer};
 use crate::runtime::model::Outputs;
 use crate::runtime::tensor::{Tensor, TensorError};
 
-/// Returns what the input `prompt_logprobs` asks for: `prompt_tokens` (INT64 `[tokens]`), `prompt_token_texts` (BYTES `[tokens]`, with a
-/// tokenizer), and of every token but the first `prompt_logprobs` (FP32 `[tokens - 1]`, natural logarithms) and the most probable
+/// Returns what the input `prompt_logprobs` asks for: `prompt_tokens` (INT64 `[tokens]`), with a tokenizer `prompt_token_texts` (BYTES
+/// `[tokens]`) and `prompt_text` (BYTES `[1]`), and of every token but the first `prompt_logprobs` (FP32 `[tokens - 1]`, natural logarithms) and the most probable
 /// ones, `prompt_top_tokens` (INT64), `prompt_top_token_texts` (BYTES) and `prompt_top_logprobs` (FP32), `[tokens - 1, count]` each.
 /// What would be empty is left out.
 pub(super) fn prompt_outputs(
@@ -27,6 +27,7 @@ pub(super) fn prompt_outputs(
             &[texts.tokens.len()],
             &texts.tokens,
         )?);
+        outputs.push(Tensor::from_texts("prompt_text", &[&texts.whole])?);
     }
     if others.is_empty() {
         return Ok(outputs);
@@ -52,6 +53,8 @@ pub(super) fn prompt_outputs(
 #[derive(Default)]
 struct Texts {
     tokens: Vec<String>,
+    /// The text of all tokens: those of a token alone have no characters that several tokens share.
+    whole: String,
     top: Vec<String>,
 }
 
@@ -59,8 +62,11 @@ impl Texts {
     fn new(first: u32, others: &[PromptToken], tokenizer: &Tokenizer) -> Self {
         let mut texts = Self {
             tokens: vec![detokenizer::token_text(tokenizer, None, first)],
+            whole: String::new(),
             top: Vec::new(),
         };
+        let ids = std::iter::once(first).chain(others.iter().map(|token| token.token));
+        texts.whole = detokenizer::whole_text(tokenizer, &ids.collect::<Vec<_>>());
         let mut previous = first;
         for token in others {
             let text = |token| detokenizer::token_text(tokenizer, Some(previous), token);

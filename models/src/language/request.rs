@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 use super::inputs::bad_input;
 pub use super::inputs::only_text;
 use super::response_format::{RESPONSE_FORMAT, response_format};
-use super::tools::{TOOL_CHOICE, TOOLS};
+use super::tools::{PARALLEL_TOOL_CALLS, TOOL_CHOICE, TOOLS};
 pub use crate::checkpoint::chat_template::{Content, Message};
 use crate::generation::{EarlyStopping, SamplingOptions};
 pub use crate::runtime::model::{DEFAULT_SEED, DEFAULT_TEMPERATURE};
@@ -98,6 +98,7 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
         for name in [RESPONSE_FORMAT, TOOLS, TOOL_CHOICE, TEMPLATE_VARIABLES] {
             inputs.push(one(name, Datatype::Bytes));
         }
+        inputs.push(one(PARALLEL_TOOL_CALLS, Datatype::Bool));
     }
     inputs
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::inputs::{bad_input, only_text};
 use crate::generation::Grammar;
+use crate::generation::grammar::{strict, take_strict};
 use crate::runtime::model::{Inputs, ModelError};
 
 /// Name of the input.
@@ -25,6 +26,8 @@ enum Format {
         /// Where the API of responses has it.
         #[serde(default)]
         schema: Option<Value>,
+        #[serde(default)]
+        strict: Option<bool>,
     },
     Regex {
         regex: String,
@@ -41,6 +44,8 @@ enum Format {
 struct Schema {
     #[serde(default)]
     schema: Option<Value>,
+    #[serde(default)]
+    strict: Option<bool>,
 }
 
 /// Returns what the answer to a request must match; `None` for any text.
@@ -62,16 +67,28 @@ pub fn response_format(inputs: &Inputs) -> Result<Option<Grammar>, ModelError> {
 /// # Errors
 /// The reason, for a format that is not known.
 pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
+    if !format.is_object() {
+        return Err("it is not an object with a `type`".to_owned());
+    }
     let format = Format::deserialize(format).map_err(|error| {
         format!("it is not a format of the types `text`, `json_object`, `json_schema`, `regex`, `choice` or `grammar`: {error}")
     })?;
     Ok(match format {
         Format::Text => None,
         Format::JsonObject => Some(Grammar::JsonSchema(json!({"type": "object"}))),
-        Format::JsonSchema { json_schema, schema } => {
+        Format::JsonSchema {
+            json_schema,
+            schema,
+            strict: own,
+        } => {
+            let is_strict = json_schema.as_ref().map_or(own, |json_schema| json_schema.strict);
             let schema = json_schema.and_then(|json_schema| json_schema.schema).or(schema);
             let schema = schema.ok_or("its `schema` is missing")?;
-            Some(Grammar::JsonSchema(schema))
+            Some(Grammar::JsonSchema(if is_strict == Some(true) {
+                strict(schema)
+            } else {
+                schema
+            }))
         }
         Format::Regex { regex } => Some(Grammar::Regex(regex)),
         Format::Choice { choice } => Some(Grammar::Choice(choice)),
@@ -86,7 +103,12 @@ pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
 pub fn format_of(grammar: &Grammar) -> Value {
     match grammar {
         Grammar::JsonSchema(schema) => {
-            json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
+            let mut schema = schema.clone();
+            if take_strict(&mut schema) {
+                json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": true, "schema": schema}})
+            } else {
+                json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
+            }
         }
         Grammar::Regex(regex) => json!({"type": "regex", "regex": regex}),
         Grammar::Choice(choice) => json!({"type": "choice", "choice": choice}),
@@ -109,14 +131,21 @@ mod tests {
         assert_eq!(read(r#"{"type": "text"}"#).unwrap(), None);
         let schema = Some(Grammar::JsonSchema(json!({"type": "string"})));
         for json in [
-            r#"{"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"type": "string"}}}"#,
+            r#"{"type": "json_schema", "json_schema": {"name": "x", "strict": false, "schema": {"type": "string"}}}"#,
             r#"{"type": "json_schema", "name": "x", "schema": {"type": "string"}}"#,
         ] {
             assert_eq!(read(json).unwrap(), schema);
         }
+        let strict = Some(Grammar::JsonSchema(strict(json!({"type": "string"}))));
+        for json in [
+            r#"{"type": "json_schema", "json_schema": {"name": "x", "strict": true, "schema": {"type": "string"}}}"#,
+            r#"{"type": "json_schema", "name": "x", "strict": true, "schema": {"type": "string"}}"#,
+        ] {
+            assert_eq!(read(json).unwrap(), strict);
+        }
         let choice = read(r#"{"type": "choice", "choice": ["good", "bad"]}"#).unwrap();
         assert_eq!(choice, Some(Grammar::Choice(vec!["good".into(), "bad".into()])));
-        for found in [schema, choice] {
+        for found in [schema, strict, choice] {
             assert_eq!(grammar(&format_of(found.as_ref().unwrap())).unwrap(), found);
         }
         let long = json!({"type": "grammar", "grammar": " ".repeat(MAX_GRAMMAR_BYTES + 1)}).to_string();

@@ -11,7 +11,7 @@ mod scanner;
 mod syntax;
 
 pub use call::{TOOL_CALLS, ToolCall};
-pub use offered::{FORMAT_BESIDE_TOOLS, TOOL_CHOICE, TOOLS, ToolChoice, Tools};
+pub use offered::{FORMAT_BESIDE_TOOLS, PARALLEL_TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolChoice, Tools};
 pub(super) use scanner::CallScanner;
 pub(super) use syntax::Syntax;
 

@@ -2,7 +2,9 @@
 
 use kaskade_models::language::request;
 use kaskade_models::language::response_format::{RESPONSE_FORMAT, format_of};
-use kaskade_models::language::tools::{TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolCall, ToolChoice, Tools};
+use kaskade_models::language::tools::{
+    PARALLEL_TOOL_CALLS, TOOL_CALLS, TOOL_CHOICE, TOOLS, ToolCall, ToolChoice, Tools,
+};
 use kaskade_models::{Inputs, ModelError, Tensor, TensorError};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -62,6 +64,9 @@ pub(super) fn write(chat: &Chat, inputs: &Inputs, body: &mut Map<String, Value>)
         }
         if let Some(choice) = text(TOOL_CHOICE)?.map(|_| written_choice(&tools.choice)) {
             body.insert(TOOL_CHOICE.to_owned(), choice);
+        }
+        if !tools.parallel {
+            body.insert(PARALLEL_TOOL_CALLS.to_owned(), false.into());
         }
         body.insert(TOOLS.to_owned(), tools.tools.into());
     }
@@ -221,6 +226,14 @@ mod tests {
         }
         let free = written(vec![text(TOOLS, tools)]).unwrap();
         assert_eq!(free.get(TOOL_CHOICE), None);
+        let alone = Tensor {
+            name: PARALLEL_TOOL_CALLS.to_owned(),
+            shape: vec![1],
+            datatype: kaskade_models::Datatype::Bool,
+            data: vec![0].into(),
+        };
+        let alone = written(vec![text(TOOLS, tools), alone]).unwrap();
+        assert_eq!(alone.get(PARALLEL_TOOL_CALLS), Some(&json!(false)));
         let none = written(vec![text(TOOLS, tools), text(TOOL_CHOICE, "none")]).unwrap();
         assert_eq!(none, json!({}), "no tool may be called");
         let schema = r#"{"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}"#;

@@ -185,6 +185,7 @@ mod tests {
             "response_format",
             "tools",
             "tool_choice",
+            "parallel_tool_calls",
             "chat_template_kwargs",
             "default_seed",
             "default_temperature",

@@ -133,7 +133,8 @@ async fn refuse_all(
 fn refuse(dispatcher: &Dispatcher, message: &Message, fault: &Fault) {
     let inbox = message.reply.clone();
     if let Some(inbox) = inbox.filter(|inbox| subjects::is_reply_allowed(inbox)) {
-        let content_type = headers::content_type(message.headers.as_ref()).unwrap_or_default();
+        let content_type =
+            headers::content_type_of(message.headers.as_ref(), &message.payload).unwrap_or_default();
         let payload = wire::encode_fault(content_type, fault);
         dispatcher.publish(
             inbox,

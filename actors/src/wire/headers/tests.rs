@@ -106,6 +106,36 @@ fn another_services_error_is_understood() {
     assert_eq!(fault(Some(&headers)), Some(Fault::new(Code::Internal, "418: no")));
 }
 
+/// Clients that lower the case of header names, as HTTP does, lost their budgets and ids.
+#[test]
+fn headers_are_found_without_regard_to_case() {
+    let mut headers = HeaderMap::new();
+    headers.insert("kaskade-budget-us", "250000");
+    headers.insert("KASKADE-REQUEST-ID", "a");
+    headers.insert(
+        "Traceparent",
+        "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    );
+    let read = Context::read(Some(&headers)).unwrap();
+    assert_eq!(read.budget, Some(Duration::from_millis(250)));
+    assert_eq!(read.request_id.as_deref(), Some("a"));
+    assert_eq!(read.trace.trace_id, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+    headers.insert("kaskade-epoch", "x");
+    assert!(Context::read(Some(&headers)).is_err());
+}
+
+#[test]
+fn a_body_without_a_content_type_is_json_if_it_begins_with_a_brace() {
+    assert_eq!(content_type_of(None, b"{}"), Ok(ContentType::Json));
+    assert_eq!(content_type_of(None, b"\x81"), Ok(ContentType::MessagePack));
+    assert_eq!(
+        content_type_of(Some(&with(&EPOCH, "1")), b"{}"),
+        Ok(ContentType::Json)
+    );
+    let named = with(&CONTENT_TYPE, "application/msgpack");
+    assert_eq!(content_type_of(Some(&named), b"{}"), Ok(ContentType::MessagePack));
+}
+
 #[test]
 fn the_content_type_is_found_in_either_case() {
     assert_eq!(content_type(None), Ok(ContentType::MessagePack));

@@ -99,6 +99,14 @@ fn parameters_of_any_scalar_become_text() {
 }
 
 #[test]
+fn an_empty_body_is_called_so() {
+    for content_type in [ContentType::MessagePack, ContentType::Json] {
+        let error = decode_infer(content_type, &Bytes::new()).unwrap_err().to_string();
+        assert!(error.contains("the body is empty"), "{error}");
+    }
+}
+
+#[test]
 fn json_without_its_header_is_told_to_need_it() {
     let body = Bytes::from_static(br#"{"inputs": []}"#);
     let error = decode_infer(ContentType::MessagePack, &body)

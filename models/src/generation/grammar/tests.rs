@@ -193,6 +193,41 @@ fn grammars_without_a_schema_to_bound_stay_as_they_are() {
     );
 }
 
+/// Pydantic and generators of `OpenAPI` documents write such schemas.
+#[test]
+fn keywords_that_cannot_be_followed_are_refused_of_strict_schemas_alone() {
+    let tokenizer = byte_level();
+    let grammars = grammars(&tokenizer);
+    let compiled = |schema: &Value| grammars.compile(&tokenizer, &Grammar::JsonSchema(schema.clone()));
+    for schema in [
+        json!({"type": "array", "items": {"type": "integer"}, "uniqueItems": true}),
+        json!({"type": "object", "propertyNames": {"pattern": "^a"}}),
+        json!({"type": "integer", "not": {"const": 3}}),
+        json!({"type": "object", "if": {"required": ["a"]}, "then": {"required": ["b"]}}),
+        json!({"type": "array", "contains": {"const": 1}}),
+        json!({"type": "object", "dependentRequired": {"a": ["b"]}}),
+    ] {
+        assert_eq!(compiled(&schema), Ok(()), "{schema}");
+        let refused = compiled(&strict(schema.clone())).unwrap_err();
+        assert!(refused.contains("Unimplemented keys"), "{schema}: {refused}");
+        let mut own = schema.clone();
+        own[OPTIONS] = json!({"lenient": false, "item_separator": ", "});
+        assert!(compiled(&own).is_err(), "the options of a schema remain");
+    }
+    for format in ["password", "path", "binary", "uuid4", "int32", "float", "decimal"] {
+        let schema =
+            json!({"type": "object", "properties": {"format": {"type": "string", "format": format}}});
+        assert_eq!(compiled(&schema), Ok(()), "{format}");
+        assert_eq!(compiled(&strict(schema)), Ok(()), "{format}, strict");
+    }
+    let constant = with_options(
+        strict(json!({"const": {"format": "x"}, "format": "x"})),
+        WHITE_SPACE,
+    );
+    assert_eq!(constant["const"], json!({"format": "x"}));
+    assert_eq!(constant.get("format"), None);
+}
+
 #[test]
 fn what_cannot_be_followed_is_refused_with_a_reason() {
     let tokenizer = byte_level();

@@ -4,15 +4,19 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::generation::Grammar;
-use crate::generation::grammar::{NARROW_SPACE, with_options};
+use crate::generation::grammar::{NARROW_SPACE, strict, with_options};
 use crate::language::inputs::{bad_input, only_text};
 use crate::runtime::model::{Inputs, ModelError};
+use crate::runtime::tensor::{Datatype, Tensor};
 
 /// Name of the input that holds the tools, a JSON array.
 pub const TOOLS: &str = "tools";
 
 /// Name of the input that says whether a tool must be called.
 pub const TOOL_CHOICE: &str = "tool_choice";
+
+/// Name of the input that says whether an answer may have several calls.
+pub const PARALLEL_TOOL_CALLS: &str = "parallel_tool_calls";
 
 /// Reason of the refusal of a format beside tools that the model may call: one grammar for all templates cannot say which of the two
 /// an answer is.
@@ -45,6 +49,8 @@ pub struct Tools {
     pub tools: Vec<Value>,
     /// Whether they are called.
     pub choice: ToolChoice,
+    /// Whether an answer may have several calls.
+    pub parallel: bool,
 }
 
 /// A tool as the API of `OpenAI` has it.
@@ -60,6 +66,9 @@ struct Function {
     name: String,
     #[serde(default)]
     parameters: Option<Value>,
+    /// Whether the arguments must match all of the schema.
+    #[serde(default)]
+    strict: Option<bool>,
 }
 
 impl Tools {
@@ -90,6 +99,7 @@ impl Tools {
         let own = Self {
             tools,
             choice: choice.unwrap_or_default(),
+            parallel: parallel(inputs)?,
         };
         let functions = own.functions()?;
         let names: Vec<&str> = functions.iter().map(|function| function.name.as_str()).collect();
@@ -132,10 +142,8 @@ impl Tools {
                     ))
                 }
             }
-            Ok(Tool { kind, .. }) => {
-                let reason = format!("a tool has the type `{kind}`; only functions are supported");
-                Err(bad_input(TOOLS, reason))
-            }
+            Ok(_) => Err(other_kind(tool)),
+            Err(_) if kind_of(tool).is_some_and(|kind| kind != "function") => Err(other_kind(tool)),
             Err(error) => Err(bad_input(
                 TOOLS,
                 format!("a tool is not `{{type, function: {{name}}}}`: {error}"),
@@ -167,7 +175,7 @@ impl Tools {
     pub fn grammar(&self) -> Option<Grammar> {
         let (named, most) = match &self.choice {
             ToolChoice::Auto | ToolChoice::None => return None,
-            ToolChoice::Required => (None, MAX_CALLS),
+            ToolChoice::Required => (None, if self.parallel { MAX_CALLS } else { 1 }),
             ToolChoice::Function(name) => (Some(name), 1),
         };
         let functions = self.functions().unwrap_or_default();
@@ -184,6 +192,11 @@ impl Tools {
             let schema = schema
                 .cloned()
                 .unwrap_or_else(|| json!({"type": "object", "properties": {}}));
+            let schema = if function.strict == Some(true) {
+                strict(schema)
+            } else {
+                schema
+            };
             let schema = with_options(schema, NARROW_SPACE);
             // Every schema is a document of its own, so that its references are resolved within it.
             rules.push(format!(
@@ -202,6 +215,30 @@ impl Tools {
             rules.concat()
         );
         Some(Grammar::Lark(list))
+    }
+}
+
+fn kind_of(tool: &Value) -> Option<&str> {
+    tool.get("type").and_then(Value::as_str)
+}
+
+/// The refusal of a tool that is no function.
+fn other_kind(tool: &Value) -> ModelError {
+    let kind = kind_of(tool).unwrap_or_default();
+    bad_input(
+        TOOLS,
+        format!("a tool has the type `{kind}`; only functions are supported"),
+    )
+}
+
+/// Returns whether an answer may have several calls; without the input it may.
+fn parallel(inputs: &[Tensor]) -> Result<bool, ModelError> {
+    let Some(input) = inputs.iter().find(|input| input.name == PARALLEL_TOOL_CALLS) else {
+        return Ok(true);
+    };
+    match (input.datatype, input.data.as_ref()) {
+        (Datatype::Bool, [value]) => Ok(*value != 0),
+        _ => Err(bad_input(PARALLEL_TOOL_CALLS, "it must be one BOOL")),
     }
 }
 

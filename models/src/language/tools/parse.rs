@@ -50,6 +50,22 @@ pub(super) fn json_calls(text: &str) -> Option<Vec<ToolCall>> {
     }
 }
 
+/// Reads the calls of a JSON list that may be cut off, as far as they are whole.
+pub(super) fn whole_calls(text: &str) -> Vec<ToolCall> {
+    let is_between = |letter: char| letter.is_whitespace() || letter == ',';
+    let mut rest = text.trim_start().strip_prefix('[').unwrap_or_default();
+    let mut calls = Vec::new();
+    loop {
+        rest = rest.trim_start_matches(is_between);
+        let mut documents = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
+        let Some(call) = documents.next().and_then(Result::ok).as_ref().and_then(json_call) else {
+            return calls;
+        };
+        calls.push(call);
+        rest = rest.get(documents.byte_offset()..).unwrap_or_default();
+    }
+}
+
 fn json_call(value: &Value) -> Option<ToolCall> {
     let function = value.get("function");
     let object = function.filter(|function| function.is_object()).unwrap_or(value);

@@ -83,11 +83,13 @@ impl CallScanner {
     }
 
     /// Ends the answer; returns the rest of its text and its calls. What is no well-formed call is text, and so is a call that the
-    /// maximum of tokens has cut off (`is_cut`): its last argument would be a part of one.
+    /// maximum of tokens has cut off (`is_cut`): its last argument would be a part of one. Of a list that a grammar has forced, the calls
+    /// before the one that was cut off remain.
     pub(in crate::language) fn finish(self, is_cut: bool) -> (String, Vec<ToolCall>) {
         let calls = match self.state {
             State::Plain => None,
             State::Text | State::Call if is_cut && self.syntax.is_open(&self.held) => None,
+            State::Required if is_cut => Some(parse::whole_calls(&self.held)),
             State::Required => parse::json_calls(&self.held),
             State::Text | State::Call => parse::calls(self.syntax, &self.held, &self.signatures),
         };

@@ -243,6 +243,49 @@ fn a_value_that_may_be_a_string_is_another_type_only_if_the_parameter_has_it() {
 }
 
 #[test]
+fn the_whole_calls_of_a_list_that_is_cut_off_remain() {
+    const CALL: &str = r#"{"name": "weather", "arguments": {"city": "Paris"}}"#;
+    let finish = |answer: &str| {
+        let mut scanner = CallScanner::new(Syntax::Bare, &tools("required"));
+        let _ = scanner.push(answer);
+        scanner.finish(true)
+    };
+    for (answer, count) in [
+        (format!("[{CALL}, {CALL}, {{\"name\": \"wea"), 2),
+        (format!("[{CALL}, {CALL}"), 2),
+        (format!("[{CALL}]"), 1),
+        (format!("[{CALL},"), 1),
+    ] {
+        let (text, calls) = finish(&answer);
+        assert_eq!((text.as_str(), calls.len()), ("", count), "{answer}");
+    }
+    let cut = r#"[{"name": "weather", "argu"#;
+    assert_eq!(finish(cut), (cut.to_owned(), Vec::new()));
+}
+
+#[test]
+fn an_answer_has_one_call_if_several_are_not_wanted() {
+    let list = format!("[{WEATHER}]");
+    let grammar = |parallel: u8| {
+        let mut inputs = inputs(&list, "required");
+        inputs.push(Tensor {
+            name: PARALLEL_TOOL_CALLS.to_owned(),
+            shape: vec![1],
+            datatype: crate::runtime::tensor::Datatype::Bool,
+            data: vec![parallel].into(),
+        });
+        let Some(crate::generation::Grammar::Lark(grammar)) =
+            Tools::read(&inputs).unwrap().unwrap().grammar()
+        else {
+            panic!("a required call has a grammar");
+        };
+        grammar.lines().next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(grammar(0), "start: \"[\" call \"]\"");
+    assert!(grammar(1).contains("{0,31}"));
+}
+
+#[test]
 fn required_calls_are_a_list() {
     let mut scanner = CallScanner::new(syntax("<tool_call>"), &tools("required"));
     assert_eq!(

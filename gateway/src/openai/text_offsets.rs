@@ -1,0 +1,129 @@
+//! Where tokens begin in a text, in characters. Several tokens may share a character: their names have replacement characters, or nothing,
+//! in its place.
+
+/// The text that tokens make up, if it is known, and the place from which they do.
+pub(super) struct Offsets<'a> {
+    text: Option<&'a str>,
+    from: usize,
+}
+
+impl<'a> Offsets<'a> {
+    /// Of tokens that make up the text from a character on.
+    pub(super) const fn of(text: &'a str, from: usize) -> Self {
+        Self {
+            text: Some(text),
+            from,
+        }
+    }
+
+    /// Of tokens of a text that is not known.
+    pub(super) const fn from(from: usize) -> Self {
+        Self { text: None, from }
+    }
+
+    /// Returns where each token begins, and where the last one ends. A token that is a part of a character begins where the character does.
+    pub(super) fn of_tokens<'t>(&self, tokens: impl Iterator<Item = &'t str>) -> (Vec<usize>, usize) {
+        let mut place = Place {
+            text: self.text.map(|text| text.chars().collect()),
+            at: self.from,
+            is_within: false,
+        };
+        let offsets: Vec<usize> = tokens.map(|token| place.take(token)).collect();
+        let end = if place.is_within { place.at + 1 } else { place.at };
+        (offsets, end)
+    }
+}
+
+struct Place {
+    text: Option<Vec<char>>,
+    at: usize,
+    /// Whether a part of the character at this place was taken.
+    is_within: bool,
+}
+
+impl Place {
+    /// Takes a token; returns where it begins.
+    fn take(&mut self, token: &str) -> usize {
+        if token.is_empty() {
+            return self.at;
+        }
+        let mut letters = token.chars().peekable();
+        if let Some(first) = letters.peek() {
+            self.leave(*first);
+        }
+        let begin = self.at;
+        if !self.is_in_text(token) {
+            // A special token, of which the text has nothing.
+            return begin;
+        }
+        for letter in letters {
+            self.leave(letter);
+            if letter == char::REPLACEMENT_CHARACTER {
+                self.is_within = true;
+            } else {
+                self.at += 1;
+            }
+        }
+        begin
+    }
+
+    /// Leaves the characters of which parts were taken before a whole one. Those that several tokens share are not ASCII.
+    fn leave(&mut self, next: char) {
+        if next == char::REPLACEMENT_CHARACTER || !std::mem::take(&mut self.is_within) {
+            return;
+        }
+        self.at += 1;
+        if let Some(text) = &self.text {
+            let rest = text.get(self.at..).unwrap_or_default();
+            let shared = rest
+                .iter()
+                .take_while(|letter| !letter.is_ascii() && **letter != next);
+            self.at += shared.count();
+        }
+    }
+
+    /// Returns whether the text continues with a token, or may: one that is written otherwise, such as in lower case, counts.
+    fn is_in_text(&self, token: &str) -> bool {
+        let is_special =
+            token.starts_with('<') && token.ends_with('>') || token.starts_with('[') && token.ends_with(']');
+        let Some(text) = self.text.as_ref().filter(|_| is_special) else {
+            return true;
+        };
+        let rest = text.get(self.at..).unwrap_or_default();
+        let count = token.chars().count();
+        rest.len() >= count
+            && rest
+                .iter()
+                .copied()
+                .zip(token.chars())
+                .all(|(one, other)| one == other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_count_the_characters_of_the_text() {
+        let of = |text: &str, tokens: &[&str]| Offsets::of(text, 0).of_tokens(tokens.iter().copied());
+        assert_eq!(of("to be", &["to", " be"]), (vec![0, 2], 5));
+        // A character of three tokens, the second of which adds nothing to the replacement of the first.
+        assert_eq!(
+            of("a€b", &["a", "\u{fffd}", "", "\u{fffd}", "b"]),
+            (vec![0, 1, 1, 1, 2], 3)
+        );
+        assert_eq!(
+            of("日本 x", &["\u{fffd}", "", "\u{fffd}", "\u{fffd}", " x"]).0[4],
+            2
+        );
+        assert_eq!(of("é", &["\u{fffd}", "\u{fffd}"]), (vec![0, 0], 1));
+        assert_eq!(of("a<b>", &["<s>", "a", "<b>", "</s>"]), (vec![0, 0, 1, 4], 4));
+    }
+
+    #[test]
+    fn without_a_text_the_parts_of_a_character_count_once() {
+        let offsets = Offsets::from(5).of_tokens(["\u{fffd}", "", "\u{fffd}", "b", "\u{fffd}"].into_iter());
+        assert_eq!(offsets, (vec![5, 5, 5, 6, 7], 8));
+    }
+}
