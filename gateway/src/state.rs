@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::http::request::Parts;
@@ -141,7 +141,9 @@ pub(crate) struct Served {
     pub(crate) times: Arc<LatencyHistograms>,
     pub(crate) tokenizer: Arc<AppTokenizer>,
     learned: RwLock<ObservedSignature>,
-    /// When it was added, seconds since 1970.
+    /// When it was added.
+    since: Instant,
+    /// The same, seconds since 1970.
     pub(crate) created: u64,
 }
 
@@ -172,6 +174,7 @@ impl Served {
             watched,
             times: Arc::default(),
             learned: RwLock::default(),
+            since: Instant::now(),
             created: SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()

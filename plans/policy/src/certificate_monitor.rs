@@ -132,7 +132,7 @@ impl CertificateMonitor {
     }
 
     /// Creates the monitor of a list that replaces the one of `before`. What is known of the cascades of a list from the same samples stays
-    /// known: tests of the same cascades go on, and what was refuted stays so. Of the new list, only cascades that were allowed before may run, at least the largest variant alone, until probes restore the next one.
+    /// known: tests of the same cascades continue, and what was refuted stays so. Of the new list, only cascades that were allowed before may run, at least the largest variant alone, until probes restore the next one.
     pub fn succeeding(list: &CertifiedList, config: MonitorConfig, before: &Self) -> Self {
         let mut monitor = Self::new(list, config);
         let is_on_same_samples = monitor.is_on_samples_of(before);

@@ -6,6 +6,7 @@ use crate::generation::sampling::{Sampler, Sampling};
 use crate::generation::token_rules::TextSoFar;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde_json::json;
 
 /// The first token is the end.
 const END: u32 = 0;
