@@ -7,7 +7,6 @@ use kaskade_models::{ModelError, TensorError};
 use serde::{Deserialize, Serialize};
 
 use crate::subjects::SubjectError;
-use crate::wire::StageRequest;
 
 /// Generates the enum and its tables from one list, so that every code has a number, a class and an explanation.
 macro_rules! codes {
@@ -253,16 +252,15 @@ impl<'de> Deserialize<'de> for Fault {
 impl Fault {
     /// Returns the fault of inputs that a stage does not take. The first stage says what is wrong with a request; a later one that does not
     /// take what the first one took, such as a text without a tokenizer, is a fault of the app.
-    pub(crate) fn of_inputs(error: ModelError, request: &StageRequest) -> Self {
-        let is_of_app = !request.hops.is_empty() && !matches!(error, ModelError::TooLong { .. });
+    pub(crate) fn of_inputs(error: ModelError, stage: &str, is_first: bool) -> Self {
+        let is_of_app = !is_first && !matches!(error, ModelError::TooLong { .. });
         if !is_of_app {
             return error.into();
         }
         Self::new(
             Code::ModelFailed,
             format!(
-                "stage `{}` does not take the inputs that earlier stages took, which is a fault of the app and not of the request: {error}",
-                request.stage
+                "stage `{stage}` does not take the inputs that earlier stages took, which is a fault of the app and not of the request: {error}"
             ),
         )
     }
@@ -302,7 +300,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::wire::Hop;
 
     #[test]
     fn numbers_are_unique_ascending_and_found_again() {
@@ -345,21 +342,15 @@ mod tests {
     /// A large variant without a tokenizer refused escalated requests as if their sender were at fault.
     #[test]
     fn inputs_that_only_a_later_stage_refuses_are_a_fault_of_the_app() {
-        let refused = |stage: &str, hops: Vec<Hop>, error: ModelError| {
-            let request = StageRequest {
-                stage: stage.to_owned(),
-                hops,
-                ..StageRequest::default()
-            };
-            Fault::of_inputs(error, &request)
-        };
         let missing = || ModelError::BadInput {
             name: "text".to_owned(),
             reason: "no tokenizer".into(),
         };
-        let hop = || vec![Hop::default()];
-        assert_eq!(refused("small", Vec::new(), missing()).code, Code::InvalidInput);
-        let later = refused("large", hop(), missing());
+        assert_eq!(
+            Fault::of_inputs(missing(), "small", true).code,
+            Code::InvalidInput
+        );
+        let later = Fault::of_inputs(missing(), "large", false);
         assert_eq!((later.code, later.code.status()), (Code::ModelFailed, 500));
         assert!(
             later.message.contains("stage `large`") && later.message.contains("no tokenizer"),
@@ -368,7 +359,7 @@ mod tests {
         let long = ModelError::TooLong {
             reason: "long".to_owned(),
         };
-        assert_eq!(refused("large", hop(), long).code, Code::TooLong);
+        assert_eq!(Fault::of_inputs(long, "large", false).code, Code::TooLong);
     }
 
     /// Returns the page of all codes, as in `docs/reference/errors.md`.

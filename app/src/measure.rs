@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`answers`] | answers of a model on a labelled set, calibrated |
 //! | [`channels`] | how long a message takes from stage to stage |
+//! | `class_assignment` | whether a classifier would be right more often if its classes were others |
 //! | [`cost`] | latency, energy and utilisation by batch size |
 //! | `detections` | objects that a detector found in scenes, and their accuracy |
 //! | [`judge`] | a program that judges answers |

@@ -1,7 +1,4 @@
-//! What the answers of an app are, and the refusal of requests for others before they reach a model.
-
-use crate::failure::Failure;
-use crate::state::Served;
+//! What the answers of an app are.
 
 /// What the answers of an app are, as its task says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +18,7 @@ pub enum AnswerKind {
 
 impl AnswerKind {
     /// What apps of this kind are, and which path to send their requests to.
-    const fn instead(self) -> &'static str {
+    pub(crate) const fn instead(self) -> &'static str {
         match self {
             Self::Text => {
                 "is a language model: send chats to `/v1/chat/completions`, prompts to `/v1/completions`"
@@ -32,26 +29,6 @@ impl AnswerKind {
             }
             Self::Relevance => "scores texts for a query: send them to `/rerank` or `/v1/rerank`",
             Self::Span => "answers questions about a text: send `question` and `context` as `inputs` to `/`",
-        }
-    }
-}
-
-impl Served {
-    /// Refuses a request for answers of another kind than the app's, if that is known.
-    ///
-    /// # Errors
-    /// `KSK0003`, with the path to use.
-    pub(crate) fn refuse_kinds(&self, refused: &[AnswerKind]) -> Result<(), Failure> {
-        match self.options.answers {
-            Some(kind) if refused.contains(&kind) => {
-                let instead = kind.instead();
-                let instead = instead.replace("{app}", &self.options.name);
-                Err(Failure::wrong_kind(format!(
-                    "the app `{}` {instead}",
-                    self.options.name
-                )))
-            }
-            _ => Ok(()),
         }
     }
 }

@@ -15,8 +15,8 @@ use kaskade_policy::plan::Plan;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use crate::observed_signature::ObservedSignature;
 use crate::overview::{AppSnapshot, Overview};
-use crate::state::ObservedSignature;
 
 use plans::{Plans, variant_in};
 use snapshot::Listed;

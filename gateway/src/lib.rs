@@ -8,6 +8,7 @@
 //! | [`server`] | [`Gateway`]: the listener, its routes, and the graceful shutdown |
 //! | `connections` | connections: HTTP/1.1 and HTTP/2, and those that send nothing |
 //! | `state`, `tenant`, `latency` | what all requests share; keys and the limits of tenants; latencies |
+//! | `observed_signature` | names, types and shapes of the tensors that an app takes and answers |
 //! | `middleware` | request ids, keys, limits, compression and the log line of every request |
 //! | `permits`, `subrequests` | permits of requests in progress; the parts of a request, which run together as far as its limits allow |
 //! | `api`, `answer_kind` | which API a path belongs to; what the answers of an app are |
@@ -51,6 +52,7 @@ mod latency;
 mod limited_body;
 mod metric_names;
 mod middleware;
+mod observed_signature;
 mod oip;
 mod openai;
 mod openapi;

@@ -10,16 +10,17 @@ use axum::http::request::Parts;
 use kaskade_actors::Client;
 use kaskade_actors::bus::Bus;
 use kaskade_actors::ops::health::Health;
-use kaskade_actors::wire::{InferReply, InferRequest, MAX_TENSORS};
-use kaskade_models::{Datatype, Tensor};
+use kaskade_actors::wire::{InferReply, InferRequest};
 use tokio::sync::{Semaphore, watch};
 
+use crate::answer_kind::AnswerKind;
 use crate::app_state::AppState;
 use crate::body;
 use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
 use crate::latency::LatencyHistograms;
 use crate::limited_body::take_room;
+use crate::observed_signature::{ObservedSignature, TensorInfo, covers, infos, merge};
 use crate::permits::{InProgress, Permits};
 use crate::tenant::Tenant;
 use crate::tokenizer::AppTokenizer;
@@ -147,23 +148,6 @@ pub(crate) struct Served {
     pub(crate) created: u64,
 }
 
-/// The tensors that answered requests had.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ObservedSignature {
-    /// Inputs by name.
-    pub(crate) inputs: Vec<TensorInfo>,
-    /// Outputs by name.
-    pub(crate) outputs: Vec<TensorInfo>,
-}
-
-/// Name, type and shape of a tensor; a dimension of several sizes is -1.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TensorInfo {
-    pub(crate) name: String,
-    pub(crate) datatype: Datatype,
-    pub(crate) shape: Vec<i64>,
-}
-
 impl Served {
     pub(crate) fn new(options: AppOptions, client: Client, bus: Bus, watched: Arc<AppState>) -> Self {
         Self {
@@ -223,91 +207,22 @@ impl Served {
         merge(&mut learned.inputs, inputs);
         merge(&mut learned.outputs, &infos(&reply.outputs));
     }
-}
 
-/// Returns whether tensors add nothing to what is known.
-fn covers(known: &[TensorInfo], tensors: &[Tensor]) -> bool {
-    tensors.iter().all(|tensor| {
-        let mut named = known.iter().filter(|info| info.name == tensor.name);
-        named.next().is_some_and(|info| {
-            let mut extents = info.shape.iter().zip(&tensor.shape);
-            info.shape.len() == tensor.shape.len()
-                && extents.all(|(known, extent)| *known == -1 || i64::try_from(*extent) == Ok(*known))
-        })
-    })
-}
-
-fn infos(tensors: &[Tensor]) -> Vec<TensorInfo> {
-    let infos = tensors.iter().map(|tensor| TensorInfo {
-        name: tensor.name.clone(),
-        datatype: tensor.datatype,
-        shape: tensor
-            .shape
-            .iter()
-            .map(|extent| i64::try_from(*extent).unwrap_or(-1))
-            .collect(),
-    });
-    infos.collect()
-}
-
-/// Adds new tensors, up to the most that a request may have; widens the shapes of known ones. An app that takes any name would
-/// otherwise make the list longer with every request.
-pub(crate) fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
-    for new in seen {
-        let is_full = known.len() >= MAX_TENSORS;
-        match known.iter_mut().find(|old| old.name == new.name) {
-            None if is_full => {}
-            None => known.push(new.clone()),
-            Some(old) if old.shape.len() == new.shape.len() => {
-                for (extent, now) in old.shape.iter_mut().zip(&new.shape) {
-                    if extent != now {
-                        *extent = -1;
-                    }
-                }
+    /// Refuses a request for answers of another kind than the app's, if that is known.
+    ///
+    /// # Errors
+    /// `KSK0003`, with the path to use.
+    pub(crate) fn refuse_kinds(&self, refused: &[AnswerKind]) -> Result<(), Failure> {
+        match self.options.answers {
+            Some(kind) if refused.contains(&kind) => {
+                let instead = kind.instead();
+                let instead = instead.replace("{app}", &self.options.name);
+                Err(Failure::wrong_kind(format!(
+                    "the app `{}` {instead}",
+                    self.options.name
+                )))
             }
-            Some(old) => old.shape.clone_from(&new.shape),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_clients_make_up_are_learned_up_to_a_limit() {
-        let mut known = Vec::new();
-        for number in 0..1_000 {
-            let info = TensorInfo {
-                name: format!("x{number}"),
-                datatype: Datatype::F32,
-                shape: vec![1],
-            };
-            merge(&mut known, &[info]);
-        }
-        assert_eq!(known.len(), MAX_TENSORS);
-    }
-
-    #[test]
-    fn shapes_are_widened_where_they_differ() {
-        let info = |shape: &[i64]| TensorInfo {
-            name: "x".to_owned(),
-            datatype: Datatype::F32,
-            shape: shape.to_vec(),
-        };
-        let mut known = Vec::new();
-        merge(&mut known, &[info(&[2, 3])]);
-        merge(&mut known, &[info(&[2, 5])]);
-        assert_eq!(known, [info(&[2, -1])]);
-        let tensor = |name: &str, shape: &[usize]| Tensor {
-            name: name.to_owned(),
-            shape: shape.to_vec(),
-            datatype: Datatype::F32,
-            data: bytes::Bytes::new(),
-        };
-        assert!(covers(&known, &[tensor("x", &[2, 9])]) && covers(&known, &[]));
-        for new in [tensor("x", &[3, 9]), tensor("x", &[2]), tensor("y", &[2, 9])] {
-            assert!(!covers(&known, &[new]));
+            _ => Ok(()),
         }
     }
 }

@@ -244,7 +244,7 @@ impl Handler<Delivery> for Batcher {
         #[cfg(test)]
         self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
-            let fault = Fault::of_inputs(error, &delivery.request);
+            let fault = Fault::of_inputs(error, &delivery.request.stage, delivery.request.hops.is_empty());
             return delivery.fail(fault);
         }
         // What a later task of its path needs is no time of this one.

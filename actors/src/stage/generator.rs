@@ -217,7 +217,7 @@ impl Handler<Delivery> for Generator {
         #[cfg(test)]
         self.guard.panic_if_scripted();
         if let Err(error) = self.signature.check(&delivery.request.inputs) {
-            let fault = Fault::of_inputs(error, &delivery.request);
+            let fault = Fault::of_inputs(error, &delivery.request.stage, delivery.request.hops.is_empty());
             return delivery.fail(fault);
         }
         let now = self.parts.clock.now();

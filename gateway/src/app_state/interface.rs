@@ -6,7 +6,7 @@ use kaskade_actors::wire::{ModelInterface, TensorInterface};
 use kaskade_policy::plan::{Exit, Plan};
 
 use super::plans::variant_in;
-use crate::state::{ObservedSignature, TensorInfo, merge};
+use crate::observed_signature::{ObservedSignature, TensorInfo, merge};
 
 /// Inputs of which a request has one, if the model needs none in particular: the one that clients know how to build comes first.
 const ALTERNATIVES: [&str; 3] = ["text", "messages", "input_ids"];

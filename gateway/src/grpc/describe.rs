@@ -13,9 +13,10 @@ use kaskade_oip::proto::{
 
 use crate::failure::Failure;
 use crate::health::not_ready;
+use crate::observed_signature::TensorInfo;
 use crate::oip::metadata::{of_version, tensors, versions};
 use crate::oip::stats::{Row, rows};
-use crate::state::{GatewayState, Served, TensorInfo};
+use crate::state::{GatewayState, Served};
 
 /// Returns the app of that name, if it has the version.
 fn app(shared: &GatewayState, name: &str, version: Option<&str>) -> Result<Arc<Served>, Failure> {

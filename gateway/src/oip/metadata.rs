@@ -14,8 +14,9 @@ use super::{answer, json_response};
 use crate::failure::Failure;
 use crate::health::not_ready;
 use crate::json_body::{self, or_default};
+use crate::observed_signature::{TensorInfo, merge};
 use crate::path_params::Path;
-use crate::state::{GatewayState, Served, TensorInfo, merge};
+use crate::state::{GatewayState, Served};
 
 type Apps = State<Arc<GatewayState>>;
 
