@@ -263,13 +263,6 @@ fn a_message_that_never_arrives_frees_its_place() {
 
 #[test]
 fn failures_are_statuses_that_say_whether_to_retry() {
-    let key = |tenant: &str, key: &str, rate| TenantKey {
-        tenant: tenant.to_owned(),
-        key: key.to_owned(),
-        max_in_flight: None,
-        rate,
-        operator: false,
-    };
     let limits = Limits {
         keys: vec![key("blue", "secret", None), key("red", "slow", Some(1.0))],
         max_body: 10_000,
@@ -392,6 +385,16 @@ fn the_messages_of_a_stream_take_no_more_memory_than_allowed() {
         errors
     });
     assert_eq!(errors, ["", "KSK0006", ""]);
+}
+
+fn key(tenant: &str, key: &str, rate: Option<f64>) -> TenantKey {
+    TenantKey {
+        tenant: tenant.to_owned(),
+        key: key.to_owned(),
+        max_in_flight: None,
+        rate,
+        operator: false,
+    }
 }
 
 /// Balancers and Kubernetes ask it, without a key.
