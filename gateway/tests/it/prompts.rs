@@ -98,7 +98,7 @@ fn tokens_of_prompts_have_their_probabilities_in_the_form_of_vllm() {
     assert_eq!(found["choices"][0]["text"], "a b c!");
     let asked = json!({"prompt": "a b c", "prompt_logprobs": 1, "echo": true, "logprobs": 0});
     let found = stand.post("/v1/completions", &[], asked.to_string()).json();
-    assert_eq!(found["choices"][0]["text"], "abc!");
+    assert_eq!(found["choices"][0]["text"], "a b c!");
     assert_eq!(found["choices"][0]["logprobs"]["tokens"], json!(["a", "b", "c"]));
     let found = stand
         .post("/v1/completions", &[], json!({"prompt": "abc"}).to_string())

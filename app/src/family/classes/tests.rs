@@ -126,6 +126,7 @@ fn names_that_only_loading_shows_are_compared() {
             task: Answers::Classification,
             labels: names(labels),
             prompts: Vec::new(),
+            similarity: kaskade_models::Similarity::default(),
         };
         classes.check(variant, &info)
     };

@@ -201,5 +201,5 @@ fn missing_and_truncated_shards_are_named() {
     std::fs::write(&path, &bytes[..bytes.len() - 5]).unwrap();
     assert!(matches!(rejection(&dir), crate::LoadError::BadWeights { file, .. } if file.ends_with(shard)));
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(rejection(&dir), crate::LoadError::MissingFile { path, .. } if path.ends_with(shard)));
+    assert!(matches!(rejection(&dir), crate::LoadError::MissingShard { path } if path.ends_with(shard)));
 }

@@ -94,5 +94,5 @@ fn texts_of_sentence_transformers_are_prepared() {
     assert_eq!(tokenizer.decode(&ids, true).unwrap(), "t: to");
     let tokens = tokenizer.tokens("To", true, Some("query")).unwrap();
     let said: String = tokens.into_iter().map(|token| token.text).collect();
-    assert_eq!(said, "q: to");
+    assert_eq!(said, "Q: To", "as it is written in the text");
 }

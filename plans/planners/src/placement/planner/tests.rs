@@ -266,8 +266,7 @@ fn refusals_say_which_constraint_fails_with_figures() {
     let large = refused(|_, options| options.max_partitions = 1);
     let message = large.to_string();
     assert!(
-        message.starts_with("memory: `GPT-XXL` needs 268")
-            && message.contains("with 1 partition (its maximum)")
+        message.starts_with("memory: `GPT-XXL` with 1 partition (its maximum) needs 268")
             && message.contains("has 15000000000"),
         "{message}"
     );
