@@ -456,8 +456,12 @@ fn a_label_that_names_no_class_is_refused_by_an_ingress_without_models() {
                 client.feedback("mine", label, BUDGET).await.unwrap()
             }
         };
-        let refused = tell("snwo").await.unwrap().refused.unwrap();
-        assert!(refused.contains("is it `snow`?"), "{refused}");
+        // The ingress learns the names from one of the worker's next heartbeats.
+        kaskade_testkit::eventually("the names are known", BUDGET, async || {
+            let refused = tell("snwo").await.unwrap().refused.unwrap();
+            refused.contains("is it `snow`?")
+        })
+        .await;
         let told = tell("snow").await.unwrap();
         assert!(
             told.right && !told.unchecked && told.refused.is_none(),

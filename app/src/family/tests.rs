@@ -147,11 +147,11 @@ fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
     let folder = tempfile::tempdir().unwrap();
     let app = app_with_second_classes(folder.path(), r#"{"0": "Neutral", "1": "BAD", "2": "good"}"#);
     let family = Family::of(&app);
-    let text = vec![Tensor::from_texts("text", &["the sea"]).unwrap()];
+    let ids = vec![Tensor::from_i64("input_ids", &[4], &[2, 7, 5, 3]).unwrap()];
     let answers = |place: usize| {
         let mut loaded = family.members[place].load(DeviceChoice::Cpu).unwrap();
         assert_eq!(loaded.info.labels, ["bad", "good", "neutral"]);
-        loaded.model.run(std::slice::from_ref(&text)).remove(0).unwrap()
+        loaded.model.run(std::slice::from_ref(&ids)).remove(0).unwrap()
     };
     let (own, ordered) = (answers(0), answers(1));
     let (own, moved) = (own[0].to_f32().unwrap(), ordered[0].to_f32().unwrap());

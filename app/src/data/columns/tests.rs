@@ -487,7 +487,12 @@ fn numbers_mean_the_classes_that_a_parquet_file_names() {
         "{error}"
     );
     let read = |labels: &[&str], task: Task| {
-        let mut spec: Records = toml::from_str("file = \"x\"\ntake = 2").unwrap();
+        let columns = if task == Task::TokenClassification {
+            "columns = { text = 'tokens' }"
+        } else {
+            ""
+        };
+        let mut spec: Records = toml::from_str(&format!("file = \"x\"\ntake = 2\n{columns}")).unwrap();
         spec.file = Path::new(kaskade_testkit::ROOT).join("app/tests/parquet/labels.parquet");
         let labels: Vec<String> = labels.iter().map(ToString::to_string).collect();
         Samples::from_records(&spec, &signature(), &LabelReader::new(task, &labels))

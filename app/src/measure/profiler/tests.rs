@@ -89,7 +89,7 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
 
 /// The same number stood for two classes, and the second variant seemed to be wrong where it was right.
 #[test]
-fn variants_whose_classes_have_another_order_are_refused() {
+fn variants_with_other_classes_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let fixture = Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
     let turned = dir.path().join("turned");
@@ -99,7 +99,7 @@ fn variants_whose_classes_have_another_order_are_refused() {
     }
     let config = std::fs::read_to_string(turned.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_str(&config).unwrap();
-    config["id2label"] = json!({"0": "positive", "1": "neutral", "2": "negative"});
+    config["id2label"] = json!({"0": "positive", "1": "negative", "2": "mixed"});
     std::fs::write(turned.join("config.json"), config.to_string()).unwrap();
     let turned = turned.to_str().unwrap();
     let app = app(
@@ -110,7 +110,7 @@ fn variants_whose_classes_have_another_order_are_refused() {
     );
     let error = in_one_line(&profiler(&app).run().unwrap_err());
     assert!(
-        error.starts_with("variant `v1`") && error.contains("in the same order"),
+        error.starts_with("variant `v1`: its classes are `positive`, `negative`"),
         "{error}"
     );
     // It is found out before the first variant is measured, for which there are no samples.
