@@ -640,7 +640,7 @@ fn outputs_are_checked_before_the_work() {
             "--profile",
             "none.json",
             "--out",
-            "/dev/null",
+            "none-plan.json",
             "--svg",
             out,
         ],
