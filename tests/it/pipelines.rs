@@ -123,7 +123,11 @@ fn a_pipeline_plan_is_simulated_with_its_branches_and_paths() {
     let named = ["--pipeline", "small.toml"];
     let planned = plan(
         folder.path(),
-        &[&named[..], &["--workers", "10", "--rate", "150"]].concat(),
+        &[
+            &named[..],
+            &["--workers", "10", "--rate", "150", "--headroom", "1"],
+        ]
+        .concat(),
     );
     assert!(planned.status.success());
     let simulate = |rate: &str, more: &[&str]| {

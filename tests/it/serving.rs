@@ -352,7 +352,7 @@ fn the_app_to_ask_is_given_once() {
     };
     assert!(usage(&["infer", "--text", "a film"]).contains("APP"));
     usage(&["infer", "digits", "--app", "app.toml", "--text", "a film"]);
-    let message = refusal(&kaskade(ROOT, &["infer", "digits", "--index", "1"]));
+    let message = usage(&["infer", "digits", "--index", "1"]);
     assert!(message.contains("--app FILE"), "{message}");
     assert!(usage(&["infer", "app.toml", "--text", "a film"]).contains("--app FILE"));
     assert!(usage(&["bench", "digits", "--rate", "1"]).contains("--texts"));
