@@ -42,14 +42,14 @@ pub(crate) fn with_values(command: Command) -> Command {
         .map(ToString::to_string)
         .collect();
     let takes = |value: &str| names.iter().any(|name| name.split('=').any(|part| part == value));
-    let taken = VALUES.iter().filter(|(value, _)| takes(value));
-    let taken: Vec<String> = taken
+    let shown = VALUES.iter().filter(|(value, _)| takes(value));
+    let shown: Vec<String> = shown
         .map(|(value, examples)| format!("{value}: {examples}"))
         .collect();
-    let command = if is_root || taken.is_empty() {
+    let command = if is_root || shown.is_empty() {
         command
     } else {
-        command.after_help(format!("Values: {}.", taken.join("; ")))
+        command.after_help(format!("Values: {}.", shown.join("; ")))
     };
     command.mut_subcommands(with_values)
 }

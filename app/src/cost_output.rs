@@ -1,25 +1,17 @@
 //! A local model with a price: its answers state what they cost, as those of endpoints do.
 
-use std::time::Duration;
-
 use kaskade_actors::dispatch::cost::COST;
-use kaskade_models::{
-    Availability, Continuous, Datatype, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor,
-    Waker, tokens_of,
-};
+use kaskade_models::{Datatype, Model, Outputs, Tensor, tokens_of};
 use kaskade_policy::remote::price::{Price, Usage};
 
-/// Adds the output `cost` to a model's answers, if the cost is known.
-pub(crate) struct WithPrice {
-    model: Box<dyn Model>,
-    price: Price,
-}
+use crate::changed_answers::ChangedAnswers;
 
-impl WithPrice {
-    /// Prices a model.
-    pub(crate) fn new(model: Box<dyn Model>, price: Price) -> Self {
-        Self { model, price }
-    }
+/// Adds the output `cost` to a model's answers, if the cost is known.
+pub(crate) fn with_price(model: Box<dyn Model>, price: Price) -> Box<dyn Model> {
+    Box::new(ChangedAnswers::new(model, move |mut outputs| {
+        price_of(price, &mut outputs);
+        Ok(outputs)
+    }))
 }
 
 /// Adds the cost of one answer.
@@ -42,70 +34,10 @@ fn usage(outputs: &Outputs) -> Option<Usage> {
     })
 }
 
-impl Model for WithPrice {
-    fn signature(&self) -> Signature {
-        self.model.signature()
-    }
-
-    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        let mut results = self.model.run(batch);
-        for outputs in results.iter_mut().flatten() {
-            price_of(self.price, outputs);
-        }
-        results
-    }
-
-    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
-        self.model.continuous().is_some().then_some(self)
-    }
-
-    fn availability(&self) -> Option<Availability> {
-        self.model.availability()
-    }
-}
-
-impl WithPrice {
-    fn inner(&mut self) -> Result<&mut dyn Continuous, ModelError> {
-        self.model.continuous().ok_or_else(|| ModelError::Failed {
-            reason: "it does not support continuous batching".to_owned(),
-        })
-    }
-}
-
-impl Continuous for WithPrice {
-    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
-        self.inner()?.submit(number, inputs)
-    }
-
-    fn submit_within(&mut self, number: u64, inputs: &Inputs, budget: Duration) -> Result<(), ModelError> {
-        self.inner()?.submit_within(number, inputs, budget)
-    }
-
-    fn cancel(&mut self, number: u64) {
-        if let Some(model) = self.model.continuous() {
-            model.cancel(number);
-        }
-    }
-
-    fn waker(&self) -> Option<Waker> {
-        // Only models that wait for others have one, and those are priced by their endpoint.
-        None
-    }
-
-    fn step(&mut self) -> Vec<Progress> {
-        let price = self.price;
-        let mut progress = self.model.continuous().map_or_else(Vec::new, Continuous::step);
-        for one in &mut progress {
-            if let Some(Ok(outputs)) = &mut one.end {
-                price_of(price, outputs);
-            }
-        }
-        progress
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use kaskade_models::{Inputs, ModelError};
+
     use super::*;
 
     struct Answers(Outputs);
@@ -118,7 +50,7 @@ mod tests {
 
     /// Returns the cost of one answer by a price.
     fn cost(price: Price, outputs: Outputs) -> Option<f64> {
-        let mut priced = WithPrice::new(Box::new(Answers(outputs)), price);
+        let mut priced = with_price(Box::new(Answers(outputs)), price);
         let outputs = priced.run(&[Vec::new()]).remove(0).unwrap();
         let cost = outputs.iter().find(|output| output.name == COST)?;
         Some(f64::from_le_bytes(cost.data.as_ref().try_into().unwrap()))

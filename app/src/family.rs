@@ -22,7 +22,7 @@ use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
 use kaskade_remote::{ConnectError, connect};
 
-use self::class_order::InClassOrder;
+use self::class_order::in_class_order;
 pub(crate) use self::classes::listed;
 pub use self::classes::{Classes, FamilyClasses, OtherClasses};
 pub use self::error::FamilyError;
@@ -30,7 +30,7 @@ use self::observed::Observed;
 use crate::config::data::DataSets;
 use crate::config::remote::RemoteConfig;
 use crate::config::{App, Task, VariantConfig};
-use crate::cost_output::WithPrice;
+use crate::cost_output::with_price;
 use crate::planning::placement::partitions;
 use crate::ranker::Ranker;
 use crate::report::in_one_line;
@@ -474,7 +474,7 @@ impl VariantSpec {
         }
         if partition.is_last() {
             let one = self.task == Task::Classification;
-            model = Box::new(InClassOrder::new(model, order, names.to_vec(), one));
+            model = in_class_order(model, order, names.to_vec(), one);
         }
         info.labels = names.to_vec();
         Ok(Loaded { model, info })
@@ -602,7 +602,7 @@ impl VariantSpec {
         }
         // The last partition answers; the others hand on hidden states.
         if let Some(price) = self.price.filter(|_| partition.is_last()) {
-            model = Box::new(WithPrice::new(model, price));
+            model = with_price(model, price);
         }
         Ok(Loaded { model, info })
     }

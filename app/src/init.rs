@@ -56,7 +56,7 @@ pub enum InitError {
         /// The variant.
         variant: String,
         /// The reason.
-        source: LoadError,
+        source: Box<LoadError>,
     },
     /// Two variants have the same name.
     #[error("two variants are named `{name}`; give one another name: `--variant NAME={}`", path.display())]
@@ -118,7 +118,7 @@ pub enum InitError {
         /// The file or folder.
         path: PathBuf,
         /// The reason.
-        source: DataError,
+        source: Box<DataError>,
     },
     /// Values contradict each other.
     #[error(transparent)]

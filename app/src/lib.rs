@@ -5,7 +5,7 @@
 //! | [`config`] | the TOML file of an app |
 //! | [`init`] | the file of a new app, from checkpoints that exist |
 //! | [`family`] | the sources of an app's models, and loading them onto a device |
-//! | `cost_output` | adds the output `cost` to local models with a price |
+//! | `changed_answers`, `cost_output` | a model whose answers are changed; adds the output `cost` to local models with a price |
 //! | [`data`] | labelled samples |
 //! | [`ranker`] | ranking passages with embedders and cross-encoders |
 //! | [`measure`] | profiles: costs and answers of variants |
@@ -17,6 +17,7 @@
 //! | [`charts`] | charts as SVG |
 //! | [`report`] | tables, units, progress |
 
+mod changed_answers;
 pub mod charts;
 pub mod config;
 mod cost_output;

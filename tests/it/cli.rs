@@ -149,7 +149,7 @@ fn init_writes_an_app_that_can_be_profiled_and_planned() {
         "data.tsv",
     ];
     let output = kaskade(folder.path(), &args);
-    let said = text(&output.stdout).to_owned();
+    let said = text(&output.stdout);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(
         said.contains("sentiment-pico (234 050 parameters), sentiment-tiny"),

@@ -112,7 +112,7 @@ async fn an_app_without_an_ingress_is_noticed_while_waiting() {
         }
     };
     tokio::select! {
-        ended = deployment.admitted(2, Duration::from_secs(60), told) => panic!("{ended:?}"),
+        ended = deployment.admitted(2, Duration::from_mins(1), told) => panic!("{ended:?}"),
         () = silent.notified() => {}
     }
 }

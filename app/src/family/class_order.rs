@@ -1,22 +1,12 @@
 //! A classifier that answers with the classes of the app, whatever their order and names in its checkpoint.
 
-use std::time::Duration;
-
 use kaskade_models::class_names::are_placeholders;
-use kaskade_models::{
-    Availability, Continuous, Inputs, Model, ModelError, Outputs, Progress, Signature, Tensor, Waker,
-};
+use kaskade_models::{Model, ModelError, Outputs, Tensor};
+
+use crate::changed_answers::ChangedAnswers;
 
 /// Outputs with a value for each class.
 const SCORES: [&str; 2] = ["logits", "probabilities"];
-
-/// Puts the scores of a model into the order of the app's classes, and names the classes as the app does.
-pub(super) struct InClassOrder {
-    model: Box<dyn Model>,
-    answers: Answers,
-    /// What ends a step of a model that waits.
-    waker: Option<Waker>,
-}
 
 /// How answers are changed.
 struct Answers {
@@ -25,37 +15,29 @@ struct Answers {
     /// Names of the classes.
     names: Vec<String>,
     /// Whether the classes have names.
-    named: bool,
+    has_names: bool,
     /// Whether exactly one class is right.
     one: bool,
 }
 
-impl InClassOrder {
-    /// Orders the answers of a model; `one` says whether exactly one class is right.
-    pub(super) fn new(
-        mut model: Box<dyn Model>,
-        order: Option<Vec<usize>>,
-        names: Vec<String>,
-        one: bool,
-    ) -> Self {
-        let named = !are_placeholders(&names);
-        Self {
-            waker: model.continuous().and_then(|model| model.waker()),
-            model,
-            answers: Answers {
-                order,
-                names,
-                named,
-                one,
-            },
-        }
-    }
-
-    fn inner(&mut self) -> Result<&mut dyn Continuous, ModelError> {
-        self.model.continuous().ok_or_else(|| ModelError::Failed {
-            reason: "it does not support continuous batching".to_owned(),
-        })
-    }
+/// Puts the scores of a model into the order of the app's classes, and names the classes as the app does. `order` has the model's number of
+/// each class, `None` if the numbers are the same; `one` says whether exactly one class is right.
+pub(super) fn in_class_order(
+    model: Box<dyn Model>,
+    order: Option<Vec<usize>>,
+    names: Vec<String>,
+    one: bool,
+) -> Box<dyn Model> {
+    let has_names = !are_placeholders(&names);
+    let answers = Answers {
+        order,
+        names,
+        has_names,
+        one,
+    };
+    Box::new(ChangedAnswers::new(model, move |outputs| {
+        answers.changed(outputs)
+    }))
 }
 
 impl Answers {
@@ -69,7 +51,7 @@ impl Answers {
                 *output = ordered(output, order)?;
             }
         }
-        if self.named {
+        if self.has_names {
             self.name_classes(&mut outputs)?;
         }
         Ok(outputs)
@@ -119,61 +101,10 @@ fn ordered(output: &Tensor, order: &[usize]) -> Result<Tensor, ModelError> {
     Ok(Tensor::from_f32(output.name.as_str(), &output.shape, &ordered)?)
 }
 
-impl Model for InClassOrder {
-    fn signature(&self) -> Signature {
-        self.model.signature()
-    }
-
-    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
-        let results = self.model.run(batch).into_iter();
-        results.map(|result| self.answers.changed(result?)).collect()
-    }
-
-    fn runs_inline(&self) -> bool {
-        self.model.runs_inline()
-    }
-
-    fn continuous(&mut self) -> Option<&mut dyn Continuous> {
-        self.model.continuous().is_some().then_some(self)
-    }
-
-    fn availability(&self) -> Option<Availability> {
-        self.model.availability()
-    }
-}
-
-impl Continuous for InClassOrder {
-    fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError> {
-        self.inner()?.submit(number, inputs)
-    }
-
-    fn submit_within(&mut self, number: u64, inputs: &Inputs, budget: Duration) -> Result<(), ModelError> {
-        self.inner()?.submit_within(number, inputs, budget)
-    }
-
-    fn cancel(&mut self, number: u64) {
-        if let Some(model) = self.model.continuous() {
-            model.cancel(number);
-        }
-    }
-
-    fn waker(&self) -> Option<Waker> {
-        self.waker.clone()
-    }
-
-    fn step(&mut self) -> Vec<Progress> {
-        let mut progress = self.model.continuous().map_or_else(Vec::new, Continuous::step);
-        for one in &mut progress {
-            if let Some(Ok(outputs)) = one.end.take_if(|end| end.is_ok()) {
-                one.end = Some(self.answers.changed(outputs));
-            }
-        }
-        progress
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use kaskade_models::Inputs;
+
     use super::*;
 
     struct Fixed(Outputs);
@@ -190,7 +121,7 @@ mod tests {
 
     fn answer(outputs: Outputs, order: Option<Vec<usize>>, one: bool) -> Result<Outputs, ModelError> {
         let names = ["negative", "neutral", "positive"].map(str::to_owned).to_vec();
-        let mut model = InClassOrder::new(Box::new(Fixed(outputs)), order, names, one);
+        let mut model = in_class_order(Box::new(Fixed(outputs)), order, names, one);
         model.run(&[Vec::new()]).remove(0)
     }
 

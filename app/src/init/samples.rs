@@ -57,7 +57,7 @@ impl Set {
     fn find(path: &Path, split: &str) -> Result<Self, InitError> {
         let format = format_of(path, split).map_err(|source| InitError::Data {
             path: path.to_owned(),
-            source,
+            source: Box::new(source),
         })?;
         Ok(Self {
             path: path.to_owned(),
@@ -110,7 +110,7 @@ pub(super) fn read(app: &App, family: &Family, sets: &Sets) -> Result<Option<usi
         };
         let samples = read.map_err(|source| InitError::Data {
             path: given.path.clone(),
-            source,
+            source: Box::new(source),
         })?;
         Ok(Some(samples.len()))
     };

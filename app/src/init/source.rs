@@ -71,7 +71,7 @@ impl Variant {
                 };
                 read.map_err(|source| InitError::Checkpoint {
                     variant: name.to_string(),
-                    source,
+                    source: Box::new(source),
                 })
             }
         }

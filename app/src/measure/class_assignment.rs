@@ -224,7 +224,13 @@ mod tests {
         for (count, samples) in [(2, 100), (3, 400), (10, 1_000), (200, 600)] {
             assert_eq!(said(count, samples, random(count)), None, "{count}");
         }
-        let mostly = |sample: usize, label: usize| if sample % 3 == 0 { (label + 1) % 5 } else { label };
+        let mostly = |sample: usize, label: usize| {
+            if sample.is_multiple_of(3) {
+                (label + 1) % 5
+            } else {
+                label
+            }
+        };
         assert_eq!(said(5, 1_000, mostly), None);
         assert_eq!(said(2, 0, |_, label| label), None);
     }

@@ -168,7 +168,8 @@ mod tests {
         assert_eq!(described.answers(), answers);
         assert_eq!(described.signature(), Sums.signature());
         let request = vec![Tensor::from_f32("x", &[2], &[1.0, 2.0]).unwrap()];
-        assert_eq!(described.run(&[request.clone()]), Sums.run(&[request]));
+        let batch = [request];
+        assert_eq!(described.run(&batch), Sums.run(&batch));
         assert!(!described.runs_inline() && described.continuous().is_none());
     }
 }

@@ -267,7 +267,7 @@ fn a_judge_gets_names_of_classes_and_texts_of_spans() {
     );
 }
 
-/// Two classes of ImageNet are named `crane`, and a label by that name counted for the last one alone.
+/// Two classes of `ImageNet` are named `crane`, and a label by that name counted for the last one alone.
 #[test]
 fn a_label_that_means_several_classes_is_right_for_each() {
     let set = Samples {
