@@ -118,7 +118,7 @@ def tiles(page, session):
     page.until(session, f"(show({old}), {fact}('p50 through this gateway') === '-')")
     older = f"({{ ...{old}, history: [{{ ...all.history[0], p50_s: 9 }}, ...Array(9).fill({{ ...all.history[0], p50_s: null }})] }})"
     page.until(session, f"(show({older}), {fact}('p50 through this gateway') === '-')")
-    page.until(session, "/^\\d+ replicas: .*; 1 ingress$/.test($('counts').innerText)")
+    page.until(session, "/^\\d+ replicas?: .*; 1 ingress$/.test($('counts').innerText)")
     page.until(session, "$('mode').value === 'image' && $('iname').value === 'image' && $('ishape').value === '1, 8, 8'")
     wide = "(n => { const s = [...Array(n).keys()].map(i => ({ name: 's' + i, variant: 'v' + i })); $('wiring').replaceChildren(wiring({ stages: s, edges: [] }, {})); const box = $('wiring').parentElement; return box.scrollWidth <= box.clientWidth; })(4)"
     page.until(session, wide)
