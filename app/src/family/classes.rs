@@ -10,7 +10,7 @@ use kaskade_models::entities::{OUTSIDE, group_label};
 use kaskade_models::{Checkpoint, LoadError, ModelInfo, Task as Answers};
 use thiserror::Error;
 
-use super::Source;
+use super::variant::Source;
 use crate::config::{App, Task};
 
 /// Names shown in an error.

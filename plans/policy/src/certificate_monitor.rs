@@ -12,10 +12,11 @@
 //! of requests also runs the next cheaper cascade as a *probe*; when probes show that its certificate holds again, the monitor moves
 //! back. Probes have no labels. A cascade that labels refuted is therefore restored only if probes show that it differs no more often
 //! than it may lose, which bounds its loss; if that bounds none (a least accuracy, texts compared by a metric), probes do not restore
-//! it. Each test is valid at every moment ([`MeanTest`]), and the level of each repetition falls, so that over the life of a plan
-//! all false alarms by audits and labels together have probability at most `alpha`, the error of the profiled share of differing answers
-//! included, and so have all false returns. For drifts that holds if the profiled rates lie in their ranges, each end of which misses a rate
-//! with probability at most 0.001.
+//! it. Each test is valid at every moment ([`MeanTest`]), and the level of each repetition falls. For requests that are independent of
+//! each other, all false alarms by audits and labels over the life of a plan together have probability at most `alpha`, the error of the
+//! profiled share of differing answers included, and so have all false returns. For drifts that holds if the profiled rates lie in their
+//! ranges, each end of which misses a rate with probability at most 0.001. Requests that resemble each other (of one user, frames of a
+//! video) are no independent evidence: the monitor divides it by the design effect that it measures, for which no bound is proven.
 //!
 //! | module | holds |
 //! |---|---|
@@ -131,8 +132,10 @@ impl CertificateMonitor {
         }
     }
 
-    /// Creates the monitor of a list that replaces the one of `before`. What is known of the cascades of a list from the same samples stays
-    /// known: tests of the same cascades continue, and what was refuted stays so. Of the new list, only cascades that were allowed before may run, at least the largest variant alone, until probes restore the next one.
+    /// Creates the monitor of a list that replaces the one of `before`.
+    ///
+    /// If both lists are certified on the same samples, tests of the same cascades continue, and what was refuted stays refuted: only
+    /// cascades that might run before may run now, at least the largest variant alone, until probes restore the next one.
     pub fn succeeding(list: &CertifiedList, config: MonitorConfig, before: &Self) -> Self {
         let mut monitor = Self::new(list, config);
         let is_on_same_samples = monitor.is_on_samples_of(before);

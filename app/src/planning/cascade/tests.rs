@@ -2,8 +2,10 @@ use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, Validation, VariantProfile};
 
+use super::text::amount;
 use super::*;
 use crate::measure::text;
+use crate::report::profile_warnings;
 
 /// A variant that is right except on every `wrong`-th sample, and sure except where it is wrong or near it.
 fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> VariantProfile {

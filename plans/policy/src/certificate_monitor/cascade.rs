@@ -61,7 +61,7 @@ pub(super) struct CascadeMonitor {
     effects: Vec<DesignEffect>,
     /// How often the tests of the stages began.
     rates_begun: u32,
-    /// The requests since they began.
+    /// The requests since the tests of the stages began.
     requests: u64,
     /// The requests that the last drift took to be found, while it lasts.
     drift_found_after: Option<u64>,
@@ -73,8 +73,8 @@ pub(super) struct CascadeMonitor {
     differs_still: Option<MeanTest>,
     /// How often these three began.
     begun: u32,
-    /// The requests since they began.
-    audited_of: u64,
+    /// The requests since these three began.
+    requests_since_begun: u64,
     audits: AuditCounts,
     probes: AuditCounts,
     labels: LabelCounts,
@@ -140,7 +140,7 @@ impl CascadeMonitor {
             loses: MeanTest::at_most(0.5),
             differs_still: None,
             begun: 0,
-            audited_of: 0,
+            requests_since_begun: 0,
             audits: AuditCounts::default(),
             probes: AuditCounts::default(),
             labels: LabelCounts::default(),
@@ -178,7 +178,7 @@ impl CascadeMonitor {
         self.differs = self.may_differ.map(MeanTest::at_most);
         self.differs_still = self.restoring_test();
         self.loses = MeanTest::at_most(self.may_lose_scaled());
-        self.audited_of = 0;
+        self.requests_since_begun = 0;
         self.audits = AuditCounts::default();
         self.probes = AuditCounts::default();
         self.labels = LabelCounts::default();
@@ -285,7 +285,7 @@ impl CascadeMonitor {
         }
         self.loses.take_clustered(&self.losses(&counts.labels), labels);
         let requests: u64 = counts.stages.first().map_or(0, |first| first.iter().sum());
-        self.audited_of = self.audited_of.saturating_add(requests);
+        self.requests_since_begun = self.requests_since_begun.saturating_add(requests);
         self.probes.add(&counts.probes);
         self.audits.add(&counts.audits);
         self.labels.add(&counts.labels);
@@ -303,7 +303,7 @@ impl CascadeMonitor {
         let audited = |audits: &AuditCounts| audits.ended().saturating_add(audits.failed);
         let labelled = labels.right.saturating_add(labels.wrong);
         [audited(audits), audited(probes), labelled].map(|sampled| {
-            let share = sampled as f64 / self.audited_of.max(sampled).max(1) as f64;
+            let share = sampled as f64 / self.requests_since_begun.max(sampled).max(1) as f64;
             1.0 + share * (effect - 1.0)
         })
     }
