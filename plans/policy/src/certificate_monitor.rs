@@ -22,6 +22,7 @@
 //! |---|---|
 //! | `mean_test` | tests and confidence sequences by betting |
 //! | `design_effect` | how much requests that follow each other resemble each other |
+//! | `sample_test` | tests on audits, probes and labels, of requests that resemble each other |
 //! | `profiled_rate` | the range of a rate that a profile leaves open |
 //! | `counts` | what ingresses count and report |
 //! | `cascade` | the tests of one cascade of the list |
@@ -38,10 +39,12 @@ mod design_effect;
 mod labels;
 mod mean_test;
 mod profiled_rate;
+mod sample_test;
 mod sampling;
 
 use crate::plan::{CertifiedList, Guarantee};
 use cascade::CascadeMonitor;
+use sample_test::Traffic;
 
 pub use audit_sampler::BernoulliSampler;
 pub use comparison::{Class, ComparedAnswer};
@@ -160,6 +163,9 @@ impl CertificateMonitor {
                 new.set_refuted_by(same.map_or(unknown, CascadeMonitor::refuted_by));
             }
         }
+        for may_run in monitor.cascades.iter_mut().take(monitor.limit + 1) {
+            may_run.set_refuted_by(None);
+        }
         monitor
     }
 
@@ -222,10 +228,15 @@ impl CertificateMonitor {
 
     /// Takes what was counted, and leaves the decision to another process, or to a later call. Returns drifts of the inputs.
     pub fn observe(&mut self, counts: &Counts) -> Vec<Finding> {
+        // Before the stages take the batch: a design effect must not depend on what it divides.
+        let pairs = self.cascades.iter().zip(&counts.cascades);
+        let traffic: Vec<Traffic> = pairs.map(|(cascade, counts)| cascade.traffic(counts)).collect();
+        let running = traffic.get(self.limit).copied();
         let mut findings = Vec::new();
-        for (index, (cascade, counts)) in self.cascades.iter_mut().zip(&counts.cascades).enumerate() {
+        let taken = self.cascades.iter_mut().zip(&counts.cascades).zip(traffic);
+        for (index, ((cascade, counts), own)) in taken.enumerate() {
+            cascade.audits(counts, own, running.unwrap_or(own));
             findings.extend(cascade.stages(counts).map(|change| change.finding(index)));
-            cascade.audits(counts);
         }
         findings
     }

@@ -24,8 +24,9 @@
 
 use super::counts::{AuditCounts, CascadeCounts, LabelCounts};
 use super::design_effect::DesignEffect;
-use super::mean_test::{Counted, MeanTest, log_mean, mean_interval};
+use super::mean_test::{Counted, DesignEffects, MeanTest, log_mean, mean_interval};
 use super::profiled_rate::rate_range;
+use super::sample_test::{Drawn, SampleTest, Traffic};
 use super::{CascadeStatus, Evidence, Finding, allowed};
 use crate::plan::{Certificate, CertifiedCascade, ExpectedStage, Guarantee};
 
@@ -49,6 +50,8 @@ pub(super) struct CascadeMonitor {
     alpha: f64,
     certificate: Certificate,
     is_largest_alone: bool,
+    /// Certification samples in which it differs from the largest variant, if the list says.
+    profiled_differs: Option<u64>,
     may_differ: Option<f64>,
     /// Whether answers that agree have the same accuracy, so that differing bounds the loss.
     bounds_loss: bool,
@@ -66,11 +69,11 @@ pub(super) struct CascadeMonitor {
     /// The requests that the last drift took to be found, while it lasts.
     drift_found_after: Option<u64>,
     /// "It differs at most as often as it may."
-    differs: Option<MeanTest>,
+    differs: Option<SampleTest>,
     /// "It loses at most what it may", by labels.
-    loses: MeanTest,
+    loses: SampleTest,
     /// "It differs at least as often as it may", by probes; `None` if probes cannot restore it.
-    differs_still: Option<MeanTest>,
+    differs_still: Option<SampleTest>,
     /// How often these three began.
     begun: u32,
     /// The requests since these three began.
@@ -127,6 +130,7 @@ impl CascadeMonitor {
             alpha,
             certificate: certificate.clone(),
             is_largest_alone,
+            profiled_differs: cascade.differs,
             may_differ,
             bounds_loss,
             refuted_by: None,
@@ -137,7 +141,7 @@ impl CascadeMonitor {
             requests: 0,
             drift_found_after: None,
             differs: None,
-            loses: MeanTest::at_most(0.5),
+            loses: SampleTest::at_most(0.5, Drawn::Somehow),
             differs_still: None,
             begun: 0,
             requests_since_begun: 0,
@@ -160,24 +164,27 @@ impl CascadeMonitor {
         self.certificate == other.certificate
             && self.expected == other.expected
             && self.is_largest_alone == other.is_largest_alone
+            && self.profiled_differs == other.profiled_differs
             && self.bounds_loss == other.bounds_loss
     }
 
-    /// Continues the tests of the same cascade in another list, at the error probability of this one.
+    /// Continues the tests of the same cascade in another list, at the error probability of this one. In a list of another length the share
+    /// up to which it may differ is another one, so what is tested against it begins again.
     pub(super) fn continue_tests_of(&mut self, other: &Self) {
-        *self = Self {
-            alpha: self.alpha,
-            refuted_by: None,
-            ..other.clone()
-        };
+        let new = std::mem::replace(self, other.clone());
+        self.alpha = new.alpha;
+        if self.may_differ != new.may_differ {
+            self.may_differ = new.may_differ;
+            self.restart();
+        }
     }
 
     /// Restarts all tests, at a stricter level than before.
     pub(super) fn restart(&mut self) {
         self.begun += 1;
-        self.differs = self.may_differ.map(MeanTest::at_most);
-        self.differs_still = self.restoring_test();
-        self.loses = MeanTest::at_most(self.may_lose_scaled());
+        restart(&mut self.differs, self.may_differ, Drawn::AtRandom);
+        self.restart_restoring();
+        self.loses.restart(self.may_lose_scaled());
         self.requests_since_begun = 0;
         self.audits = AuditCounts::default();
         self.probes = AuditCounts::default();
@@ -195,13 +202,13 @@ impl CascadeMonitor {
     pub(super) fn set_refuted_by(&mut self, evidence: Option<Evidence>) {
         if self.refuted_by != evidence {
             self.refuted_by = evidence;
-            self.differs_still = self.restoring_test();
+            self.restart_restoring();
         }
     }
 
-    /// Returns the test that probes must pass to restore it. After labels have refuted it, differing as often as on the certification
+    /// Restarts the test that probes must pass to restore it. After labels have refuted it, differing as often as on the certification
     /// samples shows nothing: more of these answers may be losses. Then it must differ no more often than it may lose.
-    fn restoring_test(&self) -> Option<MeanTest> {
+    fn restart_restoring(&mut self) {
         let most = match (self.refuted_by, &self.certificate.guarantee) {
             (Some(Evidence::Labels), Guarantee::MaxLoss { loss, .. }) => {
                 self.may_differ.filter(|_| self.bounds_loss).map(|_| *loss)
@@ -209,7 +216,11 @@ impl CascadeMonitor {
             (Some(Evidence::Labels), Guarantee::MinAccuracy { .. }) => None,
             (Some(Evidence::Audits) | None, _) => self.may_differ,
         };
-        most.map(|most| MeanTest::at_most(1.0 - most))
+        restart(
+            &mut self.differs_still,
+            most.map(|most| 1.0 - most),
+            Drawn::AtRandom,
+        );
     }
 
     fn restart_stages(&mut self) {
@@ -229,13 +240,13 @@ impl CascadeMonitor {
 
     /// Takes what the stages did.
     pub(super) fn stages(&mut self, counts: &CascadeCounts) -> Option<Change> {
-        let requests: u64 = counts.stages.first().map_or(0, |first| first.iter().sum());
-        self.requests = self.requests.saturating_add(requests);
+        self.requests = self.requests.saturating_add(requests(counts));
         for (stage, (effect, counts)) in self.effects.iter_mut().zip(&counts.stages).enumerate() {
             // By what was seen before. While that tells nothing, neither do the results.
-            if let Some(effect) = effect.estimate() {
+            if let Some(before) = effect.estimate() {
+                let of_batch = effect.of_batch(counts);
                 for rate in self.rates.iter_mut().filter(|rate| rate.stage == stage) {
-                    rate.take(counts, effect);
+                    rate.take(counts, DesignEffects { before, of_batch });
                 }
             }
             effect.take(counts);
@@ -262,17 +273,24 @@ impl CascadeMonitor {
         Some(Change::Settled)
     }
 
-    /// Takes what audits and labels say.
-    pub(super) fn audits(&mut self, counts: &CascadeCounts) {
+    /// Returns the requests of a batch and before it, as the samples of them need it.
+    pub(super) fn traffic(&self, counts: &CascadeCounts) -> Traffic {
+        Traffic {
+            design_effect: self.effects.first().and_then(DesignEffect::estimate),
+            requests: self.requests_since_begun.saturating_add(requests(counts)),
+        }
+    }
+
+    /// Takes what audits, probes and labels say. Audits and labels are of requests that it ran, probes of those that `probed` describes.
+    pub(super) fn audits(&mut self, counts: &CascadeCounts, own: Traffic, probed: Traffic) {
         let AuditCounts {
             agree,
             differ,
             failed,
         } = counts.audits;
-        let [audits, probes, labels] = self.effects_of_samples();
         if let Some(test) = &mut self.differs {
             // Valid whatever failures depend on; without the failed ones it would not be.
-            test.take_clustered(&[(1.0, differ), (0.0, agree.saturating_add(failed))], audits);
+            test.take(&[(1.0, differ), (0.0, agree.saturating_add(failed))], own);
         }
         if let Some(test) = &mut self.differs_still {
             let AuditCounts {
@@ -281,31 +299,13 @@ impl CascadeMonitor {
                 failed,
             } = counts.probes;
             // A failed probe does not count as agreement.
-            test.take_clustered(&[(1.0, agree), (0.0, differ.saturating_add(failed))], probes);
+            test.take(&[(1.0, agree), (0.0, differ.saturating_add(failed))], probed);
         }
-        self.loses.take_clustered(&self.losses(&counts.labels), labels);
-        let requests: u64 = counts.stages.first().map_or(0, |first| first.iter().sum());
-        self.requests_since_begun = self.requests_since_begun.saturating_add(requests);
+        self.loses.take(&self.losses(&counts.labels), own);
+        self.requests_since_begun = own.requests;
         self.probes.add(&counts.probes);
         self.audits.add(&counts.audits);
         self.labels.add(&counts.labels);
-    }
-
-    /// Returns the design effects of audits, probes and labels: of a random share `s` of requests with the effect `d`, it is
-    /// `1 + s (d - 1)`.
-    fn effects_of_samples(&self) -> [f64; 3] {
-        let effect = self
-            .effects
-            .first()
-            .and_then(DesignEffect::estimate)
-            .unwrap_or(1.0);
-        let (audits, probes, labels) = (&self.audits, &self.probes, &self.labels);
-        let audited = |audits: &AuditCounts| audits.ended().saturating_add(audits.failed);
-        let labelled = labels.right.saturating_add(labels.wrong);
-        [audited(audits), audited(probes), labelled].map(|sampled| {
-            let share = sampled as f64 / self.requests_since_begun.max(sampled).max(1) as f64;
-            1.0 + share * (effect - 1.0)
-        })
     }
 
     /// Returns by what the certificate is refuted.
@@ -316,7 +316,7 @@ impl CascadeMonitor {
         let audits = self
             .differs
             .as_ref()
-            .map_or(f64::NEG_INFINITY, MeanTest::log_wealth);
+            .map_or(f64::NEG_INFINITY, SampleTest::log_wealth);
         let labels = self.loses.log_wealth();
         let alpha = (1.0 - RANGE_PART) * self.alpha;
         let refuted = log_mean(&[audits, labels]) >= -level(alpha, self.begun).ln();
@@ -372,7 +372,7 @@ impl CascadeMonitor {
 
 impl RateTest {
     /// Takes the results of its stage, counted by category.
-    fn take(&mut self, counts: &[u64], design_effect: f64) {
+    fn take(&mut self, counts: &[u64], effects: DesignEffects) {
         let all: u64 = counts.iter().sum();
         let inside = counts.get(self.category).copied().unwrap_or(0);
         let outside = all.saturating_sub(inside);
@@ -381,9 +381,22 @@ impl RateTest {
         } else {
             (outside, inside)
         };
-        self.test
-            .take_clustered(&[(1.0, ones), (0.0, zeros)], design_effect);
+        self.test.take_clustered(&[(1.0, ones), (0.0, zeros)], effects);
     }
+}
+
+/// Restarts a test with that null hypothesis; `None` ends it.
+fn restart(test: &mut Option<SampleTest>, null: Option<f64>, drawn: Drawn) {
+    match (test.as_mut(), null) {
+        (Some(test), Some(null)) => test.restart(null),
+        (None, Some(null)) => *test = Some(SampleTest::at_most(null, drawn)),
+        (_, None) => *test = None,
+    }
+}
+
+/// Returns the requests of a batch: the results of the first stage.
+fn requests(counts: &CascadeCounts) -> u64 {
+    counts.stages.first().map_or(0, |first| first.iter().sum())
 }
 
 /// Returns two tests per category; none against an end that every rate satisfies.

@@ -27,6 +27,23 @@ const EDGE: f64 = 1e-6;
 /// A value in [0, 1] and how often it was observed.
 pub type Counted = (f64, u64);
 
+/// How many observations of a batch count as one. Below 1 they are taken for 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct DesignEffects {
+    /// By what was observed before the batch.
+    pub(super) before: f64,
+    /// By the batch itself. It depends on its values, so it only makes gains smaller.
+    pub(super) of_batch: f64,
+}
+
+impl DesignEffects {
+    /// Those of independent observations.
+    pub(super) const INDEPENDENT: Self = Self {
+        before: 1.0,
+        of_batch: 1.0,
+    };
+}
+
 /// A test of "the mean is at most `null`" for values in [0, 1].
 ///
 /// Observations come in batches, whose ends must not depend on the values in them. Within a batch the order does not matter.
@@ -54,12 +71,13 @@ impl MeanTest {
 
     /// Takes a batch of observations.
     pub fn take(&mut self, values: &[Counted]) {
-        self.take_clustered(values, 1.0);
+        self.take_clustered(values, DesignEffects::INDEPENDENT);
     }
 
-    /// Takes a batch of observations of which clusters of `design_effect` count as one. It is at least 1, and must not depend on the values
-    /// in the batch.
-    pub fn take_clustered(&mut self, values: &[Counted], design_effect: f64) {
+    /// Takes a batch of observations that resemble each other.
+    ///
+    /// A gain to a power below 1 still is one of a supermartingale, and so is one that is made smaller.
+    pub(super) fn take_clustered(&mut self, values: &[Counted], effects: DesignEffects) {
         let count: u64 = values.iter().map(|(_, count)| count).sum();
         if count == 0 {
             return;
@@ -69,7 +87,13 @@ impl MeanTest {
         }
         self.observed += count;
         for (wealth, bet) in self.wealth.iter_mut().zip(BETS) {
-            *wealth += gain(values, self.null, bet) / design_effect.max(1.0);
+            let gain = gain(values, self.null, bet);
+            let effect = if gain > 0.0 {
+                effects.before.max(effects.of_batch)
+            } else {
+                effects.before
+            };
+            *wealth += gain / effect.max(1.0);
         }
     }
 
