@@ -18,7 +18,7 @@ pub const SERVICE: &str = "grpc.health.v1.Health";
 /// Asks for the health of a service; an empty name is the server.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct HealthCheckRequest {
-    /// Its name.
+    /// Name of the service.
     #[prost(string, tag = "1")]
     pub service: String,
 }
@@ -45,7 +45,7 @@ pub enum ServingStatus {
     ServiceUnknown = 3,
 }
 
-/// What answers the requests of the service.
+/// Handles the requests of the health service.
 #[tonic::async_trait]
 pub trait Health: Send + Sync + 'static {
     /// Returns the health of a service.

@@ -3,9 +3,9 @@
 /// A status of gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// Its number, in `grpc-status`.
+    /// Number of the status, in `grpc-status`.
     pub number: i32,
-    /// Its name.
+    /// Name of the status.
     pub name: &'static str,
     /// The HTTP status that means the same.
     pub http: u16,

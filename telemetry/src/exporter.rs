@@ -75,7 +75,7 @@ pub enum TelemetryError {
     /// A header is none. Its value is not shown: it may be a key.
     #[error("telemetry: the header `{name}` is not valid")]
     Header {
-        /// Its name.
+        /// Name of the header.
         name: String,
     },
     /// The system's certificates cannot be read.

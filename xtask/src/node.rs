@@ -133,7 +133,7 @@ fn listen() -> anyhow::Result<Probes> {
     Ok(probes)
 }
 
-/// What the line of the log begins with that ends with the address of the probes.
+/// Prefix of the log line that states the address of the probes.
 pub(crate) const PROBES: &str = "probes at ";
 
 /// Time for requests in flight at a graceful shutdown.

@@ -38,13 +38,13 @@ pub struct RemoteConfig {
     pub base_url: String,
     /// The model, as the endpoint names it.
     pub model: String,
-    /// Its version, for `oip` [default: the endpoint's choice].
+    /// Version of the model, for `oip` [default: the endpoint's choice].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
     /// Where the key is [default: requests have none]. No log, error or metric shows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<KeySource>,
-    /// What an `openai` endpoint is asked for.
+    /// API of an `openai` endpoint to call.
     #[serde(default)]
     pub api: OpenAiApi,
     /// File of the only certificates to trust, in PEM, relative to this file: of authorities, or of a server that signs its own

@@ -164,7 +164,7 @@ pub struct VariantConfig {
     /// out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attached: bool,
-    /// What a request costs in money, in one currency for the whole family [default: unknown].
+    /// Cost of a request in money, in one currency for the whole family [default: unknown].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
     /// Device on workers that name none, and for profiling if a worker serves it there [default: the app's].

@@ -84,7 +84,7 @@ fn work(field: &Field, goals: &Goals) -> Work {
     })
 }
 
-/// What every system with a fixed fleet reaches at one latency.
+/// Returns the results of every system with a fixed fleet at one latency.
 fn column(field: &Field, goals: &Goals, p95_us: u64) -> anyhow::Result<Vec<Column>> {
     let best = goals.accuracies.last().copied().unwrap_or(1.0);
     let mut columns = Vec::new();

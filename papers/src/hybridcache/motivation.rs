@@ -10,7 +10,7 @@ use crate::reproduction::{Claim, Reproduction};
 /// Batches of Figure 3.
 const BATCHES: [usize; 7] = [16, 32, 64, 128, 256, 512, 1_024];
 
-/// Its prompts: a short one, and that of Figure 3 (b).
+/// Prompt lengths of the motivation: a short one, and that of Figure 3 (b).
 const PROMPTS: [usize; 2] = [256, 1_024];
 
 /// Shares of the context that are computed again (Figure 4).

@@ -148,7 +148,7 @@ fn skips(connected: &[Connected], qps: f64) -> Claim {
     }
 }
 
-/// What the planner makes of it: models that do not pay are dropped (Algorithm 2).
+/// Checks that the planner drops models that do not pay (Algorithm 2).
 fn drops(connected: &[Connected]) -> Claim {
     let [chain, _, chosen] = connected else {
         return lacking("eight models: dropping");

@@ -45,7 +45,7 @@ impl Mode {
     /// All of them.
     pub(super) const ALL: [Self; 3] = [Self::Largest, Self::Ap, Self::Eo];
 
-    /// Its name in tables and pictures.
+    /// Returns the mode's name in tables and plots.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Largest => "largest only",
@@ -81,7 +81,7 @@ pub(super) struct Field {
 /// A cascade as constructed, and how long that took.
 #[derive(Debug, Clone)]
 pub(super) struct Constructed {
-    /// What was found.
+    /// The cascade that the planner found.
     pub(super) planned: CascadePlan,
     /// How long that took.
     pub(super) took: Took,
@@ -92,7 +92,7 @@ pub(super) struct Constructed {
 pub(super) struct Judged {
     /// Share of right answers.
     pub(super) accuracy: f64,
-    /// That of the largest model alone, on the same samples.
+    /// Accuracy of the largest model alone, on the same samples.
     pub(super) largest_accuracy: f64,
     /// How many samples there are.
     samples: usize,
@@ -129,7 +129,7 @@ pub(super) struct Deployed {
 }
 
 impl Field {
-    /// Of a stated family.
+    /// Creates the field of a stated family.
     pub(super) fn new(family: StatedFamily, seconds: u32, seed: u64) -> Self {
         Self {
             profile: family.profile(),
@@ -163,7 +163,7 @@ impl Field {
         })
     }
 
-    /// What placements are made for: the family's own sizes, on the paper's servers.
+    /// Returns the options of placements: the family's own sizes, on the paper's servers.
     pub(super) fn placement_options(&self, goal: Goal) -> PlacementOptions {
         let devices = DeviceSpec::fleet(SERVERS, self.family.device.memory_bytes);
         PlacementOptions {

@@ -164,11 +164,11 @@ fn growth_claim(grown: &[Grown]) -> Claim {
 struct Small {
     /// Placements.
     tried: u32,
-    /// Of those, how many are proven over all combinations.
+    /// Placements that are proven optimal over all combinations.
     optimal: u32,
-    /// How many combinations a solver solved to the end.
+    /// Combinations that a solver solved to the end.
     solved: u32,
-    /// Of those, how many were placed as well.
+    /// Solved combinations that were placed as well as by the solver.
     equal: u32,
     /// The most that any moves beyond its program's optimum, as a share.
     behind: f64,

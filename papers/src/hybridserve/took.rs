@@ -45,7 +45,7 @@ impl Took {
         }
     }
 
-    /// Of the processor, or on the wall where that is not known, seconds.
+    /// Returns the processor time, or the wall-clock time if that is unknown, seconds.
     pub(super) fn seconds(self) -> f64 {
         self.processor.unwrap_or(self.wall).as_secs_f64()
     }

@@ -14,7 +14,7 @@ use crate::reproduction::{Claim, Reproduction};
 pub(super) struct Paper {
     /// The pipeline, in names of claims and files.
     pub(super) name: &'static str,
-    /// What accuracy scaling adds to the capacity.
+    /// Gain of capacity by accuracy scaling.
     capacity: &'static str,
     /// The paper's accuracy of Proteus.
     accuracy: &'static str,
@@ -228,7 +228,7 @@ impl Day<'_> {
         )
     }
 
-    /// What Proteus does not see is that another variant upstream makes more or fewer requests for the tasks below.
+    /// Explains why Proteus holds: it ignores that another variant upstream changes the number of requests for the tasks below.
     fn why_proteus_holds(&self) -> String {
         let pipeline = &self.field.pipeline;
         let spreads = pipeline.tasks.iter().flat_map(|task| {

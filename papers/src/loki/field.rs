@@ -29,7 +29,7 @@ const BUCKETS: usize = 120;
 pub(super) struct Field {
     /// The pipeline.
     pub(super) pipeline: Pipeline,
-    /// Its latencies, as the simulator reads them.
+    /// Latencies of the pipeline, as the simulator reads them.
     pub(super) profile: Profile,
     /// The load, requests/s at the root.
     pub(super) trace: Trace,
@@ -70,7 +70,7 @@ impl Contestant {
         ..Self::LOKI
     };
 
-    /// What is the default here: dropping by slack, with a forecast and standby capacity.
+    /// Kaskade's default: dropping by slack, with a forecast and standby capacity.
     pub(super) const DEFAULT: Self = Self {
         dropping: Dropping::Slack,
         provides: true,
@@ -99,7 +99,7 @@ impl Contestant {
         }
     }
 
-    /// Its name in tables and pictures.
+    /// Returns the contestant's name in tables and plots.
     pub(super) fn name(&self) -> &'static str {
         match self.policy {
             PipelinePeer::Loki if self.dropping == Dropping::LastTask => "Loki, last-task dropping",
@@ -118,7 +118,7 @@ pub(super) struct Run {
     pub(super) contestant: Contestant,
     /// The whole.
     pub(super) report: Report,
-    /// Its course.
+    /// Course of the run, by bucket of time.
     pub(super) course: Vec<Bucket>,
     /// When it was allocated, microseconds, and how the demand was met from then on.
     pub(super) scalings: Vec<(u64, Scaling)>,

@@ -44,7 +44,7 @@ pub struct Artefact {
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("{file}, line {line}: {kind}")]
 pub struct ArtefactError {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
     /// From 1; 0 for the file as a whole.
     pub line: usize,

@@ -1,4 +1,4 @@
-//! What subsets of a family and learned deferral scores gain over a cascade of all variants by calibrated confidence.
+//! Measures the gain of subsets of a family and learned deferral scores over a cascade of all variants by calibrated confidence.
 //!
 //! `cargo run --release -p kaskade-planners --example deferral_study -- [SPLITS [FAMILY]] [--profile FILE]...` prints a table and writes
 //! `deferral-study.json`. Each split draws samples to plan on and others to judge on. On the first, three planners make a curve of

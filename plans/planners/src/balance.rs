@@ -27,9 +27,9 @@ const CAPACITY_STEPS: u32 = 10;
 /// The instances of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Instances {
-    /// Its task.
+    /// Task of the variant.
     pub task: String,
-    /// Its name.
+    /// Name of the variant.
     pub variant: String,
     /// Most requests in a batch, `y(i, k)`.
     pub batch: u32,
@@ -37,14 +37,14 @@ pub struct Instances {
     pub count: u32,
     /// Profiled time of such a batch, microseconds, `l(i, k)`.
     pub latency_us: f64,
-    /// What one of them serves, requests/s, `q(i, k, y)`.
+    /// Capacity of one instance, requests/s, `q(i, k, y)`.
     pub qps: f64,
-    /// What all of them are planned to serve, requests/s.
+    /// Load that is planned for all instances, requests/s.
     pub load_qps: f64,
 }
 
 impl Instances {
-    /// What all of them can serve, requests/s.
+    /// Returns the capacity of all instances, requests/s.
     pub(crate) fn capacity_qps(&self) -> f64 {
         f64::from(self.count) * self.qps
     }
@@ -78,9 +78,9 @@ struct Host {
 #[derive(Debug, Clone, Copy)]
 struct State {
     incoming: f64,
-    /// Of its capacity.
+    /// Unused capacity.
     left: f64,
-    /// Of what was planned for it.
+    /// Unused part of the planned load.
     planned: f64,
 }
 

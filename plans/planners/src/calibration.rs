@@ -35,9 +35,9 @@ pub enum Label<'a> {
     Class(usize),
     /// The right positions, for span scores.
     Span {
-        /// Of the start.
+        /// Position of the start.
         start: usize,
-        /// Of the end.
+        /// Position of the end.
         end: usize,
     },
     /// The right token for every row of token scores.

@@ -51,7 +51,7 @@ impl Objective {
 pub struct CascadeOptions {
     /// The objective.
     pub objective: Objective,
-    /// What is to be minimised.
+    /// Quantity to minimise.
     pub minimise: Minimise,
     /// The batch size at which costs are taken.
     pub batch: u32,
@@ -106,7 +106,7 @@ impl Default for CascadeOptions {
 pub struct CascadePlan {
     /// The plan, validated.
     pub plan: Plan,
-    /// What was minimised.
+    /// Quantity that was minimised.
     pub minimised: Minimise,
     /// The frontier of the whole family.
     pub frontier: Frontier,
@@ -274,9 +274,9 @@ struct ChosenCascade {
     scores: Vec<Option<DeferralScore>>,
     dropped: Vec<Dropped>,
     skips: Skips,
-    /// What to expect of it: on the certification part if it is certified, else on all validation samples.
+    /// Expected outcome: on the certification part if the cascade is certified, else on all validation samples.
     outcome: CascadeOutcome,
-    /// Its certificate and the certification part.
+    /// Certificate of the cascade, and the certification part.
     certified: Option<(Certificate, Family)>,
     tested: Option<Tested>,
     /// The safer cascades that passed.
@@ -346,7 +346,7 @@ fn check_thresholds(thresholds: &[f64], expected: usize) -> Result<(), PlanError
     }
 }
 
-/// What the named points are measured against: always the variants of the whole family, also when some are dropped.
+/// Baselines of the named points: always variants of the whole family, also when some are dropped.
 struct Goals {
     best: Baseline,
     second_best: Baseline,

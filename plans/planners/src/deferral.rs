@@ -75,7 +75,7 @@ impl Candidate {
     }
 }
 
-/// What cross-validation says about a candidate.
+/// Gain of a candidate score in the cross-validation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CandidateGain {
     /// The candidate.

@@ -5,7 +5,7 @@
 pub struct DeviceSpec {
     /// The worker it belongs to.
     pub worker: String,
-    /// Its name there: `cpu`, `cuda:0`, ...
+    /// Name of the device on the worker: `cpu`, `cuda:0`, ...
     pub device: String,
     /// Memory for replicas, bytes.
     pub memory_bytes: u64,

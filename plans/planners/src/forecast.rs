@@ -1,4 +1,4 @@
-//! What cascades of a family are expected to do on new samples, smoothed over the samples that they are chosen on.
+//! Expected outcomes of cascades of a family on new samples, smoothed over the samples that they are chosen on.
 //!
 //! The best of thousands of cascades by counts is to a good part lucky. So no cascade is judged by counts here: for each variant, two logistic
 //! curves over its confidence say how probable a loss and a gain are, and a cascade is expected to lose and gain what they say of the
@@ -20,7 +20,7 @@ pub(crate) struct Forecast {
     pub(crate) gained: f64,
 }
 
-/// What an answer loses or gains against.
+/// Reference for losses and gains of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Against<'a> {
     /// The largest variant: an answer is lost if only that one is right.

@@ -41,7 +41,7 @@ pub struct ManagerOptions {
     /// It is planned for this many times the demand, at least 1. 1 is the paper's rule, and sufficient for evenly spaced arrivals. With
     /// Poisson arrivals, queues grow if workers are planned to be always busy; 1.3 keeps them short.
     pub headroom: f64,
-    /// What is kept ready for a rise of the demand. An allocator that plans task by task keeps nothing ready.
+    /// Capacity kept ready for a rise of the demand. An allocator that plans task by task keeps none ready.
     pub standby: StandbyOptions,
     /// How observed multiplicative factors take the place of profiled ones.
     pub factors: FactorOptions,
@@ -75,7 +75,7 @@ pub struct Manager {
     /// By variant: requests served and made since the start.
     totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
     allocation: Option<Allocation>,
-    /// What it can serve, requests/s at the root; infinite where the arrivals at the root do not decide.
+    /// Capacity of the allocation, requests/s at the root; infinite if the arrivals at the root do not determine it.
     capacity_qps: f64,
     running: Option<Plan>,
     allocations: u64,
@@ -294,7 +294,7 @@ impl Manager {
         self.allocation = Some(allocation);
     }
 
-    /// What arrives at the root at present, requests/s, if the allocation in force has no capacity for it.
+    /// Returns the present arrivals at the root, requests/s, if they exceed the capacity of the allocation in force.
     fn beyond_capacity(&self) -> Option<f64> {
         let present_qps = self.arriving.get(self.root)?.present_qps();
         (present_qps > self.capacity_qps).then_some(present_qps)

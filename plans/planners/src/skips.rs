@@ -143,9 +143,9 @@ pub enum Split {
 pub struct SplitOutcome {
     /// The split.
     pub split: Split,
-    /// Its accuracy.
+    /// Accuracy of the split.
     pub accuracy: f64,
-    /// Its energy per request.
+    /// Energy per request of the split, joules.
     pub energy_j: f64,
     /// Variants that a request runs, on average.
     pub hops: f64,
@@ -154,13 +154,13 @@ pub struct SplitOutcome {
 /// The split that was taken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Skips {
-    /// Which one.
+    /// The split.
     pub split: Split,
     /// The exits with it.
     pub exits: Exits,
-    /// What they do on the validation set.
+    /// Outcome of the exits on the validation set.
     pub outcome: CascadeOutcome,
-    /// All that were tried, the plain cascade first.
+    /// All splits that were tried, the plain cascade first.
     pub tried: Vec<SplitOutcome>,
 }
 

@@ -1,4 +1,4 @@
-//! Which plans a process knows, under which of them it admits requests, and in which gears.
+//! The plans that a process knows, the one under which it admits requests, and the gear of each.
 //!
 //! Plans are ordered by epoch: the store gives every written plan a larger epoch. Notices may arrive late, twice or out of
 //! order; a plan that arrives later with a smaller epoch was written earlier and is stale.

@@ -90,16 +90,16 @@ pub enum AfterLoss {
     Resend,
     /// It was the last one.
     Exhausted,
-    /// Its budget has ended.
+    /// The budget of the request has ended.
     Expire,
 }
 
 /// A request that the ledger accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
-    /// Its id.
+    /// Id of the request.
     pub id: u64,
-    /// Its attempt, 1.
+    /// Attempt number of the request, 1.
     pub attempt: u32,
 }
 

@@ -54,7 +54,8 @@ impl Partition {
         self.index.checked_add(1) == Some(self.of)
     }
 
-    /// Its range of the `all` layers of a model; the ranges of a chain differ by at most one layer. Empty for a partition that
+    /// Returns this partition's range of the `all` layers of a model; ranges of a chain differ by at most one layer. Empty for a partition
+    /// that
     /// [`Partition::new`] refuses.
     pub fn layers(self, all: usize) -> Range<usize> {
         let start = |index: u32| (u64::from(index) * all as u64).checked_div(u64::from(self.of));

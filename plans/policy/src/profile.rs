@@ -135,14 +135,14 @@ pub struct VariantProfile {
     pub layers: Option<NonZeroU32>,
     /// Cost by batch size, ascending, at least one.
     pub costs: Vec<BatchCost>,
-    /// What a request costs in money. Absent if unknown.
+    /// Cost of a request in money. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub money: Option<Money>,
-    /// How its outputs become a confidence.
+    /// How the outputs of the variant become a confidence.
     pub calibration: Calibration,
     /// Expected calibration error before and after the fit, in [0, 1].
     pub ece: BeforeAfter,
-    /// Its answers on the validation set, in the set's order.
+    /// Answers of the variant on the validation set, in the set's order.
     pub validation: Validation,
 }
 

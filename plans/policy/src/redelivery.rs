@@ -1,4 +1,4 @@
-//! What becomes of a durable request whose attempt failed: it is delivered again after a pause, or it is a dead letter.
+//! Decides what happens to a durable request whose attempt failed: it is delivered again after a pause, or becomes a dead letter.
 //!
 //! At least once means that a queue redelivers a request until it is acknowledged. When it is acknowledged decides whether
 //! an outage of an hour loses requests, and whether one request that breaks every model is retried forever. So failures are
@@ -35,7 +35,7 @@ impl Default for RedeliveryConfig {
     }
 }
 
-/// Whose failure it is.
+/// Party to which a failure is attributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// The sender's: it cannot be read, or is not what the model takes. It will be so the next time.

@@ -1,4 +1,4 @@
-//! Which late requests of a pipeline to drop early, and which to reroute (Loki §5.2).
+//! Decides which late requests of a pipeline to drop early, and which to reroute (Loki §5.2).
 //!
 //! A request that will miss its objective delays the requests behind it. So when a task's result is about to be forwarded, the
 //! time that the request spent at the task is compared with the task's budget. A late request is rerouted to a faster replica of the
@@ -115,7 +115,7 @@ pub enum Dropped {
     NoTime {
         /// Time left, microseconds.
         left_us: u64,
-        /// What the last task takes, microseconds.
+        /// Run time of the last task, microseconds.
         run_us: u64,
     },
     /// The rest of its path takes longer than there is time ([`Dropping::Slack`]).
@@ -125,7 +125,7 @@ pub enum Dropped {
     NoSlack {
         /// Time left, microseconds.
         left_us: u64,
-        /// What the rest of its path takes, microseconds.
+        /// Time of the rest of the path, microseconds.
         path_us: u64,
     },
 }

@@ -211,7 +211,7 @@ pub struct EdgeCache<R> {
 }
 
 impl<R: Copy> EdgeCache<R> {
-    /// Of an edge with these shares, in the order of the replicas' ids, and this backup list.
+    /// Caches an edge with these shares, in the order of the replicas' ids, and this backup list.
     pub fn of(shares: &[(R, f64)], backup: &[R], alive: impl Fn(R) -> bool) -> Self {
         let (replicas, ends): (Vec<R>, Vec<f64>) = summed(shares.iter().copied(), &alive).unzip();
         let total = ends.last().copied().unwrap_or_default();

@@ -17,7 +17,7 @@ pub(super) struct Compiled {
     pub(super) stages: Vec<CompiledStage>,
     pub(super) edges: Vec<CompiledEdge>,
     pub(super) exits: Vec<CompiledExit>,
-    /// Its replicas.
+    /// Replicas of the plan, by their number in [`World`].
     pub(super) placement: Vec<u32>,
     pub(super) sharing: Sharing,
     pub(super) dropping: Dropping,

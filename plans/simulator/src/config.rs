@@ -263,9 +263,9 @@ pub enum Power {
 /// Devices that belong to a deployment and host nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spare {
-    /// How many.
+    /// Number of devices.
     pub devices: u32,
-    /// What each draws, watts.
+    /// Power of each device, watts.
     pub watts: f64,
 }
 
@@ -328,9 +328,9 @@ pub enum SimError {
     Config {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// Value of the field.
         found: String,
-        /// What it may hold.
+        /// Allowed values.
         expected: &'static str,
     },
     /// Another plan shares its devices otherwise than the first one.

@@ -70,19 +70,19 @@ pub struct Factor<'a> {
     pub made: u64,
 }
 
-/// What a variant has run, over all its replicas.
+/// Runs of a variant, over all its replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VariantRuns<'a> {
     /// The variant.
     pub variant: &'a str,
-    /// Its batches.
+    /// Batches, requests and busy time of the variant.
     pub ran: RunCounts,
 }
 
 /// A replica as a controller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplicaObservation<'a> {
-    /// Its id.
+    /// Id of the replica.
     pub id: &'a str,
     /// The variant it runs.
     pub variant: &'a str,

@@ -131,9 +131,9 @@ impl Epoch {
 pub(super) struct Epochs {
     /// The plan that admits requests. A separate field, since almost every look-up is for it.
     current: Epoch,
-    /// Its place.
+    /// Place of the current plan.
     place: u32,
-    /// Those before it, by place.
+    /// Earlier plans, by place.
     older: Vec<Option<Epoch>>,
 }
 

@@ -12,7 +12,7 @@ pub(super) enum Copies {
 }
 
 impl Copies {
-    /// Of these weights by number of copies, from 0. `None` if they are no distribution.
+    /// Creates a distribution from these weights by number of copies, from 0. `None` if they are no distribution.
     pub(super) fn measured(weights: &[f64]) -> Option<Self> {
         let total: f64 = weights.iter().sum();
         let sound = weights.iter().all(|weight| *weight >= 0.0) && total > 0.0 && total.is_finite();

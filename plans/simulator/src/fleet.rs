@@ -13,7 +13,7 @@ use kaskade_policy::run_time::RunTimeEstimate;
 /// The state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    /// Its model is being loaded.
+    /// The replica's model is being loaded.
     Loading,
     /// It takes requests.
     Up,

@@ -5,7 +5,7 @@
 pub(super) struct Flight {
     /// When the client sent it, microseconds.
     pub(super) arrived: u64,
-    /// Its number, from 0 in order of arrival.
+    /// Number of the request, from 0 in order of arrival.
     pub(super) number: u64,
     pub(super) deadline: u64,
     pub(super) sample: u32,

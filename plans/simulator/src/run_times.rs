@@ -16,7 +16,7 @@ pub(super) struct RunTimes {
     prepared: Vec<Cost>,
 }
 
-/// Of one batch.
+/// Cost of one batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
     /// Latency, microseconds, at least 1.
@@ -30,7 +30,7 @@ pub(super) struct Cost {
 }
 
 impl RunTimes {
-    /// Of batches up to `largest`. A partition takes its part of the whole model's time: partitions are cut to be even.
+    /// Prepares the costs of batches up to `largest`. A partition takes its part of the whole model's time: partitions are cut to be even.
     pub(super) fn new(
         profiled: &VariantProfile,
         parts: u32,

@@ -3,9 +3,9 @@
 /// Relative differences over pairs of a plan and a trace, per cent.
 #[derive(Debug, Default)]
 pub(super) struct Differences {
-    /// Of the simulator from the median of the live runs, one of each pair.
+    /// Differences of the simulator from the median of the live runs, one per pair.
     simulated: Vec<f64>,
-    /// Of two live runs of the same pair, each two.
+    /// Differences between two live runs of the same pair, for each two.
     between_runs: Vec<f64>,
 }
 

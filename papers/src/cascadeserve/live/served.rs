@@ -75,7 +75,7 @@ impl Bench {
     /// The profile with latencies and messages as they are while serving. Requests come as they do later, by themselves: a client that
     /// waits for answers leaves the model alone on the processor, and measures a faster machine.
     pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<Served> {
-        /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
+        /// Loads, as shares of a variant's capacity. The last exceeds the capacity, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
         const MAX_QPS: f64 = 4000.0;
         /// At this rate processes sleep between two requests.

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::balance::Instances;
 use crate::lp::LpError;
 
-/// Which variants serve a pipeline, and how.
+/// The variants that serve a pipeline, with their workers and batches.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Allocation {
     /// The policy that decided, as the plan names it.

@@ -22,7 +22,7 @@ use kaskade_policy::plan::{
 pub struct Slot {
     /// The worker.
     pub worker: String,
-    /// Its device: `cpu`, `cuda:0`, ...
+    /// Device of the worker: `cpu`, `cuda:0`, ...
     pub device: String,
 }
 

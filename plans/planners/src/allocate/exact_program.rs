@@ -184,7 +184,7 @@ impl Paper<'_> {
             .unwrap_or_else(|| path.iter().map(accuracy).product())
     }
 
-    /// What passes a prefix is the same on the way to every sink behind it.
+    /// Constrains the flow through a prefix to be the same on the way to every sink behind it.
     fn agree(&mut self) {
         let mut sinks: BTreeMap<&Vec<Place>, Vec<&Vec<Variable>>> = BTreeMap::new();
         for ((prefix, _), shares) in &self.through {

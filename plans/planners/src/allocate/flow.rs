@@ -224,7 +224,7 @@ impl Model {
         }
     }
 
-    /// What flows through every configuration fits into the workers that it is given.
+    /// Constrains the flow through every configuration to the workers that it is given.
     fn bound(&mut self, served: &Served, fixed: &BTreeMap<usize, f64>) {
         for (config, terms) in served {
             let workers = fixed.get(config).copied().unwrap_or(0.0);
@@ -256,7 +256,7 @@ impl Model {
         }
     }
 
-    /// Of the configurations of one variant, only the chosen one has any flow.
+    /// Constrains the flow of each variant to one chosen configuration.
     fn choose(&mut self, paths: &Paths, served: &Served) {
         let mut variants: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for config in served.keys() {

@@ -14,7 +14,7 @@ pub enum AllocationPolicy {
 }
 
 impl AllocationPolicy {
-    /// Its name, as a plan carries it.
+    /// Returns the policy's name, as a plan states it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Loki => "loki",

@@ -47,9 +47,9 @@ pub(super) struct Path {
 /// The paths to one task.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Level {
-    /// Those that continue the same path are neighbours, and of these, those by the same variant, faster batches first.
+    /// The paths. Those that continue the same path are adjacent, within them those of the same variant, faster batches first.
     pub(super) paths: Vec<Path>,
-    /// By path of the parent task, those that continue it; one range at the root.
+    /// By path of the parent task, the range of the paths that continue it; one range at the root.
     spans: Vec<Range<usize>>,
 }
 

@@ -117,7 +117,7 @@ impl Scaler {
             .or_else(|| self.most(demand, workers, options))
     }
 
-    /// As much of a demand as these workers can serve, at the best accuracy for that.
+    /// Serves as much of a demand as these workers can, at the best accuracy for that.
     pub(super) fn most(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
         let mut pool = columns(&self.paths, PROHIBITIVE_PRICE, options.columns);
         pool.extend(self.hull.least().map(|point| Column::of(&self.paths, point)));

@@ -15,13 +15,13 @@ const CANDIDATES: usize = 60;
 /// One cascade of the sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Its variants, over the selection part, with the values of its scores in place of confidences.
+    /// Variants of the cascade, over the selection part, with the values of the scores in place of confidences.
     pub family: Family,
     /// The scores that decide on escalation, one per variant but the last; `None` for the calibrated confidence.
     pub scores: Vec<Option<DeferralScore>>,
-    /// Its thresholds, one per variant but the last, without skip connections.
+    /// Thresholds of the cascade, one per variant but the last, without skip connections.
     pub thresholds: Vec<f64>,
-    /// Its exits over these variants, and the skip connections that were tried.
+    /// Exits over these variants, and the skip connections that were tried.
     pub skips: Skips,
     /// The variants that it leaves out.
     pub dropped: Vec<Dropped>,

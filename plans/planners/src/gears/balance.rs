@@ -37,7 +37,7 @@ pub struct Group {
     pub memory_bytes: u64,
     /// The models that each hosts.
     pub hosted: ModelSet,
-    /// Their indices, ascending.
+    /// Indices of the devices, ascending.
     pub devices: Vec<usize>,
 }
 

@@ -19,7 +19,7 @@ use kaskade_policy::plan::{LoadRange, Slo};
 pub struct BatchingChoice {
     /// Requests that the first model waits for.
     pub min_queue: u32,
-    /// Its outcome at the upper end of the range.
+    /// Outcome at the upper end of the range.
     pub outcome: GearOutcome,
 }
 

@@ -181,7 +181,7 @@ pub struct GearOptions {
     pub seed: u64,
     /// The ablation.
     pub ablation: Ablation,
-    /// What the accuracy and the latency of the plan are means over.
+    /// Weighting of the means of accuracy and latency over the ranges of load.
     pub weighing: Weighing,
     /// Highest utilisation of the busiest device in any gear, above 0 and at most 1. The profile's latencies are those of an idle
     /// machine; what is left is headroom for their variance.

@@ -44,7 +44,7 @@ impl Cascade {
         self.variants.iter().copied().collect()
     }
 
-    /// Its work of every model at a load, in batches of the working size.
+    /// Returns the cascade's work for every model at a load, in batches of the working size.
     pub(super) fn demands(&self, models: &Models, qps: f64) -> Vec<Demand> {
         self.demands_by(qps, |model| models.working_s(model))
     }

@@ -15,7 +15,7 @@ use kaskade_policy::plan::LoadRange;
 pub struct Violation {
     /// The range, from 0.
     pub range: usize,
-    /// Its loads, requests/s.
+    /// Loads of the range, requests/s.
     pub load: LoadRange,
     /// The model whose replicas are the bottleneck.
     pub bottleneck: String,
@@ -138,7 +138,7 @@ pub enum GearError {
     /// No such variant.
     #[error("the profile has no variant `{name}`")]
     NoVariant {
-        /// Its name.
+        /// Name of the variant.
         name: String,
     },
     /// There are more cascades by ranges than can be searched.
@@ -238,9 +238,9 @@ pub enum Submodule {
 pub struct Step {
     /// Calls of the submodules so far.
     pub call: u64,
-    /// Which was called.
+    /// The submodule that was called.
     pub submodule: Submodule,
-    /// Its violation; absent if it succeeded.
+    /// Violation that the submodule found; absent if it succeeded.
     pub violation: Option<Violation>,
 }
 

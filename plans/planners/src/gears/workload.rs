@@ -372,7 +372,7 @@ impl Choice<'_> {
         (self.workload.accuracy(&levels) >= at_least).then_some(levels)
     }
 
-    /// What a cascade adds to the mean accuracy.
+    /// Returns the contribution of a cascade to the mean accuracy.
     fn gain(&self, range: usize, level: usize) -> f64 {
         self.weight(range) * self.workload.accuracy_of(level)
     }

@@ -44,7 +44,7 @@ pub enum Relation {
 pub struct Variable(pub(super) usize);
 
 impl Variable {
-    /// Its place in the order in which variables were added.
+    /// Returns the variable's index in the order in which variables were added.
     pub fn place(self) -> usize {
         self.0
     }
@@ -139,7 +139,7 @@ pub enum LpError {
         "`{program}` cannot be started: {reason}; install it, put it on the path, or use the embedded solver"
     )]
     Missing {
-        /// Its name.
+        /// Name of the program.
         program: String,
         /// The system's message.
         reason: String,
@@ -149,7 +149,7 @@ pub enum LpError {
         "`{program}` did not end within {limit_s} s and was killed; raise the limit or use another solver"
     )]
     Hung {
-        /// Its name.
+        /// Name of the program.
         program: String,
         /// The limit and its grace period, seconds.
         limit_s: f64,

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use super::layout::Layout;
 use super::problem::Problem;
 
-/// Of the whole network cost, for every device in use.
+/// Penalty for every device in use, as a multiple of the whole network cost.
 const DEVICE: f64 = 1e-9;
 
 /// Penalty for an overloaded device, and per unit of relative overload, as a multiple of the whole network cost.

@@ -85,7 +85,7 @@ pub enum Channel {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TransferSample {
-    /// Its size.
+    /// Size of the message, bytes.
     pub bytes: f64,
     /// How long it took.
     pub seconds: f64,

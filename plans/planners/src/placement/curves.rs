@@ -98,7 +98,7 @@ impl Transfers {
         Ok(transfers)
     }
 
-    /// Of a route.
+    /// Returns the fit for a route.
     pub fn of(&self, route: Route) -> &CurveFit {
         match route {
             Route::SameDevice => &self.same_device,

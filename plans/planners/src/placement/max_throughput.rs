@@ -139,8 +139,7 @@ fn packed(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
     packed
 }
 
-/// What a combination may carry once packed: two instances of more than half a device do not share one, and small ones fill what is left
-/// beside them.
+/// Estimates the load of a packed combination: two instances of more than half a device cannot share one, and small ones fill the rest.
 fn guess(case: &Case<'_>, cluster: &Cluster, shape: &ReplicaPartition, fluid_bound: f64) -> f64 {
     let models = &case.models;
     let parts = models.parts(shape, models.batch);

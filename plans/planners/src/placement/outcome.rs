@@ -70,13 +70,13 @@ pub enum Proof {
 pub struct Shapes {
     /// Choices of partitions there are.
     pub cuts: f64,
-    /// Of those, how many were examined.
+    /// Choices of partitions that were examined.
     pub cuts_examined: u64,
     /// Combinations of replicas and partitions whose sums were examined.
     pub examined: u64,
-    /// Of those, how many break eq. 3 in sum or in an instance.
+    /// Examined combinations that break eq. 3 in sum or in an instance.
     pub memory: u64,
-    /// How many break eq. 4 in sum or in an instance.
+    /// Examined combinations that break eq. 4 in sum or in an instance.
     pub utilisation: u64,
     /// How many were placed, or tried to be; the bounds rule out the others.
     pub tried: u64,
@@ -109,16 +109,16 @@ pub struct PlacedModel {
     pub utilisation: f64,
     /// Active memory of each partition, bytes.
     pub memory_bytes: f64,
-    /// What it takes by batch size: lines beside their samples.
+    /// Figures by batch size: linear fits with their samples.
     pub curves: Curves,
 }
 
 /// A device as placed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceLoad {
-    /// Its worker.
+    /// Worker of the device.
     pub worker: String,
-    /// Its name there.
+    /// Name of the device on the worker.
     pub device: String,
     /// The replicas on it.
     pub instances: Vec<String>,

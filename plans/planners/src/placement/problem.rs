@@ -12,7 +12,7 @@ pub(super) const ROUNDING: f64 = 1e-6;
 /// How far two overheads may be apart and still be equal.
 pub(super) const SLACK: f64 = 1e-9;
 
-/// What it takes per period to move something between two instances, seconds, by where they are.
+/// Transfer time per period between two instances, seconds, by where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Costs {
     pub(super) device: f64,
@@ -43,7 +43,7 @@ pub(super) struct InstanceClass {
     pub(super) work: f64,
 }
 
-/// What every instance of the one sends to every instance of the other.
+/// Transfers from every instance of one class to every instance of another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pair {
     pub(super) from: usize,
@@ -56,9 +56,9 @@ pub(super) struct Pair {
 pub(super) struct Instance {
     pub(super) kind: usize,
     pub(super) copy: u32,
-    /// The instance of the partition before, of the same copy.
+    /// The instance of the previous partition of the same copy.
     pub(super) before: Option<usize>,
-    /// That of the one after.
+    /// The instance of the next partition of the same copy.
     pub(super) after: Option<usize>,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// What a placement costs, seconds of transfer per period (eq. 2). Devices by instance.
+    /// Cost of a placement, seconds of transfer per period (eq. 2). `placed` has the device of each instance.
     pub(super) fn overhead(&self, placed: &[usize]) -> f64 {
         self.edges()
             .map(|(from, to, costs)| match (placed.get(from), placed.get(to)) {

@@ -24,7 +24,7 @@ pub(super) struct Placing {
     savings: Vec<Saving>,
 }
 
-/// What an edge saves if both of its ends are on one of some devices: of one, or of a host's.
+/// Saving of an edge if both of its ends are on the given devices: a single one, or those of a host.
 struct Saving {
     ends: [usize; 2],
     devices: Vec<usize>,

@@ -127,7 +127,7 @@ impl Counts {
         }
     }
 
-    /// Those of a plain cascade, of which is known how many samples each variant but the last forwards.
+    /// Creates the counts of a plain cascade from the number of samples that each variant but the last forwards.
     pub(super) fn of_plain(samples: usize, right: u32, forwarded: &[u32]) -> Self {
         let reach: Vec<usize> = std::iter::once(samples)
             .chain(forwarded.iter().map(|samples| *samples as usize))

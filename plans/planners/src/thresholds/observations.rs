@@ -1,4 +1,4 @@
-//! What deferral scores may read of validation samples, besides confidences.
+//! Columns of validation samples that deferral scores may read, besides confidences.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,9 +14,9 @@ use super::point::FORWARD_ALL;
 /// A sample's place in the order of confidence at a gate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RankedSample {
-    /// Which sample it is.
+    /// Index of the sample.
     pub(super) sample: u32,
-    /// Its position at the next gate (0 at the last).
+    /// Rank of the sample at the next gate (0 at the last).
     pub(super) next: u32,
     /// Samples of equal confidence share a group: no threshold parts them.
     pub(super) group: u32,

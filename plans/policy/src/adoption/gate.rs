@@ -16,7 +16,7 @@ pub(crate) const WITHOUT_REPLICA_US: u64 = 3_000_000;
 /// Report of a worker, or a custom actor, about itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Report<'a> {
-    /// Its name.
+    /// Name of the worker or actor.
     pub worker: &'a str,
     /// The newest epoch in place at it; 0 before the first.
     pub in_place: u64,

@@ -1,4 +1,4 @@
-//! Which epochs a worker has to keep: the newest one, and those whose requests may still be under way.
+//! The epochs that a worker has to keep: the newest one, and those with requests that may still be in flight.
 //!
 //! Every ingress publishes the oldest epoch of its requests in flight. A worker keeps the replicas of an epoch until every
 //! ingress with a recent state has reported a newer one.

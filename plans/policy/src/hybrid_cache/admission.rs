@@ -64,7 +64,7 @@ pub enum Refused {
         "a beam search of {beams} beams takes the place of as many requests, and {requests} run at a time; use fewer beams or allow more requests"
     )]
     Beams {
-        /// Its beams.
+        /// Number of beams.
         beams: usize,
         /// Requests that run at a time.
         requests: usize,
@@ -72,7 +72,7 @@ pub enum Refused {
     /// There is a request of that number already.
     #[error("request {request} is already in the engine")]
     Twice {
-        /// Its number.
+        /// Number of the request.
         request: u64,
     },
 }
@@ -90,7 +90,7 @@ pub struct Step {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Request {
-    /// Its place in the order of arrival.
+    /// Position in the order of arrival.
     arrival: u64,
     /// Tokens so far, prompt and answer; of a beam search those of each beam.
     tokens: usize,

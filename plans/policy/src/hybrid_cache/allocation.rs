@@ -16,7 +16,7 @@ pub struct Memory {
     pub host_bytes: u64,
     /// `S_weight`: all weights that lie in the host's memory, bytes.
     pub weight_bytes: u64,
-    /// What the device has for blocks, bytes.
+    /// Device memory for blocks, bytes.
     pub device_bytes: u64,
     /// `S_KV`: a KV block, all layers, bytes.
     pub kv_block_bytes: u64,
@@ -106,9 +106,9 @@ pub struct Split {
     pub device: BlockCounts,
     /// Blocks in the host's memory.
     pub host: BlockCounts,
-    /// What the device computes in a layer of a step, seconds.
+    /// Compute time of the device per layer of a step, seconds.
     pub compute_s: f64,
-    /// What the link carries for a layer of a step, seconds.
+    /// Transfer time of the link per layer of a step, seconds.
     pub load_s: f64,
 }
 

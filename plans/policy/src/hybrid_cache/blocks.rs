@@ -44,11 +44,11 @@ pub enum Place {
 /// An entry of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
-    /// What it holds.
+    /// Content of the block.
     pub kind: Kind,
-    /// Location.
+    /// Location of the block.
     pub place: Place,
-    /// Its physical number among those of its kind and place.
+    /// Physical number of the block among those of the same kind and place.
     pub number: usize,
 }
 
@@ -88,9 +88,9 @@ impl Capacity {
 pub struct Shares {
     /// ACT blocks among all.
     pub act: f64,
-    /// Of the ACT blocks, those on the device.
+    /// Share of the ACT blocks that are on the device.
     pub act_on_device: f64,
-    /// Of the KV blocks, those on the device.
+    /// Share of the KV blocks that are on the device.
     pub kv_on_device: f64,
 }
 
@@ -120,7 +120,7 @@ pub struct Full {
 struct Table {
     blocks: Vec<Block>,
     held: BlockCounts,
-    /// Of them, those on the device.
+    /// Blocks that are on the device.
     on_device: BlockCounts,
     /// Where in the ratio's rhythm it began, so that requests of one block each keep the ratio together.
     phase: f64,

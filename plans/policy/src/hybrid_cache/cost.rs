@@ -64,9 +64,9 @@ pub enum CostError {
     /// One is negative, infinite or not a number.
     #[error("a sample of {blocks} blocks took {seconds} s; measure it again")]
     Nonsense {
-        /// Its blocks.
+        /// Blocks of the sample.
         blocks: f64,
-        /// Its seconds.
+        /// Time of the sample, seconds.
         seconds: f64,
     },
     /// More blocks take less time, so the samples are noise.

@@ -45,7 +45,7 @@ pub struct Prediction {
     pub blocks: usize,
     /// The sampled costs, uncorrected.
     pub sampled: StepTimes,
-    /// Its time by the corrected costs, seconds.
+    /// Predicted time of the step by the corrected costs, seconds.
     pub step_s: f64,
 }
 
@@ -111,7 +111,7 @@ impl Policy {
     }
 }
 
-/// What is taken over what was sampled: the median of the last steps.
+/// Factor between measured and sampled costs: the median of the last steps.
 #[derive(Debug, Clone, Default)]
 struct Factor {
     last: VecDeque<f64>,

@@ -34,15 +34,15 @@ pub struct CertifiedList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedCascade {
-    /// Its wiring, as a gear for every load.
+    /// Wiring of the cascade, as a gear for every load.
     pub gear: Gear,
-    /// Its proof.
+    /// Certificate of the cascade.
     pub certificate: Certificate,
     /// Certification samples that it answers differently from the largest variant alone; absent if the profile has no answers to
     /// compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<u64>,
-    /// What to expect of its stages, in the order of its wiring.
+    /// Expected behaviour of each stage, in the order of the wiring.
     pub stages: Vec<ExpectedStage>,
 }
 
@@ -52,9 +52,9 @@ pub struct CertifiedCascade {
 pub struct ExpectedStage {
     /// The stage.
     pub stage: String,
-    /// Samples that reach it.
+    /// Samples that reach the stage.
     pub samples: u64,
-    /// Those that it defers to a later stage.
+    /// Samples that the stage defers to a later stage.
     pub deferred: u64,
     /// Ends of the bins of confidence, ascending in (0, 1): a confidence belongs to the first bin whose end is above it, and to the
     /// last bin if there is none.

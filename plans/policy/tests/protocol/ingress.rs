@@ -33,7 +33,7 @@ fn shift_config() -> ShiftConfig {
 /// A sweep of a ledger that never empties is given up this long after everything else.
 const SWEEP_TIMEOUT_US: u64 = 3_000_000;
 
-/// What the ingress keeps of a request.
+/// State that the ingress keeps of a request.
 pub(crate) struct Kept {
     token: usize,
     deadline: u64,

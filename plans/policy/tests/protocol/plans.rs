@@ -152,7 +152,7 @@ fn stage_names(scenario: &Scenario, rng: &mut ChaCha8Rng) -> BTreeMap<&'static s
         .collect()
 }
 
-/// What the wiring of a plan refers to.
+/// Stages and replicas that the wiring of a plan refers to.
 struct Layout<'a> {
     placement: &'a [Replica],
     /// By variant, the name of its stage.

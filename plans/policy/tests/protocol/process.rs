@@ -35,11 +35,11 @@ pub(crate) struct Process {
     pub(crate) paused_until: u64,
     pub(crate) cut_until: u64,
     pub(crate) adoption: Adoption<Rc<Plan>>,
-    /// What an ingress hears of workers.
+    /// The ingress's view of the workers.
     pub(crate) liveness: Liveness,
-    /// What a process without an ingress hears of ingresses.
+    /// The view of a process without an ingress of the ingresses.
     states: IngressStates,
-    /// Which replicas it may send to, and the liveness that this was made from.
+    /// The replicas that the process may send to, with the version of the liveness that this was derived from.
     view: (u64, Reachability),
     /// States published by its ingress.
     published: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Process {
     pub(crate) replicas: BTreeMap<Name, Replica>,
     /// Replicas that were unloaded, by key: what was on its way when their subscriptions ended still arrives.
     pub(crate) retired: BTreeMap<Name, Rc<Placed>>,
-    /// What the ingress knows of the workers.
+    /// Reports of the workers that the ingress has received.
     pub(crate) gate: Gate,
     pub(crate) worker: Option<Worker>,
     /// Whether it shuts down in good order.

@@ -20,7 +20,7 @@ pub(crate) const STOP_US: u64 = 7_000_000;
 /// Longest delay of a message while workers leave, microseconds.
 pub(crate) const LATE_US: u64 = 50_000;
 
-/// What may go wrong.
+/// Kinds of faults that may occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
     /// Nothing, but the plan store may be lost.
@@ -35,7 +35,7 @@ pub(crate) enum Weather {
     Storm,
 }
 
-/// What the network does to messages.
+/// Faults of the network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Network {
     /// Probability that a message is lost.
@@ -58,7 +58,7 @@ pub(crate) const PERFECT: Network = Network {
     reorders: false,
 };
 
-/// What is done to a process, and for how long.
+/// A fault of a process, and its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blow {
     /// It dies, and comes back without memory.
@@ -69,7 +69,7 @@ pub(crate) enum Blow {
     Pause,
     /// It is cut off in both directions; the broker has not noticed.
     Cut,
-    /// Its connection breaks, and comes back.
+    /// The connection breaks, and is restored later.
     Disconnect,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Strike {
     pub(crate) for_us: u64,
 }
 
-/// What the wire and the configuration leave open, and a run may choose.
+/// Choices that the wire protocol and the configuration leave open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Glue {
     /// Whether a no-responders notice contains the attempt. It does: its subject is
@@ -95,7 +95,7 @@ pub(crate) struct Glue {
 }
 
 impl Glue {
-    /// As the actors have it.
+    /// The choices of the actors.
     pub(crate) const SERVING: Self = Self {
         notices_name_attempts: true,
         beats_name_lives: true,

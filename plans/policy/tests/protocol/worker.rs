@@ -17,7 +17,7 @@ use super::world::World;
 /// How long a worker keeps a past epoch if no ingress speaks, microseconds.
 const MAX_BUDGET_US: u64 = 1_500_000;
 
-/// What a worker knows of its epochs.
+/// A worker's state for its epochs.
 pub(crate) struct Worker {
     newest: u64,
     loading: BTreeSet<Name>,

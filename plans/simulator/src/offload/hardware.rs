@@ -1,4 +1,4 @@
-//! What a device and its link take for a decoder's work, from a handful of stated figures.
+//! Times of a device and its link for a decoder's work, from a handful of stated figures.
 //!
 //! Everything that the device computes is the longer of two times: of its operations, and of the bytes that it moves in its own
 //! memory (a roofline). That is crude, and it is the same for every mode, which is what a comparison needs.
@@ -11,7 +11,7 @@ use kaskade_policy::hybrid_cache::cost::{CostError, Costs, Sample, fit};
 /// A device, its link and its host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Hardware {
-    /// What it is.
+    /// Name of the hardware.
     pub name: String,
     /// Operations per second that large products reach.
     pub flops: f64,
@@ -29,7 +29,7 @@ pub struct Hardware {
     pub launch_s: f64,
 }
 
-/// What a mini-batch computes in one layer, KV Gen left out.
+/// Work of a mini-batch in one layer, without KV Gen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Forward {
     /// Tokens that go through the layer.
@@ -123,14 +123,14 @@ impl Hardware {
     }
 }
 
-/// What costs are sampled for.
+/// Load that costs are sampled for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampled {
     /// Tokens in a block.
     pub block_tokens: usize,
     /// Requests that decode together.
     pub requests: usize,
-    /// Of them, those of a mini-batch.
+    /// Requests of a mini-batch.
     pub mini_batch: usize,
     /// Blocks that a request comes to.
     pub request_blocks: usize,

@@ -16,11 +16,11 @@ const BUFFERS: usize = 2;
 /// A mini-batch's work in one layer; it is the same in all.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LayerWork {
-    /// What the device computes, KV Gen included, seconds.
+    /// Compute time of the device, KV Gen included, seconds.
     pub compute_s: f64,
     /// Time of its blocks on the link, seconds; `None`: none are loaded and no buffer is needed.
     pub load_s: Option<f64>,
-    /// What goes back to the host, seconds.
+    /// Time of the transfer back to the host, seconds.
     pub store_s: f64,
     /// Bytes of blocks and entries; `weights` is 0.
     pub traffic: Traffic,
@@ -29,11 +29,11 @@ pub struct LayerWork {
 /// The weights of the layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
-    /// All layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Of them, those that stay on the device: the last ones.
+    /// Number of layers that stay on the device: the last ones.
     pub resident: usize,
-    /// Bytes of a layer's.
+    /// Bytes of one layer.
     pub bytes: u64,
     /// Bytes per second of the link.
     pub bytes_per_s: f64,
@@ -66,7 +66,7 @@ pub struct Course {
     pub busy_s: f64,
     /// The link carried something to the device, seconds.
     pub link_s: f64,
-    /// What the link carried.
+    /// Traffic of the link.
     pub traffic: Traffic,
 }
 

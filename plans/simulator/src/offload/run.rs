@@ -74,7 +74,7 @@ pub(super) struct Work {
     loaded: BlockCounts,
     /// ACT blocks that lie on the device.
     acts_on_device: usize,
-    /// What the layer computes.
+    /// Work that the layer computes.
     forward: Forward,
     /// Bytes that new tokens leave in the host's memory.
     stored: u64,
@@ -220,7 +220,7 @@ impl Machine<'_> {
         self.walk_works(setup, &works, true).0
     }
 
-    /// What a request needs: its table's blocks but the first `again`, whole, and its new tokens' rows.
+    /// Returns a request's work: its table's blocks except the first `again`, whole, and the rows of its new tokens.
     fn work(&self, setup: &Setup, table: &[Block], tokens: usize, again: usize, prefill: bool) -> Work {
         let all_again = prefill || setup.mode == Mode::Tokens;
         let block_tokens = setup.block_tokens;
@@ -251,7 +251,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What a token's entry of a layer takes of the link, bytes.
+    /// Returns the bytes that the link carries for a token's entry in a layer.
     fn entry_bytes(&self, block: Block) -> u64 {
         match (block.place, block.kind) {
             (Place::Device, _) => 0,

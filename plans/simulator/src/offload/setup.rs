@@ -43,7 +43,7 @@ impl Load {
     }
 }
 
-/// What an engine caches, and how it runs. All but the first are baselines and ablations.
+/// Kind of cache and schedule of an engine. All but the first are baselines and ablations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -63,7 +63,7 @@ pub enum Mode {
     Algorithm1,
 }
 
-/// What an engine keeps on the device, bytes.
+/// Device memory of an engine, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Arena {
     /// Weights that stay: layers and the head.
@@ -88,7 +88,7 @@ impl Arena {
 /// An engine set up for a load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// What it caches.
+    /// Kind of cache and schedule.
     pub mode: Mode,
     /// Layers whose weights stay on the device, the last ones.
     pub resident_layers: usize,
@@ -139,7 +139,7 @@ pub enum SetupError {
     /// There is nothing to do.
     #[error("{what} is 0; a load has requests, a prompt, an answer and blocks of at least one token")]
     Nothing {
-        /// What is 0.
+        /// The quantity that is 0.
         what: &'static str,
     },
     /// Prompt and answer are longer than the model's context.
@@ -160,17 +160,17 @@ pub enum SetupError {
          take {weights} of the device, all layers {model} of the host, the request {request}; give either more memory, or shorten the request"
     )]
     Memory {
-        /// Its tokens.
+        /// Tokens of the request.
         tokens: usize,
         /// The device's memory.
         device_bytes: u64,
         /// The host's.
         host_bytes: u64,
-        /// What weights take of the device at least.
+        /// Device memory that the weights need at least.
         weights: u64,
-        /// All weights.
+        /// Memory of all weights.
         model: u64,
-        /// Its keys and values.
+        /// Memory of the request's keys and values.
         request: u64,
     },
     /// The hardware's figures are none.
@@ -249,7 +249,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// As many requests as fit at a time, by halving the interval: what fits does so with fewer too.
+    /// Returns the most requests that fit at a time, by bisection: if some number fits, every smaller number does.
     fn most_at_once(&self, load: &Load, mode: Mode) -> Result<usize, SetupError> {
         let fits = |requests: usize| {
             let candidates = self.candidates(load, mode, requests)?;

@@ -140,7 +140,7 @@ impl Zipf {
 const DAY: f64 = 0.45;
 /// Seconds in a day.
 const DAY_S: f64 = 86_400.0;
-/// What one second's drift keeps of the one before, and its standard deviation in the long run.
+/// Share of the drift that remains after a second, and the drift's standard deviation in the long run.
 const DRIFT_KEEPS: f64 = 0.999;
 const DRIFT: f64 = 0.45;
 /// Chance of a burst in a second: one in a quarter of an hour.
@@ -148,7 +148,7 @@ const BURST_CHANCE: f64 = 1.0 / 900.0;
 /// Pareto's exponent of a burst's height, and the height that none exceeds, as multiples of the mean.
 const BURST_TAIL: f64 = 1.5;
 const MAX_BURST: f64 = 1.5;
-/// What a burst keeps of itself from second to second: half after 40 s.
+/// Share of a burst that remains after a second: half of it after 40 s.
 const BURST_KEEPS: f64 = 0.983;
 
 impl TwitterLike {

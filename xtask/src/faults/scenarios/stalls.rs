@@ -32,7 +32,7 @@ const MIB: usize = 1 << 20;
 /// as large as the input.
 const HELD: usize = 64 * MIB;
 
-/// What its process may use besides: the program, buffers of the connections, messages under way.
+/// Memory that the process may use in addition: the program, buffers of the connections, messages in flight.
 const BESIDES: usize = 128 * MIB;
 
 /// A worker whose batches take long enough to be interrupted.
