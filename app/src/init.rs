@@ -63,7 +63,7 @@ pub enum InitError {
     NameTwice {
         /// The name.
         name: String,
-        /// The second one's path.
+        /// Path of the second variant.
         path: PathBuf,
     },
     /// The variants answer different tasks.
@@ -128,7 +128,7 @@ pub enum InitError {
     Family(#[from] FamilyError),
 }
 
-/// Where a variant comes from.
+/// Source of a variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {

@@ -11,7 +11,7 @@ pub struct Status {
     pub http: u16,
 }
 
-/// Every status but `OK`.
+/// All statuses but `OK`.
 const ALL: [Status; 16] = [
     of(1, "CANCELLED", 499),
     of(2, "UNKNOWN", 500),

@@ -31,7 +31,7 @@ use crate::args::PipelineArgs;
 use crate::reproduction::Reproduction;
 use kaskade_app::load::trace_args::TraceArgs;
 
-/// Over the capacity of hardware scaling, the busiest second of the day: what the paper's accuracy scaling adds (§6.2).
+/// Load of the busiest second of the day, as a multiple of the capacity of hardware scaling: the paper's gain by accuracy scaling (§6.2).
 const PEAK: f64 = 2.5;
 
 /// The quietest second of a generated day, as a share of the busiest.
@@ -65,7 +65,7 @@ pub struct Args {
     /// Workers of the cluster; the paper has 20.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=1_000))]
     workers: u32,
-    /// Where to write the pictures.
+    /// Directory of the plots.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
     pub out: PathBuf,
     /// Seed of arrivals and draws.

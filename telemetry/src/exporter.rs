@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time of all exports after the exporter is asked to end.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Where spans go.
+/// Destination of spans.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExporterConfig {
     /// Address of the collector, `http://127.0.0.1:4318`; spans go to `/v1/traces` below it.

@@ -1,4 +1,4 @@
-//! Where the confidence of a remote variant's answers comes from.
+//! Source of the confidence of a remote variant's answers.
 
 use std::num::NonZeroU32;
 
@@ -57,10 +57,10 @@ pub struct AgreementConfig {
 pub struct JudgeConfig {
     /// The model, as its endpoint names it. It must give log probabilities.
     pub model: String,
-    /// Address of its endpoint [default: that of the variant].
+    /// Address of the judge's endpoint [default: that of the variant].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// Where its key is, if it has an address of its own [default: requests have none].
+    /// Source of the judge's key, if the judge has its own address [default: requests have none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<KeySource>,
     /// Prompt for the judge; `{text}` stands for the request's text, `{answer}` for the answer. The judge must reply `yes` or `no`.

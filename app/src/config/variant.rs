@@ -179,7 +179,7 @@ pub struct VariantConfig {
     /// Cores that a replica computes with on the CPU; it has as many threads of its own [default: those of its worker].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<NonZeroUsize>,
-    /// How a token classifier finds entities, unless a request says otherwise [default: `simple`].
+    /// How a token classifier finds entities; a request may override it [default: `simple`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation_strategy: Option<AggregationConfig>,
 }

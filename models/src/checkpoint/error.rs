@@ -208,7 +208,7 @@ pub enum LoadError {
     UnusedTensors {
         /// The file.
         file: String,
-        /// All of them, sorted.
+        /// Names of the unused tensors, sorted.
         names: Vec<String>,
     },
     /// The architecture cannot be split into partitions.

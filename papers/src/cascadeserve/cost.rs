@@ -29,7 +29,7 @@ pub(super) struct Goals {
 #[derive(Debug, Clone)]
 pub(super) struct Needs {
     names: Vec<&'static str>,
-    /// By latency, by accuracy, by name.
+    /// Numbers of devices by latency, accuracy and name.
     devices: Vec<Vec<Vec<Option<f64>>>>,
     /// The results of CascadeServe and the peers at the loosest latency, for the frontier.
     frontier: Vec<(&'static str, Vec<Reached>)>,
@@ -179,7 +179,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// How many times as many devices the best peer needs; infinite where no peer gets there.
+    /// Returns how many times as many devices the best peer needs; infinite where no peer reaches the goal.
     fn ratio(&self) -> Option<f64> {
         Some(self.best_peer.map_or(f64::INFINITY, |(_, devices)| devices) / self.ours?)
     }

@@ -30,7 +30,7 @@ const DRAIN: f64 = 0.05;
 /// How busy a load may keep a deployment that is made for it.
 const UTILISATION: f64 = 0.7;
 
-/// How a family serves.
+/// Mode in which a family is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The largest model alone, the paper's baseline.
@@ -42,7 +42,7 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub(super) const ALL: [Self; 3] = [Self::Largest, Self::Ap, Self::Eo];
 
     /// Returns the mode's name in tables and plots.
@@ -72,7 +72,7 @@ pub(super) struct Field {
     pub(super) profile: Profile,
     /// A second draw of the models' answers: chosen cascades are judged and simulated on it.
     pub(super) judged: Profile,
-    /// How long a load lasts, seconds.
+    /// Duration of a load, seconds.
     pub(super) seconds: usize,
     /// Seed of arrivals and searches.
     pub(super) seed: u64,
@@ -83,7 +83,7 @@ pub(super) struct Field {
 pub(super) struct Constructed {
     /// The cascade that the planner found.
     pub(super) planned: CascadePlan,
-    /// How long that took.
+    /// Time of the construction.
     pub(super) took: Took,
 }
 
@@ -94,9 +94,9 @@ pub(super) struct Judged {
     pub(super) accuracy: f64,
     /// Accuracy of the largest model alone, on the same samples.
     pub(super) largest_accuracy: f64,
-    /// How many samples there are.
+    /// Number of samples.
     samples: usize,
-    /// By model, how many of them it answers.
+    /// Number of samples that each model answers.
     answered: BTreeMap<String, u64>,
 }
 
@@ -124,7 +124,7 @@ impl Judged {
 pub(super) struct Deployed {
     /// The placement.
     pub(super) placed: Placement,
-    /// How long that took.
+    /// Time of the placement.
     pub(super) took: Took,
 }
 

@@ -47,7 +47,7 @@ pub(super) struct Reached {
     pub(super) quiet: Report,
     /// The simulation under the common load on the fewest servers that carry it; the other servers host nothing.
     pub(super) few: Report,
-    /// How many those are.
+    /// Number of servers of `few`.
     pub(super) few_servers: usize,
 }
 

@@ -25,17 +25,17 @@ const DROP: f64 = 0.13;
 /// Requests that may miss their objective where a load counts as served.
 const MISSES: f64 = 0.05;
 
-/// How long an even load is simulated, seconds.
+/// Duration of an even load in the simulation, seconds.
 const EVEN_S: usize = 60;
 
 /// The capacity of a cluster at the ends of the phases of Figure 1.
 #[derive(Debug, Clone)]
 pub(super) struct Phases {
-    /// With the most accurate variants.
+    /// Capacity with the most accurate variants.
     pub(super) hardware: Capacity,
-    /// With the most accurate variant of the first task.
+    /// Capacity with the most accurate variant of the first task.
     first_kept: Capacity,
-    /// At any accuracy.
+    /// Capacity at any accuracy.
     most: Capacity,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Phases {
 pub(super) struct Capacity {
     /// Requests/s at the root.
     pub(super) served_qps: f64,
-    /// At this accuracy, in [0, 1].
+    /// Accuracy at that load, in [0, 1].
     pub(super) accuracy: f64,
     /// Upper bound that not even fractions of workers exceed, requests/s.
     bound_qps: f64,
@@ -68,7 +68,7 @@ impl Phases {
         self.most.served_qps
     }
 
-    /// How many times as much as by hardware scaling.
+    /// Returns the factor of a capacity over that of hardware scaling.
     fn times(&self, capacity: Capacity) -> f64 {
         capacity.served_qps / self.hardware.served_qps
     }

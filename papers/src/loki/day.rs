@@ -113,7 +113,7 @@ pub(super) fn missed<'a>(buckets: impl Iterator<Item = &'a Bucket>, length_us: u
     }
 }
 
-/// How many times as large; infinite over nothing.
+/// Returns the ratio; infinite if `that` is 0.
 fn over(this: f64, that: f64) -> f64 {
     if that > 0.0 { this / that } else { f64::INFINITY }
 }
@@ -360,7 +360,7 @@ fn lowest_accuracy(run: &Run) -> f64 {
     accuracies.fold(f64::INFINITY, f64::min)
 }
 
-/// By how much one is more accurate than another in the bucket in which that is most.
+/// Returns the largest gain of accuracy of one run over another, over all buckets.
 fn most_accuracy_gained(one: &Run, other: &Run) -> f64 {
     let both = one.course.iter().zip(&other.course);
     let gains = both.filter_map(|(one, other)| Some(one.path_accuracy? - other.path_accuracy?));

@@ -15,7 +15,7 @@ use crate::peers::pipelines::PipelinePeer;
 /// Period of the demand estimate, microseconds.
 pub(super) const CONTROL_INTERVAL_US: u64 = 200_000;
 
-/// How long a model takes to load, microseconds.
+/// Loading time of a model, microseconds.
 pub(super) const LOADING_US: u64 = 1_000_000;
 
 /// All systems plan for this many times the demand.
@@ -151,7 +151,7 @@ impl Field {
         (self.trace.seconds() / BUCKETS).max(1) as u64 * 1_000_000
     }
 
-    /// The same under another load.
+    /// Returns the same field under another load.
     pub(super) fn under(&self, trace: Trace) -> Self {
         Self {
             trace,

@@ -46,7 +46,7 @@ pub struct Artefact {
 pub struct ArtefactError {
     /// Name of the file.
     pub file: String,
-    /// From 1; 0 for the file as a whole.
+    /// Line number, from 1; 0 for the file as a whole.
     pub line: usize,
     /// The kind of error.
     pub kind: ArtefactErrorKind,

@@ -29,7 +29,7 @@ pub fn thinned(pipeline: &Pipeline, variants: usize, batches: &[u32]) -> Pipelin
     thin
 }
 
-/// At most `wanted` of `0..count`, both ends and those evenly between.
+/// Returns at most `wanted` of `0..count`: both ends, and evenly spaced values between them.
 fn evenly(count: usize, wanted: usize) -> Vec<usize> {
     let last = count.saturating_sub(1);
     match wanted {

@@ -31,7 +31,7 @@ const STEPS: u64 = 2_000_000;
 /// The batch size at which costs are taken.
 const BATCH: u32 = 16;
 
-/// Where samples come from.
+/// Source of the samples.
 enum Source {
     /// Drawn again for each split.
     Stated(Box<StatedFamily>),

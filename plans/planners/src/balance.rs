@@ -54,7 +54,7 @@ impl Instances {
 #[derive(Debug, Clone)]
 pub struct Balancer {
     hosts: Vec<Host>,
-    /// By task: places of its hosts, the most accurate first.
+    /// Indices of each task's hosts, the most accurate first.
     tasks: Vec<Vec<usize>>,
     /// Tasks, the root's first.
     order: Vec<usize>,
@@ -70,11 +70,11 @@ struct Host {
     capacity: f64,
     /// Requests/s that the plan gives it, at most its capacity.
     planned: f64,
-    /// By child task, in the tree's order: requests made of one.
+    /// Requests to each child task per request, in the tree's order.
     children: Vec<(usize, f64)>,
 }
 
-/// How full a host is, requests/s.
+/// Load of a host, requests/s.
 #[derive(Debug, Clone, Copy)]
 struct State {
     incoming: f64,
@@ -121,7 +121,7 @@ pub struct Table {
 pub struct Balanced {
     /// One table per sender and task.
     pub tables: Vec<Table>,
-    /// By task: variants with capacity left over, places in the list of instances, the most accurate first, with requests/s.
+    /// Variants of each task with unused capacity: indices in the list of instances, the most accurate first, with requests/s.
     pub backups: Vec<Vec<(usize, f64)>>,
     /// Requests/s, over all tasks, for which there was no capacity. They are distributed nevertheless.
     pub unserved_qps: f64,

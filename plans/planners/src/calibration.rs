@@ -42,7 +42,7 @@ pub enum Label<'a> {
     },
     /// The right token for every row of token scores.
     Tokens(&'a [usize]),
-    /// Whether the answer was right: of a given confidence, or where several answers can be right.
+    /// Whether the answer was right: for given confidences, and where several answers can be right.
     Correct(bool),
 }
 

@@ -38,12 +38,12 @@ use crate::thresholds::{CascadeOutcome, Family, Paired, Scoring};
 /// Target of a certification: a [`Guarantee`] before the variant to compare with is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AccuracyTarget {
-    /// At most this loss of accuracy against the largest variant, as a share in (0, 1).
+    /// Maximum loss of accuracy against the largest variant, as a share in (0, 1).
     MaxLoss {
         /// The loss.
         loss: f64,
     },
-    /// At least this accuracy, as a share in (0, 1).
+    /// Minimum accuracy, as a share in (0, 1).
     MinAccuracy {
         /// The accuracy.
         accuracy: f64,

@@ -60,7 +60,7 @@ pub enum Candidate {
 }
 
 impl Candidate {
-    /// All of them.
+    /// All candidates.
     pub const ALL: [Self; 6] = [
         Self::Platt,
         Self::Isotonic,

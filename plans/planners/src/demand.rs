@@ -12,7 +12,7 @@ use serde::Serialize;
 pub use factors::{FactorEstimator, FactorOptions};
 pub use run_times::{RunTimeEstimator, RunTimeOptions};
 
-/// How the demand is estimated, and when planning is triggered.
+/// Options for estimating the demand and triggering planning.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DemandOptions {
     /// Length of one entry of the history, microseconds.
@@ -75,7 +75,7 @@ pub struct DemandEstimator {
     options: DemandOptions,
     /// Requests per complete step, the latest last.
     steps: VecDeque<f64>,
-    /// Where the step begins that is not complete, and what arrived in it.
+    /// Start of the incomplete step, and the arrivals in it.
     step: u64,
     arrived: f64,
     /// The newest time, microseconds.

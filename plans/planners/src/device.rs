@@ -9,7 +9,7 @@ pub struct DeviceSpec {
     pub device: String,
     /// Memory for replicas, bytes.
     pub memory_bytes: u64,
-    /// How many times as fast as the device that was profiled.
+    /// Speed relative to the device that was profiled.
     pub speed: f64,
 }
 

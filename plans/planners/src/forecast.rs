@@ -67,7 +67,7 @@ struct Gate {
     confidences: Arc<[f64]>,
     /// All samples, the surest first, equally sure ones ascending.
     order: Vec<u32>,
-    /// By sample: its place in that order.
+    /// Position of each sample in that order.
     places: Vec<u32>,
     lost: Vec<Event>,
     gained: Vec<Event>,

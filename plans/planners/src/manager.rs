@@ -65,14 +65,14 @@ pub enum ManageError {
 pub struct Manager {
     options: ManagerOptions,
     allocator: Box<dyn Allocate>,
-    /// With the factors and run times that were learned.
+    /// The pipeline, with the learned factors and run times.
     pipeline: Pipeline,
-    /// By task, what arrives there; the root's is the demand.
+    /// Estimator of the arrivals of each task; the root's arrivals are the demand.
     arriving: Vec<DemandEstimator>,
     root: usize,
     factors: FactorEstimator,
     run_times: RunTimeEstimator,
-    /// By variant: requests served and made since the start.
+    /// For each variant, requests served, and requests to child tasks, since the start.
     totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
     allocation: Option<Allocation>,
     /// Capacity of the allocation, requests/s at the root; infinite if the arrivals at the root do not determine it.

@@ -126,7 +126,7 @@ pub(crate) fn trim(pruned: &mut Pruned) {
     }
 }
 
-/// How the interval under a threshold is split over the successors.
+/// Split of the interval under a threshold over the successors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {

@@ -50,7 +50,7 @@ pub struct NoSuchGear {
     pub epoch: u64,
     /// The newest epoch known; 0 before the first.
     pub newest: u64,
-    /// How many gears the plan of that epoch has; 0 if it is not known.
+    /// Number of gears of that epoch's plan; 0 if the plan is not known.
     pub gears: usize,
 }
 

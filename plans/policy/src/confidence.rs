@@ -24,7 +24,7 @@ pub enum Estimator {
     MaxSquared,
     /// The same over the `k` strongest tokens, then the minimum over the answer's tokens (generation).
     TopK {
-        /// How many scores are kept per token.
+        /// Number of scores kept per token.
         k: u32,
     },
     /// The smaller of the start's and the end's confidence (extractive question answering).

@@ -19,7 +19,7 @@ const MAX_NAME: usize = 64;
 pub struct Invalid {
     /// Path of the value, from the root of the file.
     pub path: String,
-    /// The error at that path.
+    /// The error at the path.
     pub problem: Problem,
 }
 
@@ -35,7 +35,7 @@ pub enum Problem {
         /// Version that this build reads.
         expected: u32,
     },
-    /// At least one is needed.
+    /// The list is empty; at least one entry is needed.
     #[error("is empty; at least one is needed")]
     Empty,
     /// Not usable as one token of a NATS subject.
@@ -156,9 +156,9 @@ pub enum Problem {
     BrokenChain {
         /// The variant whose partitions are chained.
         variant: String,
-        /// Where the edge leads.
+        /// Target of the edge.
         found: ModelPart,
-        /// Where it may lead.
+        /// Allowed target.
         expected: ModelPart,
     },
     /// The stage of a partition that is not the last does not exit by `next`.
@@ -252,7 +252,7 @@ pub enum FileError {
     NotJson {
         /// Expected kind of file, and the program that writes it.
         expected: &'static str,
-        /// Whether it looks like TOML.
+        /// Whether the file looks like TOML.
         toml: bool,
         /// Error of the parser, with line and column.
         source: serde_json::Error,

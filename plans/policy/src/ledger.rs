@@ -20,15 +20,15 @@ const FIRST_ID: u64 = 1;
 /// Limits of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LedgerConfig {
-    /// At most this many accepted requests without a reply.
+    /// Maximum number of accepted requests without a reply.
     pub max_in_flight: usize,
-    /// At most this many attempts per request, the first included. The pauses between them together must exceed the time in which the
+    /// Maximum number of attempts per request, the first included. The pauses between them together must exceed the time in which the
     /// failure detector notices a lost replica: until then others still send to it.
     pub max_attempts: u32,
-    /// At most this many times a request is sent again because a replica was lost: one that brings its replicas down must not bring
-    /// all of them down.
+    /// Maximum number of times a request is sent again because a replica was lost: a request that crashes its replicas must not crash all
+    /// of them.
     pub max_losses: u32,
-    /// From this attempt on, an answer that is not sure enough is better than none.
+    /// Attempt from which on an answer below the threshold is accepted.
     pub accept_any_from_attempt: u32,
     /// Pause before the second attempt, microseconds; it doubles with every further one.
     pub backoff_us: u64,
@@ -109,7 +109,7 @@ pub enum Refusal {
     /// The ledger is full.
     #[error("{limit} requests are in flight, the most this ingress accepts; try again later")]
     Full {
-        /// The most it accepts.
+        /// Maximum number of requests in flight.
         limit: usize,
     },
     /// The budget is zero.
@@ -177,12 +177,12 @@ struct Entry<T> {
     state: State,
 }
 
-/// Where the current attempt is. Each state but [`State::Exhausted`] has its index in the [`Ledger`].
+/// State of the current attempt. Each state but [`State::Exhausted`] has its index in the [`Ledger`].
 #[derive(Debug, Clone)]
 enum State {
     /// Sent, or about to be, to an unknown replica.
     Unplaced,
-    /// At this replica.
+    /// Sent to this replica.
     At(Arc<str>),
     /// Waiting to be sent at this time.
     Paused(u64),
@@ -434,7 +434,7 @@ impl<T> Ledger<T> {
         self.entries.get(&id).map(|entry| &entry.kept)
     }
 
-    /// The same, to change it.
+    /// Returns the request, to change it.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         self.entries.get_mut(&id).map(|entry| &mut entry.kept)
     }

@@ -6,9 +6,9 @@
 /// Pauses before a replica is loaded again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadRetry {
-    /// After the first failure, microseconds; doubled with each further one.
+    /// Pause after the first failure, microseconds; doubled with each further one.
     pub pause_us: u64,
-    /// The longest, microseconds.
+    /// Longest pause, microseconds.
     pub max_pause_us: u64,
 }
 

@@ -44,12 +44,12 @@ impl Partition {
         }
     }
 
-    /// Whether it reads the request.
+    /// Whether this is the first partition, which reads the request.
     pub fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Whether it gives the answer.
+    /// Whether this is the last partition, which gives the answer.
     pub fn is_last(self) -> bool {
         self.index.checked_add(1) == Some(self.of)
     }

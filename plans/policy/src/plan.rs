@@ -39,7 +39,7 @@ pub struct Plan {
     pub variants: Vec<PlannedVariant>,
     /// Every replica and where it runs.
     pub placement: Vec<Replica>,
-    /// How the replicas of one device share it [default: `concurrent`].
+    /// How the replicas of one device share the device [default: `concurrent`].
     #[serde(default, skip_serializing_if = "Sharing::is_default")]
     pub sharing: Sharing,
     /// Treatment of late requests of a pipeline: which are dropped early or rerouted [default: `none`].
@@ -107,7 +107,7 @@ impl Plan {
 pub struct PlannedVariant {
     /// Name, unique in the plan.
     pub name: String,
-    /// How its outputs become a confidence. Needed by every stage that exits by `bands` with more than one band.
+    /// How the outputs of the variant become a confidence. Needed by every stage that exits by `bands` with more than one band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
 }

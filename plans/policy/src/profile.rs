@@ -43,7 +43,7 @@ pub struct Profile {
     /// The variant whose answers count as right, or the command of the program that judged; absent for labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<String>,
-    /// How texts were compared; absent if they must be the same, or answers are no texts.
+    /// Comparison of texts; absent if texts must be the same, or answers are no texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<TextComparison>,
     /// Time of a message between two actors; absent if it was not measured.
@@ -174,7 +174,7 @@ impl VariantProfile {
 pub struct Money {
     /// Mean over the validation set.
     pub per_request: f64,
-    /// Where it comes from.
+    /// Source of the cost.
     pub source: CostSource,
 }
 

@@ -45,7 +45,7 @@ impl Dropping {
 /// A task's result that is about to be forwarded to a replica of the next task. Times in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forwarding {
-    /// How long the request was at the task that has just ended: in the queue and in the batch.
+    /// Time that the request spent at the task that has just ended: in the queue and in the batch.
     pub spent_us: u64,
     /// The budget of that task; `None`: nothing is late there.
     pub budget_us: Option<u64>,
@@ -60,7 +60,7 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// By how much the request exceeded the task's budget, the paper's `x`; 0 if it did not.
+    /// Returns the excess over the task's budget, the paper's `x`; 0 if the request kept it.
     pub fn late_us(&self) -> u64 {
         self.budget_us
             .map_or(0, |budget| self.spent_us.saturating_sub(budget))
@@ -97,7 +97,7 @@ pub enum Dropped {
     /// It exceeded the budget of a task ([`Dropping::PerTask`]).
     #[error("took {late_us} us longer at a task than its budget; send it again when the load is lower")]
     OverBudget {
-        /// By how much.
+        /// Excess over the task's budget, microseconds.
         late_us: u64,
     },
     /// It exceeded the budget of a task and no backup is fast enough to make up for it ([`Dropping::Rerouting`]).
@@ -105,7 +105,7 @@ pub enum Dropped {
         "took {late_us} us longer at a task than its budget, and no backup makes up for it; send it again when the load is lower"
     )]
     NoBackup {
-        /// By how much.
+        /// Excess over the task's budget, microseconds.
         late_us: u64,
     },
     /// The last task takes longer than there is time ([`Dropping::LastTask`]).

@@ -203,9 +203,9 @@ fn summed<R: Copy>(
 #[derive(Debug, Clone, PartialEq)]
 pub struct EdgeCache<R> {
     replicas: Vec<R>,
-    /// By replica, the sum of the shares up to and with its own.
+    /// Cumulative sum of the shares up to and including each replica's own.
     ends: Vec<f64>,
-    /// By equal parts of [0, 1), the first replica that a draw from there can mean: from it the search begins.
+    /// First replica that a draw from each equal part of [0, 1) can mean: from it the search begins.
     guide: Vec<usize>,
     backup: Option<R>,
 }

@@ -87,7 +87,7 @@ impl Count {
 #[derive(Debug, Clone)]
 pub struct Shifter {
     config: ShiftConfig,
-    /// Where each gear's load begins, requests/s, ascending.
+    /// Lower end of each gear's range of load, requests/s, ascending.
     from_qps: Vec<f64>,
     /// Counts of the ticks whose mean is the load, the newest last.
     ticks: VecDeque<u64>,

@@ -55,7 +55,7 @@ impl Observation<'_> {
     }
 }
 
-/// How many requests a variant made of those that it served at a task (Loki §4.2).
+/// Number of requests that a variant made of those that it served at a task (Loki §4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Factor<'a> {
     /// The task.

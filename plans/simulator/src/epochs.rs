@@ -31,7 +31,7 @@ pub(super) struct Epoch {
     /// Requests that have a place and were admitted under it.
     flights: u32,
     edges: Vec<EdgeNow>,
-    /// By variant and partition.
+    /// Groups of replicas, by variant and partition.
     groups: Vec<Group>,
     /// The workers with a registered replica.
     workers: Vec<u32>,
@@ -225,7 +225,7 @@ impl Epochs {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of plans.
     pub(super) fn count(&self) -> usize {
         self.plans().count()
     }

@@ -1,4 +1,4 @@
-//! How many copies of a request a fan-out makes.
+//! Number of copies of a request that a fan-out makes.
 
 use rand::Rng;
 

@@ -31,7 +31,7 @@ pub struct LatencySummary {
     pub p99_us: u64,
     /// 99.9th percentile.
     pub p999_us: u64,
-    /// The longest, exact.
+    /// Longest latency, exact.
     pub max_us: u64,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Flight {
     pub(super) gear: u32,
     /// The place of the plan that admitted it.
     pub(super) epoch: u32,
-    /// From 1.
+    /// Attempt number, from 1.
     pub(super) attempt: u16,
     /// Times that it was sent again because a replica was lost.
     pub(super) losses: u16,

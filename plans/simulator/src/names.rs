@@ -214,7 +214,7 @@ impl<'a> Stages<'a> {
     }
 }
 
-/// All edges of a gear.
+/// Returns all edges of a gear.
 fn edges(gear: &Gear) -> Vec<&Edge> {
     let wiring = &gear.wiring;
     let mut edges: Vec<&Edge> = std::iter::once(&wiring.entry).chain(&wiring.ensemble).collect();

@@ -55,7 +55,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
 pub struct Answered {
     /// When the client had the answer, microseconds. Ascending from call to call.
     pub at_us: u64,
-    /// How long that took, microseconds.
+    /// Latency of the request, microseconds.
     pub latency_us: u64,
     /// The gear that admitted it.
     pub gear: u32,
@@ -82,7 +82,7 @@ pub enum Loss {
     Dropped,
     /// A queue or the ledger was full, or admission refused it.
     Refused,
-    /// All of its attempts failed.
+    /// All attempts failed.
     Failed,
 }
 
@@ -102,7 +102,7 @@ pub struct Lost {
 pub struct Sink<'a> {
     /// When the client had the answer, microseconds.
     pub at_us: u64,
-    /// How long after the request that was, microseconds.
+    /// Latency from the request on, microseconds.
     pub latency_us: u64,
     /// Whether it took longer than the objective.
     pub late: bool,

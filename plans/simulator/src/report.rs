@@ -43,9 +43,9 @@ pub struct Report {
     pub graded: u64,
     /// See [`Report::graded`].
     pub grades: f64,
-    /// By variant, in the first plan's order; those of later plans follow.
+    /// Results of each variant, in the first plan's order; those of later plans follow.
     pub variants: Vec<VariantReport>,
-    /// By device, in order of first mention in the plans' placements.
+    /// Results of each device, in order of first mention in the plans' placements.
     pub devices: Vec<DeviceReport>,
     /// Gear shifts.
     pub shifts: u64,
@@ -71,7 +71,7 @@ pub struct Report {
     pub branches_left: usize,
     /// Longest queue of any replica.
     pub max_queue: usize,
-    /// From the start until the last request had its outcome, microseconds.
+    /// Time from the start until the last request had its outcome, microseconds.
     pub duration_us: u64,
     /// Joules of all devices, idle and spare ones included, where known.
     pub energy_j: Option<f64>,

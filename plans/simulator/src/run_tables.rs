@@ -23,7 +23,7 @@ pub(super) struct World {
     /// Variants with the partition of them that a replica may hold: what a queue group has in common.
     pub(super) kinds: Numbered<(u32, PartitionKey)>,
     numbers: BTreeMap<ReplicaKey, u32>,
-    /// By variant and number of partitions, the place in [`World::run_times`].
+    /// Index in [`World::run_times`], by variant and number of partitions.
     timed: BTreeMap<(u32, u32), u32>,
 }
 

@@ -34,7 +34,7 @@ enum Load {
     Times { times: Vec<u64>, tokens: Vec<Tokens> },
 }
 
-/// How large a request to a language model is.
+/// Size of a request to a language model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tokens {
     /// Tokens of its prompt.

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::node::{APP, PROBES, plan};
 
-/// How long a process may take to stop on a busy machine.
+/// Time that a process may take to stop on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A nats-server, and a folder for the plan and the logs of the app's processes.
@@ -59,7 +59,7 @@ impl<'a> Start<'a> {
         Self::default().flag("--planner").flag(takes)
     }
 
-    /// The same with another flag.
+    /// Returns the process with another flag.
     pub(super) fn flag(mut self, flag: &str) -> Self {
         self.flags.push(flag.to_owned());
         self

@@ -31,7 +31,7 @@ impl Differences {
         median(&self.simulated)
     }
 
-    /// The largest of them.
+    /// Returns the largest difference.
     pub(super) fn largest(&self) -> f64 {
         self.simulated.iter().copied().fold(0.0, f64::max)
     }

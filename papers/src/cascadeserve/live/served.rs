@@ -78,7 +78,7 @@ impl Bench {
         /// Loads, as shares of a variant's capacity. The last exceeds the capacity, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
         const MAX_QPS: f64 = 4000.0;
-        /// At this rate processes sleep between two requests.
+        /// Rate at which processes sleep between two requests.
         const IDLE_QPS: f64 = 30.0;
         let mut served = profile.clone();
         let (mut hops, mut gaps_us) = (Vec::new(), Vec::new());

@@ -31,7 +31,7 @@ pub struct Slot {
 pub struct PlanFor<'a> {
     /// The app.
     pub app: &'a str,
-    /// Where replicas may run; the order decides where equals go.
+    /// Slots for replicas; their order breaks ties.
     pub slots: &'a [Slot],
     /// The running plan.
     pub previous: Option<&'a Plan>,
@@ -227,7 +227,7 @@ impl Rest {
 struct Emitter<'a> {
     pipeline: &'a Pipeline,
     instances: &'a [Instances],
-    /// By instances: ids of their replicas.
+    /// Ids of the replicas, by instances.
     replicas: Vec<Vec<String>>,
     balanced: &'a Balanced,
 }

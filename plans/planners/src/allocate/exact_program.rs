@@ -87,11 +87,11 @@ struct Paper<'a> {
     configs: &'a [Config],
     profiled: Option<BTreeMap<Vec<Place>, f64>>,
     program: Program,
-    /// By variant: its configurations, with the instances and whether the batch size is chosen.
+    /// Configurations of each variant, with the instances and whether the batch size is chosen.
     batches: BTreeMap<Place, Vec<(Config, Variable, Variable)>>,
-    /// By sink and path: the share.
+    /// Share of each path to a sink.
     used: BTreeMap<(usize, Vec<Place>), Variable>,
-    /// By prefix of a path and sink: the shares that pass it.
+    /// Shares that pass each prefix of a path, by sink.
     through: BTreeMap<(Vec<Place>, usize), Vec<Variable>>,
 }
 

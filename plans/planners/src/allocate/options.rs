@@ -1,4 +1,4 @@
-//! How to allocate.
+//! Options of allocation.
 
 use crate::lp::Solver;
 
@@ -23,7 +23,7 @@ impl AllocationPolicy {
     }
 }
 
-/// How to allocate.
+/// Options of allocation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AllocateOptions {
     /// The allocation policy.

@@ -40,7 +40,7 @@ pub(super) struct Path {
     pub(super) requests: f64,
     /// Workers that it keeps busy per request/s at the root.
     pub(super) load: f64,
-    /// At a sink: accuracy of the path, divided by the number of sinks, so that the sinks' accuracies add up. 0 elsewhere.
+    /// Accuracy of the path at a sink, divided by the number of sinks, so that the sinks' accuracies add up; 0 elsewhere.
     pub(super) accuracy: f64,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Path {
 pub(super) struct Level {
     /// The paths. Those that continue the same path are adjacent, within them those of the same variant, faster batches first.
     pub(super) paths: Vec<Path>,
-    /// By path of the parent task, the range of the paths that continue it; one range at the root.
+    /// Range of the paths that continue each path of the parent task; one range at the root.
     spans: Vec<Range<usize>>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Level {
 pub(super) struct Paths {
     pub(super) tree: Tree,
     pub(super) configs: Vec<Config>,
-    /// By task.
+    /// Levels of the tree, one per task.
     pub(super) levels: Vec<Level>,
 }
 

@@ -13,7 +13,7 @@ use super::round::{Rounded, rounded};
 use super::scaled::Scaled;
 use crate::lp::{Limits, LpError, Solver};
 
-/// Under overload, the planned demand leaves this share of the workers free, so that rounding finds a solution.
+/// Share of the workers that the planned demand leaves free under overload, so that rounding finds a solution.
 const ROOM: f64 = 1e-9;
 
 /// A price of a worker at which only the number of workers matters.
@@ -24,7 +24,7 @@ const PROHIBITIVE_PRICE: f64 = 1e9;
 pub(super) struct Scaler {
     pub(super) paths: Paths,
     hull: Hull,
-    /// By configuration: a number for its variant.
+    /// Number of each configuration's variant.
     variants: Vec<usize>,
 }
 

@@ -43,7 +43,7 @@ impl Default for RunTimeOptions {
 #[derive(Debug, Clone)]
 pub struct RunTimeEstimator {
     options: RunTimeOptions,
-    /// By variant.
+    /// Measurements of each variant.
     variants: BTreeMap<String, Measured>,
 }
 

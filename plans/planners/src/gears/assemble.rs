@@ -1,4 +1,4 @@
-//! From decisions to a plan: replicas, wiring, shares.
+//! Assembles a plan from decisions: replicas, wiring, shares.
 
 use std::collections::BTreeMap;
 

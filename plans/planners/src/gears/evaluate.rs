@@ -64,7 +64,7 @@ const HORIZONS: f64 = 10.0;
 /// A first run takes this part of the window; a gear that then misses the objective by far is not run again.
 const GLANCE: f64 = 0.2;
 
-/// By how much the objective must be missed in the first run.
+/// Factor by which the objective must be missed in the first run.
 const BY_FAR: f64 = 1.5;
 
 /// How much longer requests may take in the second half of the window than in the first. A growing backlog makes it 2 or

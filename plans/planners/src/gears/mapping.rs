@@ -174,7 +174,7 @@ struct Pruning<'a> {
     needs: &'a [Need<'a>],
     at_least: &'a BTreeMap<usize, usize>,
     groups: Vec<Group>,
-    /// By need.
+    /// Bounds of each need.
     bounds: Vec<HallBounds>,
 }
 
@@ -257,7 +257,7 @@ impl Pruning<'_> {
         excess.min(self.models.memory_bytes(model)) as f64 * (1.0 - utilisation)
     }
 
-    /// How many replicas of a model there must be.
+    /// Returns the number of replicas that a model needs.
     fn least(&self, model: usize) -> usize {
         self.at_least.get(&model).copied().unwrap_or(1).max(1)
     }

@@ -36,7 +36,7 @@ pub enum ViolationKind {
     Memory {
         /// Memory of one replica of each needed model, bytes.
         needed_bytes: u64,
-        /// The largest device, bytes.
+        /// Memory of the largest device, bytes.
         device_bytes: u64,
     },
     /// Simulated, the backlog grew whatever the batching.
@@ -48,7 +48,7 @@ pub enum ViolationKind {
     Headroom {
         /// Utilisation of the busiest device, as simulated.
         utilisation: f64,
-        /// The most that is allowed.
+        /// Highest utilisation allowed.
         at_most: f64,
     },
     /// The latency objective is missed whatever the batching.
@@ -190,7 +190,7 @@ fn inaccurate(reached: f64, devices: usize, violation: Option<&Violation>) -> St
 pub enum Remedy {
     /// More devices.
     Devices {
-        /// How many the load keeps fully busy, of those there are on average.
+        /// Number of devices of average speed that the load keeps fully busy.
         at_least: usize,
     },
     /// More memory.

@@ -57,7 +57,7 @@ impl CurveFit {
 /// Seconds to move the requests of a batch, by route.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Transfers {
-    /// On one device.
+    /// Fit of the channel within a device.
     pub same_device: CurveFit,
     /// Between devices of one host.
     pub same_host: CurveFit,

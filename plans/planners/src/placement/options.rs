@@ -13,7 +13,7 @@ use crate::lp::Solver;
 pub struct PlacementOptions {
     /// The available devices.
     pub devices: Vec<DeviceSpec>,
-    /// How many of them to use.
+    /// Number of devices to use.
     pub fleet: Fleet,
     /// The load to carry.
     pub goal: Goal,
@@ -137,7 +137,7 @@ impl PlacementOptions {
     }
 }
 
-/// How many of the devices to use.
+/// Number of devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fleet {
     /// As many devices as reduce transfers. Among placements with equal transfers, the one on fewer devices.

@@ -17,7 +17,7 @@ pub struct Placement {
     pub batch: u32,
     /// Seconds of transfer per period (eq. 2).
     pub overhead_s: f64,
-    /// How good that is.
+    /// Quality of the placement.
     pub proof: Proof,
     /// Statistics of the search.
     pub shapes: Shapes,
@@ -48,7 +48,7 @@ impl Placement {
     }
 }
 
-/// How good a placement is known to be.
+/// Proven quality of a placement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Proof {
@@ -58,7 +58,7 @@ pub enum Proof {
     Gap {
         /// The bound, seconds of transfer per period.
         lower_s: f64,
-        /// How much less that is, as a share of the placement's, in [0, 1].
+        /// Relative difference between the placement and the bound, in [0, 1].
         gap: f64,
     },
     /// Nothing is known of how little could be moved: the bound is 0.
@@ -78,11 +78,11 @@ pub struct Shapes {
     pub memory: u64,
     /// Examined combinations that break eq. 4 in sum or in an instance.
     pub utilisation: u64,
-    /// How many were placed, or tried to be; the bounds rule out the others.
+    /// Combinations that were placed, or tried; the bounds rule out the others.
     pub tried: u64,
-    /// How many were annealed.
+    /// Combinations that were annealed.
     pub annealed: u64,
-    /// How many were given to a solver.
+    /// Combinations that were given to a solver.
     pub programs: u64,
     /// Whether there is no other combination. Of others it is known that they have more copies or partitions, and from that a bound.
     pub all: bool,

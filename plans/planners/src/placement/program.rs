@@ -19,7 +19,7 @@ pub(super) struct ProgramSolution {
 /// The integer program of a problem.
 pub(super) struct Placing {
     program: Program,
-    /// By instance and device, whether it is there.
+    /// Whether an instance is on a device, by instance and device.
     there: Vec<Vec<Variable>>,
     savings: Vec<Saving>,
 }
@@ -86,7 +86,7 @@ impl Placing {
         placing
     }
 
-    /// How many variables there are.
+    /// Returns the number of variables.
     pub(super) fn variables(&self) -> usize {
         self.program.variables()
     }

@@ -18,7 +18,7 @@ pub type Exits = Vec<Vec<Band>>;
 /// The results of a cascade on the validation set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CascadeOutcome {
-    /// Per sample, whether the answer was right.
+    /// Whether the answer to each sample was right.
     pub correct: Vec<bool>,
     /// Share of right answers.
     pub accuracy: f64,
@@ -100,7 +100,7 @@ pub fn evaluate(family: &Family, exits: &[Vec<Band>]) -> CascadeOutcome {
     counts.outcome(family, correct)
 }
 
-/// Where a confidence leads.
+/// Returns the target of a confidence.
 #[inline]
 fn target(bands: &[Band], confidence: f64) -> Option<usize> {
     let above = match bands {

@@ -75,7 +75,7 @@ pub(super) fn search_from(table: &Table, cascades: &[Vec<u32>], seed: u64, front
     lines.refine(effort, &mut ChaCha8Rng::seed_from_u64(seed), front);
 }
 
-/// How much a refinement does.
+/// Effort of a refinement.
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
@@ -100,7 +100,7 @@ struct Lines<'a> {
     /// By sample: what forwarding it at the line's gate leads to. The lowest bit says whether that is a right answer, the others how many
     /// further variants it runs. A sample that does not reach the gate runs none, and has the bit of the gate's variant.
     fates: Vec<u16>,
-    /// By sample: 1 if it reaches the line's gate, else 0.
+    /// For each sample, 1 if it reaches the line's gate, else 0.
     reaches: Vec<u32>,
 }
 
@@ -252,7 +252,7 @@ struct Line {
     index: usize,
     right: u32,
     cuts: Vec<u32>,
-    /// By gate: how many samples it forwards.
+    /// Number of samples that each gate forwards.
     forwarded: Vec<u32>,
     /// Cost of the variants up to that of the line's gate, not yet divided by the samples.
     cost: f64,

@@ -41,11 +41,11 @@ pub(super) struct Gate {
     pub(super) energy: f64,
     /// Ascending by confidence.
     pub(super) ranked: Vec<RankedSample>,
-    /// By sample: its position in `ranked`.
+    /// Position of each sample in `ranked`.
     pub(super) position: Vec<u32>,
-    /// By sample: whether its variant is right.
+    /// Whether the variant is right, by sample.
     pub(super) right: Arc<[bool]>,
-    /// By sample.
+    /// Confidence of the variant, by sample.
     confidence: Arc<[f64]>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Table {
     pub(super) gates: Vec<Gate>,
     /// Cost of one request at the last variant.
     pub(super) last_energy: f64,
-    /// By sample: whether the last variant is right.
+    /// Whether the last variant is right, by sample.
     pub(super) last_right: Arc<[bool]>,
     pub(super) samples: usize,
 }

@@ -62,7 +62,7 @@ pub struct Knot {
 pub struct Linear {
     /// The log odds where every feature has its mean.
     pub intercept: f64,
-    /// One term per feature.
+    /// Terms, one per feature.
     pub terms: Vec<Term>,
 }
 

@@ -18,9 +18,9 @@ pub enum Scores<'a> {
     Probabilities(&'a [f32]),
     /// Unnormalised scores of every position as the answer's start and as its end.
     Span {
-        /// One per position.
+        /// Start scores, one per position.
         start: &'a [f32],
-        /// One per position.
+        /// End scores, one per position.
         end: &'a [f32],
     },
     /// Unnormalised scores of the vocabulary for every generated token, `[tokens, vocabulary]` row by row.

@@ -44,7 +44,7 @@ pub enum Refused {
         prompt: usize,
         /// Most tokens of the answer.
         answer: usize,
-        /// The most the model takes.
+        /// Context length of the model.
         context: usize,
     },
     /// The cache could not hold it if it were empty.
@@ -56,7 +56,7 @@ pub enum Refused {
         tokens: usize,
         /// Blocks they take.
         blocks: usize,
-        /// All there are.
+        /// Blocks of the cache.
         capacity: usize,
     },
     /// It has more beams than requests may run.
@@ -118,7 +118,7 @@ impl Request {
 pub struct Scheduler {
     limits: Limits,
     requests: BTreeMap<u64, Request>,
-    /// By arrival.
+    /// Ids of the waiting requests, by arrival.
     waiting: BTreeMap<u64, u64>,
     running: BTreeMap<u64, u64>,
     arrivals: u64,

@@ -35,9 +35,9 @@ impl Kind {
 /// Location of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// In the device's memory.
+    /// The device's memory.
     Device,
-    /// In the host's.
+    /// The host's memory.
     Host,
 }
 
@@ -55,19 +55,19 @@ pub struct Block {
 /// Physical blocks by place and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// On the device.
+    /// Blocks on the device.
     pub device: BlockCounts,
-    /// In the host's memory.
+    /// Blocks in the host's memory.
     pub host: BlockCounts,
 }
 
 impl Capacity {
-    /// All of them.
+    /// Returns the number of all blocks.
     pub fn total(self) -> usize {
         self.device.total() + self.host.total()
     }
 
-    /// So many of each as these blocks are.
+    /// Counts these blocks.
     pub fn of(blocks: impl Iterator<Item = Block>) -> Self {
         blocks.fold(Self::default(), |mut sum, block| {
             let place = match block.place {
@@ -122,7 +122,7 @@ struct Table {
     held: BlockCounts,
     /// Blocks that are on the device.
     on_device: BlockCounts,
-    /// Where in the ratio's rhythm it began, so that requests of one block each keep the ratio together.
+    /// Phase in the ratio's period at which the request began, so that requests of one block each keep the ratio together.
     phase: f64,
 }
 

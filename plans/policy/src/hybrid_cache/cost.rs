@@ -72,7 +72,7 @@ pub enum CostError {
     /// More blocks take less time, so the samples are noise.
     #[error("the samples fall by {by_s} s per block; measure on a quieter machine, or more blocks")]
     Falling {
-        /// By how much, seconds per block.
+        /// Difference, seconds per block.
         by_s: f64,
     },
 }
@@ -110,7 +110,7 @@ pub fn seconds(line: &LinearFit, blocks: usize) -> f64 {
     line.at(blocks as f64).max(0.0)
 }
 
-/// So many blocks as take so many seconds, a fraction; infinite where blocks cost nothing.
+/// Returns the number of blocks (a fraction) that take this many seconds; infinite if blocks cost nothing.
 pub(crate) fn blocks_in(line: &LinearFit, seconds: f64) -> f64 {
     let left = (seconds - line.intercept).max(0.0);
     if line.slope > 0.0 {

@@ -17,16 +17,16 @@ pub const MAX_CERTIFIED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedList {
-    /// For each gear of the plan, the index of its cascade in `cascades`.
+    /// Index in `cascades` of each gear's cascade.
     pub cascade_of_gear: Vec<u32>,
-    /// How texts are compared where `differs` was counted, and are live; absent if they must be the same, or answers are no texts.
+    /// Comparison of texts, for `differs` and while serving; absent if texts must be the same, or answers are no texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<TextComparison>,
     /// Fingerprint of the certification samples: of the sizes of their inputs, and of what the largest variant answered and whether it
     /// was right. Lists with the same one are proven on the same samples; absent in plans that were made before it existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<String>,
-    /// From the largest variant alone to ever cheaper cascades.
+    /// Certified cascades, from the largest variant alone to ever cheaper ones.
     pub cascades: Vec<CertifiedCascade>,
 }
 

@@ -1,4 +1,4 @@
-//! How long a message takes, and how that depends on the rate of requests.
+//! Time of a message, and its dependence on the rate of requests.
 
 use std::collections::BTreeMap;
 

@@ -55,7 +55,7 @@ pub enum CostSource {
 pub struct Cost {
     /// Money, in the currency of the app's prices.
     pub amount: f64,
-    /// Where the amount comes from.
+    /// Source of the amount.
     pub source: CostSource,
 }
 

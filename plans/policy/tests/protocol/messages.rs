@@ -31,7 +31,7 @@ pub(crate) struct Delivery {
     /// Unique in the run, copies included.
     pub(crate) serial: u64,
     pub(crate) request: Request,
-    /// On the replica's clock: the budget is counted from where it arrived.
+    /// Deadline on the replica's clock: the budget is counted from the arrival.
     pub(crate) deadline: u64,
 }
 

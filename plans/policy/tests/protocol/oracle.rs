@@ -113,7 +113,7 @@ impl Fault {
     }
 }
 
-/// How many of what.
+/// Counts of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) accepted: u64,

@@ -52,7 +52,7 @@ pub(crate) struct Process {
     /// Draws so far, by sender.
     pub(crate) draws: BTreeMap<Name, u64>,
     pub(crate) ingress: Option<Ingress>,
-    /// By key.
+    /// Replicas by key.
     pub(crate) replicas: BTreeMap<Name, Replica>,
     /// Replicas that were unloaded, by key: what was on its way when their subscriptions ended still arrives.
     pub(crate) retired: BTreeMap<Name, Rc<Placed>>,
@@ -68,7 +68,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// One that has not started.
+    /// Creates a process that has not started.
     pub(crate) fn absent(index: usize) -> Self {
         Self {
             name: format!("w{index}").into(),

@@ -76,7 +76,7 @@ impl Hardware {
         self.launch_s + self.product_s(shape, requests, weights, 0.0)
     }
 
-    /// So many bytes in so many transfers over the link, seconds.
+    /// Returns the time of this many bytes in this many transfers over the link, seconds.
     pub fn load_s(&self, bytes: f64, transfers: usize) -> f64 {
         bytes / self.link_bytes_per_s + transfers as f64 * self.transfer_s
     }

@@ -60,7 +60,7 @@ impl Weights {
 /// The time of a step, and its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Course {
-    /// From its start until everything is computed and transferred, seconds.
+    /// Time from the start until everything is computed and transferred, seconds.
     pub seconds: f64,
     /// The device computed, seconds.
     pub busy_s: f64,

@@ -30,7 +30,7 @@ pub struct OffloadOutcome {
 }
 
 impl OffloadOutcome {
-    /// From the first prompt to the last token, seconds.
+    /// Returns the time from the first prompt to the last token, seconds.
     pub fn seconds(&self) -> f64 {
         self.prefill.seconds + self.decode.seconds
     }

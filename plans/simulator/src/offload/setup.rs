@@ -17,7 +17,7 @@ use kaskade_policy::hybrid_cache::cost::{CostError, Costs};
 /// Requests that come together, all alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Load {
-    /// How many.
+    /// Number of requests.
     pub requests: usize,
     /// Tokens of each prompt.
     pub prompt: usize,
@@ -53,7 +53,7 @@ pub enum Mode {
     Kv,
     /// Activations only: the paper's HybridServe-Act-Cache.
     Act,
-    /// Nothing but the tokens: every step computes everything again.
+    /// Only the tokens: every step computes everything again.
     Tokens,
     /// Keys and values on the device only, and no mini-batches, so that the device's memory bounds the batch: DeepSpeed-Inference.
     NoMiniBatches,
@@ -79,7 +79,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// All of it.
+    /// Returns the sum of all parts.
     pub fn total(&self) -> u64 {
         self.resident + self.weights + self.blocks + self.working + self.cache
     }
@@ -114,7 +114,7 @@ pub struct Setup {
     pub memory: Memory,
     /// A mean step that generates, simulated, seconds.
     pub step_s: f64,
-    /// How many times as many requests as fit at a time there are, rounded up.
+    /// Number of requests divided by those that fit at a time, rounded up.
     pub waves: usize,
 }
 
@@ -151,7 +151,7 @@ pub enum SetupError {
         prompt: usize,
         /// Tokens of the answer.
         answer: usize,
-        /// The most the model takes.
+        /// Context length of the model.
         context: usize,
     },
     /// Not even one request fits.

@@ -11,11 +11,11 @@ use super::{Trace, TraceError};
 /// A load that rises and falls like the day, between two loads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Diurnal {
-    /// At the quietest time, where it begins, requests/s.
+    /// Load at the quietest time, where the trace begins, requests/s.
     pub low_qps: f64,
-    /// At the busiest time, requests/s.
+    /// Load at the busiest time, requests/s.
     pub high_qps: f64,
-    /// From one quietest time to the next, seconds.
+    /// Time from one quietest time to the next, seconds.
     pub period_s: f64,
     /// Standard deviation of the noise of each second, as a share of the load.
     pub noise: f64,
@@ -24,13 +24,13 @@ pub struct Diurnal {
 /// A load that jumps and comes back.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spike {
-    /// Before and after, requests/s.
+    /// Load before and after the spike, requests/s.
     pub base_qps: f64,
-    /// While it lasts, requests/s.
+    /// Load of the spike, requests/s.
     pub peak_qps: f64,
-    /// The second in which it begins.
+    /// Second in which the spike begins.
     pub start_s: usize,
-    /// How many seconds it lasts.
+    /// Duration of the spike, seconds.
     pub length_s: usize,
 }
 
@@ -43,7 +43,7 @@ pub struct Zipf {
     pub levels: usize,
     /// Level `k` from below is as common as `k` to the power of minus this.
     pub exponent: f64,
-    /// How long a level is held, seconds.
+    /// Duration of a level, seconds.
     pub hold_s: usize,
 }
 
@@ -136,7 +136,7 @@ impl Zipf {
     }
 }
 
-/// How much the day moves the load of [`TwitterLike`], as a share of the mean.
+/// Amplitude of the daily variation of [`TwitterLike`], as a share of the mean.
 const DAY: f64 = 0.45;
 /// Seconds in a day.
 const DAY_S: f64 = 86_400.0;

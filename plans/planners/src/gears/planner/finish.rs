@@ -1,4 +1,4 @@
-//! From decisions to a file.
+//! Writes the decisions into a plan.
 
 use serde::Serialize;
 

@@ -54,7 +54,7 @@ pub struct CascadeOutcomes {
     pub weights: Vec<f64>,
     /// The cascades, ascending in accuracy.
     pub cascades: Vec<Cascade>,
-    /// By range and cascade: 95th percentile of latency at the upper end, microseconds; absent if it does not keep up.
+    /// 95th percentile of latency at the upper end, microseconds, by range and cascade; absent if the cascade does not keep up.
     pub p95_us: Vec<Vec<Option<u64>>>,
 }
 
