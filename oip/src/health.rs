@@ -35,11 +35,11 @@ pub struct HealthCheckResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum ServingStatus {
-    /// It is not known.
+    /// The health of the service is not known.
     Unknown = 0,
-    /// It does.
+    /// The service takes requests.
     Serving = 1,
-    /// It does not.
+    /// The service takes no requests.
     NotServing = 2,
     /// There is no such service; only [`Health::watch`] says so.
     ServiceUnknown = 3,

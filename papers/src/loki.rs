@@ -51,8 +51,8 @@ pub struct Args {
     pipeline: PipelineArgs,
     #[command(flatten)]
     trace: TraceArgs,
-    /// How long the load lasts: a generated day is compressed into so many seconds; of a trace it is the part around the busiest second of its
-    /// first day, at its own speed, and 86400 all of that.
+    /// Duration of the load: a generated day is compressed into this many seconds. Of a trace, this many seconds around the busiest second
+    /// of its first day are used, at their own speed; 86400 is the whole day.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(60..=86_400))]
     seconds: u32,
     /// Serve this app, a pipeline, live in this process under a load that rises and falls, instead, and compare it with the simulator: twice

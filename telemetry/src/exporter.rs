@@ -48,7 +48,7 @@ pub struct ExporterConfig {
 }
 
 impl ExporterConfig {
-    /// All traces of a service, to a collector, with a queue of 8,192 spans.
+    /// Exports all traces of a service to a collector, with a queue of 8,192 spans.
     pub fn new(endpoint: impl Into<String>, service: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -64,7 +64,7 @@ impl ExporterConfig {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TelemetryError {
-    /// The address is none.
+    /// The address is invalid.
     #[error("telemetry: `{endpoint}` is not an http or https URL of a collector: {reason}")]
     Endpoint {
         /// The address.
@@ -72,7 +72,7 @@ pub enum TelemetryError {
         /// The reason.
         reason: String,
     },
-    /// A header is none. Its value is not shown: it may be a key.
+    /// A header is invalid. Its value is not shown: it may be a key.
     #[error("telemetry: the header `{name}` is not valid")]
     Header {
         /// Name of the header.

@@ -247,7 +247,7 @@ pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
     plan
 }
 
-/// The same plan with a second gear from `from_qps` on, which waits for larger batches.
+/// Adds a second gear from `from_qps` on, which waits for larger batches.
 pub(crate) fn geared(mut plan: Plan, from_qps: f64) -> Plan {
     let mut upper: Vec<Gear> = plan.gears.clone();
     for gear in &mut plan.gears {

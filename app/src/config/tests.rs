@@ -8,7 +8,7 @@ use kaskade_policy::plan::Batching;
 
 use super::*;
 
-/// The least that makes an app.
+/// A minimal app.
 const MINIMAL: &str = "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
 
 fn refused(text: &str) -> (usize, String) {

@@ -113,7 +113,7 @@ pub enum LoadError {
         /// The supported architectures.
         known: Vec<&'static str>,
     },
-    /// A language model is needed, and the checkpoint is none.
+    /// A language model is needed, and the checkpoint is not one.
     #[error(
         "`{file}` names the architecture `{found}`, which is {kind}, not a language model; such models answer by `kaskade serve` and \
          `kaskade infer`"

@@ -112,7 +112,7 @@ impl Judged {
         answered as f64 / self.samples.max(1) as f64
     }
 
-    /// Standard error of an accuracy on so many samples, in points.
+    /// Standard error of an accuracy on this many samples, in points.
     pub(super) fn error_points(&self) -> f64 {
         let variance = self.accuracy * (1.0 - self.accuracy);
         100.0 * (variance / self.samples.max(1) as f64).sqrt()

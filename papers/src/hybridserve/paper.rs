@@ -5,7 +5,7 @@
 pub(super) struct Paper {
     /// Share of requests that each model answers under AP (Table III).
     pub(super) ap: &'static [(&'static str, f64)],
-    /// The same under EO.
+    /// The same figures under EO.
     pub(super) eo: &'static [(&'static str, f64)],
     /// Accuracy of the largest model, of AP and of EO (Tables III and IV).
     pub(super) accuracy: [f64; 3],

@@ -89,7 +89,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// All systems' days.
+/// The days of all systems.
 pub(super) struct Day<'a> {
     pub(super) field: &'a Field,
     pub(super) paper: Paper,

@@ -18,7 +18,7 @@ pub(super) const CONTROL_INTERVAL_US: u64 = 200_000;
 /// Loading time of a model, microseconds.
 pub(super) const LOADING_US: u64 = 1_000_000;
 
-/// All systems plan for this many times the demand.
+/// Headroom of all systems' plans, as a multiple of the demand.
 pub(super) const HEADROOM: f64 = 1.3;
 
 /// Buckets of a course.
@@ -46,7 +46,7 @@ pub(super) struct Contestant {
     pub(super) policy: PipelinePeer,
     /// Policy for late requests.
     pub(super) dropping: Dropping,
-    /// It is planned for this many times the demand.
+    /// Headroom of plans, as a multiple of the demand.
     pub(super) headroom: f64,
     /// Whether a request whose objective has passed leaves the queues.
     pub(super) expires: bool,
@@ -159,7 +159,7 @@ impl Field {
         }
     }
 
-    /// The same with another objective, microseconds.
+    /// Returns the same field with another objective, microseconds.
     pub(super) fn within(&self, slo_us: u64) -> Self {
         let mut field = self.clone();
         field.pipeline.slo_us = slo_us;

@@ -2,7 +2,7 @@
 
 use kaskade_policy::pipeline::{PathAccuracy, Pipeline};
 
-/// The pipeline with at most so many variants per task, the first, the last and those evenly between, and of its batch sizes only
+/// The pipeline with at most this many variants per task, the first, the last and those evenly between, and of its batch sizes only
 /// those given, of which the first is 1: for computations that take too long on the whole pipeline.
 #[must_use]
 pub fn thinned(pipeline: &Pipeline, variants: usize, batches: &[u32]) -> Pipeline {

@@ -24,7 +24,7 @@ pub struct StatedWorkload {
     pub memory_bytes: u64,
     /// The highest load of the paper's trace, requests/s.
     pub peak_qps: f64,
-    /// The same for the paper's experiment with a low accuracy objective, requests/s.
+    /// Peak of the paper's experiment with a low accuracy objective, requests/s.
     pub high_peak_qps: f64,
     /// Batch sizes in the profile.
     pub batches: Vec<u32>,

@@ -179,7 +179,7 @@ impl Balancer {
         low
     }
 
-    /// `MostAccurateFirst` for so many requests/s at the root.
+    /// `MostAccurateFirst` for this many requests/s at the root.
     pub fn balance(&self, demand_qps: f64) -> Balanced {
         let mut state: Vec<State> = self.hosts.iter().map(State::of).collect();
         let mut tables = Vec::with_capacity(1 + 2 * self.hosts.len());

@@ -51,11 +51,11 @@ pub enum Candidate {
     Isotonic,
     /// The probability of being right, from the stage's own result.
     Logistic,
-    /// The same, also from the answers of earlier stages.
+    /// Logistic regression that also reads the answers of earlier stages.
     LogisticOfPath,
     /// The benefit of escalation, from the stage's own result.
     Benefit,
-    /// The same, also from the answers of earlier stages.
+    /// Benefit of escalation that also reads the answers of earlier stages.
     BenefitOfPath,
 }
 

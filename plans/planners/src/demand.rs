@@ -213,8 +213,8 @@ impl DemandEstimator {
             .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.min_interval_us / 2)
     }
 
-    /// Notes that was planned for so many requests/s at `now` (microseconds), whether or not that made another plan: what cannot be
-    /// planned for now will be tried again when it is due.
+    /// Records that planning was done for this many requests/s at `now` (microseconds), whether or not it made another plan: a demand that
+    /// cannot be planned for now is tried again when planning is due.
     pub fn planned(&mut self, qps: f64, now: u64) {
         self.planned = Some((now, qps));
     }

@@ -1,9 +1,10 @@
 //! Expected outcomes of cascades of a family on new samples, smoothed over the samples that they are chosen on.
 //!
-//! The best of thousands of cascades by counts is to a good part lucky. So no cascade is judged by counts here: for each variant, two logistic
-//! curves over its confidence say how probable a loss and a gain are, and a cascade is expected to lose and gain what they say of the
-//! samples where it answers. Curves have four numbers per variant in place of one per sample, so that what they say of a cascade hardly
-//! depends on which cascade it is. Where many losses are seen, their count corrects the curves, which ignore what a sample has passed before.
+//! Picking the best of thousands of cascades by counts largely picks a lucky one. So no cascade is judged by counts here: for each variant,
+//! two logistic curves over its confidence estimate the probability of a loss and of a gain, and the expected loss and gain of a cascade
+//! are the sums over the samples that it answers. Curves have four numbers per variant in place of one per sample, so that they hardly
+//! depend on the choice of the cascade. Where many losses are observed, their count corrects the curves, which ignore the earlier stages of
+//! a sample.
 
 use std::sync::Arc;
 
@@ -65,7 +66,7 @@ pub(crate) fn forecasts(family: &Family, against: Against<'_>) -> Vec<Forecast> 
 struct Gate {
     cost: f64,
     confidences: Arc<[f64]>,
-    /// All samples, the surest first, equally sure ones ascending.
+    /// All samples, the most confident first, equally confident ones ascending.
     order: Vec<u32>,
     /// Position of each sample in that order.
     places: Vec<u32>,

@@ -92,7 +92,7 @@ impl Manager {
         Self::with(Box::new(allocator), pipeline, options, now)
     }
 
-    /// The same with another allocator, which was made for this pipeline.
+    /// Creates a manager with another allocator, which was made for this pipeline.
     ///
     /// # Errors
     /// An [`AllocateError`] if the pipeline is unsound.
@@ -120,10 +120,10 @@ impl Manager {
         })
     }
 
-    /// The plan to begin with, for so many requests/s at the root and the headroom, at `now` (microseconds).
+    /// Makes the first plan, for this many requests/s at the root and the headroom, at `now` (microseconds).
     ///
     /// # Errors
-    /// A [`ManageError`] if there is none.
+    /// A [`ManageError`] if there is no plan.
     pub fn begin(&mut self, demand_qps: f64, now: u64) -> Result<Plan, ManageError> {
         let headroom = self.options.headroom;
         let allocation = self.allocation_for(demand_qps * headroom, self.workers())?;
@@ -146,8 +146,8 @@ impl Manager {
         }
     }
 
-    /// Notes that a variant, since the last report, served `served` requests and made so many of them by child task. Counts that
-    /// are reported child by child go in one call.
+    /// Records that a variant, since the last report, served `served` requests and made the given number of requests to each child task.
+    /// Counts that are reported child by child go in one call.
     pub fn record(&mut self, variant: &str, served: u64, made: &BTreeMap<String, u64>, now: u64) {
         let totals = self.totals.entry(variant.to_owned()).or_default();
         totals.0 += served;
@@ -166,7 +166,7 @@ impl Manager {
         self.run_times.record(variant, ran);
     }
 
-    /// Another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
+    /// Returns another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
     /// tables where the demand moved them.
     pub fn next(&mut self, now: u64) -> Option<Plan> {
         let made = if self.is_due(now) || self.allocation.is_none() {

@@ -19,7 +19,7 @@ pub struct Dropped {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reason {
-    /// It costs at least as much as it spares the next one.
+    /// The variant costs at least as much as it saves at the next one.
     NoEnergyBenefit {
         /// `(rho_i - rho_{i+1}) e_{i+1} - rho_i e_i`, per request.
         benefit: f64,

@@ -73,7 +73,7 @@ struct Entry<P> {
 }
 
 impl<P> Adoption<P> {
-    /// Nothing known yet; at most this many epochs will be kept besides those that are pinned, at least the newest.
+    /// Creates a state without plans; at most this many epochs will be kept besides those that are pinned, at least the newest.
     pub fn keeping(epochs: usize) -> Self {
         Self {
             keeps: epochs.max(1),

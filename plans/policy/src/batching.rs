@@ -162,7 +162,7 @@ impl<T> BatchQueue<T> {
         Poll { late, next }
     }
 
-    /// The same, with the requests added to the caller's buffers, which spares a caller of many queues the allocation.
+    /// Polls like [`BatchQueue::poll`], but adds the requests to the caller's buffers, which saves callers of many queues the allocation.
     pub fn poll_into(&mut self, now: u64, idle: bool, late: &mut Vec<T>, batch: &mut Vec<T>) -> Step {
         let (run, before) = (self.run_time.of(1), late.len());
         let tries = idle && self.refused >= TRIED_AFTER && self.only_hopeless(now, run);

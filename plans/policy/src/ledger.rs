@@ -71,7 +71,7 @@ impl LedgerConfig {
         attempt > 1 && attempt >= self.accept_any_from_attempt
     }
 
-    /// Returns the outcome of an attempt whose replica was lost, of a request that was sent again for such a loss so many times.
+    /// Returns the outcome of an attempt whose replica was lost, of a request that was sent again for such a loss this many times.
     pub fn after_loss(&self, attempt: u32, losses: u32, now: u64, deadline: u64) -> AfterLoss {
         if deadline <= now {
             AfterLoss::Expire
@@ -86,9 +86,9 @@ impl LedgerConfig {
 /// Outcome of an attempt whose replica was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterLoss {
-    /// It is sent again at once.
+    /// The request is sent again at once.
     Resend,
-    /// It was the last one.
+    /// There is no further attempt.
     Exhausted,
     /// The budget of the request has ended.
     Expire,
@@ -136,7 +136,7 @@ pub enum FailureOutcome<T> {
         /// The pause, microseconds.
         after_us: u64,
     },
-    /// Nothing more to try: reply with the failure.
+    /// There is no further attempt: reply with the failure.
     Terminal(T),
     /// A newer attempt runs, or the request has had its reply: drop it.
     Stale,

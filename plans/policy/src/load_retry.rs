@@ -23,7 +23,7 @@ impl Default for LoadRetry {
 }
 
 impl LoadRetry {
-    /// Returns the pause after so many failures in a row, microseconds.
+    /// Returns the pause after this many failures in a row, microseconds.
     pub fn pause_after(&self, failures: u32) -> u64 {
         let doubled = 1_u64
             .checked_shl(failures.saturating_sub(1))

@@ -182,9 +182,9 @@ pub struct Money {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BeforeAfter {
-    /// Before.
+    /// Figure before the step.
     pub before: f64,
-    /// After.
+    /// Figure after the step.
     pub after: f64,
 }
 

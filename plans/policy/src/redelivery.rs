@@ -49,12 +49,12 @@ pub enum Blame {
 /// Action for a failed delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
-    /// It is delivered again.
+    /// The request is delivered again.
     Again {
-        /// After this pause, microseconds.
+        /// Pause before that, microseconds.
         after_us: u64,
     },
-    /// It is put aside, with the reason.
+    /// The request becomes a dead letter, with the reason.
     Dead,
 }
 
@@ -86,8 +86,8 @@ impl Failures {
 }
 
 impl RedeliveryConfig {
-    /// Returns what becomes of the request of that number, which has been `delivered` so many times, this one included, at which
-    /// models have failed `failures` times ([`Failures`]), and which was submitted `age_us` ago.
+    /// Returns the outcome for the request of that number, which has been `delivered` this many times, this one included, on which models
+    /// have failed `failures` times ([`Failures`]), and which was submitted `age_us` ago.
     pub fn after_failure(
         &self,
         number: u64,

@@ -101,7 +101,7 @@ impl Shifter {
         Self::between(gears.iter().map(|gear| gear.load.from_qps).collect(), config)
     }
 
-    /// The same for gears of which only the loads are known where they begin, requests/s, ascending.
+    /// Creates a shifter from the lower ends of the gears' ranges of load alone, requests/s, ascending.
     pub fn between(from_qps: Vec<f64>, config: ShiftConfig) -> Self {
         Self {
             config,

@@ -27,11 +27,11 @@ pub struct SimConfig {
     pub hop_us: u64,
     /// Distribution of the times of hops around their medians; `None` if they do not vary.
     pub hop_quantiles: Option<LatencyQuantiles>,
-    /// How the times of hops depend on the rate at which requests are sent, which is measured over the last 32 of them or the last second:
-    /// medians are multiplied by [`HopAtRate::factor`], and vary by the row's quantiles, if it has any. Empty: not at all.
+    /// Dependence of the times of hops on the rate at which requests are sent, measured over the last 32 of them or the last second:
+    /// medians are multiplied by [`HopAtRate::factor`], and vary by the row's quantiles, if it has any. Empty if there is none.
     pub hop_by_rate: Vec<HopAtRate>,
-    /// From the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the
-    /// other. For a batch that starts on an idle device, the hops contain it.
+    /// Time from the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the other.
+    /// For a batch that starts on an idle device, the hops contain it.
     pub turnaround_us: u64,
     /// Rule for choosing gears; `None`: the service stays in [`SimConfig::start_gear`].
     pub shift: Option<ShiftConfig>,
@@ -238,11 +238,11 @@ pub struct ReplicaEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// It is loaded and takes requests from now on.
+    /// The replica is loaded and takes requests from now on.
     Starts,
-    /// It takes no new requests and answers those that it has.
+    /// The replica takes no new requests and answers those that it has.
     Stops,
-    /// It fails, and its queue and its batch are lost.
+    /// The replica fails, and its queue and its batch are lost.
     Fails,
 }
 
@@ -250,10 +250,10 @@ pub enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Power {
-    /// By stated power of every device that has a running replica; a busy device counts as one core, and with
-    /// [`SimConfig::contention`] as the share of one that its batches use.
+    /// Stated power of every device that has a running replica; a busy device counts as one core, and with [`SimConfig::contention`] as the
+    /// share of one that its batches use.
     Modelled(EnergyModel),
-    /// By what the profile measured of every batch, and this much for every device that has a running replica, watts.
+    /// Profiled energy of every batch, plus this power for every device that has a running replica, watts.
     Profiled {
         /// Power drawn whether it works or not, watts.
         idle_watts: f64,
@@ -333,7 +333,7 @@ pub enum SimError {
         /// Allowed values.
         expected: &'static str,
     },
-    /// Another plan shares its devices otherwise than the first one.
+    /// Another plan shares its devices in another way than the first one.
     #[error(
         "the plan's `sharing` is {found:?} and the running one's {expected:?}; devices cannot change how they are shared"
     )]

@@ -88,7 +88,7 @@ pub struct ReplicaObservation<'a> {
     pub variant: &'a str,
     /// Requests that wait in its queue.
     pub queue: usize,
-    /// Whether it is thought to take requests.
+    /// Whether the failure detector considers the replica alive.
     pub alive: bool,
 }
 

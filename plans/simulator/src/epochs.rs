@@ -165,7 +165,7 @@ impl Epochs {
         self.older.get(place as usize)?.as_ref()
     }
 
-    /// From now on this plan admits. The one before is forgotten if nothing is in flight under it.
+    /// Makes this plan the one that admits requests. The previous plan is dropped if nothing is in flight under it.
     pub(super) fn begin(&mut self, plan: Arc<Compiled>, fleet: &Fleet) {
         let before = std::mem::replace(&mut self.current, Epoch::new(plan, fleet));
         if before.flights > 0

@@ -7,7 +7,7 @@ use rand::Rng;
 pub(super) enum Copies {
     /// The whole part of this mean, and one more with the chance of the rest.
     Mean(f64),
-    /// Drawn from a measured distribution: by number of copies, from 0, the chance of at most so many.
+    /// Drawn from a measured distribution: by number of copies, from 0, the chance of at most this many.
     Measured(Vec<f64>),
 }
 

@@ -106,7 +106,7 @@ impl LatencyHistogram {
         (self.count > 0).then_some(self.max)
     }
 
-    /// All of these at once; `None` if there are none.
+    /// Returns the summary; `None` if there are no latencies.
     pub fn summary(&self) -> Option<LatencySummary> {
         Some(LatencySummary {
             count: self.count,

@@ -78,7 +78,7 @@ pub struct Answered {
 pub enum Loss {
     /// The request's budget ended, or would have ended before its answer.
     Expired,
-    /// It was dropped early ([`kaskade_policy::rerouting`]).
+    /// The request was dropped early ([`kaskade_policy::rerouting`]).
     Dropped,
     /// A queue or the ledger was full, or admission refused it.
     Refused,

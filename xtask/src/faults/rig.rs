@@ -65,7 +65,7 @@ impl<'a> Start<'a> {
         self
     }
 
-    /// The same, connected to another URL.
+    /// Returns the process, connected to another URL.
     pub(super) fn through(self, url: String) -> Self {
         Self {
             through: Some(url),
@@ -73,7 +73,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// The same with a variable in its environment.
+    /// Returns the process with a variable in its environment.
     pub(super) fn variable(mut self, name: &str, value: &Path) -> Self {
         self.variables
             .push((name.to_owned(), value.display().to_string()));
@@ -87,7 +87,7 @@ impl Rig {
         Self::with(NatsOptions::jetstream(), &pair())
     }
 
-    /// The same with another server or plan.
+    /// Starts the same deployment with another server or plan.
     pub(super) fn with(options: NatsOptions, plan: &Plan) -> anyhow::Result<Self> {
         let rig = Self {
             nats: NatsServer::start(options),

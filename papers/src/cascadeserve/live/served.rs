@@ -119,8 +119,8 @@ impl Bench {
         Ok(served)
     }
 
-    /// The same with latencies and messages as they are while the variants serve together. A model that shares the processor finds the
-    /// processor's caches full of other weights, which measuring each variant alone does not show.
+    /// Returns the profile with latencies and messages as they are while the variants serve together. A model that shares the processor
+    /// finds its caches full of other weights, which measuring each variant alone does not show.
     pub(super) fn as_served_together(&self, alone: &Served) -> anyhow::Result<Served> {
         let mut runs: BTreeMap<String, Runs> = BTreeMap::new();
         // Low rates were measured alone.

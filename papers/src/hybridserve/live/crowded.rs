@@ -58,7 +58,7 @@ impl Bench {
     }
 }
 
-/// The same variant so many times.
+/// Returns the plan with this many replicas of its variant.
 fn copies(plan: &Plan, replicas: usize) -> Plan {
     let mut plan = plan.clone();
     if let Some(first) = plan.placement.first().cloned() {

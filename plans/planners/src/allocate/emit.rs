@@ -56,7 +56,7 @@ pub enum EmitError {
 }
 
 impl Allocation {
-    /// The routing tables for so many requests/s at the root.
+    /// The routing tables for this many requests/s at the root.
     pub fn balance(&self, pipeline: &Pipeline, demand_qps: f64) -> Balanced {
         Balancer::new(pipeline, &self.instances).balance(demand_qps)
     }

@@ -220,8 +220,8 @@ fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Conf
     configs
 }
 
-/// By task, the least time that must be left when its batch ends: the fastest batches after it, and half of what the path's
-/// messages take. Half, because the objective without the messages is divided by two for queueing (§4.1, §4.2).
+/// Returns, for each task, the minimum time that must be left when its batch ends: that of the fastest batches after it, and half of that
+/// of the path's messages. Half, because the objective without the messages is divided by two for queueing (§4.1, §4.2).
 fn reserve(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> Vec<f64> {
     let mut reserve: Vec<f64> = vec![0.0; pipeline.tasks.len()];
     for task in tree.order.iter().rev() {

@@ -51,7 +51,7 @@ impl Scaler {
         Some(self.hull.least()?.load)
     }
 
-    /// The best accuracy that so many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
+    /// The best accuracy that this many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
     pub(super) fn worth_at_most(&self, load: f64) -> f64 {
         self.hull.mix(load).map_or(0.0, |mix| mix.accuracy)
     }

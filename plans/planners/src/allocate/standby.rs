@@ -30,7 +30,7 @@ pub struct StandbyOptions {
 }
 
 impl StandbyOptions {
-    /// Nothing is kept ready, as in the paper.
+    /// Keeps no capacity ready, as in the paper.
     pub const NONE: Self = Self {
         surge_factor: 1.0,
         max_accuracy_loss: 0.0,

@@ -117,13 +117,13 @@ struct ScoredCascade<'a> {
     score: f64,
 }
 
-/// Returns the cascades of the whole family, and of its single variants, pairs and triples, that no cheaper one is surer than by what is
-/// expected of them, by rising cost.
+/// Returns cascades of the whole family, and of its single variants, pairs and triples, by rising cost. A cascade is left out if a cheaper
+/// one is more likely to pass the test, by expected losses and gains.
 ///
-/// The criterion is the statistic of the test to come, not accuracy: of two cascades of one cost, the one that rarely differs from the
-/// largest variant is proven with fewer samples than one that wins and loses many. It is taken of expected losses and gains: by counts,
-/// of which there are few, the surest of thousands of cascades would be a lucky one. Small families leave out what the whole family would
-/// have to ask on the way.
+/// The criterion is the statistic of the later test, not accuracy: of two cascades of the same cost, the one that rarely differs from the
+/// largest variant is proven with fewer samples than one that wins and loses many. The statistic uses expected losses and gains: by counts,
+/// which are small, the best of thousands of cascades would be a lucky one. Small families skip the variants that the whole family would
+/// have to run first.
 fn pareto<'a>(
     members: &'a [Member],
     largest: &Column,

@@ -252,7 +252,7 @@ mod tests {
         ran_of(VARIANT, batches, times)
     }
 
-    /// Batches of one that take so many times what was profiled.
+    /// Batches of one that take this many times what was profiled.
     fn ran_of(name: &str, batches: u64, times: f64) -> RunCounts {
         let one = latencies(&stated(), name)[0];
         RunCounts {

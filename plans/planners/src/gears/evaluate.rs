@@ -1,8 +1,8 @@
-//! How good a gear is: the simulator, behind a trait of one method.
+//! Evaluates gears: the simulator, behind a trait of one method.
 //!
-//! A gear is run at a constant load with Poisson arrivals, from an idle start. The results are of a window after the service has warmed
-//! up, long enough for some thousand requests and for many times the latency that is at stake. Every gear gets the same
-//! arrivals, scaled to its load, so that two gears do not differ by random arrivals.
+//! A gear is run at a constant load with Poisson arrivals, from an idle start. The results are those of a window after the warm-up, long
+//! enough for some thousand requests and for many times the latency of the objective. Every gear gets the same arrivals, scaled to its
+//! load, so that two gears do not differ by random arrivals.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;

@@ -44,7 +44,7 @@ fn begun(policy: AllocationPolicy, qps: f64) -> Manager {
     manager
 }
 
-/// Lets so many requests/s come, second by second; gives the plans that were made.
+/// Lets this many requests/s come, second by second; gives the plans that were made.
 fn plans(manager: &mut Manager, from_s: u64, loads: &[u64]) -> Vec<Plan> {
     let seconds = (from_s + 1..).zip(loads);
     let look = |(second, load): (u64, &u64)| {

@@ -179,7 +179,7 @@ impl Walk<'_> {
         self.change_places(&[(one, from, to), (other, to, from)], overload, temperature)
     }
 
-    /// All of a device and all of another one of another host change places.
+    /// Exchanges all instances of two devices of different hosts.
     fn exchange(&mut self, temperature: f64) -> Option<f64> {
         let devices = &self.problem.cluster.devices;
         let (one, other) = (

@@ -12,9 +12,9 @@ struct Neighbour {
     count: f64,
     memory: f64,
     work: f64,
-    /// If it is on the same device, compared with another host.
+    /// Saving if the neighbour is on the same device, compared with another host.
     device: f64,
-    /// If it is on the same host.
+    /// Saving if the neighbour is on the same host.
     host: f64,
 }
 
@@ -61,8 +61,8 @@ fn holds(room: f64, need: f64) -> f64 {
     ((room * (1.0 + ROUNDING)) / need.max(f64::MIN_POSITIVE)).floor()
 }
 
-/// A connected group of instances that is more than so many devices hold is split at least so many times:
-/// that often the least latency between two devices is paid.
+/// Lower bound for the cost of splitting a connected group of instances that exceeds the capacity of some number of devices: the least
+/// latency between two devices is paid at least that many times.
 fn least_parted(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs]) -> f64 {
     if !is_of_one_piece(kinds, pairs) {
         return 0.0;

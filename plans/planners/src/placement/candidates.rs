@@ -11,7 +11,7 @@ use super::solve::Attempt;
 /// Most choices of partitions that are all examined.
 const MAX_CUTS: u64 = 4_096;
 
-/// A combination that fits in sum.
+/// A combination whose sums fit.
 pub(super) struct Candidate {
     pub(super) shape: ReplicaPartition,
     pub(super) parts: Parts,

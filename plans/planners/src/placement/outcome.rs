@@ -52,7 +52,7 @@ impl Placement {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Proof {
-    /// Nothing moves less: every combination was solved exactly, or its bound proves it.
+    /// No placement moves less: every combination was solved exactly, or its bound proves it.
     Optimal,
     /// No placement of any combination moves less than this, examined or not.
     Gap {
@@ -61,7 +61,7 @@ pub enum Proof {
         /// Relative difference between the placement and the bound, in [0, 1].
         gap: f64,
     },
-    /// Nothing is known of how little could be moved: the bound is 0.
+    /// No bound is known: it is 0.
     NoBound,
 }
 

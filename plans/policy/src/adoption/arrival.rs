@@ -30,7 +30,7 @@ pub enum Arrival<'a> {
     Ignore,
     /// A replica elsewhere runs it: one of those that the plan places.
     Forward,
-    /// It cannot be run here. The ingress may try again.
+    /// The request cannot be run here. The ingress may try again.
     Refuse,
 }
 

@@ -31,7 +31,7 @@ pub struct Report<'a> {
 pub struct Gate {
     workers: BTreeMap<String, Worker>,
     custom: BTreeMap<String, Custom>,
-    /// Since when the current epoch has had stages without a replica.
+    /// Time since which the current epoch has had stages without a replica.
     incomplete_since: Option<u64>,
 }
 

@@ -86,12 +86,12 @@ impl Retention {
         kept
     }
 
-    /// The newest epoch under which an ingress with a recent state admits; `None` if there is none.
+    /// Returns the newest epoch under which an ingress with a recent state admits; `None` if there is none.
     pub fn admitted(&self) -> Option<u64> {
         self.ingresses.values().map(|ingress| ingress.admits).max()
     }
 
-    /// The newest epoch that every ingress with a recent state has reached; `None` if there is none.
+    /// Returns the newest epoch that every ingress with a recent state has reached; `None` if there is none.
     pub fn admitted_everywhere(&self) -> Option<u64> {
         self.ingresses.values().map(|ingress| ingress.admits).min()
     }

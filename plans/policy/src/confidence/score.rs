@@ -1,5 +1,5 @@
-//! From scores to a confidence. Runs once per reply, so it makes two passes over the scores and allocates nothing
-//! (`top_k` beyond `INLINE_K` excepted).
+//! Computes a confidence from scores. This runs once per reply, so it makes two passes over the scores and allocates nothing (except for
+//! `top_k` beyond `INLINE_K`).
 
 use super::{Calibration, ConfidenceError, Estimator};
 

@@ -32,7 +32,7 @@ pub struct Limits {
 /// Why a request is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// It has no tokens.
+    /// The prompt has no tokens.
     #[error("the prompt has no tokens; send at least one")]
     Empty,
     /// Prompt and answer are longer than the model's context.
@@ -59,7 +59,7 @@ pub enum Refused {
         /// Blocks of the cache.
         capacity: usize,
     },
-    /// It has more beams than requests may run.
+    /// The request has more beams than requests may run.
     #[error(
         "a beam search of {beams} beams takes the place of as many requests, and {requests} run at a time; use fewer beams or allow more requests"
     )]
@@ -69,7 +69,7 @@ pub enum Refused {
         /// Requests that run at a time.
         requests: usize,
     },
-    /// There is a request of that number already.
+    /// There is a request of this number already.
     #[error("request {request} is already in the engine")]
     Twice {
         /// Number of the request.

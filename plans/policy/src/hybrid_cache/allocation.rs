@@ -143,15 +143,15 @@ impl Split {
     }
 }
 
-/// The mixture of `blocks` blocks whose layer is shortest; of several the one with fewest ACT blocks.
+/// Returns the mixture of `blocks` blocks whose layer is shortest; of several, the one with the fewest ACT blocks.
 ///
-/// Any mixture of so many ACT blocks does, for a byte on the device saves the link a byte whatever it holds, so the device
+/// The placement of ACT blocks does not matter, because a byte on the device saves the link a byte whatever it holds. The device therefore
 /// takes ACT blocks first and KV blocks where room is left. `None` if no mixture fits the memory.
 pub fn split(blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
     split_among(0..=blocks, blocks, memory, costs)
 }
 
-/// The same with the number of ACT blocks fixed: the ends of the scale, and ablations.
+/// Returns the split with a fixed number of ACT blocks: the ends of the scale, and ablations.
 pub fn split_of(acts: usize, blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
     split_among(acts..=acts, blocks, memory, costs)
 }

@@ -144,7 +144,7 @@ fn is_due(share: f64, have: usize, all: usize, phase: f64) -> bool {
     (have as f64) < (due + 1e-9).floor()
 }
 
-/// Free numbers of one pool: those given back, and those never given out.
+/// Free numbers of one pool: returned numbers, and those that were never taken.
 #[derive(Debug, Clone)]
 struct Pool {
     returned: Vec<usize>,
@@ -252,7 +252,7 @@ impl BlockSpace {
         self.pools.iter().map(Pool::free).sum()
     }
 
-    /// Blocks that so many tokens take.
+    /// Blocks that this many tokens take.
     pub(crate) fn blocks_for(&self, tokens: usize) -> usize {
         match self.shares {
             Some(_) => tokens.div_ceil(self.block_tokens),

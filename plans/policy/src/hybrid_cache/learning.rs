@@ -75,7 +75,7 @@ impl Policy {
         self.planned.costs.times(self.compute.value(), self.load.value())
     }
 
-    /// Predicts a decoding step over these blocks, through so many layers of so many mini-batches each.
+    /// Predicts a decoding step over these blocks, through this many layers of this many mini-batches each.
     pub fn predict(&self, blocks: Capacity, layers: usize, mini_batches: usize) -> Prediction {
         let Capacity { device, host } = blocks;
         let sampled = split_at(device, host, &self.planned.costs);

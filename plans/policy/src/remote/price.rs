@@ -156,7 +156,7 @@ pub struct LimitReached {
     pub limit: f64,
     /// Spent so far.
     pub spent: f64,
-    /// The most that the next call may cost.
+    /// Maximum cost of the next call.
     pub most: f64,
     /// Calls that remain.
     pub left: u64,

@@ -47,7 +47,7 @@ pub(crate) struct Process {
     pub(crate) unavailable: BTreeMap<String, u64>,
     /// Worker to the replicas that its last beat named.
     hosts: BTreeMap<Name, BTreeSet<Name>>,
-    /// Worker to the newest life heard of, if heartbeats carry lives.
+    /// Newest life of each worker, if heartbeats carry lives.
     lives: BTreeMap<Name, (u32, u32)>,
     /// Draws so far, by sender.
     pub(crate) draws: BTreeMap<Name, u64>,
@@ -294,7 +294,7 @@ impl World {
         self.publish_to(of, &Message::Beat(beat), |to| to.ingress.is_some());
     }
 
-    /// A worker announces that it leaves, and ends its subscriptions once others can have heard of it.
+    /// Announces that a worker leaves, and ends its subscriptions once others can have received that.
     fn leave(&mut self, of: usize) {
         self.beat_now(of);
         let heard_us = MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US;
@@ -345,7 +345,7 @@ impl World {
         self.publish_state(of, false);
     }
 
-    /// After a change of liveness the ingress's own view follows, and workers are told.
+    /// After a change of liveness, updates the ingress's own view and notifies the workers.
     pub(crate) fn refresh(&mut self, of: usize) {
         let process = &mut self.processes[of];
         let revision = process.liveness.revision();

@@ -49,7 +49,8 @@ impl<O: Observer> Engine<'_, O> {
         self.on_worker(epoch, worker, edge)
     }
 
-    /// The same for an entry. The ingress that takes a request is in the process of one of the workers, of each with equal chance.
+    /// Returns the local replica for an entry. The ingress that accepts a request is in the process of one of the workers, of each with
+    /// equal probability.
     #[inline]
     pub(super) fn near_ingress(&mut self, epoch: u32, edge: u32) -> Option<(u32, u16)> {
         let known = self.epochs.get(epoch)?;

@@ -24,7 +24,7 @@ const RESIDENT: usize = 4;
 const SIZES: usize = 4;
 
 impl Machine<'_> {
-    /// Every setup that is tried for so many requests at a time.
+    /// Every setup that is tried for this many requests at a time.
     pub(super) fn candidates(
         &self,
         load: &Load,

@@ -46,7 +46,7 @@ const FORWARD_KERNELS: f64 = 12.0;
 const KV_GEN_KERNELS: f64 = 2.0;
 
 impl Hardware {
-    /// `T_kv_gen`: keys and values of so many tokens out of their activations, seconds; 0 for none.
+    /// `T_kv_gen`: keys and values of this many tokens out of their activations, seconds; 0 for none.
     pub fn kv_gen_s(&self, shape: &Shape, tokens: usize) -> f64 {
         if tokens == 0 {
             return 0.0;
@@ -70,7 +70,7 @@ impl Hardware {
             + attended
     }
 
-    /// The head for so many requests, seconds.
+    /// The head for this many requests, seconds.
     pub fn head_s(&self, shape: &Shape, requests: usize) -> f64 {
         let weights = (shape.vocabulary * shape.width) as u64;
         self.launch_s + self.product_s(shape, requests, weights, 0.0)
@@ -132,7 +132,7 @@ pub struct Sampled {
     pub requests: usize,
     /// Requests of a mini-batch.
     pub mini_batch: usize,
-    /// Blocks that a request comes to.
+    /// Blocks of a request at its longest.
     pub request_blocks: usize,
     /// `T_load_w`: the mean layer's weights over the link, seconds.
     pub weights_s: f64,

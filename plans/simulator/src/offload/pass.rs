@@ -128,7 +128,7 @@ struct Clocks {
     whole_s: f64,
     /// When the blocks' buffers in use are free again, the oldest first.
     blocks: VecDeque<f64>,
-    /// The same for weights; absent as long as their layer is not computed.
+    /// Times of the loaded weights; absent as long as their layer is not computed.
     weights: VecDeque<Option<f64>>,
 }
 

@@ -81,7 +81,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// The same with the first tokens of the context computed again.
+    /// Returns the same work with the first tokens of the context computed again.
     fn with_rows(mut self, rows: usize) -> Self {
         self.forward.rows += rows;
         // They attend to each other; the new token attends to them too.
@@ -157,10 +157,10 @@ impl Machine<'_> {
         Ok(outcome)
     }
 
-    /// A mean step that generates, over the answers of as many requests as are set up for at a time, seconds.
+    /// Returns the time of a mean generating step, over the answers of as many requests as are set up for at a time, seconds.
     ///
-    /// Tables grow as they do in a run, and steps that load as many blocks are walked once, so this is what a run comes to; of
-    /// very long answers only so many lengths are walked.
+    /// Tables grow as they do in a run, and steps that load equally many blocks are walked once, so this equals the mean of a run; for very
+    /// long answers only some lengths are walked.
     pub(super) fn mean_step_s(&self, setup: &Setup, load: &Load) -> f64 {
         let requests = setup.limits.requests as u64;
         let mut space = space(setup, load);
@@ -196,7 +196,7 @@ impl Machine<'_> {
         self.step_again(setup, load, tokens, requests, 0.0)
     }
 
-    /// The same where of every request's blocks the first ones, this share in [0, 1], are not cached: their tokens go through all
+    /// Simulates a step in which the first blocks of every request, this share in [0, 1], are not cached: their tokens go through all
     /// layers again (token recomputation, §3.2, Figure 4).
     pub fn step_again(
         &self,

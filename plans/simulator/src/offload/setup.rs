@@ -28,7 +28,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Tokens that a request comes to.
+    /// Returns the tokens of a request, prompt and answer.
     pub fn most(&self) -> usize {
         self.prompt.saturating_add(self.answer)
     }
@@ -133,10 +133,10 @@ impl Setup {
 /// Why an engine cannot be set up for a load.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SetupError {
-    /// The shape is none.
+    /// The shape is invalid.
     #[error(transparent)]
     Shape(#[from] BadShape),
-    /// There is nothing to do.
+    /// The load is empty.
     #[error("{what} is 0; a load has requests, a prompt, an answer and blocks of at least one token")]
     Nothing {
         /// The quantity that is 0.
@@ -173,7 +173,7 @@ pub enum SetupError {
         /// Memory of the request's keys and values.
         request: u64,
     },
-    /// The hardware's figures are none.
+    /// The hardware's figures are invalid.
     #[error("the hardware's figures give no costs")]
     Costs(#[from] CostError),
 }

@@ -51,7 +51,7 @@ impl Submitting {
         self.submit_until(None, from, total, of).await
     }
 
-    /// The same; submits nothing after `end`.
+    /// Submits requests in the same way, but none after `end`.
     async fn submit_until(
         &self,
         end: Option<Instant>,

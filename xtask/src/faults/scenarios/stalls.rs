@@ -197,7 +197,7 @@ async fn large_bodies() -> anyhow::Result<Verdict> {
         )))
 }
 
-/// The most memory that a process has used so far, bytes.
+/// Returns the peak memory of a process so far, bytes.
 fn peak_memory(process: &Process) -> anyhow::Result<usize> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id()))?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"));

@@ -179,7 +179,7 @@ impl CascadeOutcomes {
         }
     }
 
-    /// The best of so many random assignments. Each costs as many simulated gears as there are ranges, so a budget of `g`
+    /// The best of this many random assignments. Each costs as many simulated gears as there are ranges, so a budget of `g`
     /// simulations buys `g / N` of them. `None` if none holds the objective.
     pub fn random(&self, assignments: u64, seed: u64) -> Option<Assigned> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
