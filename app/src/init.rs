@@ -47,7 +47,7 @@ pub enum InitError {
     NoCheckpoint {
         /// The path.
         path: PathBuf,
-        /// What it is, and what to do.
+        /// The error and the remedy.
         reason: String,
     },
     /// A checkpoint cannot be read.
@@ -63,7 +63,7 @@ pub enum InitError {
     NameTwice {
         /// The name.
         name: String,
-        /// The second one's path.
+        /// Path of the second variant.
         path: PathBuf,
     },
     /// The variants answer different tasks.
@@ -71,13 +71,13 @@ pub enum InitError {
         "the variants of an app have one task, and `{first}` answers `{first_task}`, `{other}` `{other_task}`; leave one of them out"
     )]
     OtherTask {
-        /// A variant.
+        /// The first variant.
         first: String,
-        /// Its task.
+        /// Task of the first variant.
         first_task: &'static str,
-        /// Another one.
+        /// A variant with another task.
         other: String,
-        /// Its task.
+        /// Task of that variant.
         other_task: &'static str,
     },
     /// A variant does not answer the stated task.
@@ -87,7 +87,7 @@ pub enum InitError {
     NotTheTask {
         /// The variant.
         variant: String,
-        /// Its task.
+        /// Task that the variant answers.
         found: &'static str,
         /// The stated task.
         stated: &'static str,
@@ -128,7 +128,7 @@ pub enum InitError {
     Family(#[from] FamilyError),
 }
 
-/// Where a variant comes from.
+/// Source of a variant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -136,11 +136,11 @@ pub enum Origin {
     Path(Option<SubjectToken>, PathBuf),
     /// An endpoint of the OpenAI API.
     Endpoint {
-        /// Its address.
+        /// Address of the endpoint.
         url: String,
-        /// The model, as the endpoint names it.
+        /// Model name at the endpoint.
         model: String,
-        /// Environment variable with its key.
+        /// Environment variable that has the key.
         key: Option<String>,
     },
 }
@@ -158,16 +158,16 @@ impl FromStr for Origin {
     }
 }
 
-/// What a new app is made of.
+/// The parts of a new app.
 #[derive(Debug, Clone, Default)]
 pub struct NewApp {
-    /// Folder of its file.
+    /// Folder of the app's file.
     pub folder: PathBuf,
-    /// Its name [default: that of the folder].
+    /// Name of the app [default: that of the folder].
     pub name: Option<SubjectToken>,
-    /// Its task [default: that of its checkpoints].
+    /// Task of the app [default: that of the checkpoints].
     pub task: Option<Task>,
-    /// Where its variants come from, in any order.
+    /// Sources of the variants, in any order.
     pub origins: Vec<Origin>,
     /// Labelled samples to measure on: a file, or a folder.
     pub validation: Option<PathBuf>,
@@ -179,15 +179,15 @@ pub struct NewApp {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Draft {
-    /// Its file.
+    /// Path of the app's file.
     pub file: PathBuf,
     /// Content of the file.
     pub text: String,
-    /// Its name.
+    /// Name of the app.
     pub name: String,
-    /// Its task.
+    /// Task of the app.
     pub task: Task,
-    /// Its variants, smallest to largest.
+    /// Variants of the app, smallest to largest.
     pub variants: Vec<Variant>,
     /// Number of validation samples; `None` without such a set.
     pub samples: Option<usize>,

@@ -27,7 +27,7 @@ struct Chunk {
 /// A message on its way to a subscription.
 #[derive(Debug, Clone)]
 pub(super) struct Message<'a> {
-    /// Its subject.
+    /// Subject of the message.
     pub(super) subject: &'a [u8],
     /// The reply subject.
     pub(super) reply: Option<&'a [u8]>,

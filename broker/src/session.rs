@@ -41,7 +41,7 @@ pub(super) enum Ending {
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) options: Cell<ClientOptions>,
-    /// Its subscriptions by its own ids.
+    /// Subscriptions of the client, by the client's own ids.
     pub(super) subscriptions: RefCell<HashMap<Box<[u8]>, Rc<Subscription>>>,
     outbox: RefCell<Outbox>,
     /// Notifies that data was queued.

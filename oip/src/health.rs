@@ -18,7 +18,7 @@ pub const SERVICE: &str = "grpc.health.v1.Health";
 /// Asks for the health of a service; an empty name is the server.
 #[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
 pub struct HealthCheckRequest {
-    /// Its name.
+    /// Name of the service.
     #[prost(string, tag = "1")]
     pub service: String,
 }
@@ -35,17 +35,17 @@ pub struct HealthCheckResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum ServingStatus {
-    /// It is not known.
+    /// The health of the service is not known.
     Unknown = 0,
-    /// It does.
+    /// The service takes requests.
     Serving = 1,
-    /// It does not.
+    /// The service takes no requests.
     NotServing = 2,
     /// There is no such service; only [`Health::watch`] says so.
     ServiceUnknown = 3,
 }
 
-/// What answers the requests of the service.
+/// Handles the requests of the health service.
 #[tonic::async_trait]
 pub trait Health: Send + Sync + 'static {
     /// Returns the health of a service.

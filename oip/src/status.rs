@@ -3,15 +3,15 @@
 /// A status of gRPC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// Its number, in `grpc-status`.
+    /// Number of the status, in `grpc-status`.
     pub number: i32,
-    /// Its name.
+    /// Name of the status.
     pub name: &'static str,
     /// The HTTP status that means the same.
     pub http: u16,
 }
 
-/// Every status but `OK`.
+/// All statuses but `OK`.
 const ALL: [Status; 16] = [
     of(1, "CANCELLED", 499),
     of(2, "UNKNOWN", 500),

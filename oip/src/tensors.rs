@@ -28,33 +28,33 @@ pub enum ContentsError {
     /// A tensor has both raw and typed contents.
     #[error("tensor `{name}` has both raw and typed contents; send one of them")]
     Both {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
     },
     /// A dimension is negative or too large.
     #[error("the shape {shape:?} of tensor `{name}` has a dimension that is not a size")]
     Shape {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor.
         shape: Vec<i64>,
     },
     /// The datatype has no typed contents.
     #[error("tensor `{name}` is {datatype}, which has no typed contents; send raw contents")]
     RawOnly {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Its datatype.
+        /// Datatype of the tensor.
         datatype: &'static str,
     },
     /// A typed element does not fit its datatype.
     #[error("element {index} of tensor `{name}` does not fit {datatype}")]
     Range {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
         /// Position of the element.
         index: usize,
-        /// Its datatype.
+        /// Datatype of the tensor.
         datatype: &'static str,
     },
     /// The bytes are no tensor.

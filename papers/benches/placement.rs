@@ -105,7 +105,7 @@ fn growth() {
     }
 }
 
-/// What is proven at small sizes, by solver.
+/// Prints how small placements compare with proven optima, by solver.
 fn small() {
     for family in [t5(), gpt(), vit()] {
         let profile = family.profile();
@@ -143,7 +143,7 @@ fn small() {
     }
 }
 
-/// What the embedded solver makes of the combination that was placed, with no placement to begin from.
+/// Solves the placed combination with the embedded solver, without a placement to start from.
 fn alone(profile: &Profile, placed: &Placement, options: &PlacementOptions) -> String {
     let start = Instant::now();
     let judged = solve_exactly(profile, placed, options, Solver::Embedded, None, Some(NODES));

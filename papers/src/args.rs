@@ -23,7 +23,7 @@ pub struct PipelineArgs {
     /// The folder of the measurements that the Loki authors published, instead.
     #[arg(long, value_name = "DIRECTORY", conflicts_with = "pipeline")]
     data: Option<PathBuf>,
-    /// Which accelerator's latencies to take of `--data`; the paper's is a GTX 1080 Ti.
+    /// Accelerator whose latencies of `--data` are used; the paper's is a GTX 1080 Ti.
     #[arg(
         long,
         value_name = "NAME",

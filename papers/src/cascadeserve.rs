@@ -33,8 +33,8 @@ use self::field::{ENTRY_HOP_US, Field, HOP_US};
 use crate::reproduction::Reproduction;
 use kaskade_app::load::trace_args::TraceArgs;
 
-/// By what the paper's peaks are multiplied where devices are counted: at the peaks themselves most goals take one or two
-/// devices, and halves cannot be counted.
+/// Factor on the paper's peaks where devices are counted: at the peaks themselves most goals take one or two devices, and halves cannot be
+/// counted.
 const FINER: f64 = 2.0;
 
 /// Fleets that are tried.
@@ -73,7 +73,7 @@ pub struct Args {
     /// Custom profile to compare on, instead of that of the digits, or of one that `--live` measures.
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
-    /// Where to write the pictures.
+    /// Directory of the plots.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
     pub out: PathBuf,
     /// Seed of arrivals and searches.

@@ -37,7 +37,7 @@ pub struct Args {
     /// Tokens of the prompts, each a group of bars. The last is the ablation's.
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [128, 256, 512, 1_024, 1_920], value_parser = clap::value_parser!(u32).range(1..=2_046))]
     prompts: Vec<u32>,
-    /// Where to write the pictures.
+    /// Directory of the plots.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
     pub out: PathBuf,
     /// Print JSON.

@@ -56,7 +56,7 @@ pub struct Args {
     /// How long each live run is recorded.
     #[arg(long, value_name = "TIME", default_value = "10s", requires = "live")]
     live_length: HumanDuration,
-    /// Where to write the pictures.
+    /// Directory of the plots.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
     pub out: PathBuf,
     /// Seed of arrivals and searches.

@@ -31,7 +31,7 @@ use crate::args::PipelineArgs;
 use crate::reproduction::Reproduction;
 use kaskade_app::load::trace_args::TraceArgs;
 
-/// Over the capacity of hardware scaling, the busiest second of the day: what the paper's accuracy scaling adds (§6.2).
+/// Load of the busiest second of the day, as a multiple of the capacity of hardware scaling: the paper's gain by accuracy scaling (§6.2).
 const PEAK: f64 = 2.5;
 
 /// The quietest second of a generated day, as a share of the busiest.
@@ -51,8 +51,8 @@ pub struct Args {
     pipeline: PipelineArgs,
     #[command(flatten)]
     trace: TraceArgs,
-    /// How long the load lasts: a generated day is compressed into so many seconds; of a trace it is the part around the busiest second of its
-    /// first day, at its own speed, and 86400 all of that.
+    /// Duration of the load: a generated day is compressed into this many seconds. Of a trace, this many seconds around the busiest second
+    /// of its first day are used, at their own speed; 86400 is the whole day.
     #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u32).range(60..=86_400))]
     seconds: u32,
     /// Serve this app, a pipeline, live in this process under a load that rises and falls, instead, and compare it with the simulator: twice
@@ -65,7 +65,7 @@ pub struct Args {
     /// Workers of the cluster; the paper has 20.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=1_000))]
     workers: u32,
-    /// Where to write the pictures.
+    /// Directory of the plots.
     #[arg(long, value_name = "DIRECTORY", default_value = "reproduction")]
     pub out: PathBuf,
     /// Seed of arrivals and draws.

@@ -11,7 +11,7 @@ use crate::args::PipelineArgs;
 pub struct Args {
     #[command(flatten)]
     pipeline: PipelineArgs,
-    /// Where to write it.
+    /// Path of the output file.
     #[arg(long, value_name = "FILE", default_value = "pipeline.json")]
     out: PathBuf,
 }

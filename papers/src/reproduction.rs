@@ -34,7 +34,7 @@ pub struct Claim {
 }
 
 impl Reproduction {
-    /// For people: the claims as a table, then the notes.
+    /// Formats the claims as a table for people, followed by the notes.
     pub fn as_text(&self) -> String {
         let rows = self.claims.iter().map(|claim| {
             [

@@ -32,7 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time of all exports after the exporter is asked to end.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Where spans go.
+/// Destination of spans.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExporterConfig {
     /// Address of the collector, `http://127.0.0.1:4318`; spans go to `/v1/traces` below it.
@@ -48,7 +48,7 @@ pub struct ExporterConfig {
 }
 
 impl ExporterConfig {
-    /// All traces of a service, to a collector, with a queue of 8,192 spans.
+    /// Exports all traces of a service to a collector, with a queue of 8,192 spans.
     pub fn new(endpoint: impl Into<String>, service: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -64,7 +64,7 @@ impl ExporterConfig {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TelemetryError {
-    /// The address is none.
+    /// The address is invalid.
     #[error("telemetry: `{endpoint}` is not an http or https URL of a collector: {reason}")]
     Endpoint {
         /// The address.
@@ -72,10 +72,10 @@ pub enum TelemetryError {
         /// The reason.
         reason: String,
     },
-    /// A header is none. Its value is not shown: it may be a key.
+    /// A header is invalid. Its value is not shown: it may be a key.
     #[error("telemetry: the header `{name}` is not valid")]
     Header {
-        /// Its name.
+        /// Name of the header.
         name: String,
     },
     /// The system's certificates cannot be read.

@@ -21,7 +21,7 @@ pub(crate) struct Sink {
     pub(crate) dropped: AtomicU64,
 }
 
-/// What became of the spans of a process.
+/// Numbers of spans of a process, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Sent to the collector.

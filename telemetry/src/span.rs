@@ -2,24 +2,24 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What one part of a request did, and when (OpenTelemetry).
+/// A timed part of a request (OpenTelemetry).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
-    /// Its trace; not 0.
+    /// Id of the trace; not 0.
     pub trace_id: u128,
-    /// Its number; not 0.
+    /// Id of the span; not 0.
     pub span_id: u64,
     /// The span that caused it; 0 if there is none.
     pub parent_id: u64,
-    /// Its name, of low cardinality: `stage small`.
+    /// Name of the span, of low cardinality: `stage small`.
     pub name: String,
-    /// Its side of the exchange.
+    /// The span's side of the exchange.
     pub kind: Kind,
     /// When it began, nanoseconds since 1970.
     pub start: u64,
     /// When it ended, nanoseconds since 1970.
     pub end: u64,
-    /// What else is known.
+    /// Attributes of the span.
     pub attributes: Vec<(&'static str, Value)>,
     /// Why it failed; `None` if it did not.
     pub error: Option<String>,

@@ -40,7 +40,7 @@ const ENGINE_TIMEOUT_S: &str = "300";
 /// Time for a server of the cluster to catch up before the next one is replaced.
 const SETTLING: Duration = Duration::from_secs(5);
 
-/// How often the services are started at most.
+/// Maximum number of times the services are started.
 const UPS: u32 = 5;
 
 /// Runs all steps; fails if a request was lost.

@@ -30,7 +30,7 @@ use anyhow::{bail, ensure};
 use scenarios::Scenario;
 use verdict::Verdict;
 
-/// Which faults run, and how.
+/// Selects faults, and how they run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only faults whose names contain one of these.

@@ -133,7 +133,7 @@ fn listen() -> anyhow::Result<Probes> {
     Ok(probes)
 }
 
-/// What the line of the log begins with that ends with the address of the probes.
+/// Prefix of the log line that states the address of the probes.
 pub(crate) const PROBES: &str = "probes at ";
 
 /// Time for requests in flight at a graceful shutdown.
@@ -247,7 +247,7 @@ pub(crate) fn plan(workers: &[(&str, &[&str])]) -> Plan {
     plan
 }
 
-/// The same plan with a second gear from `from_qps` on, which waits for larger batches.
+/// Adds a second gear from `from_qps` on, which waits for larger batches.
 pub(crate) fn geared(mut plan: Plan, from_qps: f64) -> Plan {
     let mut upper: Vec<Gear> = plan.gears.clone();
     for gear in &mut plan.gears {

@@ -18,7 +18,7 @@ use crate::node::LARGE;
 /// Longest time of one call to the endpoint.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Where the large model is.
+/// Address of the large model.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoteArgs {
     /// Address of an endpoint of the OpenAI API, which has the large model.

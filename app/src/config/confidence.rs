@@ -1,4 +1,4 @@
-//! Where the confidence of a remote variant's answers comes from.
+//! Source of the confidence of a remote variant's answers.
 
 use std::num::NonZeroU32;
 
@@ -21,7 +21,7 @@ const VERDICT_TOKENS: usize = 8;
 /// Most probable tokens that a judge is asked for.
 const VERDICT_LOGPROBS: u32 = 20;
 
-/// What a judge is asked, unless the app says otherwise.
+/// Default prompt of a judge.
 const VERDICT_PROMPT: &str =
     "Request:\n{text}\n\nAnswer:\n{answer}\n\nIs the answer right? Reply with one word, yes or no.";
 
@@ -57,16 +57,16 @@ pub struct AgreementConfig {
 pub struct JudgeConfig {
     /// The model, as its endpoint names it. It must give log probabilities.
     pub model: String,
-    /// Address of its endpoint [default: that of the variant].
+    /// Address of the judge's endpoint [default: that of the variant].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// Where its key is, if it has an address of its own [default: requests have none].
+    /// Source of the judge's key, if the judge has its own address [default: requests have none].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<KeySource>,
-    /// What it is asked; `{text}` stands for the request's text, `{answer}` for the answer. It must reply `yes` or `no`.
+    /// Prompt for the judge; `{text}` stands for the request's text, `{answer}` for the answer. The judge must reply `yes` or `no`.
     #[serde(default = "default_prompt")]
     pub prompt: String,
-    /// What a verdict costs in money [default: unknown, and so is the cost of the variant].
+    /// Cost of a verdict in money [default: unknown, and so is the cost of the variant].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
 }

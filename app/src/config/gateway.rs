@@ -87,12 +87,13 @@ pub struct TlsConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Streaming {
-    /// As they are generated, once the stage can no longer defer; an earlier stage sends its answer when it is certain.
+    /// Sends tokens as they are generated, once the stage can no longer defer; an earlier stage sends its answer once its confidence
+    /// suffices.
     #[default]
     AfterCertain,
-    /// As any stage generates them; if a later stage replaces the answer, an event retracts what was sent.
+    /// Sends tokens as any stage generates them; if a later stage replaces the answer, an event retracts what was sent.
     Optimistic,
-    /// In one event, when the answer is complete.
+    /// Sends one event, when the answer is complete.
     Buffered,
 }
 

@@ -52,7 +52,7 @@ pub struct GenerationConfig {
     pub seed: Option<u64>,
     /// Texts that end an answer; they are removed from it.
     pub stop: Vec<String>,
-    /// What answers must match, as the input `response_format` states it, such as `{ type = "choice", choice = ["yes", "no"] }`
+    /// Format that answers must match, as in the input `response_format`, such as `{ type = "choice", choice = ["yes", "no"] }`
     /// [default: any text].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_format: Option<serde_json::Value>,

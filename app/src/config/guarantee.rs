@@ -82,7 +82,7 @@ impl AuditShare {
 }
 
 impl Default for AuditShare {
-    /// One request in two hundred.
+    /// Returns one request in two hundred.
     fn default() -> Self {
         Self(0.005)
     }
@@ -173,7 +173,7 @@ impl From<Share> for String {
 }
 
 impl fmt::Display for Share {
-    /// As a percentage if that is exact, otherwise as a number.
+    /// Writes the share as a percentage if that is exact, otherwise as a number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = format!("{}%", (self.0 * 100.0 * 1e9).round() / 1e9);
         if percent.parse() == Ok(*self) {

@@ -38,13 +38,13 @@ pub struct RemoteConfig {
     pub base_url: String,
     /// The model, as the endpoint names it.
     pub model: String,
-    /// Its version, for `oip` [default: the endpoint's choice].
+    /// Version of the model, for `oip` [default: the endpoint's choice].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Where the key is [default: requests have none]. No log, error or metric shows it.
+    /// Source of the endpoint's key [default: requests have none]. No log, error or metric shows the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key: Option<KeySource>,
-    /// What an `openai` endpoint is asked for.
+    /// API of an `openai` endpoint to call.
     #[serde(default)]
     pub api: OpenAiApi,
     /// File of the only certificates to trust, in PEM, relative to this file: of authorities, or of a server that signs its own
@@ -76,10 +76,10 @@ pub struct RemoteConfig {
     /// Fields that are added to every request of `chat` or `completions`, such as `reasoning_effort`.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub extra_body: serde_json::Map<String, serde_json::Value>,
-    /// Where the confidence of answers comes from.
+    /// Source of the confidence of answers.
     #[serde(default, skip_serializing_if = "ConfidenceConfig::is_default")]
     pub confidence: ConfidenceConfig,
-    /// Requests of a replica under way at once; others wait.
+    /// Simultaneous requests of a replica; others wait.
     #[serde(default = "default_concurrency")]
     pub concurrency: NonZeroU32,
     /// Longest time of one call; of a stream, the longest pause. A request's budget ends it earlier.
@@ -117,9 +117,9 @@ pub enum OpenAiApi {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum KeySource {
-    /// In this environment variable.
+    /// An environment variable.
     Env(String),
-    /// In this file, relative to this file.
+    /// A file, relative to this file.
     File(PathBuf),
 }
 

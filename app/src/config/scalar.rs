@@ -267,7 +267,7 @@ impl From<ByteSize> for String {
 }
 
 impl fmt::Display for ByteSize {
-    /// With a unit if that is exact, otherwise in bytes.
+    /// Writes the size with a unit if that is exact, otherwise in bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = bytesize::ByteSize::b(self.0).display().iec().to_string();
         if short.parse().is_ok_and(|read: Self| read == *self) {

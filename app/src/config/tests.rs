@@ -8,7 +8,7 @@ use kaskade_policy::plan::Batching;
 
 use super::*;
 
-/// The least that makes an app.
+/// A minimal app.
 const MINIMAL: &str = "name = \"digits\"\n[[variants]]\nname = \"tiny\"\ndir = \"tiny\"\n";
 
 fn refused(text: &str) -> (usize, String) {
@@ -492,7 +492,7 @@ fn the_committed_schema_is_the_one_of_the_types() {
     );
 }
 
-/// What `kaskade profile` and `kaskade plan` write was to be there before they would write it.
+/// Planning and profiling must not require the files that they write.
 #[test]
 fn an_app_is_planned_before_its_plan_and_profiles_exist() {
     let dir = tempfile::tempdir().unwrap();

@@ -36,14 +36,14 @@ impl App {
         problems
     }
 
-    /// As [`App::problems`], without missing files of data sets and without a missing plan: a stored plan, or one of a flag, may be served.
+    /// Returns [`App::problems`] without missing data files and a missing plan: a stored plan, or one of a flag, may be served.
     pub(super) fn serving_problems(&self) -> Vec<String> {
         let mut problems = self.contradictions();
         problems.extend(self.missing_profiles());
         problems
     }
 
-    /// As [`App::problems`], without missing plans and profiles: they are what profiling and planning write.
+    /// Returns [`App::problems`] without missing plans and profiles: profiling and planning write these.
     pub(super) fn planning_problems(&self) -> Vec<String> {
         let mut problems = self.contradictions();
         problems.extend(self.data.missing_files());

@@ -164,7 +164,7 @@ pub struct VariantConfig {
     /// out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub attached: bool,
-    /// What a request costs in money, in one currency for the whole family [default: unknown].
+    /// Cost of a request in money, in one currency for the whole family [default: unknown].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Price>,
     /// Device on workers that name none, and for profiling if a worker serves it there [default: the app's].
@@ -179,7 +179,7 @@ pub struct VariantConfig {
     /// Cores that a replica computes with on the CPU; it has as many threads of its own [default: those of its worker].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<NonZeroUsize>,
-    /// How a token classifier finds entities, unless a request says otherwise [default: `simple`].
+    /// How a token classifier finds entities; a request may override it [default: `simple`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation_strategy: Option<AggregationConfig>,
 }

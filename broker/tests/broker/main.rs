@@ -15,7 +15,7 @@ mod transcripts;
 use kaskade_broker::{Broker, BrokerConfig};
 use kaskade_testkit::{NatsOptions, NatsServer};
 
-/// Both engines, so that a test can ask the same of each.
+/// Both engines, so that a test can run against each.
 struct Engines {
     embedded: Broker,
     real: NatsServer,

@@ -16,7 +16,7 @@ pub enum LoadError {
     MissingFile {
         /// The file.
         path: PathBuf,
-        /// What was found instead and how to fix it, or empty.
+        /// The file found instead and the remedy, or empty.
         hint: &'static str,
     },
     /// A part of sharded weights is missing.
@@ -49,7 +49,7 @@ pub enum LoadError {
     TooLarge {
         /// The file.
         file: String,
-        /// Its size, bytes.
+        /// Size of the file, bytes.
         bytes: u64,
         /// The limit, bytes.
         limit: u64,
@@ -93,9 +93,9 @@ pub enum LoadError {
         file: String,
         /// The key.
         key: String,
-        /// Its value, as JSON.
+        /// Value of the key, as JSON.
         value: String,
-        /// What is wrong, and which values are valid.
+        /// The error, and the valid values.
         reason: String,
     },
     /// The architecture is not supported.
@@ -113,7 +113,7 @@ pub enum LoadError {
         /// The supported architectures.
         known: Vec<&'static str>,
     },
-    /// A language model is needed, and the checkpoint is none.
+    /// A language model is needed, and the checkpoint is not one.
     #[error(
         "`{file}` names the architecture `{found}`, which is {kind}, not a language model; such models answer by `kaskade serve` and \
          `kaskade infer`"
@@ -123,7 +123,7 @@ pub enum LoadError {
         file: String,
         /// The architecture in the file.
         found: String,
-        /// What the architecture is.
+        /// Kind of the architecture, with its article.
         kind: &'static str,
     },
     /// The weights are not a well-formed safetensors file.
@@ -171,7 +171,7 @@ pub enum LoadError {
         file: String,
         /// The tensor.
         name: String,
-        /// Its type.
+        /// Type of the tensor.
         dtype: String,
     },
     /// The tensors of a quantised weight do not fit together.
@@ -208,7 +208,7 @@ pub enum LoadError {
     UnusedTensors {
         /// The file.
         file: String,
-        /// All of them, sorted.
+        /// Names of the unused tensors, sorted.
         names: Vec<String>,
     },
     /// The architecture cannot be split into partitions.
@@ -232,7 +232,7 @@ pub enum LoadError {
     TooManyPartitions {
         /// The file.
         file: String,
-        /// Its layers.
+        /// Number of layers of the model.
         blocks: usize,
         /// Number of partitions.
         of: u32,

@@ -35,11 +35,11 @@ pub enum TensorError {
     /// The shape and the number of bytes disagree.
     #[error("tensor `{name}` has {actual} bytes, but shape {shape:?} of {datatype} takes {expected}")]
     WrongLength {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor.
         shape: Vec<usize>,
-        /// Its datatype's name.
+        /// Name of the tensor's datatype.
         datatype: &'static str,
         /// Bytes that the shape takes.
         expected: usize,
@@ -49,19 +49,19 @@ pub enum TensorError {
     /// The product of the dimensions overflows.
     #[error("tensor `{name}` has shape {shape:?}, whose element count overflows")]
     Overflow {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor.
         shape: Vec<usize>,
     },
     /// The tensor has another type than the requested one.
     #[error("tensor `{name}` is {actual}, not {expected}")]
     WrongDatatype {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
         /// The requested type.
         expected: &'static str,
-        /// Its type.
+        /// Type of the tensor.
         actual: &'static str,
     },
     /// The element lengths of a `BYTES` tensor do not add up to its bytes.
@@ -69,9 +69,9 @@ pub enum TensorError {
         "tensor `{name}` is BYTES of shape {shape:?}, but its elements' lengths do not add up to its {actual} bytes"
     )]
     WrongElements {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
-        /// Its shape.
+        /// Shape of the tensor.
         shape: Vec<usize>,
         /// Bytes received.
         actual: usize,
@@ -79,7 +79,7 @@ pub enum TensorError {
     /// A `BYTES` element requested as text is not UTF-8.
     #[error("tensor `{name}` is not UTF-8 text at element {index}")]
     NotText {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
         /// Position of the first invalid element.
         index: usize,
@@ -87,7 +87,7 @@ pub enum TensorError {
     /// The tensor contains NaN or infinity.
     #[error("tensor `{name}` holds {value} at element {index}; only finite numbers are served")]
     NotFinite {
-        /// Its name.
+        /// Name of the tensor.
         name: String,
         /// Position of the first invalid element.
         index: usize,

@@ -29,7 +29,7 @@ pub(super) struct Goals {
 #[derive(Debug, Clone)]
 pub(super) struct Needs {
     names: Vec<&'static str>,
-    /// By latency, by accuracy, by name.
+    /// Numbers of devices by latency, accuracy and name.
     devices: Vec<Vec<Vec<Option<f64>>>>,
     /// The results of CascadeServe and the peers at the loosest latency, for the frontier.
     frontier: Vec<(&'static str, Vec<Reached>)>,
@@ -84,7 +84,7 @@ fn work(field: &Field, goals: &Goals) -> Work {
     })
 }
 
-/// What every system with a fixed fleet reaches at one latency.
+/// Returns the results of every system with a fixed fleet at one latency.
 fn column(field: &Field, goals: &Goals, p95_us: u64) -> anyhow::Result<Vec<Column>> {
     let best = goals.accuracies.last().copied().unwrap_or(1.0);
     let mut columns = Vec::new();
@@ -179,7 +179,7 @@ struct Compared {
 }
 
 impl Compared {
-    /// How many times as many devices the best peer needs; infinite where no peer gets there.
+    /// Returns how many times as many devices the best peer needs; infinite where no peer reaches the goal.
     fn ratio(&self) -> Option<f64> {
         Some(self.best_peer.map_or(f64::INFINITY, |(_, devices)| devices) / self.ours?)
     }

@@ -23,7 +23,7 @@ pub(super) const RANGES: u32 = 10;
 /// A workload, shared by all contestants.
 #[derive(Debug, Clone)]
 pub(super) struct Field {
-    /// What was measured or stated of the family.
+    /// Measured or stated profile of the family.
     pub(super) profile: Profile,
     /// Memory of a device, bytes.
     pub(super) memory_bytes: u64,
@@ -43,7 +43,7 @@ pub(super) enum Contestant {
 }
 
 impl Contestant {
-    /// Its name in tables and pictures.
+    /// Returns the contestant's name in tables and plots.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::CascadeServe => "CascadeServe",

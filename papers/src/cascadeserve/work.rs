@@ -18,7 +18,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Of a family and of the cascades that its planner chooses from.
+    /// Computes the work of a family and of the cascades that its planner chooses from.
     pub(super) fn new(profile: &Profile, cascades: &[Cascade]) -> Self {
         let each: Vec<f64> = profile.variants.iter().map(seconds).collect();
         let of_cascade = |cascade: &Cascade| {

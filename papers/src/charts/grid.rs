@@ -23,7 +23,7 @@ pub(crate) struct Grid {
 /// One cell.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Cell {
-    /// Its text.
+    /// Text of the cell.
     pub(crate) says: String,
     /// Whether it is emphasised.
     pub(crate) strong: bool,

@@ -15,9 +15,9 @@ pub(super) struct Run {
     pub(super) load: Load,
     /// The mode.
     pub(super) mode: Mode,
-    /// How the engine was set up.
+    /// Setup of the engine.
     pub(super) setup: Setup,
-    /// How it went.
+    /// Outcome of the run.
     pub(super) outcome: OffloadOutcome,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn largest(values: impl IntoIterator<Item = f64>) -> f64 {
     values.into_iter().fold(f64::NAN, f64::max)
 }
 
-/// How much faster one mode is than another: for every model and prompt that both were run with.
+/// Returns the speed-ups of one mode over another, for every model and prompt that both were run with.
 pub(super) fn ratios(runs: &[Run], of: Mode, over: Mode) -> Vec<(&Run, f64)> {
     let pairs = runs.iter().filter(|run| run.mode == of).filter_map(|run| {
         let other = runs

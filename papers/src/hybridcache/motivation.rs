@@ -10,7 +10,7 @@ use crate::reproduction::{Claim, Reproduction};
 /// Batches of Figure 3.
 const BATCHES: [usize; 7] = [16, 32, 64, 128, 256, 512, 1_024];
 
-/// Its prompts: a short one, and that of Figure 3 (b).
+/// Prompt lengths of the motivation: a short one, and that of Figure 3 (b).
 const PROMPTS: [usize; 2] = [256, 1_024];
 
 /// Shares of the context that are computed again (Figure 4).
@@ -93,7 +93,7 @@ fn speeds(hardware: &Hardware, shape: &Shape, answer: usize) -> anyhow::Result<V
     Ok(all)
 }
 
-/// Binary gigabytes of keys and values of so many requests of 1024 tokens.
+/// Binary gigabytes of keys and values of this many requests of 1024 tokens.
 fn gigabytes(shape: &Shape, requests: usize) -> f64 {
     (requests * 1_024) as f64 * shape.kv_bytes() as f64 * shape.layers as f64 / 1024.0_f64.powi(3)
 }

@@ -27,7 +27,7 @@ const POLICY_OVER_ACT: [(&str, f64); 2] = [("opt-30b", 1.6), ("opt-66b", 1.56)];
 pub(super) struct Line {
     /// Tokens and seconds.
     pub(super) points: Vec<(f64, f64)>,
-    /// How well a line goes through them.
+    /// R² of the linear fit.
     pub(super) r2: f64,
 }
 

@@ -151,7 +151,7 @@ fn over_kv(hardware: &Hardware, loads: &[Load], runs: &[Run]) -> anyhow::Result<
     })
 }
 
-/// What the hybrid gains over KV only on a device that is otherwise the same.
+/// Returns the gain of the hybrid over KV only on a device that differs only in its compute.
 fn gain_at(hardware: &Hardware, flops: f64, loads: &[Load]) -> anyhow::Result<f64> {
     let other = Hardware {
         flops,

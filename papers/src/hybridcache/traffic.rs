@@ -38,7 +38,7 @@ impl Pair {
         self.kv.outcome.decode.traffic.cache() as f64 / self.hybrid.outcome.decode.traffic.cache() as f64
     }
 
-    /// The same factor with the weights included.
+    /// Returns the same factor with the weights included.
     fn reduced_in_all(&self) -> f64 {
         self.kv.outcome.decode.traffic.loaded() as f64 / self.hybrid.outcome.decode.traffic.loaded() as f64
     }

@@ -23,7 +23,7 @@ pub(super) struct Connected {
     accuracy: f64,
     /// Share of right answers on the draw that it was planned by.
     planned_accuracy: f64,
-    /// Under the equal load.
+    /// Simulation under the equal load.
     pub(super) report: Report,
 }
 
@@ -106,7 +106,7 @@ fn in_words(connected: &Connected) -> String {
     )
 }
 
-/// With skips against without, under the same thresholds.
+/// Compares the cascade with and without skip connections, under the same thresholds.
 fn skips(connected: &[Connected], qps: f64) -> Claim {
     let [chain, skipping, ..] = connected else {
         return lacking("eight models: skip connections");
@@ -148,7 +148,7 @@ fn skips(connected: &[Connected], qps: f64) -> Claim {
     }
 }
 
-/// What the planner makes of it: models that do not pay are dropped (Algorithm 2).
+/// Checks that the planner drops models that do not pay (Algorithm 2).
 fn drops(connected: &[Connected]) -> Claim {
     let [chain, _, chosen] = connected else {
         return lacking("eight models: dropping");

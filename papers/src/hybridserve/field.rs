@@ -30,7 +30,7 @@ const DRAIN: f64 = 0.05;
 /// How busy a load may keep a deployment that is made for it.
 const UTILISATION: f64 = 0.7;
 
-/// How a family serves.
+/// Mode in which a family is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     /// The largest model alone, the paper's baseline.
@@ -42,10 +42,10 @@ pub(super) enum Mode {
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub(super) const ALL: [Self; 3] = [Self::Largest, Self::Ap, Self::Eo];
 
-    /// Its name in tables and pictures.
+    /// Returns the mode's name in tables and plots.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Largest => "largest only",
@@ -72,7 +72,7 @@ pub(super) struct Field {
     pub(super) profile: Profile,
     /// A second draw of the models' answers: chosen cascades are judged and simulated on it.
     pub(super) judged: Profile,
-    /// How long a load lasts, seconds.
+    /// Duration of a load, seconds.
     pub(super) seconds: usize,
     /// Seed of arrivals and searches.
     pub(super) seed: u64,
@@ -81,9 +81,9 @@ pub(super) struct Field {
 /// A cascade as constructed, and how long that took.
 #[derive(Debug, Clone)]
 pub(super) struct Constructed {
-    /// What was found.
+    /// The cascade that the planner found.
     pub(super) planned: CascadePlan,
-    /// How long that took.
+    /// Time of the construction.
     pub(super) took: Took,
 }
 
@@ -92,11 +92,11 @@ pub(super) struct Constructed {
 pub(super) struct Judged {
     /// Share of right answers.
     pub(super) accuracy: f64,
-    /// That of the largest model alone, on the same samples.
+    /// Accuracy of the largest model alone, on the same samples.
     pub(super) largest_accuracy: f64,
-    /// How many samples there are.
+    /// Number of samples.
     samples: usize,
-    /// By model, how many of them it answers.
+    /// Number of samples that each model answers.
     answered: BTreeMap<String, u64>,
 }
 
@@ -112,7 +112,7 @@ impl Judged {
         answered as f64 / self.samples.max(1) as f64
     }
 
-    /// Standard error of an accuracy on so many samples, in points.
+    /// Standard error of an accuracy on this many samples, in points.
     pub(super) fn error_points(&self) -> f64 {
         let variance = self.accuracy * (1.0 - self.accuracy);
         100.0 * (variance / self.samples.max(1) as f64).sqrt()
@@ -124,12 +124,12 @@ impl Judged {
 pub(super) struct Deployed {
     /// The placement.
     pub(super) placed: Placement,
-    /// How long that took.
+    /// Time of the placement.
     pub(super) took: Took,
 }
 
 impl Field {
-    /// Of a stated family.
+    /// Creates the field of a stated family.
     pub(super) fn new(family: StatedFamily, seconds: u32, seed: u64) -> Self {
         Self {
             profile: family.profile(),
@@ -163,7 +163,7 @@ impl Field {
         })
     }
 
-    /// What placements are made for: the family's own sizes, on the paper's servers.
+    /// Returns the options of placements: the family's own sizes, on the paper's servers.
     pub(super) fn placement_options(&self, goal: Goal) -> PlacementOptions {
         let devices = DeviceSpec::fleet(SERVERS, self.family.device.memory_bytes);
         PlacementOptions {

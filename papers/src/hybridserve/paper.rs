@@ -5,7 +5,7 @@
 pub(super) struct Paper {
     /// Share of requests that each model answers under AP (Table III).
     pub(super) ap: &'static [(&'static str, f64)],
-    /// The same under EO.
+    /// The same figures under EO.
     pub(super) eo: &'static [(&'static str, f64)],
     /// Accuracy of the largest model, of AP and of EO (Tables III and IV).
     pub(super) accuracy: [f64; 3],
@@ -13,7 +13,7 @@ pub(super) struct Paper {
     pub(super) energy: [f64; 2],
     /// Factor by which AP and EO have a lower average latency, if the paper prints it (§VI-B).
     pub(super) latency: Option<[f64; 2]>,
-    /// By how much the 99.9 % latency may exceed the baseline's, as a share (§VI-B).
+    /// Share by which the 99.9 % latency may exceed the baseline's (§VI-B).
     pub(super) tail: f64,
     /// Factor of the throughput over the baseline (Figure 5); the paper does not state the configuration.
     pub(super) throughput: f64,

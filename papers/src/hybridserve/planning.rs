@@ -164,13 +164,13 @@ fn growth_claim(grown: &[Grown]) -> Claim {
 struct Small {
     /// Placements.
     tried: u32,
-    /// Of those, how many are proven over all combinations.
+    /// Placements that are proven optimal over all combinations.
     optimal: u32,
-    /// How many combinations a solver solved to the end.
+    /// Combinations that a solver solved to the end.
     solved: u32,
-    /// Of those, how many were placed as well.
+    /// Solved combinations that were placed as well as by the solver.
     equal: u32,
-    /// The most that any moves beyond its program's optimum, as a share.
+    /// Largest relative excess of transfers over the optimum of the program.
     behind: f64,
 }
 
@@ -196,7 +196,7 @@ pub(super) fn exact(fields: &[&Field], quiet: bool, found: &mut Reproduction) ->
 }
 
 impl Small {
-    /// Places a cascade on so many devices at half of the load that they carry at all, and solves the program of the combination.
+    /// Places a cascade on this many devices at half of the load that they carry at all, and solves the program of the combination.
     fn add(&mut self, field: &Field, cascade: &Plan, devices: usize) -> anyhow::Result<()> {
         let mut options = synthetic::options(&field.family, devices, 1, Goal::Most);
         let qps = synthetic::busy_load(&field.profile, cascade, &options, 0.5);

@@ -31,11 +31,11 @@ pub(super) struct Served {
 pub(super) struct Reached {
     /// The mode.
     pub(super) mode: Mode,
-    /// Its cascade.
+    /// Cascade of the mode.
     pub(super) constructed: Constructed,
-    /// Its accuracy on the second draw.
+    /// Accuracy of the cascade on the second draw.
     pub(super) judged: Judged,
-    /// Its placement on all servers.
+    /// Placement of the cascade on all servers.
     pub(super) deployed: Deployed,
     /// The highest load that it sustains, requests/s.
     pub(super) sustained_qps: f64,
@@ -47,7 +47,7 @@ pub(super) struct Reached {
     pub(super) quiet: Report,
     /// The simulation under the common load on the fewest servers that carry it; the other servers host nothing.
     pub(super) few: Report,
-    /// How many those are.
+    /// Number of servers of `few`.
     pub(super) few_servers: usize,
 }
 

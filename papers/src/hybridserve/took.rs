@@ -8,7 +8,7 @@ use kaskade_app::report::units;
 /// Time that a piece of work took. Planners run on one thread.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Took {
-    /// On the wall.
+    /// Wall-clock time.
     wall: Duration,
     /// Time that the thread had a processor; `None` if the kernel does not report it.
     processor: Option<Duration>,
@@ -25,7 +25,7 @@ impl Took {
         (done, Self { wall, processor })
     }
 
-    /// One after the other.
+    /// Returns the sum of both times.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             wall: self.wall + other.wall,
@@ -45,12 +45,12 @@ impl Took {
         }
     }
 
-    /// Of the processor, or on the wall where that is not known, seconds.
+    /// Returns the processor time, or the wall-clock time if that is unknown, seconds.
     pub(super) fn seconds(self) -> f64 {
         self.processor.unwrap_or(self.wall).as_secs_f64()
     }
 
-    /// For people.
+    /// Formats the time for people.
     pub(super) fn text(self) -> String {
         let wall = units::seconds(self.wall.as_secs_f64());
         match self.processor {

@@ -25,17 +25,17 @@ const DROP: f64 = 0.13;
 /// Requests that may miss their objective where a load counts as served.
 const MISSES: f64 = 0.05;
 
-/// How long an even load is simulated, seconds.
+/// Duration of an even load in the simulation, seconds.
 const EVEN_S: usize = 60;
 
 /// The capacity of a cluster at the ends of the phases of Figure 1.
 #[derive(Debug, Clone)]
 pub(super) struct Phases {
-    /// With the most accurate variants.
+    /// Capacity with the most accurate variants.
     pub(super) hardware: Capacity,
-    /// With the most accurate variant of the first task.
+    /// Capacity with the most accurate variant of the first task.
     first_kept: Capacity,
-    /// At any accuracy.
+    /// Capacity at any accuracy.
     most: Capacity,
 }
 
@@ -44,17 +44,17 @@ pub(super) struct Phases {
 pub(super) struct Capacity {
     /// Requests/s at the root.
     pub(super) served_qps: f64,
-    /// At this accuracy, in [0, 1].
+    /// Accuracy at that load, in [0, 1].
     pub(super) accuracy: f64,
-    /// What it could not serve with fractions of workers either, requests/s.
+    /// Upper bound that not even fractions of workers exceed, requests/s.
     bound_qps: f64,
 }
 
 impl Phases {
-    /// Of a pipeline on so many workers.
+    /// Computes the capacities of a pipeline on this many workers.
     ///
     /// # Errors
-    /// When it cannot be planned.
+    /// An error if a capacity cannot be planned.
     pub(super) fn of(pipeline: &Pipeline, workers: u32) -> anyhow::Result<Self> {
         Ok(Self {
             hardware: capacity(pipeline, AllocationPolicy::HardwareOnly, workers)?,
@@ -63,12 +63,12 @@ impl Phases {
         })
     }
 
-    /// What is served at any accuracy, requests/s.
+    /// Returns the capacity at any accuracy, requests/s.
     pub(super) fn most_qps(&self) -> f64 {
         self.most.served_qps
     }
 
-    /// How many times as much as by hardware scaling.
+    /// Returns the factor of a capacity over that of hardware scaling.
     fn times(&self, capacity: Capacity) -> f64 {
         capacity.served_qps / self.hardware.served_qps
     }
@@ -313,7 +313,7 @@ fn figure_1(two: &Phases, chain: &Pipeline, workers: u32) -> anyhow::Result<Clai
     })
 }
 
-/// What the first task alone would serve, and what it leaves to the second.
+/// Explains Figure 1: capacity of the first task alone, and the workers that it leaves to the second.
 fn why_not_figure_1(chain: &Pipeline, two: &Phases, workers: u32) -> anyhow::Result<String> {
     let (_, first) = best_first(chain)?;
     let second = chain.tasks.last().context("the chain has no second task")?;
@@ -352,7 +352,7 @@ fn why_not_figure_1(chain: &Pipeline, two: &Phases, workers: u32) -> anyhow::Res
     ))
 }
 
-/// What is drawn of an allocation.
+/// A figure of an allocation that is plotted.
 type Figure = fn(&Allocation) -> f64;
 
 /// Accuracy, workers and what is served by demand, over the first two tasks.

@@ -14,7 +14,7 @@ use crate::reproduction::{Claim, Reproduction};
 pub(super) struct Paper {
     /// The pipeline, in names of claims and files.
     pub(super) name: &'static str,
-    /// What accuracy scaling adds to the capacity.
+    /// Gain of capacity by accuracy scaling.
     capacity: &'static str,
     /// The paper's accuracy of Proteus.
     accuracy: &'static str,
@@ -89,7 +89,7 @@ pub(super) fn compare(
     Ok(())
 }
 
-/// All systems' days.
+/// The days of all systems.
 pub(super) struct Day<'a> {
     pub(super) field: &'a Field,
     pub(super) paper: Paper,
@@ -113,7 +113,7 @@ pub(super) fn missed<'a>(buckets: impl Iterator<Item = &'a Bucket>, length_us: u
     }
 }
 
-/// How many times as large; infinite over nothing.
+/// Returns the ratio; infinite if `that` is 0.
 fn over(this: f64, that: f64) -> f64 {
     if that > 0.0 { this / that } else { f64::INFINITY }
 }
@@ -228,7 +228,7 @@ impl Day<'_> {
         )
     }
 
-    /// What Proteus does not see is that another variant upstream makes more or fewer requests for the tasks below.
+    /// Explains why Proteus holds: it ignores that another variant upstream changes the number of requests for the tasks below.
     fn why_proteus_holds(&self) -> String {
         let pipeline = &self.field.pipeline;
         let spreads = pipeline.tasks.iter().flat_map(|task| {
@@ -360,7 +360,7 @@ fn lowest_accuracy(run: &Run) -> f64 {
     accuracies.fold(f64::INFINITY, f64::min)
 }
 
-/// By how much one is more accurate than another in the bucket in which that is most.
+/// Returns the largest gain of accuracy of one run over another, over all buckets.
 fn most_accuracy_gained(one: &Run, other: &Run) -> f64 {
     let both = one.course.iter().zip(&other.course);
     let gains = both.filter_map(|(one, other)| Some(one.path_accuracy? - other.path_accuracy?));

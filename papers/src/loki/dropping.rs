@@ -18,7 +18,7 @@ const MECHANISMS: [(&str, Dropping); 4] = [
     ("rerouting", Dropping::Rerouting),
 ];
 
-/// It is planned for this many times the demand; the paper's rule is the first.
+/// Headrooms, as multiples of the demand; the paper's rule is the first.
 const HEADROOMS: [f64; 4] = [1.0, 1.1, 1.2, HEADROOM];
 
 /// Runs every mechanism at every headroom, draws and claims.

@@ -15,10 +15,10 @@ use crate::peers::pipelines::PipelinePeer;
 /// Period of the demand estimate, microseconds.
 pub(super) const CONTROL_INTERVAL_US: u64 = 200_000;
 
-/// How long a model takes to load, microseconds.
+/// Loading time of a model, microseconds.
 pub(super) const LOADING_US: u64 = 1_000_000;
 
-/// All systems plan for this many times the demand.
+/// Headroom of all systems' plans, as a multiple of the demand.
 pub(super) const HEADROOM: f64 = 1.3;
 
 /// Buckets of a course.
@@ -29,7 +29,7 @@ const BUCKETS: usize = 120;
 pub(super) struct Field {
     /// The pipeline.
     pub(super) pipeline: Pipeline,
-    /// Its latencies, as the simulator reads them.
+    /// Latencies of the pipeline, as the simulator reads them.
     pub(super) profile: Profile,
     /// The load, requests/s at the root.
     pub(super) trace: Trace,
@@ -46,7 +46,7 @@ pub(super) struct Contestant {
     pub(super) policy: PipelinePeer,
     /// Policy for late requests.
     pub(super) dropping: Dropping,
-    /// It is planned for this many times the demand.
+    /// Headroom of plans, as a multiple of the demand.
     pub(super) headroom: f64,
     /// Whether a request whose objective has passed leaves the queues.
     pub(super) expires: bool,
@@ -70,7 +70,7 @@ impl Contestant {
         ..Self::LOKI
     };
 
-    /// What is the default here: dropping by slack, with a forecast and standby capacity.
+    /// Kaskade's default: dropping by slack, with a forecast and standby capacity.
     pub(super) const DEFAULT: Self = Self {
         dropping: Dropping::Slack,
         provides: true,
@@ -99,7 +99,7 @@ impl Contestant {
         }
     }
 
-    /// Its name in tables and pictures.
+    /// Returns the contestant's name in tables and plots.
     pub(super) fn name(&self) -> &'static str {
         match self.policy {
             PipelinePeer::Loki if self.dropping == Dropping::LastTask => "Loki, last-task dropping",
@@ -118,7 +118,7 @@ pub(super) struct Run {
     pub(super) contestant: Contestant,
     /// The whole.
     pub(super) report: Report,
-    /// Its course.
+    /// Course of the run, by bucket of time.
     pub(super) course: Vec<Bucket>,
     /// When it was allocated, microseconds, and how the demand was met from then on.
     pub(super) scalings: Vec<(u64, Scaling)>,
@@ -151,7 +151,7 @@ impl Field {
         (self.trace.seconds() / BUCKETS).max(1) as u64 * 1_000_000
     }
 
-    /// The same under another load.
+    /// Returns the same field under another load.
     pub(super) fn under(&self, trace: Trace) -> Self {
         Self {
             trace,
@@ -159,7 +159,7 @@ impl Field {
         }
     }
 
-    /// The same with another objective, microseconds.
+    /// Returns the same field with another objective, microseconds.
     pub(super) fn within(&self, slo_us: u64) -> Self {
         let mut field = self.clone();
         field.pipeline.slo_us = slo_us;

@@ -33,7 +33,7 @@ use kaskade_simulator::trace::Trace;
 use self::parts::{PARTS, Part, Run};
 use crate::reproduction::Reproduction;
 
-/// What the load falls to and rises to, of what the most accurate variants carry.
+/// Lowest and highest load, as multiples of the capacity of the most accurate variants.
 const LOADS: (f64, f64) = (0.2, 2.0);
 
 /// A pipeline, measured and about to be served.

@@ -32,7 +32,7 @@ impl Swept {
         self.run.as_ref().map_or(f64::NAN, Run::accuracy)
     }
 
-    /// From the highest accuracy that there is, to that of the bucket in which it is lowest.
+    /// Returns the drop from the highest possible accuracy to that of the least accurate bucket.
     fn drop(&self, highest: f64) -> f64 {
         let buckets = self.run.iter().flat_map(|run| &run.course);
         let accuracies = buckets.filter_map(|bucket| bucket.path_accuracy);

@@ -28,7 +28,7 @@ pub struct Ensemble {
     pub work_s: f64,
 }
 
-/// How replicas follow the load.
+/// Scaling of replicas with the load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Autoscale {
     /// Time between two changes of the number of replicas, microseconds.

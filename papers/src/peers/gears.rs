@@ -34,7 +34,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Its name, as a plan carries it.
+    /// Returns the peer's name, as a plan states it.
     pub fn name(&self) -> String {
         match self {
             Self::DynBa { variant: None } => "dynba".to_owned(),

@@ -17,7 +17,7 @@ pub enum PipelinePeer {
 }
 
 impl PipelinePeer {
-    /// Its allocator, made for a pipeline.
+    /// Returns the peer's allocator for a pipeline.
     ///
     /// # Errors
     /// An [`AllocateError`] if the pipeline is unsound, too large, or too slow for its objective.

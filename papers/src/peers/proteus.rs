@@ -20,7 +20,7 @@ pub struct PerTask {
     pipeline: Pipeline,
     options: AllocateOptions,
     root: usize,
-    /// By task.
+    /// Apps, one per task.
     apps: Vec<App>,
 }
 

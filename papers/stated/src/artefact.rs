@@ -44,9 +44,9 @@ pub struct Artefact {
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("{file}, line {line}: {kind}")]
 pub struct ArtefactError {
-    /// Its name.
+    /// Name of the file.
     pub file: String,
-    /// From 1; 0 for the file as a whole.
+    /// Line number, from 1; 0 for the file as a whole.
     pub line: usize,
     /// The kind of error.
     pub kind: ArtefactErrorKind,

@@ -59,9 +59,9 @@ pub fn t4() -> StatedDevice {
 /// A family whose figures are stated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatedFamily {
-    /// Its name, and that of the app.
+    /// Name of the family and of its app.
     pub name: String,
-    /// Its device.
+    /// Device of the family.
     pub device: StatedDevice,
     /// The models, smallest first.
     pub models: Vec<StatedModel>,
@@ -90,7 +90,7 @@ pub struct StatedFamily {
 /// A model whose figures are stated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatedModel {
-    /// Its name, the paper's notation.
+    /// Name of the model, in the paper's notation.
     pub name: String,
     /// Number of weights (Table II).
     pub parameters: u64,
@@ -283,7 +283,7 @@ impl StatedFamily {
         model.parameters as f64 * BYTES + f64::from(batch) * state * HELD
     }
 
-    /// What a request carries from partition to partition, bytes, by model: a hidden state per token.
+    /// Returns the bytes that a request carries from partition to partition, by model: a hidden state per token.
     pub fn hidden_bytes(&self) -> BTreeMap<String, f64> {
         let bytes = |model: &StatedModel| f64::from(self.tokens) * f64::from(model.width) * BYTES;
         let named = self.models.iter().map(|model| (model.name.clone(), bytes(model)));

@@ -2,7 +2,7 @@
 
 use kaskade_policy::pipeline::{PathAccuracy, Pipeline};
 
-/// The pipeline with at most so many variants per task, the first, the last and those evenly between, and of its batch sizes only
+/// The pipeline with at most this many variants per task, the first, the last and those evenly between, and of its batch sizes only
 /// those given, of which the first is 1: for computations that take too long on the whole pipeline.
 #[must_use]
 pub fn thinned(pipeline: &Pipeline, variants: usize, batches: &[u32]) -> Pipeline {
@@ -29,7 +29,7 @@ pub fn thinned(pipeline: &Pipeline, variants: usize, batches: &[u32]) -> Pipelin
     thin
 }
 
-/// At most `wanted` of `0..count`, both ends and those evenly between.
+/// Returns at most `wanted` of `0..count`: both ends, and evenly spaced values between them.
 fn evenly(count: usize, wanted: usize) -> Vec<usize> {
     let last = count.saturating_sub(1);
     match wanted {

@@ -16,7 +16,7 @@ use kaskade_policy::profile::{BatchCost, Profile, Validation, VariantProfile};
 /// A workload whose figures are stated, not measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatedWorkload {
-    /// Its name, and that of the app.
+    /// Name of the workload and of its app.
     pub name: String,
     /// The device that the latencies are those of.
     pub device: String,
@@ -24,7 +24,7 @@ pub struct StatedWorkload {
     pub memory_bytes: u64,
     /// The highest load of the paper's trace, requests/s.
     pub peak_qps: f64,
-    /// The same for the paper's experiment with a low accuracy objective, requests/s.
+    /// Peak of the paper's experiment with a low accuracy objective, requests/s.
     pub high_peak_qps: f64,
     /// Batch sizes in the profile.
     pub batches: Vec<u32>,
@@ -45,7 +45,7 @@ pub struct StatedWorkload {
 /// A variant whose figures are stated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct StatedVariant {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
     /// Number of weights.
     pub parameters: u64,

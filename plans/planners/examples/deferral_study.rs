@@ -1,4 +1,4 @@
-//! What subsets of a family and learned deferral scores gain over a cascade of all variants by calibrated confidence.
+//! Measures the gain of subsets of a family and learned deferral scores over a cascade of all variants by calibrated confidence.
 //!
 //! `cargo run --release -p kaskade-planners --example deferral_study -- [SPLITS [FAMILY]] [--profile FILE]...` prints a table and writes
 //! `deferral-study.json`. Each split draws samples to plan on and others to judge on. On the first, three planners make a curve of
@@ -31,7 +31,7 @@ const STEPS: u64 = 2_000_000;
 /// The batch size at which costs are taken.
 const BATCH: u32 = 16;
 
-/// Where samples come from.
+/// Source of the samples.
 enum Source {
     /// Drawn again for each split.
     Stated(Box<StatedFamily>),

@@ -49,7 +49,7 @@ pub trait Allocate: std::fmt::Debug + Send {
     /// An [`AllocateError`], after which the old ones stay in force.
     fn update(&mut self, pipeline: Pipeline) -> Result<(), AllocateError>;
 
-    /// Allocates `workers` to a demand of so many requests/s at the root.
+    /// Allocates `workers` to a demand of this many requests/s at the root.
     ///
     /// # Errors
     /// An [`AllocateError`] if the demand is no demand, or the workers are fewer than the tasks.
@@ -64,7 +64,7 @@ pub trait Allocate: std::fmt::Debug + Send {
 
 /// Allocates workers by what arrives at each task of a pipeline.
 pub trait AllocateTasks {
-    /// Allocates `workers` where so many requests/s arrive at each task, in the pipeline's order.
+    /// Allocates `workers` where this many requests/s arrive at each task, in the pipeline's order.
     ///
     /// # Errors
     /// As [`Allocate::allocate`].
@@ -147,7 +147,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Allocates `workers` to a demand of so many requests/s at the root.
+    /// Allocates `workers` to a demand of this many requests/s at the root.
     ///
     /// A demand beyond what the cluster can serve is no error: it is [`Scaling::Overload`], with what can be served.
     ///
@@ -203,13 +203,13 @@ impl Allocator {
         scaler.and_then(|scaler| scaler.least_load())
     }
 
-    /// The best accuracy that so many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
+    /// The best accuracy that this many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
     pub fn accuracy_at_most(&self, load: f64) -> f64 {
         let scaler = self.all.as_ref().or(self.best.as_ref());
         scaler.map_or(0.0, |scaler| scaler.worth_at_most(load))
     }
 
-    /// Requests/s at the root that no allocation to so many workers exceeds, fractions of workers included, with the variants that the
+    /// Requests/s at the root that no allocation to this many workers exceeds, fractions of workers included, with the variants that the
     /// policy allows; proven.
     pub fn most_qps(&self, workers: u32) -> f64 {
         self.least_load()

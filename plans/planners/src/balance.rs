@@ -27,9 +27,9 @@ const CAPACITY_STEPS: u32 = 10;
 /// The instances of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Instances {
-    /// Its task.
+    /// Task of the variant.
     pub task: String,
-    /// Its name.
+    /// Name of the variant.
     pub variant: String,
     /// Most requests in a batch, `y(i, k)`.
     pub batch: u32,
@@ -37,14 +37,14 @@ pub struct Instances {
     pub count: u32,
     /// Profiled time of such a batch, microseconds, `l(i, k)`.
     pub latency_us: f64,
-    /// What one of them serves, requests/s, `q(i, k, y)`.
+    /// Capacity of one instance, requests/s, `q(i, k, y)`.
     pub qps: f64,
-    /// What all of them are planned to serve, requests/s.
+    /// Load that is planned for all instances, requests/s.
     pub load_qps: f64,
 }
 
 impl Instances {
-    /// What all of them can serve, requests/s.
+    /// Returns the capacity of all instances, requests/s.
     pub(crate) fn capacity_qps(&self) -> f64 {
         f64::from(self.count) * self.qps
     }
@@ -54,7 +54,7 @@ impl Instances {
 #[derive(Debug, Clone)]
 pub struct Balancer {
     hosts: Vec<Host>,
-    /// By task: places of its hosts, the most accurate first.
+    /// Indices of each task's hosts, the most accurate first.
     tasks: Vec<Vec<usize>>,
     /// Tasks, the root's first.
     order: Vec<usize>,
@@ -70,17 +70,17 @@ struct Host {
     capacity: f64,
     /// Requests/s that the plan gives it, at most its capacity.
     planned: f64,
-    /// By child task, in the tree's order: requests made of one.
+    /// Requests to each child task per request, in the tree's order.
     children: Vec<(usize, f64)>,
 }
 
-/// How full a host is, requests/s.
+/// Load of a host, requests/s.
 #[derive(Debug, Clone, Copy)]
 struct State {
     incoming: f64,
-    /// Of its capacity.
+    /// Unused capacity.
     left: f64,
-    /// Of what was planned for it.
+    /// Unused part of the planned load.
     planned: f64,
 }
 
@@ -121,7 +121,7 @@ pub struct Table {
 pub struct Balanced {
     /// One table per sender and task.
     pub tables: Vec<Table>,
-    /// By task: variants with capacity left over, places in the list of instances, the most accurate first, with requests/s.
+    /// Variants of each task with unused capacity: indices in the list of instances, the most accurate first, with requests/s.
     pub backups: Vec<Vec<(usize, f64)>>,
     /// Requests/s, over all tasks, for which there was no capacity. They are distributed nevertheless.
     pub unserved_qps: f64,
@@ -179,7 +179,7 @@ impl Balancer {
         low
     }
 
-    /// `MostAccurateFirst` for so many requests/s at the root.
+    /// `MostAccurateFirst` for this many requests/s at the root.
     pub fn balance(&self, demand_qps: f64) -> Balanced {
         let mut state: Vec<State> = self.hosts.iter().map(State::of).collect();
         let mut tables = Vec::with_capacity(1 + 2 * self.hosts.len());

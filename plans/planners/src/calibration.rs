@@ -35,14 +35,14 @@ pub enum Label<'a> {
     Class(usize),
     /// The right positions, for span scores.
     Span {
-        /// Of the start.
+        /// Position of the start.
         start: usize,
-        /// Of the end.
+        /// Position of the end.
         end: usize,
     },
     /// The right token for every row of token scores.
     Tokens(&'a [usize]),
-    /// Whether the answer was right: of a given confidence, or where several answers can be right.
+    /// Whether the answer was right: for given confidences, and where several answers can be right.
     Correct(bool),
 }
 

@@ -1,4 +1,4 @@
-//! From a profile to a plan: one cascade, with thresholds, drops and skips (HybridServe §IV).
+//! Plans one cascade from a profile, with thresholds, drops and skips (HybridServe §IV).
 
 mod emit;
 
@@ -46,27 +46,27 @@ impl Objective {
     }
 }
 
-/// How to plan a cascade.
+/// Options of planning a cascade.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CascadeOptions {
     /// The objective.
     pub objective: Objective,
-    /// What is to be minimised.
+    /// Quantity to minimise.
     pub minimise: Minimise,
     /// The batch size at which costs are taken.
     pub batch: u32,
     /// Seed of the search.
     pub seed: u64,
-    /// How sure the named points must be.
+    /// Test that the named points must pass.
     pub safety_margin: NonInferiorityTest,
-    /// How hard to search.
+    /// Maximum number of steps of an exact search.
     pub exact_steps: u64,
     /// Whether to try skip connections.
     pub skips: bool,
     /// Whether the stages of a certified cascade may decide by a learned score ([`crate::deferral`]) in place of their confidence.
     pub learn_scores: bool,
-    /// How much accuracy skip connections may cost under given [`Objective::Thresholds`], in [0, 1]. Those of the other objectives never
-    /// cost what the objective promises.
+    /// Loss of accuracy that skip connections may cost under given [`Objective::Thresholds`], in [0, 1]. Under the other objectives they
+    /// never break the objective.
     pub skip_loss: f64,
     /// Replicas of each variant, unless named in `replicas_of`.
     pub replicas: u32,
@@ -106,7 +106,7 @@ impl Default for CascadeOptions {
 pub struct CascadePlan {
     /// The plan, validated.
     pub plan: Plan,
-    /// What was minimised.
+    /// Quantity that was minimised.
     pub minimised: Minimise,
     /// The frontier of the whole family.
     pub frontier: Frontier,
@@ -122,7 +122,7 @@ pub struct CascadePlan {
     pub skips: Vec<SplitOutcome>,
     /// The expected results of the plan.
     pub estimates: Estimates,
-    /// How far the certification went; `None` for an objective that is not certified.
+    /// Result of the certification; `None` for an objective that is not certified.
     pub certification: Option<Tested>,
 }
 
@@ -139,9 +139,9 @@ pub struct Estimates {
     pub hops: f64,
     /// The stages.
     pub stages: Vec<StageEstimate>,
-    /// The largest variant alone: share of right answers.
+    /// Share of right answers of the largest variant alone.
     pub largest_accuracy: f64,
-    /// The largest variant alone: cost per request.
+    /// Cost per request of the largest variant alone.
     pub largest_energy_j: f64,
     /// The accuracy that cascades chosen in the same way, but of all variants and without skip connections, have on samples that they were
     /// not chosen on; `None` where nothing was chosen (given thresholds, the
@@ -171,9 +171,9 @@ pub enum PlanError {
         "the number of thresholds is {found} and must be {expected}: one in [0, 1] for each variant but the last, in their order"
     )]
     Thresholds {
-        /// The number.
+        /// Number of thresholds found.
         found: usize,
-        /// How many there must be.
+        /// Number of thresholds required.
         expected: usize,
     },
     /// A threshold is outside [0, 1].
@@ -274,9 +274,9 @@ struct ChosenCascade {
     scores: Vec<Option<DeferralScore>>,
     dropped: Vec<Dropped>,
     skips: Skips,
-    /// What to expect of it: on the certification part if it is certified, else on all validation samples.
+    /// Expected outcome: on the certification part if the cascade is certified, else on all validation samples.
     outcome: CascadeOutcome,
-    /// Its certificate and the certification part.
+    /// Certificate of the cascade, and the certification part.
     certified: Option<(Certificate, Family)>,
     tested: Option<Tested>,
     /// The safer cascades that passed.
@@ -346,7 +346,7 @@ fn check_thresholds(thresholds: &[f64], expected: usize) -> Result<(), PlanError
     }
 }
 
-/// What the named points are measured against: always the variants of the whole family, also when some are dropped.
+/// Baselines of the named points: always variants of the whole family, also when some are dropped.
 struct Goals {
     best: Baseline,
     second_best: Baseline,

@@ -35,15 +35,15 @@ pub(crate) use self::list::{Wired, certified_list, steps};
 pub use self::sequence::Candidate;
 use crate::thresholds::{CascadeOutcome, Family, Paired, Scoring};
 
-/// What is to be certified: a [`Guarantee`] before the variant to compare with is known.
+/// Target of a certification: a [`Guarantee`] before the variant to compare with is known.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum AccuracyTarget {
-    /// At most this loss of accuracy against the largest variant, as a share in (0, 1).
+    /// Maximum loss of accuracy against the largest variant, as a share in (0, 1).
     MaxLoss {
         /// The loss.
         loss: f64,
     },
-    /// At least this accuracy, as a share in (0, 1).
+    /// Minimum accuracy, as a share in (0, 1).
     MinAccuracy {
         /// The accuracy.
         accuracy: f64,
@@ -98,9 +98,9 @@ const LEAST_CONFIDENCE: f64 = 0.5;
 pub struct Certified {
     /// The cascade.
     pub cascade: Candidate,
-    /// Its proof. The largest variant alone has a loss of 0 by definition and needs none.
+    /// Certificate of the cascade. The largest variant alone has a loss of 0 by definition and needs none.
     pub certificate: Certificate,
-    /// What it does on the certification part.
+    /// Outcome of the cascade on the certification part.
     pub outcome: CascadeOutcome,
     /// The certification part.
     pub certification: Family,
@@ -206,7 +206,7 @@ impl MoreAccurateVariant {
     }
 }
 
-/// What to do if not even the largest variant is accurate enough.
+/// Returns the remedy if not even the largest variant is accurate enough.
 fn remedy(better: Option<&MoreAccurateVariant>) -> String {
     match better {
         None => "ask for less, add a larger variant, or record more samples".to_owned(),
@@ -250,9 +250,9 @@ pub fn certify(family: &Family, options: &CertifyOptions, skips: bool) -> Result
 pub struct Passed {
     /// The cascade.
     pub cascade: Candidate,
-    /// Its proof.
+    /// Certificate of the cascade.
     pub certificate: Certificate,
-    /// What it does on the certification part.
+    /// Outcome of the cascade on the certification part.
     pub outcome: CascadeOutcome,
 }
 
@@ -269,9 +269,9 @@ pub(crate) fn certify_all(family: &Family, options: &CertifyOptions) -> Result<V
     Ok(safer)
 }
 
-/// What passed of a sequence.
+/// Result of testing a sequence.
 struct Sequence {
-    /// All that passed but the last.
+    /// All cascades that passed, except the last.
     safer: Vec<Passed>,
     last: Passed,
     tested: Tested,

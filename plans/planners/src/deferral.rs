@@ -51,16 +51,16 @@ pub enum Candidate {
     Isotonic,
     /// The probability of being right, from the stage's own result.
     Logistic,
-    /// The same, also from the answers of earlier stages.
+    /// Logistic regression that also reads the answers of earlier stages.
     LogisticOfPath,
     /// The benefit of escalation, from the stage's own result.
     Benefit,
-    /// The same, also from the answers of earlier stages.
+    /// Benefit of escalation that also reads the answers of earlier stages.
     BenefitOfPath,
 }
 
 impl Candidate {
-    /// All of them.
+    /// All candidates.
     pub const ALL: [Self; 6] = [
         Self::Platt,
         Self::Isotonic,
@@ -75,7 +75,7 @@ impl Candidate {
     }
 }
 
-/// What cross-validation says about a candidate.
+/// Gain of a candidate score in the cross-validation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct CandidateGain {
     /// The candidate.

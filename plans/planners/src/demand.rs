@@ -12,7 +12,7 @@ use serde::Serialize;
 pub use factors::{FactorEstimator, FactorOptions};
 pub use run_times::{RunTimeEstimator, RunTimeOptions};
 
-/// How the demand is estimated, and when planning is triggered.
+/// Options for estimating the demand and triggering planning.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DemandOptions {
     /// Length of one entry of the history, microseconds.
@@ -75,7 +75,7 @@ pub struct DemandEstimator {
     options: DemandOptions,
     /// Requests per complete step, the latest last.
     steps: VecDeque<f64>,
-    /// Where the step begins that is not complete, and what arrived in it.
+    /// Start of the incomplete step, and the arrivals in it.
     step: u64,
     arrived: f64,
     /// The newest time, microseconds.
@@ -213,8 +213,8 @@ impl DemandEstimator {
             .is_none_or(|(at, _)| now.saturating_sub(at) >= self.options.min_interval_us / 2)
     }
 
-    /// Notes that was planned for so many requests/s at `now` (microseconds), whether or not that made another plan: what cannot be
-    /// planned for now will be tried again when it is due.
+    /// Records that planning was done for this many requests/s at `now` (microseconds), whether or not it made another plan: a demand that
+    /// cannot be planned for now is tried again when planning is due.
     pub fn planned(&mut self, qps: f64, now: u64) {
         self.planned = Some((now, qps));
     }

@@ -5,11 +5,11 @@
 pub struct DeviceSpec {
     /// The worker it belongs to.
     pub worker: String,
-    /// Its name there: `cpu`, `cuda:0`, ...
+    /// Name of the device on the worker: `cpu`, `cuda:0`, ...
     pub device: String,
     /// Memory for replicas, bytes.
     pub memory_bytes: u64,
-    /// How many times as fast as the device that was profiled.
+    /// Speed relative to the device that was profiled.
     pub speed: f64,
 }
 

@@ -15,7 +15,7 @@ use crate::thresholds::{CascadeOutcome, Family, Point, Scoring, evaluate, thresh
 /// A subset of a family, with the values of its scores in place of confidences.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Member {
-    /// Its variants.
+    /// Variants of the subset.
     pub family: Family,
     /// The scores, one per variant but the last; `None` for the calibrated confidence.
     pub scores: Vec<Option<DeferralScore>>,
@@ -24,11 +24,11 @@ pub struct Member {
 /// A cascade on the envelope.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EnvelopeCascade {
-    /// Its variants, by name.
+    /// Variants of the cascade, by name.
     pub variants: Vec<String>,
-    /// Its scores.
+    /// Deferral scores of the cascade.
     pub scores: Vec<Option<DeferralScore>>,
-    /// Its thresholds, and what it does on the samples that it was chosen on.
+    /// Thresholds of the cascade, and the outcome on the samples that it was chosen on.
     pub point: Point,
 }
 

@@ -1,9 +1,10 @@
-//! What cascades of a family are expected to do on new samples, smoothed over the samples that they are chosen on.
+//! Expected outcomes of cascades of a family on new samples, smoothed over the samples that they are chosen on.
 //!
-//! The best of thousands of cascades by counts is to a good part lucky. So no cascade is judged by counts here: for each variant, two logistic
-//! curves over its confidence say how probable a loss and a gain are, and a cascade is expected to lose and gain what they say of the
-//! samples where it answers. Curves have four numbers per variant in place of one per sample, so that what they say of a cascade hardly
-//! depends on which cascade it is. Where many losses are seen, their count corrects the curves, which ignore what a sample has passed before.
+//! Picking the best of thousands of cascades by counts largely picks a lucky one. So no cascade is judged by counts here: for each variant,
+//! two logistic curves over its confidence estimate the probability of a loss and of a gain, and the expected loss and gain of a cascade
+//! are the sums over the samples that it answers. Curves have four numbers per variant in place of one per sample, so that they hardly
+//! depend on the choice of the cascade. Where many losses are observed, their count corrects the curves, which ignore the earlier stages of
+//! a sample.
 
 use std::sync::Arc;
 
@@ -20,7 +21,7 @@ pub(crate) struct Forecast {
     pub(crate) gained: f64,
 }
 
-/// What an answer loses or gains against.
+/// Reference for losses and gains of an answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Against<'a> {
     /// The largest variant: an answer is lost if only that one is right.
@@ -65,9 +66,9 @@ pub(crate) fn forecasts(family: &Family, against: Against<'_>) -> Vec<Forecast> 
 struct Gate {
     cost: f64,
     confidences: Arc<[f64]>,
-    /// All samples, the surest first, equally sure ones ascending.
+    /// All samples, the most confident first, equally confident ones ascending.
     order: Vec<u32>,
-    /// By sample: its place in that order.
+    /// Position of each sample in that order.
     places: Vec<u32>,
     lost: Vec<Event>,
     gained: Vec<Event>,

@@ -41,7 +41,7 @@ pub struct ManagerOptions {
     /// It is planned for this many times the demand, at least 1. 1 is the paper's rule, and sufficient for evenly spaced arrivals. With
     /// Poisson arrivals, queues grow if workers are planned to be always busy; 1.3 keeps them short.
     pub headroom: f64,
-    /// What is kept ready for a rise of the demand. An allocator that plans task by task keeps nothing ready.
+    /// Capacity kept ready for a rise of the demand. An allocator that plans task by task keeps none ready.
     pub standby: StandbyOptions,
     /// How observed multiplicative factors take the place of profiled ones.
     pub factors: FactorOptions,
@@ -65,17 +65,17 @@ pub enum ManageError {
 pub struct Manager {
     options: ManagerOptions,
     allocator: Box<dyn Allocate>,
-    /// With the factors and run times that were learned.
+    /// The pipeline, with the learned factors and run times.
     pipeline: Pipeline,
-    /// By task, what arrives there; the root's is the demand.
+    /// Estimator of the arrivals of each task; the root's arrivals are the demand.
     arriving: Vec<DemandEstimator>,
     root: usize,
     factors: FactorEstimator,
     run_times: RunTimeEstimator,
-    /// By variant: requests served and made since the start.
+    /// For each variant, requests served, and requests to child tasks, since the start.
     totals: BTreeMap<String, (u64, BTreeMap<String, u64>)>,
     allocation: Option<Allocation>,
-    /// What it can serve, requests/s at the root; infinite where the arrivals at the root do not decide.
+    /// Capacity of the allocation, requests/s at the root; infinite if the arrivals at the root do not determine it.
     capacity_qps: f64,
     running: Option<Plan>,
     allocations: u64,
@@ -92,7 +92,7 @@ impl Manager {
         Self::with(Box::new(allocator), pipeline, options, now)
     }
 
-    /// The same with another allocator, which was made for this pipeline.
+    /// Creates a manager with another allocator, which was made for this pipeline.
     ///
     /// # Errors
     /// An [`AllocateError`] if the pipeline is unsound.
@@ -120,10 +120,10 @@ impl Manager {
         })
     }
 
-    /// The plan to begin with, for so many requests/s at the root and the headroom, at `now` (microseconds).
+    /// Makes the first plan, for this many requests/s at the root and the headroom, at `now` (microseconds).
     ///
     /// # Errors
-    /// A [`ManageError`] if there is none.
+    /// A [`ManageError`] if there is no plan.
     pub fn begin(&mut self, demand_qps: f64, now: u64) -> Result<Plan, ManageError> {
         let headroom = self.options.headroom;
         let allocation = self.allocation_for(demand_qps * headroom, self.workers())?;
@@ -146,8 +146,8 @@ impl Manager {
         }
     }
 
-    /// Notes that a variant, since the last report, served `served` requests and made so many of them by child task. Counts that
-    /// are reported child by child go in one call.
+    /// Records that a variant, since the last report, served `served` requests and made the given number of requests to each child task.
+    /// Counts that are reported child by child go in one call.
     pub fn record(&mut self, variant: &str, served: u64, made: &BTreeMap<String, u64>, now: u64) {
         let totals = self.totals.entry(variant.to_owned()).or_default();
         totals.0 += served;
@@ -166,7 +166,7 @@ impl Manager {
         self.run_times.record(variant, ran);
     }
 
-    /// Another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
+    /// Returns another plan at `now` (microseconds), if there should be one: a new allocation when one is due, and otherwise new routing
     /// tables where the demand moved them.
     pub fn next(&mut self, now: u64) -> Option<Plan> {
         let made = if self.is_due(now) || self.allocation.is_none() {
@@ -294,7 +294,7 @@ impl Manager {
         self.allocation = Some(allocation);
     }
 
-    /// What arrives at the root at present, requests/s, if the allocation in force has no capacity for it.
+    /// Returns the present arrivals at the root, requests/s, if they exceed the capacity of the allocation in force.
     fn beyond_capacity(&self) -> Option<f64> {
         let present_qps = self.arriving.get(self.root)?.present_qps();
         (present_qps > self.capacity_qps).then_some(present_qps)

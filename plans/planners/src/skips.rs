@@ -19,7 +19,7 @@ pub struct Dropped {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Reason {
-    /// It costs at least as much as it spares the next one.
+    /// The variant costs at least as much as it saves at the next one.
     NoEnergyBenefit {
         /// `(rho_i - rho_{i+1}) e_{i+1} - rho_i e_i`, per request.
         benefit: f64,
@@ -126,7 +126,7 @@ pub(crate) fn trim(pruned: &mut Pruned) {
     }
 }
 
-/// How the interval under a threshold is split over the successors.
+/// Split of the interval under a threshold over the successors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {
@@ -143,9 +143,9 @@ pub enum Split {
 pub struct SplitOutcome {
     /// The split.
     pub split: Split,
-    /// Its accuracy.
+    /// Accuracy of the split.
     pub accuracy: f64,
-    /// Its energy per request.
+    /// Energy per request of the split, joules.
     pub energy_j: f64,
     /// Variants that a request runs, on average.
     pub hops: f64,
@@ -154,13 +154,13 @@ pub struct SplitOutcome {
 /// The split that was taken.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Skips {
-    /// Which one.
+    /// The split.
     pub split: Split,
     /// The exits with it.
     pub exits: Exits,
-    /// What they do on the validation set.
+    /// Outcome of the exits on the validation set.
     pub outcome: CascadeOutcome,
-    /// All that were tried, the plain cascade first.
+    /// All splits that were tried, the plain cascade first.
     pub tried: Vec<SplitOutcome>,
 }
 

@@ -42,7 +42,7 @@ use pareto_front::{Kept, ParetoFront};
 use table::Table;
 pub(crate) use table::between;
 
-/// How hard to search.
+/// Options of the search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Search {
     /// Seed of the random part. The same seed finds the same frontier.

@@ -41,7 +41,7 @@ impl Default for AdmissionConfig {
 #[derive(Debug, Clone)]
 pub struct Admission {
     config: AdmissionConfig,
-    /// What the replicas of the plan run at once.
+    /// Requests that the replicas of the plan run at once.
     at_once: usize,
     in_flight: usize,
     window: Option<Window>,

@@ -1,4 +1,4 @@
-//! Which plans a process knows, under which of them it admits requests, and in which gears.
+//! The plans that a process knows, the one under which it admits requests, and the gear of each.
 //!
 //! Plans are ordered by epoch: the store gives every written plan a larger epoch. Notices may arrive late, twice or out of
 //! order; a plan that arrives later with a smaller epoch was written earlier and is stale.
@@ -50,7 +50,7 @@ pub struct NoSuchGear {
     pub epoch: u64,
     /// The newest epoch known; 0 before the first.
     pub newest: u64,
-    /// How many gears the plan of that epoch has; 0 if it is not known.
+    /// Number of gears of that epoch's plan; 0 if the plan is not known.
     pub gears: usize,
 }
 
@@ -73,7 +73,7 @@ struct Entry<P> {
 }
 
 impl<P> Adoption<P> {
-    /// Nothing known yet; at most this many epochs will be kept besides those that are pinned, at least the newest.
+    /// Creates a state without plans; at most this many epochs will be kept besides those that are pinned, at least the newest.
     pub fn keeping(epochs: usize) -> Self {
         Self {
             keeps: epochs.max(1),

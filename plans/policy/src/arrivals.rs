@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// An ingress that was silent for this long does not lead, microseconds: five of its ticks.
 const SILENCE_US: u64 = 500_000;
 
-/// How long the total of a silent ingress is kept, microseconds: longer than any message takes.
+/// Time for which the total of a silent ingress is kept, microseconds: longer than any message takes.
 const MEMORY_US: u64 = 10_000_000;
 
 /// Arrivals that the ingresses of an app have counted.

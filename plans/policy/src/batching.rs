@@ -28,7 +28,7 @@ impl RunTime {
 pub struct Poll<T> {
     /// Requests whose budget can no longer be met. The caller answers them with an error and does not run them.
     pub late: Vec<T>,
-    /// What to do.
+    /// Next action of the replica.
     pub next: Next<T>,
 }
 
@@ -46,11 +46,11 @@ pub enum Next<T> {
 /// Result of [`BatchQueue::poll_into`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Run what is in the buffer for the batch.
+    /// Run the batch in the buffer.
     Run,
-    /// As [`Next::WaitUntil`].
+    /// Same as [`Next::WaitUntil`].
     WaitUntil(u64),
-    /// As [`Next::Wait`].
+    /// Same as [`Next::Wait`].
     Wait,
 }
 
@@ -162,7 +162,7 @@ impl<T> BatchQueue<T> {
         Poll { late, next }
     }
 
-    /// The same, with the requests added to the caller's buffers, which spares a caller of many queues the allocation.
+    /// Polls like [`BatchQueue::poll`], but adds the requests to the caller's buffers, which saves callers of many queues the allocation.
     pub fn poll_into(&mut self, now: u64, idle: bool, late: &mut Vec<T>, batch: &mut Vec<T>) -> Step {
         let (run, before) = (self.run_time.of(1), late.len());
         let tries = idle && self.refused >= TRIED_AFTER && self.only_hopeless(now, run);

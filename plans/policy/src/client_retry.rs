@@ -65,17 +65,17 @@ pub enum AttemptFailure {
 /// Action of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryDecision {
-    /// It sends the request again after a pause.
+    /// The client sends the request again after a pause.
     Again {
         /// The pause, microseconds.
         after_us: u64,
     },
-    /// It waits and asks for a decision on the same failure again. An answer to an earlier attempt still counts.
+    /// The client waits and asks for a decision on the same failure again. An answer to an earlier attempt still counts.
     Wait {
         /// The pause, microseconds.
         after_us: u64,
     },
-    /// It does not.
+    /// The client does not send the request again.
     End,
 }
 

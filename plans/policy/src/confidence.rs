@@ -24,7 +24,7 @@ pub enum Estimator {
     MaxSquared,
     /// The same over the `k` strongest tokens, then the minimum over the answer's tokens (generation).
     TopK {
-        /// How many scores are kept per token.
+        /// Number of scores kept per token.
         k: u32,
     },
     /// The smaller of the start's and the end's confidence (extractive question answering).
@@ -98,9 +98,9 @@ pub enum ConfidenceError {
         "score {index} is {value}; NaN and infinite scores carry no confidence, check the model and its input"
     )]
     NotFinite {
-        /// Its position.
+        /// Position of the score.
         index: usize,
-        /// What it is.
+        /// The score.
         value: f32,
     },
     /// The token scores are not a whole number of vocabularies.
@@ -116,15 +116,15 @@ pub enum ConfidenceError {
         "the probabilities sum to {sum} with the least at {least}; give a distribution, or call them logits"
     )]
     NotADistribution {
-        /// Their sum.
+        /// Sum of the probabilities.
         sum: f64,
-        /// The least of them.
+        /// Smallest probability.
         least: f64,
     },
     /// The model's own confidence is outside [0, 1].
     #[error("the model's own confidence is {value}, outside [0, 1]")]
     GivenOutOfRange {
-        /// What it is.
+        /// The confidence.
         value: f64,
     },
     /// The estimator does not read this kind of scores.
@@ -140,13 +140,13 @@ pub enum ConfidenceError {
     /// The temperature is not a positive number.
     #[error("temperature {temperature} is not a positive number; calibrate the variant again")]
     BadTemperature {
-        /// What it is.
+        /// The temperature.
         temperature: f64,
     },
     /// `top_k` with `k` below 2.
     #[error("top_k keeps {k} scores; fewer than 2 are always certain")]
     BadK {
-        /// What it is.
+        /// Number of scores kept.
         k: u32,
     },
     /// A label does not fit the scores.
@@ -154,7 +154,7 @@ pub enum ConfidenceError {
     BadLabel {
         /// Position of the sample.
         sample: usize,
-        /// What is wrong with it.
+        /// The error.
         reason: &'static str,
     },
     /// A validation sample has no confidence.

@@ -23,11 +23,11 @@ pub struct StoreContent {
 /// Action of a process for the content of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreAction {
-    /// Nothing: it runs the stored plan, or there is none anywhere.
+    /// Keep the running plan: it is the stored one, or there is none anywhere.
     Keep,
-    /// It adopts the stored plan.
+    /// Adopt the stored plan.
     Adopt,
-    /// It writes its running plan under this epoch, by compare-and-set against what it found.
+    /// Write the running plan under this epoch, by compare-and-set against the stored value.
     Restore {
         /// The epoch to write.
         epoch: u64,

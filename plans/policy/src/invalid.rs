@@ -1,4 +1,4 @@
-//! What is wrong with a plan, a profile or a pipeline, and where.
+//! Errors of plans, profiles and pipelines, each with its path.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,7 +19,7 @@ const MAX_NAME: usize = 64;
 pub struct Invalid {
     /// Path of the value, from the root of the file.
     pub path: String,
-    /// The error at that path.
+    /// The error at the path.
     pub problem: Problem,
 }
 
@@ -30,18 +30,18 @@ pub enum Problem {
     /// Written by a build that this one does not understand.
     #[error("version {found} is not {expected}, the one this build reads; make the file again")]
     Version {
-        /// In the file.
+        /// Version in the file.
         found: u32,
-        /// What this build reads.
+        /// Version that this build reads.
         expected: u32,
     },
-    /// At least one is needed.
+    /// The list is empty; at least one entry is needed.
     #[error("is empty; at least one is needed")]
     Empty,
     /// Not usable as one token of a NATS subject.
     #[error("`{name}` is not a valid name; use 1 to 64 letters, digits, `-` and `_`")]
     NotAName {
-        /// What is there.
+        /// The invalid name.
         name: String,
     },
     /// The name is taken.
@@ -55,15 +55,15 @@ pub enum Problem {
     Unknown {
         /// The missing item.
         what: &'static str,
-        /// Its name.
+        /// Name of the item.
         name: String,
     },
     /// A number is outside its range, or not a number.
     #[error("{value} is not {range}")]
     OutOfRange {
-        /// What is there.
+        /// The number.
         value: f64,
-        /// What may be there.
+        /// Allowed range.
         range: &'static str,
     },
     /// An edge leads back or to its own stage.
@@ -79,9 +79,9 @@ pub enum Problem {
     SecondParent {
         /// The child.
         task: String,
-        /// Its first parent.
+        /// The first parent.
         first: String,
-        /// Its second.
+        /// The second parent.
         second: String,
     },
     /// Two tasks have no parent.
@@ -101,9 +101,9 @@ pub enum Problem {
     /// A batch size is missing or not allowed.
     #[error("has a gap: found batch size {found}, expected {}; measure the allowed sizes from the first on", .expected.map_or_else(|| "none".to_owned(), |batch| batch.to_string()))]
     Hole {
-        /// What is there.
+        /// Batch size that was found.
         found: u32,
-        /// What should be; none after the last allowed size.
+        /// Expected batch size; none after the last allowed size.
         expected: Option<u32>,
     },
     /// Variants that are not a path through the pipeline.
@@ -115,15 +115,15 @@ pub enum Problem {
     /// Some paths have no accuracy.
     #[error("has {found} paths of {expected}; profile them all, or leave the accuracies to the product")]
     Paths {
-        /// How many there are.
+        /// Number of paths that were found.
         found: usize,
-        /// How many there must be.
+        /// Required number of paths.
         expected: usize,
     },
     /// The shares of an edge do not sum to 1.
     #[error("the shares sum to {sum}; they must sum to 1")]
     Shares {
-        /// Their sum.
+        /// Sum of the shares.
         sum: f64,
     },
     /// A replica is listed for a stage whose variant it does not run.
@@ -131,9 +131,9 @@ pub enum Problem {
     WrongVariant {
         /// The replica.
         replica: String,
-        /// What it runs.
+        /// Variant that the replica runs.
         actual: String,
-        /// What the stage runs.
+        /// Variant of the stage.
         expected: String,
     },
     /// A replica is listed for a stage whose partition of the variant it does not hold.
@@ -143,9 +143,9 @@ pub enum Problem {
     WrongPartition {
         /// The replica.
         replica: String,
-        /// What it holds.
+        /// Partition that the replica holds.
         actual: ModelPart,
-        /// What the stage runs.
+        /// Partition of the stage.
         expected: ModelPart,
     },
     /// A stage of a partition that is not the last does not lead on to the next partition, or something else leads into one that is not
@@ -156,15 +156,15 @@ pub enum Problem {
     BrokenChain {
         /// The variant whose partitions are chained.
         variant: String,
-        /// Where the edge leads.
+        /// Target of the edge.
         found: ModelPart,
-        /// Where it may lead.
+        /// Allowed target.
         expected: ModelPart,
     },
     /// The stage of a partition that is not the last does not exit by `next`.
     #[error("is not `next`, and the stage runs {partition}; only the last partition of a model answers")]
     NotChained {
-        /// What the stage runs.
+        /// Partition of the stage.
         partition: ModelPart,
     },
     /// Pairs of senders and receivers on an edge that is no `next`.
@@ -177,7 +177,7 @@ pub enum Problem {
     LeadsBackToTask {
         /// The task.
         task: String,
-        /// Its stage that is not later.
+        /// Stage of the task that is not later.
         stage: String,
     },
     /// Two stages of one task run the same variant.
@@ -195,7 +195,7 @@ pub enum Problem {
     NotOfTask {
         /// The replica.
         replica: String,
-        /// What it runs.
+        /// Variant that the replica runs.
         actual: String,
         /// The task.
         task: String,
@@ -236,7 +236,7 @@ pub enum Problem {
     /// A column is not as long as there are samples.
     #[error("has {found} entries for {expected} samples")]
     Length {
-        /// Its length.
+        /// Length of the column.
         found: usize,
         /// The number of samples.
         expected: usize,
@@ -250,19 +250,19 @@ pub enum FileError {
     /// Not JSON.
     #[error("not a valid {expected}: it is not JSON{}: {source}", if *.toml { ", but looks like TOML, the format of an app's file" } else { "" })]
     NotJson {
-        /// What the file should be, and what writes such files.
+        /// Expected kind of file, and the program that writes it.
         expected: &'static str,
-        /// Whether it looks like TOML.
+        /// Whether the file looks like TOML.
         toml: bool,
-        /// What is wrong, with line and column.
+        /// Error of the parser, with line and column.
         source: serde_json::Error,
     },
     /// Not of the file's types.
     #[error("not a valid {expected}: {source}")]
     Json {
-        /// What the file should be, and what writes such files.
+        /// Expected kind of file, and the program that writes it.
         expected: &'static str,
-        /// What is wrong, with line and column.
+        /// Error of the parser, with line and column.
         source: serde_json::Error,
     },
     /// It cannot be written as JSON.

@@ -20,15 +20,15 @@ const FIRST_ID: u64 = 1;
 /// Limits of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LedgerConfig {
-    /// At most this many accepted requests without a reply.
+    /// Maximum number of accepted requests without a reply.
     pub max_in_flight: usize,
-    /// At most this many attempts per request, the first included. The pauses between them together must exceed the time in which the
+    /// Maximum number of attempts per request, the first included. The pauses between them together must exceed the time in which the
     /// failure detector notices a lost replica: until then others still send to it.
     pub max_attempts: u32,
-    /// At most this many times a request is sent again because a replica was lost: one that brings its replicas down must not bring
-    /// all of them down.
+    /// Maximum number of times a request is sent again because a replica was lost: a request that crashes its replicas must not crash all
+    /// of them.
     pub max_losses: u32,
-    /// From this attempt on, an answer that is not sure enough is better than none.
+    /// Attempt from which on an answer below the threshold is accepted.
     pub accept_any_from_attempt: u32,
     /// Pause before the second attempt, microseconds; it doubles with every further one.
     pub backoff_us: u64,
@@ -71,7 +71,7 @@ impl LedgerConfig {
         attempt > 1 && attempt >= self.accept_any_from_attempt
     }
 
-    /// Returns the outcome of an attempt whose replica was lost, of a request that was sent again for such a loss so many times.
+    /// Returns the outcome of an attempt whose replica was lost, of a request that was sent again for such a loss this many times.
     pub fn after_loss(&self, attempt: u32, losses: u32, now: u64, deadline: u64) -> AfterLoss {
         if deadline <= now {
             AfterLoss::Expire
@@ -86,20 +86,20 @@ impl LedgerConfig {
 /// Outcome of an attempt whose replica was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterLoss {
-    /// It is sent again at once.
+    /// The request is sent again at once.
     Resend,
-    /// It was the last one.
+    /// There is no further attempt.
     Exhausted,
-    /// Its budget has ended.
+    /// The budget of the request has ended.
     Expire,
 }
 
 /// A request that the ledger accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
-    /// Its id.
+    /// Id of the request.
     pub id: u64,
-    /// Its attempt, 1.
+    /// Attempt number of the request, 1.
     pub attempt: u32,
 }
 
@@ -109,7 +109,7 @@ pub enum Refusal {
     /// The ledger is full.
     #[error("{limit} requests are in flight, the most this ingress accepts; try again later")]
     Full {
-        /// The most it accepts.
+        /// Maximum number of requests in flight.
         limit: usize,
     },
     /// The budget is zero.
@@ -136,7 +136,7 @@ pub enum FailureOutcome<T> {
         /// The pause, microseconds.
         after_us: u64,
     },
-    /// Nothing more to try: reply with the failure.
+    /// There is no further attempt: reply with the failure.
     Terminal(T),
     /// A newer attempt runs, or the request has had its reply: drop it.
     Stale,
@@ -177,12 +177,12 @@ struct Entry<T> {
     state: State,
 }
 
-/// Where the current attempt is. Each state but [`State::Exhausted`] has its index in the [`Ledger`].
+/// State of the current attempt. Each state but [`State::Exhausted`] has its index in the [`Ledger`].
 #[derive(Debug, Clone)]
 enum State {
     /// Sent, or about to be, to an unknown replica.
     Unplaced,
-    /// At this replica.
+    /// Sent to this replica.
     At(Arc<str>),
     /// Waiting to be sent at this time.
     Paused(u64),
@@ -434,7 +434,7 @@ impl<T> Ledger<T> {
         self.entries.get(&id).map(|entry| &entry.kept)
     }
 
-    /// The same, to change it.
+    /// Returns the request, to change it.
     pub fn get_mut(&mut self, id: u64) -> Option<&mut T> {
         self.entries.get_mut(&id).map(|entry| &mut entry.kept)
     }

@@ -74,9 +74,9 @@ struct Process {
 /// Start of a process, as its heartbeat shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// It has not restarted since its last heartbeat.
+    /// The worker has not restarted since its last heartbeat.
     Same,
-    /// It has restarted since its last heartbeat.
+    /// The worker has restarted since its last heartbeat.
     Restarted,
     /// Another process with its name sends heartbeats at the same time. Reported once.
     DuplicateName,

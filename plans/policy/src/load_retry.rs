@@ -6,9 +6,9 @@
 /// Pauses before a replica is loaded again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadRetry {
-    /// After the first failure, microseconds; doubled with each further one.
+    /// Pause after the first failure, microseconds; doubled with each further one.
     pub pause_us: u64,
-    /// The longest, microseconds.
+    /// Longest pause, microseconds.
     pub max_pause_us: u64,
 }
 
@@ -23,7 +23,7 @@ impl Default for LoadRetry {
 }
 
 impl LoadRetry {
-    /// Returns the pause after so many failures in a row, microseconds.
+    /// Returns the pause after this many failures in a row, microseconds.
     pub fn pause_after(&self, failures: u32) -> u64 {
         let doubled = 1_u64
             .checked_shl(failures.saturating_sub(1))

@@ -44,17 +44,18 @@ impl Partition {
         }
     }
 
-    /// Whether it reads the request.
+    /// Whether this is the first partition, which reads the request.
     pub fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Whether it gives the answer.
+    /// Whether this is the last partition, which gives the answer.
     pub fn is_last(self) -> bool {
         self.index.checked_add(1) == Some(self.of)
     }
 
-    /// Its range of the `all` layers of a model; the ranges of a chain differ by at most one layer. Empty for a partition that
+    /// Returns this partition's range of the `all` layers of a model; ranges of a chain differ by at most one layer. Empty for a partition
+    /// that
     /// [`Partition::new`] refuses.
     pub fn layers(self, all: usize) -> Range<usize> {
         let start = |index: u32| (u64::from(index) * all as u64).checked_div(u64::from(self.of));

@@ -39,16 +39,16 @@ pub struct Plan {
     pub variants: Vec<PlannedVariant>,
     /// Every replica and where it runs.
     pub placement: Vec<Replica>,
-    /// How the replicas of one device share it [default: `concurrent`].
+    /// How the replicas of one device share the device [default: `concurrent`].
     #[serde(default, skip_serializing_if = "Sharing::is_default")]
     pub sharing: Sharing,
-    /// Which late requests of a pipeline are dropped early or rerouted [default: `none`].
+    /// Treatment of late requests of a pipeline: which are dropped early or rerouted [default: `none`].
     #[serde(default, skip_serializing_if = "Dropping::is_none")]
     pub dropping: Dropping,
     /// Objective that the gears were planned for; absent if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
-    /// What is proven about the cascade's accuracy; absent where nothing was.
+    /// Proven bound on the cascade's accuracy; absent if none was proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Certificate>,
     /// The cascades that were certified together, for moving between them while serving; absent without a certificate.
@@ -107,7 +107,7 @@ impl Plan {
 pub struct PlannedVariant {
     /// Name, unique in the plan.
     pub name: String,
-    /// How its outputs become a confidence. Needed by every stage that exits by `bands` with more than one band.
+    /// How the outputs of the variant become a confidence. Needed by every stage that exits by `bands` with more than one band.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub calibration: Option<Calibration>,
 }

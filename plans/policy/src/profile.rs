@@ -43,7 +43,7 @@ pub struct Profile {
     /// The variant whose answers count as right, or the command of the program that judged; absent for labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judge: Option<String>,
-    /// How texts were compared; absent if they must be the same, or answers are no texts.
+    /// Comparison of texts; absent if texts must be the same, or answers are no texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<TextComparison>,
     /// Time of a message between two actors; absent if it was not measured.
@@ -135,14 +135,14 @@ pub struct VariantProfile {
     pub layers: Option<NonZeroU32>,
     /// Cost by batch size, ascending, at least one.
     pub costs: Vec<BatchCost>,
-    /// What a request costs in money. Absent if unknown.
+    /// Cost of a request in money. Absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub money: Option<Money>,
-    /// How its outputs become a confidence.
+    /// How the outputs of the variant become a confidence.
     pub calibration: Calibration,
     /// Expected calibration error before and after the fit, in [0, 1].
     pub ece: BeforeAfter,
-    /// Its answers on the validation set, in the set's order.
+    /// Answers of the variant on the validation set, in the set's order.
     pub validation: Validation,
 }
 
@@ -174,7 +174,7 @@ impl VariantProfile {
 pub struct Money {
     /// Mean over the validation set.
     pub per_request: f64,
-    /// Where it comes from.
+    /// Source of the cost.
     pub source: CostSource,
 }
 
@@ -182,9 +182,9 @@ pub struct Money {
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BeforeAfter {
-    /// Before.
+    /// Figure before the step.
     pub before: f64,
-    /// After.
+    /// Figure after the step.
     pub after: f64,
 }
 

@@ -1,4 +1,4 @@
-//! Which replicas a process may send to, and how a process without an ingress learns it.
+//! The replicas that a process may send to, and how a process without an ingress learns them.
 //!
 //! Only ingresses follow the heartbeats ([`crate::liveness`]). Each publishes the replicas to avoid, at every change and
 //! once per second, so that liveness costs O(N) messages for N workers. A worker avoids what any live ingress lists.
@@ -15,7 +15,7 @@ pub const STATE_PERIOD_US: u64 = 1_000_000;
 /// Age at which the state of an ingress is ignored, microseconds: three states were missed.
 pub const STATE_VALID_US: u64 = 3 * STATE_PERIOD_US;
 
-/// Which replicas a process may send to, at one moment. Each question takes constant time.
+/// The replicas that a process may send to, at one moment. Each query takes constant time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reachability {
     /// The replicas that send heartbeats and do not leave; `None` where heartbeats are not followed.
@@ -156,7 +156,7 @@ mod tests {
         }
     }
 
-    /// Which of `a`, `b` and `c` a worker may send to.
+    /// Returns those of `a`, `b` and `c` that a worker may send to.
     fn reached(states: &IngressStates) -> String {
         let view = states.reachability();
         ["a", "b", "c"]

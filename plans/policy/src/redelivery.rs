@@ -1,4 +1,4 @@
-//! What becomes of a durable request whose attempt failed: it is delivered again after a pause, or it is a dead letter.
+//! Decides what happens to a durable request whose attempt failed: it is delivered again after a pause, or becomes a dead letter.
 //!
 //! At least once means that a queue redelivers a request until it is acknowledged. When it is acknowledged decides whether
 //! an outage of an hour loses requests, and whether one request that breaks every model is retried forever. So failures are
@@ -35,7 +35,7 @@ impl Default for RedeliveryConfig {
     }
 }
 
-/// Whose failure it is.
+/// Party to which a failure is attributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// The sender's: it cannot be read, or is not what the model takes. It will be so the next time.
@@ -49,12 +49,12 @@ pub enum Blame {
 /// Action for a failed delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disposition {
-    /// It is delivered again.
+    /// The request is delivered again.
     Again {
-        /// After this pause, microseconds.
+        /// Pause before that, microseconds.
         after_us: u64,
     },
-    /// It is put aside, with the reason.
+    /// The request becomes a dead letter, with the reason.
     Dead,
 }
 
@@ -86,8 +86,8 @@ impl Failures {
 }
 
 impl RedeliveryConfig {
-    /// Returns what becomes of the request of that number, which has been `delivered` so many times, this one included, at which
-    /// models have failed `failures` times ([`Failures`]), and which was submitted `age_us` ago.
+    /// Returns the outcome for the request of that number, which has been `delivered` this many times, this one included, on which models
+    /// have failed `failures` times ([`Failures`]), and which was submitted `age_us` ago.
     pub fn after_failure(
         &self,
         number: u64,

@@ -1,4 +1,4 @@
-//! Which late requests of a pipeline to drop early, and which to reroute (Loki §5.2).
+//! Decides which late requests of a pipeline to drop early, and which to reroute (Loki §5.2).
 //!
 //! A request that will miss its objective delays the requests behind it. So when a task's result is about to be forwarded, the
 //! time that the request spent at the task is compared with the task's budget. A late request is rerouted to a faster replica of the
@@ -22,9 +22,9 @@ pub enum Dropping {
     /// No request is dropped before its deadline.
     #[default]
     None,
-    /// Before the last task, requests with less time left than that task takes are dropped.
+    /// Drops requests before the last task if less time is left than that task takes.
     LastTask,
-    /// After every task, requests that took longer than the task's budget are dropped.
+    /// Drops requests after every task on which they spent longer than the task's budget.
     PerTask,
     /// After every task, a request that took longer than the task's budget goes to a backup that is fast enough to make up for
     /// the delay; if there is none, the request is dropped. Loki's opportunistic rerouting.
@@ -45,7 +45,7 @@ impl Dropping {
 /// A task's result that is about to be forwarded to a replica of the next task. Times in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forwarding {
-    /// How long the request was at the task that has just ended: in the queue and in the batch.
+    /// Time that the request spent at the task that has just ended: in the queue and in the batch.
     pub spent_us: u64,
     /// The budget of that task; `None`: nothing is late there.
     pub budget_us: Option<u64>,
@@ -60,7 +60,7 @@ pub struct Forwarding {
 }
 
 impl Forwarding {
-    /// By how much the request exceeded the task's budget, the paper's `x`; 0 if it did not.
+    /// Returns the excess over the task's budget, the paper's `x`; 0 if the request kept it.
     pub fn late_us(&self) -> u64 {
         self.budget_us
             .map_or(0, |budget| self.spent_us.saturating_sub(budget))
@@ -83,29 +83,29 @@ pub struct Backup<R> {
 /// The decision on a request at the end of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision<R> {
-    /// It goes to the replica that the routing table chose.
+    /// Forward the request to the replica that the routing table chose.
     Forward,
-    /// It goes to this backup instead.
+    /// Forward the request to this backup instead.
     Reroute(R),
-    /// It is dropped: reply with the reason.
+    /// Drop the request: reply with the reason.
     Drop(Dropped),
 }
 
 /// Why a request was dropped early: the typed reply to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Dropped {
-    /// It exceeded the budget of a task ([`Dropping::PerTask`]).
+    /// The request exceeded the budget of a task ([`Dropping::PerTask`]).
     #[error("took {late_us} us longer at a task than its budget; send it again when the load is lower")]
     OverBudget {
-        /// By how much.
+        /// Excess over the task's budget, microseconds.
         late_us: u64,
     },
-    /// It exceeded the budget of a task and no backup is fast enough to make up for it ([`Dropping::Rerouting`]).
+    /// The request exceeded the budget of a task and no backup is fast enough to make up for it ([`Dropping::Rerouting`]).
     #[error(
         "took {late_us} us longer at a task than its budget, and no backup makes up for it; send it again when the load is lower"
     )]
     NoBackup {
-        /// By how much.
+        /// Excess over the task's budget, microseconds.
         late_us: u64,
     },
     /// The last task takes longer than there is time ([`Dropping::LastTask`]).
@@ -115,17 +115,17 @@ pub enum Dropped {
     NoTime {
         /// Time left, microseconds.
         left_us: u64,
-        /// What the last task takes, microseconds.
+        /// Run time of the last task, microseconds.
         run_us: u64,
     },
-    /// The rest of its path takes longer than there is time ([`Dropping::Slack`]).
+    /// The rest of the path takes longer than the remaining time ([`Dropping::Slack`]).
     #[error(
         "has {left_us} us left, and the tasks before its answer take {path_us} us; send it again when the load is lower, or with a larger time budget"
     )]
     NoSlack {
         /// Time left, microseconds.
         left_us: u64,
-        /// What the rest of its path takes, microseconds.
+        /// Time of the rest of the path, microseconds.
         path_us: u64,
     },
 }
@@ -184,7 +184,7 @@ fn by_slack<R: Copy>(
     }
 }
 
-/// The most accurate backup that makes up for the delay.
+/// Returns the most accurate backup that makes up for the delay.
 fn make_up<R: Copy>(
     forwarding: &Forwarding,
     backups: impl Iterator<Item = Backup<R>> + Clone,
@@ -195,7 +195,7 @@ fn make_up<R: Copy>(
     most_accurate(backups.filter(|backup| backup.run_us <= allowed), draw)
 }
 
-/// The most accurate of some backups, ties by `draw`.
+/// Returns the most accurate of some backups, ties by `draw`.
 fn most_accurate<R: Copy>(backups: impl Iterator<Item = Backup<R>> + Clone, draw: f64) -> Option<R> {
     let best = backups
         .clone()

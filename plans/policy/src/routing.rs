@@ -203,15 +203,15 @@ fn summed<R: Copy>(
 #[derive(Debug, Clone, PartialEq)]
 pub struct EdgeCache<R> {
     replicas: Vec<R>,
-    /// By replica, the sum of the shares up to and with its own.
+    /// Cumulative sum of the shares up to and including each replica's own.
     ends: Vec<f64>,
-    /// By equal parts of [0, 1), the first replica that a draw from there can mean: from it the search begins.
+    /// First replica that a draw from each equal part of [0, 1) can mean: from it the search begins.
     guide: Vec<usize>,
     backup: Option<R>,
 }
 
 impl<R: Copy> EdgeCache<R> {
-    /// Of an edge with these shares, in the order of the replicas' ids, and this backup list.
+    /// Caches an edge with these shares, in the order of the replicas' ids, and this backup list.
     pub fn of(shares: &[(R, f64)], backup: &[R], alive: impl Fn(R) -> bool) -> Self {
         let (replicas, ends): (Vec<R>, Vec<f64>) = summed(shares.iter().copied(), &alive).unzip();
         let total = ends.last().copied().unwrap_or_default();

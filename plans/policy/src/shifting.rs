@@ -87,7 +87,7 @@ impl Count {
 #[derive(Debug, Clone)]
 pub struct Shifter {
     config: ShiftConfig,
-    /// Where each gear's load begins, requests/s, ascending.
+    /// Lower end of each gear's range of load, requests/s, ascending.
     from_qps: Vec<f64>,
     /// Counts of the ticks whose mean is the load, the newest last.
     ticks: VecDeque<u64>,
@@ -101,7 +101,7 @@ impl Shifter {
         Self::between(gears.iter().map(|gear| gear.load.from_qps).collect(), config)
     }
 
-    /// The same for gears of which only the loads are known where they begin, requests/s, ascending.
+    /// Creates a shifter from the lower ends of the gears' ranges of load alone, requests/s, ascending.
     pub fn between(from_qps: Vec<f64>, config: ShiftConfig) -> Self {
         Self {
             config,

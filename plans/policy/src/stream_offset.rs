@@ -27,8 +27,8 @@ impl StreamOffset {
     }
 }
 
-/// The parts that a client gets if stages that may still defer send theirs too: those of the newest stage. Once a later stage has begun
-/// its answer, the parts of an earlier one are void, and they may arrive late, because two replicas send them.
+/// Selects the parts that a client gets if stages that may still defer send theirs too: those of the newest stage. Once a later stage has
+/// started its answer, the parts of an earlier one are void, and they may arrive late, because two replicas send them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OptimisticOffset {
     stage: Option<String>,

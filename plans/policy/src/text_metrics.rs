@@ -11,7 +11,7 @@ use crate::invalid::{Invalid, Path};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// The same text, but for space around it.
+    /// Equal texts, except for surrounding space.
     #[default]
     Exact,
     /// F1 score of the words, as the evaluation of `SQuAD` computes it: without punctuation, articles and letter case.

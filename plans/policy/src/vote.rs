@@ -5,7 +5,7 @@
 pub struct Vote {
     /// The class it predicts.
     pub prediction: u32,
-    /// Its confidence, in [0, 1].
+    /// Confidence of the answer, in [0, 1].
     pub confidence: f64,
 }
 

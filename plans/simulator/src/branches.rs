@@ -41,7 +41,7 @@ impl Tally {
 pub(super) struct Branches {
     copies: Vec<Branch>,
     free: Vec<u32>,
-    /// By the place of the request.
+    /// Tallies, by the place of the request.
     tallies: Vec<Tally>,
 }
 
@@ -111,7 +111,7 @@ impl Branches {
 #[derive(Debug)]
 pub(super) struct Paths {
     paths: Vec<TaskPath>,
-    /// By the path so far, the task and the variant that extended it.
+    /// Path numbers, by the path so far and the task and variant that extended it.
     numbers: BTreeMap<(u32, u32, u32), u32>,
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Compiled {
     pub(super) stages: Vec<CompiledStage>,
     pub(super) edges: Vec<CompiledEdge>,
     pub(super) exits: Vec<CompiledExit>,
-    /// Its replicas.
+    /// Replicas of the plan, by their number in [`World`].
     pub(super) placement: Vec<u32>,
     pub(super) sharing: Sharing,
     pub(super) dropping: Dropping,
@@ -31,9 +31,9 @@ pub(super) struct Compiled {
 pub(super) struct CompiledGear {
     /// The entry and the ensemble's other members.
     pub(super) entries: Vec<u32>,
-    /// By sample, what an ensemble answers.
+    /// Answer of an ensemble to each sample.
     pub(super) vote: Option<Vec<Ballot>>,
-    /// By variant, as the running gear sets it.
+    /// Batching of each variant in the running gear.
     pub(super) batching: Vec<Option<Batching>>,
     /// The variant of the entry's stage.
     pub(super) first: u32,
@@ -43,7 +43,7 @@ pub(super) struct CompiledGear {
 
 #[derive(Debug, Clone)]
 pub(super) struct CompiledStage {
-    /// By variant, the outcome of each sample. The stage's own variant comes first; others only where a backup runs them.
+    /// Outcome of each sample, by variant. The stage's own variant comes first; others only where a backup runs them.
     outcomes: Vec<(u32, Vec<Outcome>)>,
     /// The number of its task, or of itself where it has none.
     pub(super) task: u32,
@@ -107,7 +107,7 @@ pub(super) struct CompiledEdge {
     pub(super) kind: u32,
     pub(super) shares: Vec<(u32, f64)>,
     pub(super) backup: Vec<u32>,
-    /// By sender, the replica that receives all of its results.
+    /// For each sender, the replica that receives all of its results.
     pub(super) pairs: Vec<(u32, u32)>,
     /// The stages of its task by variant; empty where it leads to a stage without a task.
     siblings: Vec<(u32, u16)>,

@@ -21,19 +21,19 @@ use kaskade_policy::shifting::ShiftConfig;
 pub struct SimConfig {
     /// Seed of every draw. The same seed gives the same report.
     pub seed: u64,
-    /// From the client to the first queue and from the last replica back, together, the median; each direction takes half of it.
+    /// Median time from the client to the first queue and from the last replica back, together; each direction takes half of it.
     pub entry_hop_us: u64,
-    /// From one stage to the next, the median.
+    /// Median time from one stage to the next.
     pub hop_us: u64,
-    /// How the times of hops vary around their medians; `None`: not at all.
+    /// Distribution of the times of hops around their medians; `None` if they do not vary.
     pub hop_quantiles: Option<LatencyQuantiles>,
-    /// How the times of hops depend on the rate at which requests are sent, which is measured over the last 32 of them or the last second:
-    /// medians are multiplied by [`HopAtRate::factor`], and vary by the row's quantiles, if it has any. Empty: not at all.
+    /// Dependence of the times of hops on the rate at which requests are sent, measured over the last 32 of them or the last second:
+    /// medians are multiplied by [`HopAtRate::factor`], and vary by the row's quantiles, if it has any. Empty if there is none.
     pub hop_by_rate: Vec<HopAtRate>,
-    /// From the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the
-    /// other. For a batch that starts on an idle device, the hops contain it.
+    /// Time from the end of a batch to the start of the next if requests wait: the time to report the end of one and to deliver the other.
+    /// For a batch that starts on an idle device, the hops contain it.
     pub turnaround_us: u64,
-    /// How gears are chosen; `None`: the service stays in [`SimConfig::start_gear`].
+    /// Rule for choosing gears; `None`: the service stays in [`SimConfig::start_gear`].
     pub shift: Option<ShiftConfig>,
     /// The gear it starts in.
     pub start_gear: u32,
@@ -46,9 +46,9 @@ pub struct SimConfig {
     pub queue_capacity: usize,
     /// Admission of an overloaded service; `None`: every request is admitted. Needs a budget.
     pub admission: Option<AdmissionConfig>,
-    /// How many requests may be in flight, and how often and when one is sent again.
+    /// Limits of requests in flight, and of resends.
     pub ledger: LedgerConfig,
-    /// How long a replica's failure stays unnoticed: until then shares lead to it, and what it held is not sent again.
+    /// Time for which a replica's failure stays unnoticed: until then shares lead to it, and its requests are not sent again.
     pub detection_us: u64,
     /// Events of replicas, in any order.
     pub timeline: Vec<ReplicaEvent>,
@@ -65,26 +65,26 @@ pub struct SimConfig {
     pub spare: Option<Spare>,
     /// Period of a [`Controller`](super::Controller).
     pub control_interval_us: u64,
-    /// How long models take to load.
+    /// Loading times of models.
     pub loading: Loading,
-    /// Where the number of copies was measured, not only its mean; elsewhere a mean of 1.3 makes one or two.
+    /// Measured distributions of the number of copies; without one, a mean of 1.3 makes one or two copies.
     pub copies: Vec<MeasuredCopies>,
     /// End-to-end accuracy of the paths through a pipeline, from the root to a sink, task and variant each, in [0, 1], as
     /// profiled. A path that is not listed has the product of its stages' [`Profiled`](kaskade_policy::plan::Profiled) accuracies.
     pub path_accuracies: BTreeMap<Vec<(String, String)>, f64>,
 }
 
-/// How long models take to load.
+/// Loading times of models.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Loading {
     /// Default, microseconds.
     pub default_us: u64,
-    /// By variant, microseconds.
+    /// Loading time of single variants, microseconds.
     pub by_variant: BTreeMap<String, u64>,
 }
 
 impl Loading {
-    /// How long this variant takes to load, microseconds.
+    /// Returns the loading time of this variant, microseconds.
     pub fn of(&self, variant: &str) -> u64 {
         self.by_variant.get(variant).copied().unwrap_or(self.default_us)
     }
@@ -97,7 +97,7 @@ pub struct MeasuredCopies {
     pub variant: String,
     /// The child's task, or its stage where that has none.
     pub to: String,
-    /// How often a result made so many copies, from 0. Any scale; plans are still made for the mean of the wiring.
+    /// Weight of each number of copies, from 0, in any scale; plans are still made for the mean of the wiring.
     pub weights: Vec<f64>,
 }
 
@@ -238,11 +238,11 @@ pub struct ReplicaEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// It is loaded and takes requests from now on.
+    /// The replica is loaded and takes requests from now on.
     Starts,
-    /// It takes no new requests and answers those that it has.
+    /// The replica takes no new requests and answers those that it has.
     Stops,
-    /// It fails, and its queue and its batch are lost.
+    /// The replica fails, and its queue and its batch are lost.
     Fails,
 }
 
@@ -250,10 +250,10 @@ pub enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Power {
-    /// By stated power of every device that has a running replica; a busy device counts as one core, and with
-    /// [`SimConfig::contention`] as the share of one that its batches use.
+    /// Stated power of every device that has a running replica; a busy device counts as one core, and with [`SimConfig::contention`] as the
+    /// share of one that its batches use.
     Modelled(EnergyModel),
-    /// By what the profile measured of every batch, and this much for every device that has a running replica, watts.
+    /// Profiled energy of every batch, plus this power for every device that has a running replica, watts.
     Profiled {
         /// Power drawn whether it works or not, watts.
         idle_watts: f64,
@@ -263,9 +263,9 @@ pub enum Power {
 /// Devices that belong to a deployment and host nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spare {
-    /// How many.
+    /// Number of devices.
     pub devices: u32,
-    /// What each draws, watts.
+    /// Power of each device, watts.
     pub watts: f64,
 }
 
@@ -328,12 +328,12 @@ pub enum SimError {
     Config {
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// Value of the field.
         found: String,
-        /// What it may hold.
+        /// Allowed values.
         expected: &'static str,
     },
-    /// Another plan shares its devices otherwise than the first one.
+    /// Another plan shares its devices in another way than the first one.
     #[error(
         "the plan's `sharing` is {found:?} and the running one's {expected:?}; devices cannot change how they are shared"
     )]

@@ -55,7 +55,7 @@ impl Observation<'_> {
     }
 }
 
-/// How many requests a variant made of those that it served at a task (Loki §4.2).
+/// Number of requests that a variant made of those that it served at a task (Loki §4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Factor<'a> {
     /// The task.
@@ -70,25 +70,25 @@ pub struct Factor<'a> {
     pub made: u64,
 }
 
-/// What a variant has run, over all its replicas.
+/// Runs of a variant, over all its replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VariantRuns<'a> {
     /// The variant.
     pub variant: &'a str,
-    /// Its batches.
+    /// Batches, requests and busy time of the variant.
     pub ran: RunCounts,
 }
 
 /// A replica as a controller sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplicaObservation<'a> {
-    /// Its id.
+    /// Id of the replica.
     pub id: &'a str,
     /// The variant it runs.
     pub variant: &'a str,
     /// Requests that wait in its queue.
     pub queue: usize,
-    /// Whether it is thought to take requests.
+    /// Whether the failure detector considers the replica alive.
     pub alive: bool,
 }
 

@@ -65,7 +65,7 @@ pub(super) struct Engine<'a, O> {
     next_sample: u32,
     samples: u32,
     hops: HopTimes<'a>,
-    /// From a client to the first queue, and from the last replica to the client.
+    /// Time from a client to the first queue, and from the last replica to the client.
     front_us: u64,
     pub(super) back_us: u64,
 }

@@ -31,7 +31,7 @@ pub(super) struct Epoch {
     /// Requests that have a place and were admitted under it.
     flights: u32,
     edges: Vec<EdgeNow>,
-    /// By variant and partition.
+    /// Groups of replicas, by variant and partition.
     groups: Vec<Group>,
     /// The workers with a registered replica.
     workers: Vec<u32>,
@@ -131,9 +131,9 @@ impl Epoch {
 pub(super) struct Epochs {
     /// The plan that admits requests. A separate field, since almost every look-up is for it.
     current: Epoch,
-    /// Its place.
+    /// Place of the current plan.
     place: u32,
-    /// Those before it, by place.
+    /// Earlier plans, by place.
     older: Vec<Option<Epoch>>,
 }
 
@@ -165,7 +165,7 @@ impl Epochs {
         self.older.get(place as usize)?.as_ref()
     }
 
-    /// From now on this plan admits. The one before is forgotten if nothing is in flight under it.
+    /// Makes this plan the one that admits requests. The previous plan is dropped if nothing is in flight under it.
     pub(super) fn begin(&mut self, plan: Arc<Compiled>, fleet: &Fleet) {
         let before = std::mem::replace(&mut self.current, Epoch::new(plan, fleet));
         if before.flights > 0
@@ -225,7 +225,7 @@ impl Epochs {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of plans.
     pub(super) fn count(&self) -> usize {
         self.plans().count()
     }

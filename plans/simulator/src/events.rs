@@ -50,7 +50,7 @@ pub(super) struct Task {
     pub(super) stage: u16,
     /// The attempt that it belongs to.
     pub(super) attempt: u16,
-    /// Its place among the copies of pipelines, or [`NO_COPY`](super::branches::NO_COPY).
+    /// Place of the copy among the copies of pipelines, or [`NO_COPY`](super::branches::NO_COPY).
     pub(super) copy: u32,
 }
 

@@ -1,4 +1,4 @@
-//! How many copies of a request a fan-out makes.
+//! Number of copies of a request that a fan-out makes.
 
 use rand::Rng;
 
@@ -7,12 +7,12 @@ use rand::Rng;
 pub(super) enum Copies {
     /// The whole part of this mean, and one more with the chance of the rest.
     Mean(f64),
-    /// Drawn from a measured distribution: by number of copies, from 0, the chance of at most so many.
+    /// Drawn from a measured distribution: by number of copies, from 0, the chance of at most this many.
     Measured(Vec<f64>),
 }
 
 impl Copies {
-    /// Of these weights by number of copies, from 0. `None` if they are no distribution.
+    /// Creates a distribution from these weights by number of copies, from 0. `None` if they are no distribution.
     pub(super) fn measured(weights: &[f64]) -> Option<Self> {
         let total: f64 = weights.iter().sum();
         let sound = weights.iter().all(|weight| *weight >= 0.0) && total > 0.0 && total.is_finite();

@@ -13,15 +13,15 @@ use kaskade_policy::run_time::RunTimeEstimate;
 /// The state of a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Health {
-    /// Its model is being loaded.
+    /// The replica's model is being loaded.
     Loading,
-    /// It takes requests.
+    /// The replica takes requests.
     Up,
-    /// It takes no new requests and answers those that it has.
+    /// The replica takes no new requests and answers those that it has.
     Draining,
-    /// It has failed, and only the broker has noticed.
+    /// The replica has failed, and only the broker has noticed.
     Failed,
-    /// It is absent, and all processes have noticed.
+    /// The replica is absent, and all processes have noticed.
     Down,
 }
 
@@ -172,7 +172,7 @@ impl Fleet {
         routing::local_replica(near.map(|(number, replica)| (number, replica.load())), || alone)
     }
 
-    /// Nothing but the sharing.
+    /// Creates an empty fleet with this sharing.
     pub(super) fn new(sharing: Sharing) -> Self {
         Self {
             replicas: Vec::new(),

@@ -21,17 +21,17 @@ pub struct LatencyHistogram {
 pub struct LatencySummary {
     /// Number of latencies.
     pub count: u64,
-    /// Their mean, exact.
+    /// Mean, exact.
     pub mean_us: f64,
-    /// Their median.
+    /// Median.
     pub p50_us: u64,
-    /// Their 95th percentile.
+    /// 95th percentile.
     pub p95_us: u64,
-    /// Their 99th percentile.
+    /// 99th percentile.
     pub p99_us: u64,
-    /// Their 99.9th percentile.
+    /// 99.9th percentile.
     pub p999_us: u64,
-    /// The longest, exact.
+    /// Longest latency, exact.
     pub max_us: u64,
 }
 
@@ -106,7 +106,7 @@ impl LatencyHistogram {
         (self.count > 0).then_some(self.max)
     }
 
-    /// All of these at once; `None` if there are none.
+    /// Returns the summary; `None` if there are no latencies.
     pub fn summary(&self) -> Option<LatencySummary> {
         Some(LatencySummary {
             count: self.count,

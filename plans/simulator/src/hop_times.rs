@@ -1,4 +1,4 @@
-//! How long hops take at the rate at which requests are sent.
+//! Times of hops at the rate at which requests are sent.
 
 use rand::Rng;
 

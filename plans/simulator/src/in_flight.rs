@@ -5,7 +5,7 @@
 pub(super) struct Flight {
     /// When the client sent it, microseconds.
     pub(super) arrived: u64,
-    /// Its number, from 0 in order of arrival.
+    /// Number of the request, from 0 in order of arrival.
     pub(super) number: u64,
     pub(super) deadline: u64,
     pub(super) sample: u32,
@@ -17,7 +17,7 @@ pub(super) struct Flight {
     pub(super) gear: u32,
     /// The place of the plan that admitted it.
     pub(super) epoch: u32,
-    /// From 1.
+    /// Attempt number, from 1.
     pub(super) attempt: u16,
     /// Times that it was sent again because a replica was lost.
     pub(super) losses: u16,

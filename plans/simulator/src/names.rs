@@ -26,7 +26,7 @@ pub(super) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Of a plan whose replicas have these numbers.
+    /// Collects the names of a plan whose replicas have these numbers.
     pub(super) fn new(
         plan: &'a Plan,
         profile: &'a Profile,
@@ -98,7 +98,7 @@ pub(super) struct Stages<'a> {
 }
 
 impl<'a> Stages<'a> {
-    /// What the bands of a stage compare for a validation sample.
+    /// Returns the value that the bands of a stage compare for a validation sample.
     pub(super) fn confidence_at(&self, stage: &Stage, sample: usize) -> Option<f64> {
         let profile = self.names.profile;
         profile.confidence_at(&self.gear.wiring.stages, stage, sample)
@@ -156,8 +156,8 @@ impl<'a> Stages<'a> {
             .unwrap_or(Copies::Mean(child.multiplicity))
     }
 
-    /// Its own variant, and those of the backups that any edge of the gear names for it. A task's backups have stages of their
-    /// own.
+    /// Returns the stage's own variant, and those of the backups that any edge of the gear names for it. A task's backups have separate
+    /// stages.
     pub(super) fn variants_at(&self, stage: &'a Stage) -> Vec<&'a str> {
         let mut variants = vec![stage.variant.as_str()];
         if stage.task.is_some() {
@@ -214,7 +214,7 @@ impl<'a> Stages<'a> {
     }
 }
 
-/// All edges of a gear.
+/// Returns all edges of a gear.
 fn edges(gear: &Gear) -> Vec<&Edge> {
     let wiring = &gear.wiring;
     let mut edges: Vec<&Edge> = std::iter::once(&wiring.entry).chain(&wiring.ensemble).collect();

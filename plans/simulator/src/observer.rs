@@ -55,7 +55,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
 pub struct Answered {
     /// When the client had the answer, microseconds. Ascending from call to call.
     pub at_us: u64,
-    /// How long that took, microseconds.
+    /// Latency of the request, microseconds.
     pub latency_us: u64,
     /// The gear that admitted it.
     pub gear: u32,
@@ -67,7 +67,7 @@ pub struct Answered {
     pub hops: u32,
     /// Whether it took longer than the objective ([`SimConfig::slo_us`](super::SimConfig::slo_us)).
     pub late: bool,
-    /// Of a pipeline's request, the mean end-to-end accuracy of the paths of its copies, in [0, 1]; `None` for others,
+    /// Mean end-to-end accuracy of the paths of a pipeline request's copies, in [0, 1]; `None` for other requests,
     /// and where none is known.
     pub path_accuracy: Option<f64>,
 }
@@ -76,13 +76,13 @@ pub struct Answered {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// Its budget ended, or would have ended before its answer.
+    /// The request's budget ended, or would have ended before its answer.
     Expired,
-    /// It was dropped early ([`kaskade_policy::rerouting`]).
+    /// The request was dropped early ([`kaskade_policy::rerouting`]).
     Dropped,
     /// A queue or the ledger was full, or admission refused it.
     Refused,
-    /// All of its attempts failed.
+    /// All attempts failed.
     Failed,
 }
 
@@ -102,11 +102,11 @@ pub struct Lost {
 pub struct Sink<'a> {
     /// When the client had the answer, microseconds.
     pub at_us: u64,
-    /// How long after the request that was, microseconds.
+    /// Latency from the request on, microseconds.
     pub latency_us: u64,
     /// Whether it took longer than the objective.
     pub late: bool,
-    /// Its path: tasks and variants by number ([`Report::paths`](super::Report::paths) has their names).
+    /// Path of the branch: tasks and variants by number ([`Report::paths`](super::Report::paths) has their names).
     pub path: &'a [(u32, u32)],
     /// End-to-end accuracy of the path, in [0, 1]; `None` if unknown, or if a task made no request for the next.
     pub accuracy: Option<f64>,

@@ -38,7 +38,7 @@ pub use shape::{BadShape, Shape};
 /// A figure that was assumed, and why it is what it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Assumption {
-    /// What was assumed.
+    /// The assumed figure.
     pub what: String,
     /// Why.
     pub why: String,

@@ -15,9 +15,9 @@ pub(super) struct Replanning<'a> {
     pub(super) controller: &'a mut dyn Controller,
     /// The plan that will be in force once its replicas are loaded.
     pub(super) next: Option<Next>,
-    /// Since the last call.
+    /// Factors since the last call.
     pub(super) factors: Factors,
-    /// Since the last call, by the number of the variant.
+    /// Runs since the last call, by the number of the variant.
     pub(super) runs: BTreeMap<u32, RunCounts>,
     pub(super) arrivals_before: u64,
 }

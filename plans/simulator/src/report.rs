@@ -17,9 +17,9 @@ pub struct Report {
     pub requests: u64,
     /// Requests answered before their budget ended.
     pub answered: u64,
-    /// Of those, later than the objective ([`SimConfig::slo_us`]).
+    /// Answered requests that were later than the objective ([`SimConfig::slo_us`]).
     pub late: u64,
-    /// Of those, with a right answer.
+    /// Answered requests with a right answer.
     pub right: u64,
     /// Requests that were, or would have been, answered too late.
     pub expired: u64,
@@ -43,9 +43,9 @@ pub struct Report {
     pub graded: u64,
     /// See [`Report::graded`].
     pub grades: f64,
-    /// By variant, in the first plan's order; those of later plans follow.
+    /// Results of each variant, in the first plan's order; those of later plans follow.
     pub variants: Vec<VariantReport>,
-    /// By device, in order of first mention in the plans' placements.
+    /// Results of each device, in order of first mention in the plans' placements.
     pub devices: Vec<DeviceReport>,
     /// Gear shifts.
     pub shifts: u64,
@@ -71,11 +71,11 @@ pub struct Report {
     pub branches_left: usize,
     /// Longest queue of any replica.
     pub max_queue: usize,
-    /// From the start until the last request had its outcome, microseconds.
+    /// Time from the start until the last request had its outcome, microseconds.
     pub duration_us: u64,
     /// Joules of all devices, idle and spare ones included, where known.
     pub energy_j: Option<f64>,
-    /// Of those, of the devices that host nothing ([`SimConfig::spare`]).
+    /// Joules of the devices that host nothing ([`SimConfig::spare`]).
     pub spare_j: Option<f64>,
     /// Events that the simulator processed.
     pub events: u64,
@@ -189,7 +189,7 @@ impl Report {
 pub struct BranchReport {
     /// Answered before the request's budget ended.
     pub answered: u64,
-    /// Of those, later than the objective.
+    /// Answered branches that were later than the objective.
     pub late: u64,
     /// Would have been, or were, answered too late.
     pub expired: u64,
@@ -244,7 +244,7 @@ pub struct PathReport {
     pub path: Vec<(String, String)>,
     /// Branches that were answered at its end.
     pub answered: u64,
-    /// Its end-to-end accuracy, in [0, 1], where known.
+    /// End-to-end accuracy of the path, in [0, 1], where known.
     pub accuracy: Option<f64>,
 }
 
@@ -260,7 +260,7 @@ pub struct PlanChange {
 /// The results of a variant.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct VariantReport {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
     /// Requests that it answered.
     pub answered: u64,
@@ -282,7 +282,7 @@ impl VariantReport {
 pub struct DeviceReport {
     /// The worker it belongs to.
     pub worker: String,
-    /// Its name there.
+    /// Name of the device on the worker.
     pub device: String,
     /// Time with at least one batch running, microseconds.
     pub busy_us: u64,

@@ -1,4 +1,4 @@
-//! What the plans of a run have in common, by number: variants, replicas, devices, tasks, and how long batches run.
+//! Data that all plans of a run share, by number: variants, replicas, devices, tasks, and run times of batches.
 //!
 //! Numbers are given once and stay, so that what is in flight under one plan means the same under the next. A replica is known
 //! by its id, variant and device: a planner that uses its ids again keeps this as small as its cluster.
@@ -10,7 +10,7 @@ use super::run_times::RunTimes;
 use kaskade_policy::plan::{Batching, Partition, Plan, Replica};
 use kaskade_policy::profile::{Profile, VariantProfile};
 
-/// What the plans of a run have in common.
+/// Data that all plans of a run share.
 #[derive(Debug, Clone, Default)]
 pub(super) struct World {
     pub(super) variants: Numbered<String>,
@@ -23,7 +23,7 @@ pub(super) struct World {
     /// Variants with the partition of them that a replica may hold: what a queue group has in common.
     pub(super) kinds: Numbered<(u32, PartitionKey)>,
     numbers: BTreeMap<ReplicaKey, u32>,
-    /// By variant and number of partitions, the place in [`World::run_times`].
+    /// Index in [`World::run_times`], by variant and number of partitions.
     timed: BTreeMap<(u32, u32), u32>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct KnownReplica {
     pub(super) worker: u32,
     /// The number of its variant and partition.
     pub(super) kind: u32,
-    /// Its place in [`World::run_times`].
+    /// Index of the replica's run times in [`World::run_times`].
     pub(super) run_times: u32,
 }
 
@@ -162,7 +162,7 @@ impl World {
     }
 }
 
-/// What was measured of a variant.
+/// Returns the measurements of a variant.
 pub(super) fn profiled<'a>(profile: &'a Profile, variant: &str) -> Result<&'a VariantProfile, SimError> {
     let mut profiles = profile.variants.iter();
     profiles

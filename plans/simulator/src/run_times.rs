@@ -1,4 +1,4 @@
-//! How long the batches of a replica run, by size.
+//! Run times of the batches of a replica, by size.
 
 use super::config::SimError;
 use kaskade_policy::linear_fit;
@@ -7,21 +7,21 @@ use kaskade_policy::profile::{BatchCost, LatencyQuantiles, VariantProfile};
 /// Batch sizes whose times are precomputed; larger ones are rare and computed on demand.
 const PREPARED: u32 = 4096;
 
-/// How long the batches of one variant run, or of one partition of it, and what they draw.
+/// Run times and energy of the batches of one variant, or of one partition of it.
 #[derive(Debug, Clone)]
 pub(super) struct RunTimes {
     costs: Vec<BatchCost>,
     parts: u32,
-    /// By batch size, from 0.
+    /// Costs by batch size, from 0.
     prepared: Vec<Cost>,
 }
 
-/// Of one batch.
+/// Cost of one batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
     /// Latency, microseconds, at least 1.
     pub(super) run_us: u64,
-    /// How much the latency varies, if it was measured.
+    /// Variation of the latency, if it was measured.
     pub(super) quantiles: Option<LatencyQuantiles>,
     /// Joules, NaN where unknown.
     pub(super) energy_j: f64,
@@ -30,7 +30,7 @@ pub(super) struct Cost {
 }
 
 impl RunTimes {
-    /// Of batches up to `largest`. A partition takes its part of the whole model's time: partitions are cut to be even.
+    /// Prepares the costs of batches up to `largest`. A partition takes its part of the whole model's time: partitions are cut to be even.
     pub(super) fn new(
         profiled: &VariantProfile,
         parts: u32,

@@ -101,7 +101,7 @@ pub(super) fn plan(replicas: &[&str], sharing: Sharing, gears: Vec<Gear>) -> Pla
     }
 }
 
-/// What an observer sees.
+/// Records of an observer.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) answered: Vec<Answered>,

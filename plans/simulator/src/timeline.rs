@@ -16,12 +16,12 @@ pub struct Timeline {
     latencies: LatencyHistogram,
 }
 
-/// What happened in one bucket of time.
+/// Statistics of one bucket of time.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Bucket {
-    /// Its beginning, microseconds.
+    /// Start of the bucket, microseconds.
     pub from_us: u64,
-    /// Requests that came per second.
+    /// Arrivals per second.
     pub qps: f64,
     /// Mean gear over its ticks.
     pub gear: f64,
@@ -35,7 +35,7 @@ pub struct Bucket {
     pub max_in_flight: usize,
     /// Requests that missed their objective in it: answered late, or not at all.
     pub violations: u64,
-    /// Of those, dropped early.
+    /// Violations that were dropped early.
     pub dropped: u64,
     /// Mean end-to-end accuracy of the branches answered in it, in [0, 1]; absent if none was, and for everything but pipelines.
     pub path_accuracy: Option<f64>,

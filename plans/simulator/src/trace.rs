@@ -34,7 +34,7 @@ enum Load {
     Times { times: Vec<u64>, tokens: Vec<Tokens> },
 }
 
-/// How large a request to a language model is.
+/// Size of a request to a language model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tokens {
     /// Tokens of its prompt.
@@ -103,8 +103,8 @@ impl Trace {
         }
     }
 
-    /// The same course with `factor` times the load. Arrival times become counts per second, since the times of the
-    /// additional requests are unknown.
+    /// Returns the trace with `factor` times the load. Arrival times become counts per second, since the times of the additional requests
+    /// are unknown.
     ///
     /// # Errors
     /// [`TraceError::Factor`] unless the factor is finite and not negative.
@@ -115,7 +115,7 @@ impl Trace {
         Self::per_second(self.rates().into_iter().map(|rate| rate * factor).collect())
     }
 
-    /// The same course with this load, requests/s, in its busiest second (CascadeServe §6.1).
+    /// Returns the trace scaled to this load, requests/s, in its busiest second (CascadeServe §6.1).
     ///
     /// # Errors
     /// [`TraceError::Factor`] if the peak is not finite or negative, or no request comes at all.

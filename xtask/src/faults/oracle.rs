@@ -1,4 +1,4 @@
-//! What the oracle sends to the app under test, and how it reads the replies.
+//! Requests that the oracle sends to the app under test, and the reading of replies.
 
 use std::time::{Duration, Instant};
 

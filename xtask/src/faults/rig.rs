@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use crate::node::{APP, PROBES, plan};
 
-/// How long a process may take to stop on a busy machine.
+/// Time that a process may take to stop on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A nats-server, and a folder for the plan and the logs of the app's processes.
@@ -59,13 +59,13 @@ impl<'a> Start<'a> {
         Self::default().flag("--planner").flag(takes)
     }
 
-    /// The same with another flag.
+    /// Returns the process with another flag.
     pub(super) fn flag(mut self, flag: &str) -> Self {
         self.flags.push(flag.to_owned());
         self
     }
 
-    /// The same, connected to another URL.
+    /// Returns the process, connected to another URL.
     pub(super) fn through(self, url: String) -> Self {
         Self {
             through: Some(url),
@@ -73,7 +73,7 @@ impl<'a> Start<'a> {
         }
     }
 
-    /// The same with a variable in its environment.
+    /// Returns the process with a variable in its environment.
     pub(super) fn variable(mut self, name: &str, value: &Path) -> Self {
         self.variables
             .push((name.to_owned(), value.display().to_string()));
@@ -87,7 +87,7 @@ impl Rig {
         Self::with(NatsOptions::jetstream(), &pair())
     }
 
-    /// The same with another server or plan.
+    /// Starts the same deployment with another server or plan.
     pub(super) fn with(options: NatsOptions, plan: &Plan) -> anyhow::Result<Self> {
         let rig = Self {
             nats: NatsServer::start(options),

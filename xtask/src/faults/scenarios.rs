@@ -21,7 +21,7 @@ use super::verdict::Verdict;
 /// A fault.
 pub(super) struct Scenario {
     pub(super) name: &'static str,
-    /// What is done, and what must hold.
+    /// Description of the fault, and of the behaviour that is required.
     pub(super) what: &'static str,
     pub(super) run: fn() -> Run,
 }

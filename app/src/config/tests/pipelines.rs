@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What is wrong with an app that is this pipeline.
+/// Returns the problems of an app with this pipeline.
 fn pipeline_problems(tasks: &str, more: &str) -> Vec<String> {
     let text = format!(
         "name = \"traffic\"\n{more}\n[pipeline]\n{tasks}\n[[variants]]\nname = \"a\"\ndir = \"a\"\n[[variants]]\nname = \"b\"\ndir = \"b\"\n"

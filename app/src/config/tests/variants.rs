@@ -57,7 +57,7 @@ fn settings_of_other_tasks_than_token_classification_are_refused() {
     );
 }
 
-/// What is wrong with an app of one variant.
+/// Returns the problems of an app with one variant.
 fn problems_of(variant: &str) -> Vec<String> {
     let text = format!("name = \"a\"\n[[variants]]\nname = \"v\"\n{variant}\n");
     App::parse(&text).map_or_else(|(_, reason)| vec![reason], |app| app.problems())

@@ -3,9 +3,9 @@
 /// Relative differences over pairs of a plan and a trace, per cent.
 #[derive(Debug, Default)]
 pub(super) struct Differences {
-    /// Of the simulator from the median of the live runs, one of each pair.
+    /// Differences of the simulator from the median of the live runs, one per pair.
     simulated: Vec<f64>,
-    /// Of two live runs of the same pair, each two.
+    /// Differences between two live runs of the same pair, for each two.
     between_runs: Vec<f64>,
 }
 
@@ -31,7 +31,7 @@ impl Differences {
         median(&self.simulated)
     }
 
-    /// The largest of them.
+    /// Returns the largest difference.
     pub(super) fn largest(&self) -> f64 {
         self.simulated.iter().copied().fold(0.0, f64::max)
     }

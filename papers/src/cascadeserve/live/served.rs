@@ -75,10 +75,10 @@ impl Bench {
     /// The profile with latencies and messages as they are while serving. Requests come as they do later, by themselves: a client that
     /// waits for answers leaves the model alone on the processor, and measures a faster machine.
     pub(super) fn as_served(&self, profile: &Profile) -> anyhow::Result<Served> {
-        /// Of what a variant carries; the last is more than that, so that batches fill up and follow one another.
+        /// Loads, as shares of a variant's capacity. The last exceeds the capacity, so that batches fill up and follow one another.
         const SHARES: [f64; 4] = [0.25, 0.5, 0.75, 1.5];
         const MAX_QPS: f64 = 4000.0;
-        /// At this rate processes sleep between two requests.
+        /// Rate at which processes sleep between two requests.
         const IDLE_QPS: f64 = 30.0;
         let mut served = profile.clone();
         let (mut hops, mut gaps_us) = (Vec::new(), Vec::new());
@@ -119,8 +119,8 @@ impl Bench {
         Ok(served)
     }
 
-    /// The same with latencies and messages as they are while the variants serve together. A model that shares the processor finds the
-    /// processor's caches full of other weights, which measuring each variant alone does not show.
+    /// Returns the profile with latencies and messages as they are while the variants serve together. A model that shares the processor
+    /// finds its caches full of other weights, which measuring each variant alone does not show.
     pub(super) fn as_served_together(&self, alone: &Served) -> anyhow::Result<Served> {
         let mut runs: BTreeMap<String, Runs> = BTreeMap::new();
         // Low rates were measured alone.

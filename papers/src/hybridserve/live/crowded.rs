@@ -10,7 +10,7 @@ use kaskade_policy::plan::Plan;
 use super::Bench;
 use crate::reproduction::Claim;
 
-/// What each replica may take of a core where replicas share the processor, and the load of each, as a share of what it carries then.
+/// Share of a core that each replica may use, and the load of each as a share of its capacity with that share, while replicas share cores.
 const SHARE: f64 = 0.25;
 const LOADED: f64 = 0.7;
 
@@ -58,7 +58,7 @@ impl Bench {
     }
 }
 
-/// The same variant so many times.
+/// Returns the plan with this many replicas of its variant.
 fn copies(plan: &Plan, replicas: usize) -> Plan {
     let mut plan = plan.clone();
     if let Some(first) = plan.placement.first().cloned() {

@@ -3,7 +3,7 @@
 /// Number of parts into which a run is divided for evaluation.
 pub(super) const PARTS: usize = 12;
 
-/// Index of the part that holds a time, seconds after the beginning of a run of so many seconds.
+/// Index of the part that holds a time, seconds after the beginning of a run of this many seconds.
 pub(super) fn part_at(after_s: f64, seconds: usize) -> usize {
     let share = after_s / seconds.max(1) as f64;
     ((share * PARTS as f64) as usize).min(PARTS - 1)

@@ -16,7 +16,7 @@ use kaskade_app::serving::{self, Client, Service};
 use super::Live;
 use super::parts::{PARTS, Part, Run, part_at};
 
-/// How often the workers in use are counted.
+/// Period at which the workers in use are counted.
 const COUNTED_EVERY: Duration = Duration::from_millis(200);
 
 /// Serves the app in this process and sends the load.
@@ -98,7 +98,7 @@ impl Watch {
         }
     }
 
-    /// How much of a reply is right.
+    /// Returns the share of a reply that is right.
     fn judge(&self, scene: usize, reply: &InferReply) -> Score {
         let told = self.scenes.told(reply).unwrap_or_default();
         let mut sum = Score::default();

@@ -11,8 +11,8 @@ use kaskade_simulator::{Answered, Controller, Lost, Observation, Observer, SimCo
 use super::Live;
 use super::parts::{PARTS, Part, Run, part_at};
 
-/// From the client to the first queue and back, and from the end of a batch to the beginning of the next, as the digits' comparison
-/// measured them on two cores: a thousandth of the objective.
+/// Time from the client to the first queue and back, and from the end of a batch to the start of the next, as measured on two cores for the
+/// digits: a thousandth of the objective.
 const ENTRY_US: u64 = 320;
 const TURNAROUND_US: u64 = 260;
 

@@ -101,7 +101,7 @@ fn names(seconds: usize, measured: Option<&str>) -> Vec<String> {
     all.map(|(name, _)| name).collect()
 }
 
-/// What the cluster serves with the most accurate variants, requests/s.
+/// Capacity of the cluster with the most accurate variants, requests/s.
 fn served_qps(pipeline: &Pipeline) -> f64 {
     let hardware = AllocateOptions {
         policy: AllocationPolicy::HardwareOnly,

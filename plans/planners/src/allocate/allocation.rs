@@ -5,12 +5,12 @@ use serde::Serialize;
 use crate::balance::Instances;
 use crate::lp::LpError;
 
-/// Which variants serve a pipeline, and how.
+/// The variants that serve a pipeline, with their workers and batches.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Allocation {
     /// The policy that decided, as the plan names it.
     pub policy: &'static str,
-    /// How the demand is met.
+    /// Kind of scaling that meets the demand.
     pub scaling: Scaling,
     /// Requested demand, requests/s at the root.
     pub demand_qps: f64,
@@ -46,13 +46,13 @@ impl Allocation {
     }
 }
 
-/// How a demand is met.
+/// Kind of scaling that meets a demand.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "by", rename_all = "snake_case")]
 pub enum Scaling {
-    /// With the most accurate variants on the fewest workers (eq. 11).
+    /// Hardware scaling: the most accurate variants on the fewest workers (eq. 11).
     Hardware,
-    /// With less accuracy on the available workers (eq. 12).
+    /// Accuracy scaling: less accuracy on the available workers (eq. 12).
     Accuracy,
     /// Not all of it: the cluster is too small even at the least accuracy that helps.
     Overload,

@@ -20,7 +20,7 @@ use crate::lp::{Limits, LpError};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sizing<'a> {
     pub(super) paths: &'a Paths,
-    /// By configuration: a number for its variant. The configurations of one are neighbours, faster batches first.
+    /// Number of each configuration's variant. The configurations of one variant are adjacent, faster batches first.
     pub(super) variants: &'a [usize],
     pub(super) demand: f64,
     pub(super) workers: u32,
@@ -34,10 +34,10 @@ const SOLVED: usize = 4;
 
 /// A choice of batch sizes and its rounded allocation.
 struct Choice {
-    /// By configuration.
+    /// Whether each configuration is admitted.
     admitted: Vec<bool>,
     paths: Paths,
-    /// By task: places of its paths among all paths.
+    /// For each task, the indices of its paths among all paths.
     places: Vec<Vec<usize>>,
     columns: Vec<Column>,
     rounded: Option<Rounded>,

@@ -12,11 +12,11 @@ use super::paths::Paths;
 /// A path through the whole tree: one configuration per task.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Column {
-    /// By task.
+    /// Path of each task.
     pub(super) paths: Vec<usize>,
-    /// By task.
+    /// Configuration of each task.
     pub(super) configs: Vec<usize>,
-    /// By task, workers that are kept busy per request/s at the root.
+    /// Workers that each task keeps busy per request/s at the root.
     pub(super) loads: Vec<f64>,
     /// Mean accuracy over the sinks.
     pub(super) accuracy: f64,
@@ -56,7 +56,7 @@ impl Column {
     }
 }
 
-/// At most `most` columns and a few, best first, at this price of a worker per request/s.
+/// Returns slightly more than `most` columns at most, best first, at this price of a worker per request/s.
 pub(super) fn columns(paths: &Paths, price: f64, most: usize) -> Vec<Column> {
     let prices = Prices::new(paths, price);
     let mut ends: Vec<(f64, usize, usize)> = Vec::new();

@@ -22,7 +22,7 @@ use kaskade_policy::plan::{
 pub struct Slot {
     /// The worker.
     pub worker: String,
-    /// Its device: `cpu`, `cuda:0`, ...
+    /// Device of the worker: `cpu`, `cuda:0`, ...
     pub device: String,
 }
 
@@ -31,7 +31,7 @@ pub struct Slot {
 pub struct PlanFor<'a> {
     /// The app.
     pub app: &'a str,
-    /// Where replicas may run; the order decides where equals go.
+    /// Slots for replicas; their order breaks ties.
     pub slots: &'a [Slot],
     /// The running plan.
     pub previous: Option<&'a Plan>,
@@ -56,7 +56,7 @@ pub enum EmitError {
 }
 
 impl Allocation {
-    /// The routing tables for so many requests/s at the root.
+    /// The routing tables for this many requests/s at the root.
     pub fn balance(&self, pipeline: &Pipeline, demand_qps: f64) -> Balanced {
         Balancer::new(pipeline, &self.instances).balance(demand_qps)
     }
@@ -227,7 +227,7 @@ impl Rest {
 struct Emitter<'a> {
     pipeline: &'a Pipeline,
     instances: &'a [Instances],
-    /// By instances: ids of their replicas.
+    /// Ids of the replicas, by instances.
     replicas: Vec<Vec<String>>,
     balanced: &'a Balanced,
 }

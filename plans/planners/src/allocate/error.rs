@@ -30,7 +30,7 @@ pub enum AllocateError {
         "the pipeline has more than {most} paths to choose variants and batch sizes; allow fewer batch sizes or variants"
     )]
     TooMany {
-        /// The most that can be searched.
+        /// Maximum that can be searched.
         most: usize,
     },
     /// Not every task can have a worker.

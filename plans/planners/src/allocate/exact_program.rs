@@ -87,11 +87,11 @@ struct Paper<'a> {
     configs: &'a [Config],
     profiled: Option<BTreeMap<Vec<Place>, f64>>,
     program: Program,
-    /// By variant: its configurations, with the instances and whether the batch size is chosen.
+    /// Configurations of each variant, with the instances and whether the batch size is chosen.
     batches: BTreeMap<Place, Vec<(Config, Variable, Variable)>>,
-    /// By sink and path: the share.
+    /// Share of each path to a sink.
     used: BTreeMap<(usize, Vec<Place>), Variable>,
-    /// By prefix of a path and sink: the shares that pass it.
+    /// Shares that pass each prefix of a path, by sink.
     through: BTreeMap<(Vec<Place>, usize), Vec<Variable>>,
 }
 
@@ -184,7 +184,7 @@ impl Paper<'_> {
             .unwrap_or_else(|| path.iter().map(accuracy).product())
     }
 
-    /// What passes a prefix is the same on the way to every sink behind it.
+    /// Constrains the flow through a prefix to be the same on the way to every sink behind it.
     fn agree(&mut self) {
         let mut sinks: BTreeMap<&Vec<Place>, Vec<&Vec<Variable>>> = BTreeMap::new();
         for ((prefix, _), shares) in &self.through {

@@ -132,13 +132,13 @@ pub(super) fn solve(
 struct Model {
     program: Program,
     ends: BTreeMap<(usize, usize), Variable>,
-    /// By configuration.
+    /// Number of workers of each configuration.
     workers: BTreeMap<usize, Variable>,
-    /// By configuration, where a variant has several: whether it is the one in use.
+    /// Whether a configuration is the one in use, for variants with several.
     chosen: BTreeMap<usize, Variable>,
 }
 
-/// By configuration, the variables that flow through it, with the workers that they keep busy and their shares.
+/// Variables that flow through each configuration, with the workers that they keep busy and their shares.
 type Served = BTreeMap<usize, Vec<(Variable, f64, f64)>>;
 
 fn served(problem: &FlowProblem<'_>, sums: &Sums) -> Served {
@@ -153,11 +153,11 @@ fn served(problem: &FlowProblem<'_>, sums: &Sums) -> Served {
     served
 }
 
-/// By task and path, the variables that sum to its flow.
+/// Variables that sum to the flow of a path, by task and path.
 type Sums = BTreeMap<(usize, usize), Vec<Variable>>;
 
 impl Model {
-    /// With `fixed`, workers by configuration are given and only flows are variables.
+    /// Creates the program. With `fixed`, the workers of each configuration are given and only flows are variables.
     fn new(
         problem: &FlowProblem<'_>,
         ends: &BTreeSet<(usize, usize)>,
@@ -224,7 +224,7 @@ impl Model {
         }
     }
 
-    /// What flows through every configuration fits into the workers that it is given.
+    /// Constrains the flow through every configuration to the workers that it is given.
     fn bound(&mut self, served: &Served, fixed: &BTreeMap<usize, f64>) {
         for (config, terms) in served {
             let workers = fixed.get(config).copied().unwrap_or(0.0);
@@ -256,7 +256,7 @@ impl Model {
         }
     }
 
-    /// Of the configurations of one variant, only the chosen one has any flow.
+    /// Constrains the flow of each variant to one chosen configuration.
     fn choose(&mut self, paths: &Paths, served: &Served) {
         let mut variants: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
         for config in served.keys() {

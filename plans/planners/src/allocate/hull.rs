@@ -30,7 +30,7 @@ pub(super) struct Hull {
 /// The best mix with fractions of workers.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Mix<'a> {
-    /// Its accuracy, which no whole number of workers exceeds.
+    /// Accuracy of the mix; no whole number of workers exceeds it.
     pub(super) accuracy: f64,
     /// Accuracy that one more worker per request/s would add, the program's dual.
     pub(super) price: f64,

@@ -1,4 +1,4 @@
-//! How to allocate.
+//! Options of allocation.
 
 use crate::lp::Solver;
 
@@ -14,7 +14,7 @@ pub enum AllocationPolicy {
 }
 
 impl AllocationPolicy {
-    /// Its name, as a plan carries it.
+    /// Returns the policy's name, as a plan states it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Loki => "loki",
@@ -23,7 +23,7 @@ impl AllocationPolicy {
     }
 }
 
-/// How to allocate.
+/// Options of allocation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AllocateOptions {
     /// The allocation policy.

@@ -40,16 +40,16 @@ pub(super) struct Path {
     pub(super) requests: f64,
     /// Workers that it keeps busy per request/s at the root.
     pub(super) load: f64,
-    /// At a sink: accuracy of the path, divided by the number of sinks, so that the sinks' accuracies add up. 0 elsewhere.
+    /// Accuracy of the path at a sink, divided by the number of sinks, so that the sinks' accuracies add up; 0 elsewhere.
     pub(super) accuracy: f64,
 }
 
 /// The paths to one task.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Level {
-    /// Those that continue the same path are neighbours, and of these, those by the same variant, faster batches first.
+    /// The paths. Those that continue the same path are adjacent, within them those of the same variant, faster batches first.
     pub(super) paths: Vec<Path>,
-    /// By path of the parent task, those that continue it; one range at the root.
+    /// Range of the paths that continue each path of the parent task; one range at the root.
     spans: Vec<Range<usize>>,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Level {
 pub(super) struct Paths {
     pub(super) tree: Tree,
     pub(super) configs: Vec<Config>,
-    /// By task.
+    /// Levels of the tree, one per task.
     pub(super) levels: Vec<Level>,
 }
 
@@ -220,8 +220,8 @@ fn configs(pipeline: &Pipeline, keep: impl Fn(usize, usize) -> bool) -> Vec<Conf
     configs
 }
 
-/// By task, the least time that must be left when its batch ends: the fastest batches after it, and half of what the path's
-/// messages take. Half, because the objective without the messages is divided by two for queueing (§4.1, §4.2).
+/// Returns, for each task, the minimum time that must be left when its batch ends: that of the fastest batches after it, and half of that
+/// of the path's messages. Half, because the objective without the messages is divided by two for queueing (§4.1, §4.2).
 fn reserve(pipeline: &Pipeline, tree: &Tree, configs: &[Config]) -> Vec<f64> {
     let mut reserve: Vec<f64> = vec![0.0; pipeline.tasks.len()];
     for task in tree.order.iter().rev() {

@@ -1,4 +1,4 @@
-//! From fractions of workers to whole ones: the best mix of two columns.
+//! Rounds fractions of workers to whole ones: the best mix of two columns.
 //!
 //! The mix moves from one column to the other, and the number of whole workers only changes where one configuration's need passes
 //! a whole number. So for each pair only those breakpoints are examined, downwards from the fractional optimum.

@@ -13,7 +13,7 @@ use super::round::{Rounded, rounded};
 use super::scaled::Scaled;
 use crate::lp::{Limits, LpError, Solver};
 
-/// Under overload, the planned demand leaves this share of the workers free, so that rounding finds a solution.
+/// Share of the workers that the planned demand leaves free under overload, so that rounding finds a solution.
 const ROOM: f64 = 1e-9;
 
 /// A price of a worker at which only the number of workers matters.
@@ -24,7 +24,7 @@ const PROHIBITIVE_PRICE: f64 = 1e9;
 pub(super) struct Scaler {
     pub(super) paths: Paths,
     hull: Hull,
-    /// By configuration: a number for its variant.
+    /// Number of each configuration's variant.
     variants: Vec<usize>,
 }
 
@@ -51,7 +51,7 @@ impl Scaler {
         Some(self.hull.least()?.load)
     }
 
-    /// The best accuracy that so many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
+    /// The best accuracy that this many workers per request/s could give, fractions of them included; 0 where they cannot serve it.
     pub(super) fn worth_at_most(&self, load: f64) -> f64 {
         self.hull.mix(load).map_or(0.0, |mix| mix.accuracy)
     }
@@ -117,7 +117,7 @@ impl Scaler {
             .or_else(|| self.most(demand, workers, options))
     }
 
-    /// As much of a demand as these workers can serve, at the best accuracy for that.
+    /// Serves as much of a demand as these workers can, at the best accuracy for that.
     pub(super) fn most(&self, demand: f64, workers: u32, options: &AllocateOptions) -> Option<Scaled> {
         let mut pool = columns(&self.paths, PROHIBITIVE_PRICE, options.columns);
         pool.extend(self.hull.least().map(|point| Column::of(&self.paths, point)));

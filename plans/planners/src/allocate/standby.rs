@@ -15,10 +15,10 @@ use kaskade_policy::pipeline::Pipeline;
 /// More than any cluster serves, requests/s: the allocation for it serves as much as it can.
 const ANY_DEMAND_QPS: f64 = 1e9;
 
-/// At most so many allocations are compared for one plan.
+/// Maximum number of allocations that are compared for one plan.
 const STEPS: u32 = 12;
 
-/// How much capacity is kept ready for a rise of the demand.
+/// Capacity that is kept ready for a rise of the demand.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StandbyOptions {
@@ -30,7 +30,7 @@ pub struct StandbyOptions {
 }
 
 impl StandbyOptions {
-    /// Nothing is kept ready, as in the paper.
+    /// Keeps no capacity ready, as in the paper.
     pub const NONE: Self = Self {
         surge_factor: 1.0,
         max_accuracy_loss: 0.0,

@@ -16,7 +16,7 @@ fn allocator(policy: AllocationPolicy) -> Allocator {
     Allocator::new(stated(), options).unwrap()
 }
 
-/// What must hold of any allocation of the whole pipeline.
+/// Checks the invariants of an allocation of the whole pipeline.
 fn check(pipeline: &Pipeline, allocation: &Allocation) {
     let used: u32 = allocation.instances.iter().map(|own| own.count).sum();
     assert!(used <= allocation.workers && used == allocation.used);

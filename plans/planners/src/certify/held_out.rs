@@ -11,7 +11,7 @@ use crate::thresholds::{Exits, Family, Paired, evaluate};
 /// Parts of the cross-validation.
 const FOLDS: usize = 5;
 
-/// What a way to choose cascades achieves on samples that it has not seen.
+/// Accuracy of a selection method on samples that it has not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct HeldOut {
     /// Share of right answers.

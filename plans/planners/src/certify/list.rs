@@ -80,7 +80,7 @@ pub(crate) fn certified_list(
 
 /// The routes of samples through a cascade.
 struct SampleRoutes {
-    /// By stage, of the samples that reach it: what its bands compared, and whether it deferred.
+    /// For each stage and each sample that reaches it: the value that its bands compared, and whether it deferred.
     stages: Vec<Vec<(f64, bool)>>,
     /// Samples whose answer does not count as the largest variant's.
     differing: u64,

@@ -112,7 +112,7 @@ pub(super) fn score(n: f64, lost: f64, gained: f64, max_loss: f64) -> f64 {
 /// losses or more gains an outcome stays in the region.
 struct Region {
     n: u64,
-    /// By number of gains from 0; `None` before the first that has an outcome.
+    /// Indexed by the number of gains, from 0; `None` before the first that has an outcome.
     losses: Vec<Option<u64>>,
 }
 

@@ -15,13 +15,13 @@ const CANDIDATES: usize = 60;
 /// One cascade of the sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Its variants, over the selection part, with the values of its scores in place of confidences.
+    /// Variants of the cascade, over the selection part, with the values of the scores in place of confidences.
     pub family: Family,
     /// The scores that decide on escalation, one per variant but the last; `None` for the calibrated confidence.
     pub scores: Vec<Option<DeferralScore>>,
-    /// Its thresholds, one per variant but the last, without skip connections.
+    /// Thresholds of the cascade, one per variant but the last, without skip connections.
     pub thresholds: Vec<f64>,
-    /// Its exits over these variants, and the skip connections that were tried.
+    /// Exits over these variants, and the skip connections that were tried.
     pub skips: Skips,
     /// The variants that it leaves out.
     pub dropped: Vec<Dropped>,
@@ -117,13 +117,13 @@ struct ScoredCascade<'a> {
     score: f64,
 }
 
-/// Returns the cascades of the whole family, and of its single variants, pairs and triples, that no cheaper one is surer than by what is
-/// expected of them, by rising cost.
+/// Returns cascades of the whole family, and of its single variants, pairs and triples, by rising cost. A cascade is left out if a cheaper
+/// one is more likely to pass the test, by expected losses and gains.
 ///
-/// The criterion is the statistic of the test to come, not accuracy: of two cascades of one cost, the one that rarely differs from the
-/// largest variant is proven with fewer samples than one that wins and loses many. It is taken of expected losses and gains: by counts,
-/// of which there are few, the surest of thousands of cascades would be a lucky one. Small families leave out what the whole family would
-/// have to ask on the way.
+/// The criterion is the statistic of the later test, not accuracy: of two cascades of the same cost, the one that rarely differs from the
+/// largest variant is proven with fewer samples than one that wins and loses many. The statistic uses expected losses and gains: by counts,
+/// which are small, the best of thousands of cascades would be a lucky one. Small families skip the variants that the whole family would
+/// have to run first.
 fn pareto<'a>(
     members: &'a [Member],
     largest: &Column,

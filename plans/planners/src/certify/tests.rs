@@ -206,7 +206,7 @@ fn certificates_hold_on_unseen_samples() {
     assert!(cheaper > trials / 3, "{cheaper} of {trials}");
 }
 
-/// By counts, the surest of thousands of cascades is a lucky one, and three of four draws of 400 samples certified nothing cheaper.
+/// By counts, the best of thousands of cascades is a lucky one, and three of four draws of 400 samples certified nothing cheaper.
 #[test]
 fn few_samples_certify_more_than_the_largest_variant() {
     let drawn = |seed| synthetic::family(&[1.0, 1.5, 2.0, 2.5], &ENERGIES, 3.0, 400, seed);

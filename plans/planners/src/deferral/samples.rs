@@ -11,7 +11,7 @@ use crate::thresholds::{Family, Features};
 /// One sample at a stage.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Row {
-    /// Its number in the family.
+    /// Number of the sample in the family.
     pub(super) sample: usize,
     /// Calibrated confidence.
     pub(super) confidence: f64,
@@ -24,7 +24,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What keeping the answer gains over escalating to the last variant: -1, 0 or 1.
+    /// Returns the gain of escalating to the last variant over keeping the answer: -1, 0 or 1.
     pub(super) fn gain_of_escalating(&self) -> f64 {
         f64::from(u8::from(self.right_last)) - f64::from(u8::from(self.right))
     }
@@ -35,7 +35,7 @@ pub(super) struct Rows<'a> {
     family: &'a Family,
     variant: usize,
     each: Vec<Row>,
-    /// Of all samples of the family, for these rows and those that are filtered from them.
+    /// Features of all samples of the family, shared with the rows that are filtered from these.
     features: Rc<RefCell<Features<'a>>>,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Those of them whose place passes.
+    /// Returns the rows whose index passes.
     pub(super) fn filtered(&self, keep: impl Fn(usize) -> bool) -> Self {
         let rows = self.each.iter().enumerate();
         Self {

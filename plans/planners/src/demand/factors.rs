@@ -30,9 +30,9 @@ impl Default for FactorOptions {
 #[derive(Debug, Clone)]
 pub struct FactorEstimator {
     options: FactorOptions,
-    /// By replica: its variant, and its last totals. Totals, so that a heartbeat that is lost is made good by the next.
+    /// Variant and last totals of each replica. They are totals, so that the next heartbeat makes up for a lost one.
     replicas: BTreeMap<String, (String, Totals)>,
-    /// By variant, since the last time, and what is left from before.
+    /// Counts of each variant since the last time, with the remainder from before.
     variants: BTreeMap<String, Counts>,
 }
 

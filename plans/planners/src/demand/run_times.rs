@@ -43,7 +43,7 @@ impl Default for RunTimeOptions {
 #[derive(Debug, Clone)]
 pub struct RunTimeEstimator {
     options: RunTimeOptions,
-    /// By variant.
+    /// Measurements of each variant.
     variants: BTreeMap<String, Measured>,
 }
 
@@ -89,7 +89,7 @@ impl RunTimeEstimator {
         }
     }
 
-    /// What the profiled run times of a variant are multiplied by in plans; 1 for an unknown one.
+    /// Returns the factor on the profiled run times of a variant in plans; 1 for an unknown variant.
     fn scale(&self, variant: &str) -> f64 {
         self.variants
             .get(variant)
@@ -104,7 +104,7 @@ impl RunTimeEstimator {
         }
     }
 
-    /// What the profiles of all variants that have run enough are to be multiplied by together.
+    /// Returns the common factor on the profiles, over all variants that have run enough.
     fn common(&self) -> Option<f64> {
         let enough = self
             .variants
@@ -222,7 +222,7 @@ fn in_batches(variant: &VariantProfile) -> TaskVariant {
     }
 }
 
-/// Of a mean batch size: between two sizes on the line between them.
+/// Returns the latency for a mean batch size, interpolated linearly between two sizes, microseconds.
 fn latency_us(variant: &TaskVariant, batch: f64) -> Option<f64> {
     let (below, above) = (
         variant.latency_us(batch.floor() as u32)?,
@@ -252,7 +252,7 @@ mod tests {
         ran_of(VARIANT, batches, times)
     }
 
-    /// Batches of one that take so many times what was profiled.
+    /// Batches of one that take this many times what was profiled.
     fn ran_of(name: &str, batches: u64, times: f64) -> RunCounts {
         let one = latencies(&stated(), name)[0];
         RunCounts {
@@ -262,7 +262,7 @@ mod tests {
         }
     }
 
-    /// What a variant's run times are in a pipeline, as multiples of the profiled ones.
+    /// Run times of a variant in a pipeline, as multiples of the profiled ones.
     fn scales(pipeline: &Pipeline, name: &str) -> Vec<f64> {
         let (now, profiled) = (latencies(pipeline, name), latencies(&stated(), name));
         now.iter()

@@ -1,5 +1,4 @@
-//! What a part of the planner is left out of cannot be better than the whole (CascadeServe §6.6): not as the planner judges, and
-//! not as it is served.
+//! Ablations are never better than the whole planner (CascadeServe §6.6), neither by the planner's estimate nor as served.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! From decisions to a plan: replicas, wiring, shares.
+//! Assembles a plan from decisions: replicas, wiring, shares.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use kaskade_policy::plan::{
 };
 use kaskade_policy::profile::Profile;
 
-/// What a plan is assembled from.
+/// Inputs for assembling a plan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
     pub(super) profile: &'a Profile,

@@ -31,13 +31,13 @@ pub(super) struct Demand {
 /// Interchangeable devices: of one kind, with the same models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// How many times as fast as the device that was profiled.
+    /// Speed relative to the device that was profiled.
     pub speed: f64,
     /// Memory of each for replicas, bytes.
     pub memory_bytes: u64,
     /// The models that each hosts.
     pub hosted: ModelSet,
-    /// Their indices, ascending.
+    /// Indices of the devices, ascending.
     pub devices: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ impl Group {
     }
 }
 
-/// How busy a placement gets.
+/// Utilisation of a placement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Load {
     /// The least possible utilisation of the busiest device; infinite where a model has no replica.
@@ -60,9 +60,9 @@ pub(super) struct Load {
 #[derive(Debug, Clone)]
 pub(super) struct HallBounds {
     demands: Vec<Demand>,
-    /// By set of demands, one bit each: their work.
+    /// Work of each set of demands (one bit per demand).
     work: Vec<f64>,
-    /// By set of demands: speed of the devices that host any of it.
+    /// Total speed of the devices that host any of each set of demands.
     capacity: Vec<f64>,
 }
 
@@ -97,7 +97,7 @@ impl HallBounds {
         self.demands.iter().any(|demand| demand.model == model)
     }
 
-    /// How busy the placement gets. Of several sets that bind, the largest: it is their union.
+    /// Returns the utilisation of the placement. If several sets bind, the largest: it is their union.
     pub(super) fn load(&self) -> Load {
         let utilisation = self.highest(|_| 0.0);
         let binds = |set: &usize| {

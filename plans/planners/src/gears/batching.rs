@@ -19,7 +19,7 @@ use kaskade_policy::plan::{LoadRange, Slo};
 pub struct BatchingChoice {
     /// Requests that the first model waits for.
     pub min_queue: u32,
-    /// Its outcome at the upper end of the range.
+    /// Outcome at the upper end of the range.
     pub outcome: GearOutcome,
 }
 
@@ -27,7 +27,7 @@ pub struct BatchingChoice {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Shortfall {
     pub(super) kind: ViolationKind,
-    /// Whether more replicas could.
+    /// Whether more replicas can correct it.
     pub(super) replicas_help: bool,
 }
 
@@ -130,7 +130,7 @@ fn without_load<E: Evaluate>(evaluations: &EvaluationCache<'_, E>, balanced: &Ba
     ((path_s + hop_s) * 1e6) as u64
 }
 
-/// How long the first of a batch waits for the last, microseconds.
+/// Time that the first request of a batch waits for the last, microseconds.
 fn fill_us(balanced: &BalancedCascade<'_>, min_queue: u32, qps: f64) -> f64 {
     1e6 * f64::from(min_queue - 1) / (qps * balanced.first_share())
 }

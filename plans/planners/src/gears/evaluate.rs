@@ -1,8 +1,8 @@
-//! How good a gear is: the simulator, behind a trait of one method.
+//! Evaluates gears: the simulator, behind a trait of one method.
 //!
-//! A gear is run at a constant load with Poisson arrivals, from an idle start. The results are of a window after the service has warmed
-//! up, long enough for some thousand requests and for many times the latency that is at stake. Every gear gets the same
-//! arrivals, scaled to its load, so that two gears do not differ by random arrivals.
+//! A gear is run at a constant load with Poisson arrivals, from an idle start. The results are those of a window after the warm-up, long
+//! enough for some thousand requests and for many times the latency of the objective. Every gear gets the same arrivals, scaled to its
+//! load, so that two gears do not differ by random arrivals.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -64,7 +64,7 @@ const HORIZONS: f64 = 10.0;
 /// A first run takes this part of the window; a gear that then misses the objective by far is not run again.
 const GLANCE: f64 = 0.2;
 
-/// By how much the objective must be missed in the first run.
+/// Factor by which the objective must be missed in the first run.
 const BY_FAR: f64 = 1.5;
 
 /// How much longer requests may take in the second half of the window than in the first. A growing backlog makes it 2 or

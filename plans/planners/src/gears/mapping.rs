@@ -32,9 +32,9 @@ use crate::device::DeviceSpec;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need<'a> {
     pub(super) cascade: &'a Cascade,
-    /// The range whose load that is.
+    /// Index of the range of load.
     pub(super) range: usize,
-    /// Its upper end, requests/s.
+    /// Upper end of the range, requests/s.
     pub(super) qps: f64,
 }
 
@@ -174,7 +174,7 @@ struct Pruning<'a> {
     needs: &'a [Need<'a>],
     at_least: &'a BTreeMap<usize, usize>,
     groups: Vec<Group>,
-    /// By need.
+    /// Bounds of each need.
     bounds: Vec<HallBounds>,
 }
 
@@ -257,7 +257,7 @@ impl Pruning<'_> {
         excess.min(self.models.memory_bytes(model)) as f64 * (1.0 - utilisation)
     }
 
-    /// How many replicas of a model there must be.
+    /// Returns the number of replicas that a model needs.
     fn least(&self, model: usize) -> usize {
         self.at_least.get(&model).copied().unwrap_or(1).max(1)
     }
@@ -345,7 +345,7 @@ fn wanted(needs: &[Need<'_>]) -> ModelSet {
         .fold(ModelSet::default(), |set, need| set.union(need.cascade.models()))
 }
 
-/// Of the binding models, the one with the most work.
+/// Returns the binding model with the most work.
 pub(super) fn bottleneck(models: &Models, cascade: &Cascade, binding: ModelSet) -> usize {
     let demands = cascade.demands(models, 1.0);
     let bound = demands.iter().filter(|demand| binding.contains(demand.model));

@@ -25,13 +25,13 @@ impl ModelSet {
         Self(self.0 & !(1 << model))
     }
 
-    /// What is in either.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Its models, ascending.
+    /// Returns the models of the set, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..Self::MAX_VARIANTS).filter(move |model| self.contains(*model))
     }

@@ -25,7 +25,7 @@ pub enum Prior {
         /// The weights.
         weights: Vec<f64>,
     },
-    /// All ranges alike.
+    /// All ranges are equally common.
     Uniform,
 }
 
@@ -73,10 +73,10 @@ impl Prior {
 /// Weights of the ranges of load in the mean accuracy and latency of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Weighing {
-    /// By answers: a range weighs its share of time times its load. This is the mean that a user of the answers observes.
+    /// Weights by answers: the share of time of a range times its load. This is the mean that a user of the answers observes.
     #[default]
     Answers,
-    /// By time, as in the paper: under Zipf loads most of it is spent at low loads, where accurate cascades serve few requests.
+    /// Weights by time, as in the paper: under Zipf loads most of it is spent at low loads, where accurate cascades serve few requests.
     Time,
 }
 
@@ -93,7 +93,7 @@ impl Weighing {
     }
 }
 
-/// How cascades are searched for (§4.2).
+/// Options of the cascade search (§4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CascadeSearch {
     /// Thresholds that every variant can choose from: quantiles of its confidences.
@@ -141,7 +141,7 @@ impl Default for BatchLimits {
 /// The part of the planner that is left out, to measure its effect (§6.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ablation {
-    /// None.
+    /// The whole planner.
     #[default]
     Full,
     /// One cascade for every load.
@@ -152,7 +152,7 @@ pub enum Ablation {
     Neither,
 }
 
-/// How to plan gears.
+/// Options of planning gears.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GearOptions {
     /// The objective; the other side is optimised.
@@ -163,25 +163,25 @@ pub struct GearOptions {
     pub ranges: u32,
     /// The devices.
     pub devices: Vec<DeviceSpec>,
-    /// How common every range is.
+    /// Prior of the ranges of load.
     pub prior: Prior,
-    /// How cascades are searched for.
+    /// Options of the cascade search.
     pub search: CascadeSearch,
     /// Limits of batches.
     pub batching: BatchLimits,
     /// Time of a message between two actors, the median, microseconds.
     pub hop_us: u64,
-    /// How that time varies; `None`: not at all.
+    /// Distribution of that time; `None` if it does not vary.
     pub hop_quantiles: Option<LatencyQuantiles>,
-    /// How it depends on the rate of requests, relative to `hop_us`; empty: not at all.
+    /// Dependence of that time on the rate of requests, relative to `hop_us`; empty if there is none.
     pub hop_by_rate: Vec<HopAtRate>,
-    /// From the end of a batch to the start of the next if requests wait, microseconds.
+    /// Time from the end of a batch to the start of the next if requests wait, microseconds.
     pub turnaround_us: u64,
     /// Seed of the search and of the simulated arrivals.
     pub seed: u64,
     /// The ablation.
     pub ablation: Ablation,
-    /// What the accuracy and the latency of the plan are means over.
+    /// Weighting of the means of accuracy and latency over the ranges of load.
     pub weighing: Weighing,
     /// Highest utilisation of the busiest device in any gear, above 0 and at most 1. The profile's latencies are those of an idle
     /// machine; what is left is headroom for their variance.

@@ -44,7 +44,7 @@ impl Cascade {
         self.variants.iter().copied().collect()
     }
 
-    /// Its work of every model at a load, in batches of the working size.
+    /// Returns the cascade's work for every model at a load, in batches of the working size.
     pub(super) fn demands(&self, models: &Models, qps: f64) -> Vec<Demand> {
         self.demands_by(qps, |model| models.working_s(model))
     }
@@ -64,7 +64,7 @@ impl Cascade {
             .utilisation
     }
 
-    /// The same for single requests.
+    /// Returns the highest load with batches of single requests.
     fn throughput_alone(&self, models: &Models, groups: &[Group]) -> f64 {
         let demands = self.demands_by(1.0, |model| models.alone_s(model));
         1.0 / HallBounds::new(demands, groups).load().utilisation
@@ -272,7 +272,7 @@ impl Former<'_> {
         }
     }
 
-    /// How many cascades there are.
+    /// Returns the number of cascades.
     fn count(&self, stages: usize) -> f64 {
         // By length: cascades that end in a variant of those so far, and prefixes that a later variant may follow.
         let mut prefixes = vec![0.0; stages + 1];

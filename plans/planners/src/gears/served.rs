@@ -112,7 +112,7 @@ impl Served {
 
 /// A Poisson count.
 fn count(expected: f64, rng: &mut ChaCha8Rng) -> u64 {
-    /// From here on a normal variate is as good, and does not take as many draws as there are requests.
+    /// Mean above which a normal variate is accurate enough, and takes fewer draws.
     const MANY: f64 = 32.0;
     if expected > MANY {
         return (expected + expected.sqrt() * normal(rng)).round().max(0.0) as u64;

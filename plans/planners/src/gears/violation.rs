@@ -15,7 +15,7 @@ use kaskade_policy::plan::LoadRange;
 pub struct Violation {
     /// The range, from 0.
     pub range: usize,
-    /// Its loads, requests/s.
+    /// Loads of the range, requests/s.
     pub load: LoadRange,
     /// The model whose replicas are the bottleneck.
     pub bottleneck: String,
@@ -36,7 +36,7 @@ pub enum ViolationKind {
     Memory {
         /// Memory of one replica of each needed model, bytes.
         needed_bytes: u64,
-        /// The largest device, bytes.
+        /// Memory of the largest device, bytes.
         device_bytes: u64,
     },
     /// Simulated, the backlog grew whatever the batching.
@@ -48,7 +48,7 @@ pub enum ViolationKind {
     Headroom {
         /// Utilisation of the busiest device, as simulated.
         utilisation: f64,
-        /// The most that is allowed.
+        /// Highest utilisation allowed.
         at_most: f64,
     },
     /// The latency objective is missed whatever the batching.
@@ -138,7 +138,7 @@ pub enum GearError {
     /// No such variant.
     #[error("the profile has no variant `{name}`")]
     NoVariant {
-        /// Its name.
+        /// Name of the variant.
         name: String,
     },
     /// There are more cascades by ranges than can be searched.
@@ -190,7 +190,7 @@ fn inaccurate(reached: f64, devices: usize, violation: Option<&Violation>) -> St
 pub enum Remedy {
     /// More devices.
     Devices {
-        /// How many the load keeps fully busy, of those there are on average.
+        /// Number of devices of average speed that the load keeps fully busy.
         at_least: usize,
     },
     /// More memory.
@@ -238,9 +238,9 @@ pub enum Submodule {
 pub struct Step {
     /// Calls of the submodules so far.
     pub call: u64,
-    /// Which was called.
+    /// The submodule that was called.
     pub submodule: Submodule,
-    /// Its violation; absent if it succeeded.
+    /// Violation that the submodule found; absent if it succeeded.
     pub violation: Option<Violation>,
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Workload {
     pub(super) pareto_cascades: Vec<Cascade>,
     /// How much is served in every range, summing to 1.
     weights: Vec<f64>,
-    /// By range and cascade.
+    /// Whether a cascade is allowed, by range and cascade.
     allowed: Vec<Vec<bool>>,
 }
 
@@ -194,7 +194,7 @@ impl Workload {
 /// An assignment while it is being chosen.
 struct Choice<'a> {
     workload: &'a Workload,
-    /// By range and cascade, as far as known.
+    /// Latency by range and cascade, as far as known.
     latency: Vec<Vec<Option<f64>>>,
     levels: Assignment,
 }
@@ -372,7 +372,7 @@ impl Choice<'_> {
         (self.workload.accuracy(&levels) >= at_least).then_some(levels)
     }
 
-    /// What a cascade adds to the mean accuracy.
+    /// Returns the contribution of a cascade to the mean accuracy.
     fn gain(&self, range: usize, level: usize) -> f64 {
         self.weight(range) * self.workload.accuracy_of(level)
     }

@@ -22,7 +22,7 @@ use lp_solvers::solvers::{
 
 use super::program::{Limits, LpError, Program, Relation, Solver};
 
-/// What a solver is given beyond its limit to write its answer before it is killed.
+/// Time beyond its limit that a solver gets to write its answer, before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Interval at which a running solver is polled.

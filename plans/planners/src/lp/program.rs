@@ -28,7 +28,7 @@ pub(super) struct Constraint {
     pub(super) right: f64,
 }
 
-/// How the two sides of a constraint compare.
+/// Relation between the two sides of a constraint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Relation {
     /// Left is at most right.
@@ -44,7 +44,7 @@ pub enum Relation {
 pub struct Variable(pub(super) usize);
 
 impl Variable {
-    /// Its place in the order in which variables were added.
+    /// Returns the variable's index in the order in which variables were added.
     pub fn place(self) -> usize {
         self.0
     }
@@ -139,7 +139,7 @@ pub enum LpError {
         "`{program}` cannot be started: {reason}; install it, put it on the path, or use the embedded solver"
     )]
     Missing {
-        /// Its name.
+        /// Name of the program.
         program: String,
         /// The system's message.
         reason: String,
@@ -149,7 +149,7 @@ pub enum LpError {
         "`{program}` did not end within {limit_s} s and was killed; raise the limit or use another solver"
     )]
     Hung {
-        /// Its name.
+        /// Name of the program.
         program: String,
         /// The limit and its grace period, seconds.
         limit_s: f64,
@@ -212,12 +212,12 @@ impl Program {
         });
     }
 
-    /// How many variables there are.
+    /// Returns the number of variables.
     pub fn variables(&self) -> usize {
         self.columns.len()
     }
 
-    /// How many of them must be whole.
+    /// Returns the number of integer variables.
     pub fn integers(&self) -> usize {
         self.columns.iter().filter(|column| column.integer).count()
     }
@@ -228,7 +228,7 @@ impl Program {
         costs.map(|(column, value)| column.cost * value).sum()
     }
 
-    /// By how much these values miss a bound or a constraint, relative to its right side; 0 if they are feasible.
+    /// Returns the largest violation of a bound or a constraint, relative to its right side; 0 if the values are feasible.
     pub(super) fn violation(&self, values: &[f64]) -> f64 {
         let bounds = self.columns.iter().zip(values);
         let bounds = bounds.map(|(column, value)| (column.low - value).max(value - column.high));

@@ -44,7 +44,7 @@ fn begun(policy: AllocationPolicy, qps: f64) -> Manager {
     manager
 }
 
-/// Lets so many requests/s come, second by second; gives the plans that were made.
+/// Lets this many requests/s come, second by second; gives the plans that were made.
 fn plans(manager: &mut Manager, from_s: u64, loads: &[u64]) -> Vec<Plan> {
     let seconds = (from_s + 1..).zip(loads);
     let look = |(second, load): (u64, &u64)| {
@@ -172,7 +172,7 @@ fn a_managed_pipeline_serves_a_day_that_its_first_plan_could_not() {
     assert!(report.mean_active_devices() < 20.0);
 }
 
-/// As measured on a machine that is so many times as fast.
+/// Returns the pipeline as measured on a machine that is this many times as fast.
 fn faster(mut pipeline: Pipeline, times: f64) -> Pipeline {
     let variants = pipeline.tasks.iter_mut().flat_map(|task| &mut task.variants);
     for sample in variants.flat_map(|variant| &mut variant.latency) {

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use super::layout::Layout;
 use super::problem::Problem;
 
-/// Of the whole network cost, for every device in use.
+/// Penalty for every device in use, as a multiple of the whole network cost.
 const DEVICE: f64 = 1e-9;
 
 /// Penalty for an overloaded device, and per unit of relative overload, as a multiple of the whole network cost.
@@ -179,7 +179,7 @@ impl Walk<'_> {
         self.change_places(&[(one, from, to), (other, to, from)], overload, temperature)
     }
 
-    /// All of a device and all of another one of another host change places.
+    /// Exchanges all instances of two devices of different hosts.
     fn exchange(&mut self, temperature: f64) -> Option<f64> {
         let devices = &self.problem.cluster.devices;
         let (one, other) = (

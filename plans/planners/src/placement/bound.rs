@@ -12,9 +12,9 @@ struct Neighbour {
     count: f64,
     memory: f64,
     work: f64,
-    /// If it is on the same device, compared with another host.
+    /// Saving if the neighbour is on the same device, compared with another host.
     device: f64,
-    /// If it is on the same host.
+    /// Saving if the neighbour is on the same host.
     host: f64,
 }
 
@@ -31,7 +31,7 @@ pub(super) fn overhead(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair
         .max(nearest + least_parted(cluster, kinds, pairs, chains))
 }
 
-/// What it costs if everything is on one device: never more with more copies or partitions of anything.
+/// Cost if all instances are on one device: a lower bound for more copies or partitions.
 pub(super) fn nearest(kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs]) -> f64 {
     let copies = |kind: usize| kinds.get(kind).map_or(0.0, |kind| f64::from(kind.copies));
     let paired = pairs
@@ -43,7 +43,7 @@ pub(super) fn nearest(kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs])
     paired.chain(chained).fold(0.0, |sum, cost| sum + cost)
 }
 
-/// What goes from partition to partition of a model's copies: a chain that is longer than a device holds is cut.
+/// Cost between the partitions of a model's copies: a chain that is longer than a device holds is cut.
 fn chain(cluster: &Cluster, kinds: &[InstanceClass], first: &InstanceClass, chains: &[Costs]) -> f64 {
     let partitions = kinds.iter().filter(|kind| kind.model == first.model).count() as f64;
     let Some(costs) = chains.get(first.model).filter(|_| partitions > 1.0) else {
@@ -61,8 +61,8 @@ fn holds(room: f64, need: f64) -> f64 {
     ((room * (1.0 + ROUNDING)) / need.max(f64::MIN_POSITIVE)).floor()
 }
 
-/// A connected group of instances that is more than so many devices hold is split at least so many times:
-/// that often the least latency between two devices is paid.
+/// Lower bound for the cost of splitting a connected group of instances that exceeds the capacity of some number of devices: the least
+/// latency between two devices is paid at least that many times.
 fn least_parted(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair], chains: &[Costs]) -> f64 {
     if !is_of_one_piece(kinds, pairs) {
         return 0.0;
@@ -128,7 +128,7 @@ fn is_of_one_piece(kinds: &[InstanceClass], pairs: &[Pair]) -> bool {
     reached.iter().all(|reached| *reached) && !kinds.iter().any(alone)
 }
 
-/// What goes from model to model: the network cost of everything, less the most that sharing can save.
+/// Cost between models: the network cost of all transfers, less the most that sharing a device can save.
 fn between(cluster: &Cluster, kinds: &[InstanceClass], pairs: &[Pair]) -> f64 {
     let mut network = 0.0;
     let mut around: Vec<Vec<Neighbour>> = vec![Vec::new(); kinds.len()];

@@ -11,7 +11,7 @@ use super::solve::Attempt;
 /// Most choices of partitions that are all examined.
 const MAX_CUTS: u64 = 4_096;
 
-/// A combination that fits in sum.
+/// A combination whose sums fit.
 pub(super) struct Candidate {
     pub(super) shape: ReplicaPartition,
     pub(super) parts: Parts,
@@ -96,7 +96,7 @@ impl Case<'_> {
         self.nearest(&ReplicaPartition { replicas, partitions }, period_s) + cut
     }
 
-    /// What a combination costs if everything is on one device. No combination with more copies or partitions costs less.
+    /// Cost of a combination if all instances are on one device. No combination with more copies or partitions costs less.
     fn nearest(&self, shape: &ReplicaPartition, period_s: f64) -> f64 {
         let parts = self.models.parts(shape, period_s);
         bound::nearest(&parts.kinds, &parts.pairs, &parts.chains)

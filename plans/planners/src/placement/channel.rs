@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
-    /// Nothing: they are the same device.
+    /// The same device.
     SameDevice,
     /// A host's bus.
     SameHost,
@@ -19,11 +19,11 @@ pub enum Route {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Channels {
-    /// On one device.
+    /// Channel within a device.
     pub same_device: Channel,
-    /// Between devices of one host.
+    /// Channel between devices of one host.
     pub same_host: Channel,
-    /// Between hosts.
+    /// Channel between hosts.
     pub network: Channel,
 }
 
@@ -67,14 +67,14 @@ impl Channels {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Channel {
-    /// By two given figures.
+    /// Two given figures.
     Given {
-        /// Seconds of a message, whatever its size.
+        /// Latency of a message of any size, seconds.
         latency_s: f64,
-        /// Bytes per second on top of that.
+        /// Bandwidth, bytes per second.
         bytes_per_s: f64,
     },
-    /// By messages whose time was measured; a line is fitted through them.
+    /// Messages whose time was measured; a line is fitted through them.
     Measured {
         /// The messages.
         samples: Vec<TransferSample>,
@@ -85,9 +85,9 @@ pub enum Channel {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TransferSample {
-    /// Its size.
+    /// Size of the message, bytes.
     pub bytes: f64,
-    /// How long it took.
+    /// Transfer time of the message, seconds.
     pub seconds: f64,
 }
 

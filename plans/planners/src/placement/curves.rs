@@ -38,8 +38,8 @@ impl CurveFit {
         self.line.at(batch).max(floor)
     }
 
-    /// The same for all requests of a period, of which there are so many: fewer than one are a batch of one, now and then, and more
-    /// than the largest batch are several of those.
+    /// Returns the figure for all requests of a period: fewer than one request count as a fraction of a batch of one, and more than the
+    /// largest batch as several of those.
     pub fn per_period(&self, requests: f64, largest: f64) -> f64 {
         let batch = requests.clamp(1.0, largest.max(1.0));
         requests / batch * self.of_batch(batch)
@@ -57,7 +57,7 @@ impl CurveFit {
 /// Seconds to move the requests of a batch, by route.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Transfers {
-    /// On one device.
+    /// Fit of the channel within a device.
     pub same_device: CurveFit,
     /// Between devices of one host.
     pub same_host: CurveFit,
@@ -98,7 +98,7 @@ impl Transfers {
         Ok(transfers)
     }
 
-    /// Of a route.
+    /// Returns the fit for a route.
     pub fn of(&self, route: Route) -> &CurveFit {
         match route {
             Route::SameDevice => &self.same_device,

@@ -1,4 +1,4 @@
-//! From numbers to a plan: replicas and partitions with names, stages in chains, shares over copies.
+//! Writes a placement into a plan: named replicas and partitions, stages in chains, shares over copies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -205,7 +205,7 @@ impl Names<'_> {
         stage.score.clone().map(|score| score.reading(renamed))
     }
 
-    /// From a partition to the next, copy by copy.
+    /// Connects a partition to the next one, copy by copy.
     fn chain(&self, stage: &Stage, model: usize, part: u32) -> Edge {
         let (replicas, partitions) = self.counts(model);
         let pairs = (0..replicas).map(|copy| {

@@ -53,9 +53,9 @@ pub enum PlacementError {
     Option {
         /// Name of the option.
         option: &'static str,
-        /// What it holds.
+        /// Value of the option.
         found: f64,
-        /// What it may hold.
+        /// Allowed values.
         expected: &'static str,
     },
     /// A channel's figures are no times.
@@ -74,13 +74,13 @@ pub enum PlacementError {
     ChannelOrder {
         /// Size of the message.
         bytes: f64,
-        /// The nearer.
+        /// The nearer route.
         near: Route,
-        /// What it takes.
+        /// Time over the nearer route, seconds.
         near_s: f64,
-        /// The farther.
+        /// The farther route.
         far: Route,
-        /// What that takes.
+        /// Time over the farther route, seconds.
         far_s: f64,
     },
     /// The profile is unsound: a NaN, a missing column, figures out of range.
@@ -92,7 +92,7 @@ pub enum PlacementError {
     /// The cascade names a variant that the profile lacks.
     #[error("variant `{name}` of the cascade is not in the profile; profile it, or plan without it")]
     NoVariant {
-        /// Its name.
+        /// Name of the variant.
         name: String,
     },
     /// The profile has a hole.
@@ -106,7 +106,7 @@ pub enum PlacementError {
         variant: String,
         /// The batch size.
         batch: u32,
-        /// What is missing.
+        /// The missing figure.
         figure: Figure,
     },
     /// A figure of the profile is impossible.
@@ -116,9 +116,9 @@ pub enum PlacementError {
         variant: String,
         /// The batch size.
         batch: u32,
-        /// Which figure.
+        /// The impossible figure.
         figure: Figure,
-        /// What is there.
+        /// Value of the figure.
         found: f64,
     },
     /// The plan to place is not a cascade of whole models.
@@ -138,11 +138,11 @@ pub enum PlacementError {
     TooLarge {
         /// The variant.
         variant: String,
-        /// The most partitions that it may be cut into.
+        /// Maximum number of partitions of the variant.
         partitions: u32,
-        /// What each of them needs, in a batch of one, bytes.
+        /// Memory of each partition, in a batch of one, bytes.
         needed_bytes: f64,
-        /// The largest device, bytes.
+        /// Memory of the largest device, bytes.
         device_bytes: u64,
     },
     /// One copy of every model exceeds the memory (eq. 3).
@@ -150,11 +150,11 @@ pub enum PlacementError {
         "memory: one copy of every model needs {needed_bytes:.0} bytes, and the {devices} devices have {device_bytes:.0} together; use more devices or fewer models"
     )]
     NoMemory {
-        /// What is needed, bytes.
+        /// Memory of one copy of every model, bytes.
         needed_bytes: f64,
-        /// What there is, bytes.
+        /// Memory of all devices, bytes.
         device_bytes: f64,
-        /// How many devices.
+        /// Number of devices.
         devices: usize,
     },
     /// The load exceeds the devices' time (eq. 4).
@@ -165,15 +165,15 @@ pub enum PlacementError {
     Overloaded {
         /// The load, requests/s.
         qps: f64,
-        /// Kernel time that it needs per second, in the best batches, seconds.
+        /// Kernel time per second that the load needs, in the best batches, seconds.
         needed: f64,
-        /// How much of a device may be used.
+        /// Share of a device that may be used.
         bound: f64,
-        /// How much there is, at the speeds of the devices, seconds per second.
+        /// Kernel time of all devices, at their speeds, seconds per second.
         available: f64,
-        /// How many devices.
+        /// Number of devices.
         devices: usize,
-        /// What the devices would carry if nothing else were in the way, requests/s.
+        /// Load that the devices would carry without any other constraint, requests/s.
         most_qps: f64,
     },
     /// Every combination breaks a constraint, or none was packed.
@@ -187,13 +187,13 @@ pub enum PlacementError {
         qps: f64,
         /// Examined combinations.
         examined: u64,
-        /// Of those, how many break eq. 3 in sum or in an instance.
+        /// Examined combinations that break eq. 3 in sum or in an instance.
         memory: u64,
-        /// How many break eq. 4 in sum or in an instance.
+        /// Examined combinations that break eq. 4 in sum or in an instance.
         utilisation: u64,
-        /// How many were tried and not packed.
+        /// Combinations that were tried and not packed.
         unpacked: u64,
-        /// Whether it is certain that none of them can be.
+        /// Whether it is proven that none of them can be packed.
         proven: bool,
     },
     /// The plan would be unsound.

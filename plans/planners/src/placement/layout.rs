@@ -10,16 +10,16 @@ const NOWHERE: usize = usize::MAX;
 pub(super) struct Layout<'p> {
     problem: &'p Problem<'p>,
     placed: Vec<usize>,
-    /// By device, what its instances need.
+    /// Memory that the instances of each device need.
     memory: Vec<f64>,
     work: Vec<f64>,
-    /// By device, its instances; and by instance, its place there.
+    /// Instances of each device, and each instance's index there.
     hosted: Vec<Vec<usize>>,
     seat: Vec<usize>,
-    /// By device and kind, by host and kind: how many there are.
+    /// Number of instances, by device and kind, and by host and kind.
     on_device: Vec<u32>,
     on_host: Vec<u32>,
-    /// By kind, the kinds that it has to do with.
+    /// For each kind, the kinds that it exchanges data with.
     around: Vec<Vec<(usize, Costs)>>,
     used: usize,
 }
@@ -201,7 +201,7 @@ impl<'p> Layout<'p> {
         excess(memory + more.0 - less.0, there.memory) + excess(work + more.1 - less.1, there.work)
     }
 
-    /// How full a device is, as a share of what it has.
+    /// Returns the load of a device relative to its capacity.
     pub(super) fn fill(&self, device: usize) -> f64 {
         let (Some(memory), Some(work), Some(there)) = (
             self.memory.get(device),

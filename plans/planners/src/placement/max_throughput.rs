@@ -1,8 +1,8 @@
-//! How much load devices carry, and by which combination.
+//! Finds the highest load that devices carry, and the combination that carries it.
 //!
-//! Of a combination it is known at once what the devices would carry if work could be cut at will: the sum of it over what there is. What
-//! they carry when instances are whole is a matter of packing: the largest first, each where there is least to do (and memory). The
-//! best of those are annealed at higher and higher loads.
+//! The load that a combination carries if work could be divided arbitrarily is known at once: the available time divided by its work. The
+//! load that it carries with whole instances is a packing problem: the largest instances are placed first, each where there is least work
+//! (and memory). The best of these placements are annealed at higher and higher loads.
 
 use super::anneal;
 use super::inputs::{Case, FeasiblePartition};
@@ -25,11 +25,11 @@ const ANNEALED: usize = 6;
 const LOADS: usize = 6;
 const MOVES: u64 = 20_000;
 
-/// Where the most is sought: from this share of what the devices would carry if work could be cut at will; from the next where none of
-/// it can be packed.
+/// Shares of the load that the devices would carry if work could be divided arbitrarily, at which the search starts: the next one is used
+/// if no combination can be packed at the one before.
 const FROM: [f64; 4] = [0.5, 0.2, 0.05, 0.005];
 
-/// A combination, what it would carry if work could be cut at will, and what it carries as packed.
+/// A combination, the load that it would carry if work could be divided arbitrarily, and the load that it carries as packed.
 struct Packed {
     shape: ReplicaPartition,
     fluid_bound: f64,
@@ -98,7 +98,8 @@ fn climb(case: &Case<'_>, cluster: &Cluster, packed: Packed, least: f64) -> Opti
     best
 }
 
-/// The combinations that carry the load if work could be cut at will, as packed, those that carry most first.
+/// Packs the combinations that carry the load if work could be divided arbitrarily; returns them by the load that they carry, highest
+/// first.
 fn packed(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
     let models = &case.models;
     let Ok(fewest) = case.fits_at_all(cluster) else {
@@ -139,8 +140,7 @@ fn packed(case: &Case<'_>, cluster: &Cluster, qps: f64) -> Vec<Packed> {
     packed
 }
 
-/// What a combination may carry once packed: two instances of more than half a device do not share one, and small ones fill what is left
-/// beside them.
+/// Estimates the load of a packed combination: two instances of more than half a device cannot share one, and small ones fill the rest.
 fn guess(case: &Case<'_>, cluster: &Cluster, shape: &ReplicaPartition, fluid_bound: f64) -> f64 {
     let models = &case.models;
     let parts = models.parts(shape, models.batch);

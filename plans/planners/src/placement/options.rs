@@ -13,7 +13,7 @@ use crate::lp::Solver;
 pub struct PlacementOptions {
     /// The available devices.
     pub devices: Vec<DeviceSpec>,
-    /// How many of them to use.
+    /// Number of devices to use.
     pub fleet: Fleet,
     /// The load to carry.
     pub goal: Goal,
@@ -23,9 +23,9 @@ pub struct PlacementOptions {
     pub utilisation: f64,
     /// Transfer times between devices.
     pub channels: Channels,
-    /// What a request carries from model to model, bytes.
+    /// Bytes that a request carries from model to model.
     pub request_bytes: f64,
-    /// What a request carries from partition to partition, bytes, by variant: its hidden state.
+    /// Bytes that a request carries from partition to partition, by variant: the size of its hidden state.
     pub hidden_bytes: BTreeMap<String, f64>,
     /// Most partitions of any variant.
     pub max_partitions: u32,
@@ -137,10 +137,10 @@ impl PlacementOptions {
     }
 }
 
-/// How many of the devices to use.
+/// Number of devices to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fleet {
-    /// As many as spare transfers. Of placements with equal transfers, the one on fewer devices.
+    /// As many devices as reduce transfers. Among placements with equal transfers, the one on fewer devices.
     #[default]
     All,
     /// The first few that carry the load, and no more: the others may serve other apps or be switched off.
@@ -155,7 +155,7 @@ pub enum Goal {
         /// Requests/s.
         qps: f64,
     },
-    /// As many as the devices are found to carry.
+    /// As much load as the devices are found to carry.
     Most,
 }
 

@@ -17,7 +17,7 @@ pub struct Placement {
     pub batch: u32,
     /// Seconds of transfer per period (eq. 2).
     pub overhead_s: f64,
-    /// How good that is.
+    /// Quality of the placement.
     pub proof: Proof,
     /// Statistics of the search.
     pub shapes: Shapes,
@@ -48,20 +48,20 @@ impl Placement {
     }
 }
 
-/// How good a placement is known to be.
+/// Proven quality of a placement.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Proof {
-    /// Nothing moves less: every combination was solved exactly, or its bound proves it.
+    /// No placement moves less: every combination was solved exactly, or its bound proves it.
     Optimal,
     /// No placement of any combination moves less than this, examined or not.
     Gap {
         /// The bound, seconds of transfer per period.
         lower_s: f64,
-        /// How much less that is, as a share of the placement's, in [0, 1].
+        /// Relative difference between the placement and the bound, in [0, 1].
         gap: f64,
     },
-    /// Nothing is known of how little could be moved: the bound is 0.
+    /// No bound is known: it is 0.
     NoBound,
 }
 
@@ -70,19 +70,19 @@ pub enum Proof {
 pub struct Shapes {
     /// Choices of partitions there are.
     pub cuts: f64,
-    /// Of those, how many were examined.
+    /// Choices of partitions that were examined.
     pub cuts_examined: u64,
     /// Combinations of replicas and partitions whose sums were examined.
     pub examined: u64,
-    /// Of those, how many break eq. 3 in sum or in an instance.
+    /// Examined combinations that break eq. 3 in sum or in an instance.
     pub memory: u64,
-    /// How many break eq. 4 in sum or in an instance.
+    /// Examined combinations that break eq. 4 in sum or in an instance.
     pub utilisation: u64,
-    /// How many were placed, or tried to be; the bounds rule out the others.
+    /// Combinations that were placed, or tried; the bounds rule out the others.
     pub tried: u64,
-    /// How many were annealed.
+    /// Combinations that were annealed.
     pub annealed: u64,
-    /// How many were given to a solver.
+    /// Combinations that were given to a solver.
     pub programs: u64,
     /// Whether there is no other combination. Of others it is known that they have more copies or partitions, and from that a bound.
     pub all: bool,
@@ -109,16 +109,16 @@ pub struct PlacedModel {
     pub utilisation: f64,
     /// Active memory of each partition, bytes.
     pub memory_bytes: f64,
-    /// What it takes by batch size: lines beside their samples.
+    /// Figures by batch size: linear fits with their samples.
     pub curves: Curves,
 }
 
 /// A device as placed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceLoad {
-    /// Its worker.
+    /// Worker of the device.
     pub worker: String,
-    /// Its name there.
+    /// Name of the device on the worker.
     pub device: String,
     /// The replicas on it.
     pub instances: Vec<String>,

@@ -6,13 +6,13 @@
 use super::channel::Route;
 use super::options::PlacementOptions;
 
-/// By what share a sum may exceed what there is and still be rounding: solvers of linear programs are no more exact than that.
+/// Relative tolerance of sums: solvers of linear programs are no more exact than that.
 pub(super) const ROUNDING: f64 = 1e-6;
 
-/// How far two overheads may be apart and still be equal.
+/// Tolerance within which two overheads are equal.
 pub(super) const SLACK: f64 = 1e-9;
 
-/// What it takes per period to move something between two instances, seconds, by where they are.
+/// Transfer time per period between two instances, seconds, by where they are.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Costs {
     pub(super) device: f64,
@@ -35,7 +35,7 @@ impl Costs {
 pub(super) struct InstanceClass {
     pub(super) model: usize,
     pub(super) part: u32,
-    /// How many instances.
+    /// Number of instances.
     pub(super) copies: u32,
     /// Bytes of each.
     pub(super) memory: f64,
@@ -43,7 +43,7 @@ pub(super) struct InstanceClass {
     pub(super) work: f64,
 }
 
-/// What every instance of the one sends to every instance of the other.
+/// Transfers from every instance of one class to every instance of another.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Pair {
     pub(super) from: usize,
@@ -56,9 +56,9 @@ pub(super) struct Pair {
 pub(super) struct Instance {
     pub(super) kind: usize,
     pub(super) copy: u32,
-    /// The instance of the partition before, of the same copy.
+    /// The instance of the previous partition of the same copy.
     pub(super) before: Option<usize>,
-    /// That of the one after.
+    /// The instance of the next partition of the same copy.
     pub(super) after: Option<usize>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Instance {
 pub(super) struct Device {
     pub(super) host: usize,
     pub(super) memory: f64,
-    /// How much work it may do per period: the bound on utilisation times its speed.
+    /// Work that the device may do per period: the bound on utilisation times its speed.
     pub(super) work: f64,
 }
 
@@ -146,7 +146,7 @@ pub(super) struct Problem<'a> {
     pub(super) kinds: Vec<InstanceClass>,
     pub(super) instances: Vec<Instance>,
     pub(super) pairs: Vec<Pair>,
-    /// By model, what each partition of a copy sends to the next one.
+    /// Data that each partition of a copy sends to the next one, by model.
     pub(super) chains: Vec<Costs>,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Problem<'a> {
         }
     }
 
-    /// What a placement costs, seconds of transfer per period (eq. 2). Devices by instance.
+    /// Cost of a placement, seconds of transfer per period (eq. 2). `placed` has the device of each instance.
     pub(super) fn overhead(&self, placed: &[usize]) -> f64 {
         self.edges()
             .map(|(from, to, costs)| match (placed.get(from), placed.get(to)) {
@@ -239,7 +239,7 @@ impl<'a> Problem<'a> {
     }
 }
 
-/// By what share something exceeds what there is; 0 within rounding.
+/// Returns the relative excess over the limit; 0 within rounding.
 pub(super) fn excess(used: f64, there: f64) -> f64 {
     let over = used / there - 1.0;
     if over > ROUNDING { over } else { 0.0 }

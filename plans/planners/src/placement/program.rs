@@ -19,12 +19,12 @@ pub(super) struct ProgramSolution {
 /// The integer program of a problem.
 pub(super) struct Placing {
     program: Program,
-    /// By instance and device, whether it is there.
+    /// Whether an instance is on a device, by instance and device.
     there: Vec<Vec<Variable>>,
     savings: Vec<Saving>,
 }
 
-/// What an edge saves if both of its ends are on one of some devices: of one, or of a host's.
+/// Saving of an edge if both of its ends are on the given devices: a single one, or those of a host.
 struct Saving {
     ends: [usize; 2],
     devices: Vec<usize>,
@@ -86,7 +86,7 @@ impl Placing {
         placing
     }
 
-    /// How many variables there are.
+    /// Returns the number of variables.
     pub(super) fn variables(&self) -> usize {
         self.program.variables()
     }

@@ -118,8 +118,8 @@ impl<'a> Models<'a> {
         })
     }
 
-    /// By how much the hidden states of a model that no device holds cost more than on one device, at the least, per period, seconds:
-    /// several copies send as much, in messages that are no larger.
+    /// Minimum extra cost of the hidden states of a model that no device holds, compared with one device, seconds per period: several
+    /// copies send as much, in messages that are no larger.
     pub(super) fn least_cut(&self, model: usize, cluster: &Cluster) -> f64 {
         let Some(curves) = self.curves.get(model) else {
             return 0.0;
@@ -251,7 +251,7 @@ impl<'a> Models<'a> {
         })
     }
 
-    /// The load that a combination carries if work could be cut at will, but for the work of single instances, requests/s.
+    /// Load that a combination carries if work could be divided arbitrarily, except the work of single instances, requests/s.
     pub(super) fn fluid_bound(&self, shape: &ReplicaPartition, cluster: &Cluster) -> f64 {
         // In periods as long as there are requests in them, one comes every second.
         let period_s = self.batch;

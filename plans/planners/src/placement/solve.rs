@@ -41,7 +41,7 @@ pub(super) fn is_least(overhead: f64, lower: f64) -> bool {
     overhead <= lower * (1.0 + SLACK) + f64::MIN_POSITIVE
 }
 
-/// Without any search: the bound, and a placement if one of the two greedy ones meets the equations.
+/// Solves without search: the bound, and a placement if one of the two greedy ones meets the equations.
 pub(super) fn first(problem: &Problem<'_>) -> Attempt {
     let lower = bound::overhead(problem.cluster, &problem.kinds, &problem.pairs, &problem.chains);
     let tries = [Prefer::Nearness, Prefer::Fullness].map(|prefer| greedy::place(problem, prefer));

@@ -18,7 +18,7 @@ pub type Exits = Vec<Vec<Band>>;
 /// The results of a cascade on the validation set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CascadeOutcome {
-    /// Per sample, whether the answer was right.
+    /// Whether the answer to each sample was right.
     pub correct: Vec<bool>,
     /// Share of right answers.
     pub accuracy: f64,
@@ -100,7 +100,7 @@ pub fn evaluate(family: &Family, exits: &[Vec<Band>]) -> CascadeOutcome {
     counts.outcome(family, correct)
 }
 
-/// Where a confidence leads.
+/// Returns the target of a confidence.
 #[inline]
 fn target(bands: &[Band], confidence: f64) -> Option<usize> {
     let above = match bands {
@@ -127,7 +127,7 @@ impl Counts {
         }
     }
 
-    /// Those of a plain cascade, of which is known how many samples each variant but the last forwards.
+    /// Creates the counts of a plain cascade from the number of samples that each variant but the last forwards.
     pub(super) fn of_plain(samples: usize, right: u32, forwarded: &[u32]) -> Self {
         let reach: Vec<usize> = std::iter::once(samples)
             .chain(forwarded.iter().map(|samples| *samples as usize))

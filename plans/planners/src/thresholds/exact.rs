@@ -61,7 +61,7 @@ const MOVED: usize = 16;
 struct Reached {
     /// Right answers if the gate forwards nothing: those of earlier gates and its own.
     right: u32,
-    /// How many it is wrong about while a later variant is right.
+    /// Number of samples that the variant answers wrongly while a later variant is right.
     rescuable: u32,
     /// Cost of all earlier gates, not yet divided by the samples.
     cost_before: f64,
@@ -71,7 +71,7 @@ struct Walk<'a> {
     table: &'a Table,
     front: &'a mut ParetoFront,
     cuts: Vec<u32>,
-    /// By gate: how many samples it forwards.
+    /// Number of samples that each gate forwards.
     forwarded: Vec<u32>,
     steps_left: u64,
 }

@@ -14,7 +14,7 @@ use super::observations::Observations;
 /// One variant over the validation set. Copies share the samples.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Column {
-    /// Its name.
+    /// Name of the variant.
     pub name: String,
     /// Cost of one request, `e_i`, in the family's [`CostBasis`].
     pub energy_j: f64,
@@ -71,7 +71,7 @@ pub enum FamilyError {
     Ragged {
         /// The variant.
         name: String,
-        /// Its samples.
+        /// Length of the column.
         found: usize,
         /// The others'.
         expected: usize,

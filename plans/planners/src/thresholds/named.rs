@@ -17,7 +17,7 @@ use crate::pareto::{Place, upper_hull};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum NonInferiorityTest {
-    /// As the paper has it: as accurate on the validation set.
+    /// The paper's rule: at least as accurate on the validation set.
     None,
     /// In addition, a one-sided confidence bound on the paired difference stays above `-tolerance`.
     Bound {
@@ -59,7 +59,7 @@ impl NonInferiorityTest {
 pub struct Baseline {
     /// The variant.
     pub name: String,
-    /// Its right and wrong answers.
+    /// Whether each answer of the variant is right.
     pub correct: Arc<[bool]>,
 }
 

@@ -1,4 +1,4 @@
-//! What deferral scores may read of validation samples, besides confidences.
+//! Columns of validation samples that deferral scores may read, besides confidences.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use super::family::{CostBasis, Family, FamilyError, Minimise};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Observations {
     variants: Vec<OfVariant>,
-    /// By sample; empty if unknown.
+    /// Input bytes of each sample; empty if unknown.
     input_bytes: Arc<[u32]>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 struct OfVariant {
-    /// By sample: a number for the answer.
+    /// Number of each sample's answer.
     answers: Arc<[u32]>,
-    /// By sample; empty for answers that are no classes.
+    /// Class spread of each sample; empty for answers that are no classes.
     spreads: Arc<[ClassSpread]>,
 }
 

@@ -25,9 +25,9 @@ struct Least {
 pub(super) struct Kept<'a> {
     /// Right answers.
     pub(super) right: u32,
-    /// One per gate: how many positions from the bottom it forwards.
+    /// Number of positions from the bottom that each gate forwards.
     pub(super) cuts: &'a [u32],
-    /// One per gate: how many samples it forwards.
+    /// Number of samples that each gate forwards.
     pub(super) forwarded: &'a [u32],
 }
 

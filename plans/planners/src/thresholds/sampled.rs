@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 use super::pareto_front::{Kept, ParetoFront};
 use super::table::Table;
 
-/// The most samples that random cascades are tried on.
+/// Maximum number of samples that random cascades are tried on.
 pub(super) const MAX_SAMPLES: usize = 20_000;
 /// Random cascades at the start, each walked along every gate.
 const DRAWS: usize = 48;
@@ -26,7 +26,7 @@ const DRAWS: usize = 48;
 const REFINED: usize = 48;
 /// Rounds of refinement at most.
 const ROUNDS: usize = 8;
-/// The same two for cascades that were found on some of the samples: there are more samples, so lines take longer.
+/// Both limits for cascades that were found on some of the samples: there are more samples, so lines take longer.
 const SPREAD_FROM: usize = 24;
 const ROUNDS_FROM: usize = 6;
 /// Besides, of the frontier points that are as accurate as the best variant, as many of the cheapest are refined per round: one of these will be the
@@ -75,7 +75,7 @@ pub(super) fn search_from(table: &Table, cascades: &[Vec<u32>], seed: u64, front
     lines.refine(effort, &mut ChaCha8Rng::seed_from_u64(seed), front);
 }
 
-/// How much a refinement does.
+/// Effort of a refinement.
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
@@ -97,10 +97,10 @@ fn neighbour(cuts: &[u32], samples: u32, rng: &mut ChaCha8Rng) -> Vec<u32> {
 /// Walks one gate through all its cuts while the others stand still.
 struct Lines<'a> {
     table: &'a Table,
-    /// By sample: what forwarding it at the line's gate leads to. The lowest bit says whether that is a right answer, the others how many
-    /// further variants it runs. A sample that does not reach the gate runs none, and has the bit of the gate's variant.
+    /// Outcome of forwarding each sample at the line's gate: the lowest bit is whether the final answer is right, the others the number of
+    /// further variants that it runs. A sample that does not reach the gate runs none, and has the bit of the gate's variant.
     fates: Vec<u16>,
-    /// By sample: 1 if it reaches the line's gate, else 0.
+    /// For each sample, 1 if it reaches the line's gate, else 0.
     reaches: Vec<u32>,
 }
 
@@ -252,7 +252,7 @@ struct Line {
     index: usize,
     right: u32,
     cuts: Vec<u32>,
-    /// By gate: how many samples it forwards.
+    /// Number of samples that each gate forwards.
     forwarded: Vec<u32>,
     /// Cost of the variants up to that of the line's gate, not yet divided by the samples.
     cost: f64,

@@ -14,9 +14,9 @@ use super::point::FORWARD_ALL;
 /// A sample's place in the order of confidence at a gate.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RankedSample {
-    /// Which sample it is.
+    /// Index of the sample.
     pub(super) sample: u32,
-    /// Its position at the next gate (0 at the last).
+    /// Rank of the sample at the next gate (0 at the last).
     pub(super) next: u32,
     /// Samples of equal confidence share a group: no threshold parts them.
     pub(super) group: u32,
@@ -41,11 +41,11 @@ pub(super) struct Gate {
     pub(super) energy: f64,
     /// Ascending by confidence.
     pub(super) ranked: Vec<RankedSample>,
-    /// By sample: its position in `ranked`.
+    /// Position of each sample in `ranked`.
     pub(super) position: Vec<u32>,
-    /// By sample: whether its variant is right.
+    /// Whether the variant is right, by sample.
     pub(super) right: Arc<[bool]>,
-    /// By sample.
+    /// Confidence of the variant, by sample.
     confidence: Arc<[f64]>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Table {
     pub(super) gates: Vec<Gate>,
     /// Cost of one request at the last variant.
     pub(super) last_energy: f64,
-    /// By sample: whether the last variant is right.
+    /// Whether the last variant is right, by sample.
     pub(super) last_right: Arc<[bool]>,
     pub(super) samples: usize,
 }

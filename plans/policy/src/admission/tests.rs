@@ -34,7 +34,7 @@ impl Simulation {
         self.run_from(0, admission, load, seconds, skip)
     }
 
-    /// The same, after so many seconds.
+    /// The same, after this many seconds.
     fn run_from(&self, start: u64, admission: &mut Admission, load: f64, seconds: u64, skip: u64) -> Outcome {
         // A thousandth of the budget, which keeps a slow service from taking minutes.
         let step = (self.budget_us / 1_000).max(100);

@@ -1,5 +1,4 @@
-//! What a replica does with a request that reaches it: epochs may use the same stage, or the same replica id, for different
-//! models.
+//! Decides what a replica does with a request that reaches it: epochs may use the same stage, or the same replica id, for different models.
 //!
 //! While a plan replaces another, the replicas of both run side by side. They listen on the same subjects if the plans use the
 //! same names, so each request is checked against the plan that admitted it.
@@ -31,7 +30,7 @@ pub enum Arrival<'a> {
     Ignore,
     /// A replica elsewhere runs it: one of those that the plan places.
     Forward,
-    /// It cannot be run here. The ingress may try again.
+    /// The request cannot be run here. The ingress may try again.
     Refuse,
 }
 

@@ -16,7 +16,7 @@ pub(crate) const WITHOUT_REPLICA_US: u64 = 3_000_000;
 /// Report of a worker, or a custom actor, about itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Report<'a> {
-    /// Its name.
+    /// Name of the worker or actor.
     pub worker: &'a str,
     /// The newest epoch in place at it; 0 before the first.
     pub in_place: u64,
@@ -31,7 +31,7 @@ pub struct Report<'a> {
 pub struct Gate {
     workers: BTreeMap<String, Worker>,
     custom: BTreeMap<String, Custom>,
-    /// Since when the current epoch has had stages without a replica.
+    /// Time since which the current epoch has had stages without a replica.
     incomplete_since: Option<u64>,
 }
 

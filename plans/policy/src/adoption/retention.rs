@@ -1,4 +1,4 @@
-//! Which epochs a worker has to keep: the newest one, and those whose requests may still be under way.
+//! The epochs that a worker has to keep: the newest one, and those with requests that may still be in flight.
 //!
 //! Every ingress publishes the oldest epoch of its requests in flight. A worker keeps the replicas of an epoch until every
 //! ingress with a recent state has reported a newer one.
@@ -86,12 +86,12 @@ impl Retention {
         kept
     }
 
-    /// The newest epoch under which an ingress with a recent state admits; `None` if there is none.
+    /// Returns the newest epoch under which an ingress with a recent state admits; `None` if there is none.
     pub fn admitted(&self) -> Option<u64> {
         self.ingresses.values().map(|ingress| ingress.admits).max()
     }
 
-    /// The newest epoch that every ingress with a recent state has reached; `None` if there is none.
+    /// Returns the newest epoch that every ingress with a recent state has reached; `None` if there is none.
     pub fn admitted_everywhere(&self) -> Option<u64> {
         self.ingresses.values().map(|ingress| ingress.admits).min()
     }

@@ -62,7 +62,7 @@ pub struct Knot {
 pub struct Linear {
     /// The log odds where every feature has its mean.
     pub intercept: f64,
-    /// One term per feature.
+    /// Terms, one per feature.
     pub terms: Vec<Term>,
 }
 
@@ -72,9 +72,9 @@ pub struct Linear {
 pub struct Term {
     /// The feature.
     pub feature: Feature,
-    /// Its weight.
+    /// Weight of the feature.
     pub weight: f64,
-    /// Its mean on the samples that it was fitted on.
+    /// Mean of the feature on the samples that the score was fitted on.
     pub mean: f64,
 }
 
@@ -129,7 +129,7 @@ impl fmt::Display for Feature {
 /// The answer of a stage that a request has passed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScoredSample {
-    /// Its calibrated confidence, in [0, 1].
+    /// Calibrated confidence of the answer, in [0, 1].
     pub confidence: f64,
     /// A number for its answer, the same for the same answer: the class, or [`number_of_text`].
     pub answer: u32,

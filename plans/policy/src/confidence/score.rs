@@ -1,5 +1,5 @@
-//! From scores to a confidence. Runs once per reply, so it makes two passes over the scores and allocates nothing
-//! (`top_k` beyond `INLINE_K` excepted).
+//! Computes a confidence from scores. This runs once per reply, so it makes two passes over the scores and allocates nothing (except for
+//! `top_k` beyond `INLINE_K`).
 
 use super::{Calibration, ConfidenceError, Estimator};
 
@@ -18,9 +18,9 @@ pub enum Scores<'a> {
     Probabilities(&'a [f32]),
     /// Unnormalised scores of every position as the answer's start and as its end.
     Span {
-        /// One per position.
+        /// Start scores, one per position.
         start: &'a [f32],
-        /// One per position.
+        /// End scores, one per position.
         end: &'a [f32],
     },
     /// Unnormalised scores of the vocabulary for every generated token, `[tokens, vocabulary]` row by row.

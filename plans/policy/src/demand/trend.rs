@@ -27,7 +27,7 @@ pub struct DemandTrend {
     pub average: f64,
     /// Requests of the step that is not complete.
     pub arrived: f64,
-    /// How long that step has lasted, microseconds.
+    /// Duration of that step so far, microseconds.
     pub into_us: u64,
 }
 

@@ -32,7 +32,7 @@ pub struct Limits {
 /// Why a request is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// It has no tokens.
+    /// The prompt has no tokens.
     #[error("the prompt has no tokens; send at least one")]
     Empty,
     /// Prompt and answer are longer than the model's context.
@@ -44,7 +44,7 @@ pub enum Refused {
         prompt: usize,
         /// Most tokens of the answer.
         answer: usize,
-        /// The most the model takes.
+        /// Context length of the model.
         context: usize,
     },
     /// The cache could not hold it if it were empty.
@@ -56,23 +56,23 @@ pub enum Refused {
         tokens: usize,
         /// Blocks they take.
         blocks: usize,
-        /// All there are.
+        /// Blocks of the cache.
         capacity: usize,
     },
-    /// It has more beams than requests may run.
+    /// The request has more beams than requests may run.
     #[error(
         "a beam search of {beams} beams takes the place of as many requests, and {requests} run at a time; use fewer beams or allow more requests"
     )]
     Beams {
-        /// Its beams.
+        /// Number of beams.
         beams: usize,
         /// Requests that run at a time.
         requests: usize,
     },
-    /// There is a request of that number already.
+    /// There is a request of this number already.
     #[error("request {request} is already in the engine")]
     Twice {
-        /// Its number.
+        /// Number of the request.
         request: u64,
     },
 }
@@ -90,7 +90,7 @@ pub struct Step {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Request {
-    /// Its place in the order of arrival.
+    /// Position in the order of arrival.
     arrival: u64,
     /// Tokens so far, prompt and answer; of a beam search those of each beam.
     tokens: usize,
@@ -118,7 +118,7 @@ impl Request {
 pub struct Scheduler {
     limits: Limits,
     requests: BTreeMap<u64, Request>,
-    /// By arrival.
+    /// Ids of the waiting requests, by arrival.
     waiting: BTreeMap<u64, u64>,
     running: BTreeMap<u64, u64>,
     arrivals: u64,

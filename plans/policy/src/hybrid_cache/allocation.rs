@@ -16,7 +16,7 @@ pub struct Memory {
     pub host_bytes: u64,
     /// `S_weight`: all weights that lie in the host's memory, bytes.
     pub weight_bytes: u64,
-    /// What the device has for blocks, bytes.
+    /// Device memory for blocks, bytes.
     pub device_bytes: u64,
     /// `S_KV`: a KV block, all layers, bytes.
     pub kv_block_bytes: u64,
@@ -106,9 +106,9 @@ pub struct Split {
     pub device: BlockCounts,
     /// Blocks in the host's memory.
     pub host: BlockCounts,
-    /// What the device computes in a layer of a step, seconds.
+    /// Compute time of the device per layer of a step, seconds.
     pub compute_s: f64,
-    /// What the link carries for a layer of a step, seconds.
+    /// Transfer time of the link per layer of a step, seconds.
     pub load_s: f64,
 }
 
@@ -143,15 +143,15 @@ impl Split {
     }
 }
 
-/// The mixture of `blocks` blocks whose layer is shortest; of several the one with fewest ACT blocks.
+/// Returns the mixture of `blocks` blocks whose layer is shortest; of several, the one with the fewest ACT blocks.
 ///
-/// Any mixture of so many ACT blocks does, for a byte on the device saves the link a byte whatever it holds, so the device
+/// The placement of ACT blocks does not matter, because a byte on the device saves the link a byte whatever it holds. The device therefore
 /// takes ACT blocks first and KV blocks where room is left. `None` if no mixture fits the memory.
 pub fn split(blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
     split_among(0..=blocks, blocks, memory, costs)
 }
 
-/// The same with the number of ACT blocks fixed: the ends of the scale, and ablations.
+/// Returns the split with a fixed number of ACT blocks: the ends of the scale, and ablations.
 pub fn split_of(acts: usize, blocks: usize, memory: &Memory, costs: &Costs) -> Option<Split> {
     split_among(acts..=acts, blocks, memory, costs)
 }

@@ -35,39 +35,39 @@ impl Kind {
 /// Location of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
-    /// In the device's memory.
+    /// The device's memory.
     Device,
-    /// In the host's.
+    /// The host's memory.
     Host,
 }
 
 /// An entry of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Block {
-    /// What it holds.
+    /// Content of the block.
     pub kind: Kind,
-    /// Location.
+    /// Location of the block.
     pub place: Place,
-    /// Its physical number among those of its kind and place.
+    /// Physical number of the block among those of the same kind and place.
     pub number: usize,
 }
 
 /// Physical blocks by place and kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// On the device.
+    /// Blocks on the device.
     pub device: BlockCounts,
-    /// In the host's memory.
+    /// Blocks in the host's memory.
     pub host: BlockCounts,
 }
 
 impl Capacity {
-    /// All of them.
+    /// Returns the number of all blocks.
     pub fn total(self) -> usize {
         self.device.total() + self.host.total()
     }
 
-    /// So many of each as these blocks are.
+    /// Counts these blocks.
     pub fn of(blocks: impl Iterator<Item = Block>) -> Self {
         blocks.fold(Self::default(), |mut sum, block| {
             let place = match block.place {
@@ -88,9 +88,9 @@ impl Capacity {
 pub struct Shares {
     /// ACT blocks among all.
     pub act: f64,
-    /// Of the ACT blocks, those on the device.
+    /// Share of the ACT blocks that are on the device.
     pub act_on_device: f64,
-    /// Of the KV blocks, those on the device.
+    /// Share of the KV blocks that are on the device.
     pub kv_on_device: f64,
 }
 
@@ -120,9 +120,9 @@ pub struct Full {
 struct Table {
     blocks: Vec<Block>,
     held: BlockCounts,
-    /// Of them, those on the device.
+    /// Blocks that are on the device.
     on_device: BlockCounts,
-    /// Where in the ratio's rhythm it began, so that requests of one block each keep the ratio together.
+    /// Phase in the ratio's period at which the request began, so that requests of one block each keep the ratio together.
     phase: f64,
 }
 
@@ -144,7 +144,7 @@ fn is_due(share: f64, have: usize, all: usize, phase: f64) -> bool {
     (have as f64) < (due + 1e-9).floor()
 }
 
-/// Free numbers of one pool: those given back, and those never given out.
+/// Free numbers of one pool: returned numbers, and those that were never taken.
 #[derive(Debug, Clone)]
 struct Pool {
     returned: Vec<usize>,
@@ -252,7 +252,7 @@ impl BlockSpace {
         self.pools.iter().map(Pool::free).sum()
     }
 
-    /// Blocks that so many tokens take.
+    /// Blocks that this many tokens take.
     pub(crate) fn blocks_for(&self, tokens: usize) -> usize {
         match self.shares {
             Some(_) => tokens.div_ceil(self.block_tokens),

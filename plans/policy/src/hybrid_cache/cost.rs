@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::linear_fit::LinearFit;
 
-/// A measurement: so many blocks took so many seconds.
+/// A measurement: this many blocks took this many seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     /// Blocks loaded or computed, of one layer.
@@ -22,18 +22,18 @@ pub struct Costs {
     pub kv_gen: LinearFit,
     /// `T_load_kv`: KV blocks over the link.
     pub load_kv: LinearFit,
-    /// ACT blocks over the link. The paper counts them nowhere (equation 9 names KV blocks only), though they take half of
-    /// what KV blocks take; here they count.
+    /// Transfer time of ACT blocks over the link. The paper does not count them (equation 9 names KV blocks only), though they take half as
+    /// long as KV blocks.
     pub load_act: LinearFit,
-    /// The rest of a layer's computing in a step, as a function of the blocks in the cache: projections, attention and
-    /// feed-forward layer of the new tokens. The paper leaves it out, for on its machine it is small beside `T_kv_gen`.
+    /// Remaining compute time of a layer in a step, as a function of the blocks in the cache: projections, attention and feed-forward layer
+    /// of the new tokens. The paper omits it, because on its machine it is small compared with `T_kv_gen`.
     pub forward: LinearFit,
-    /// Behind the last layer: the head and the choice of tokens, once a step, seconds.
+    /// Time after the last layer: the head and the choice of tokens, once per step, seconds.
     pub head_s: f64,
 }
 
 impl Costs {
-    /// The same with all computing and all loading longer by a factor each.
+    /// Returns the costs with all computing and all loading multiplied by one factor each.
     #[must_use]
     pub fn times(&self, compute: f64, load: f64) -> Self {
         let line = |line: &LinearFit, factor: f64| LinearFit {
@@ -55,7 +55,7 @@ impl Costs {
 /// Why samples give no line.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum CostError {
-    /// There are too few of them.
+    /// There are too few samples.
     #[error("{sizes} different sizes were sampled; measure at least 2")]
     TooFew {
         /// Different sizes among them.
@@ -64,15 +64,15 @@ pub enum CostError {
     /// One is negative, infinite or not a number.
     #[error("a sample of {blocks} blocks took {seconds} s; measure it again")]
     Nonsense {
-        /// Its blocks.
+        /// Blocks of the sample.
         blocks: f64,
-        /// Its seconds.
+        /// Time of the sample, seconds.
         seconds: f64,
     },
     /// More blocks take less time, so the samples are noise.
     #[error("the samples fall by {by_s} s per block; measure on a quieter machine, or more blocks")]
     Falling {
-        /// By how much, seconds per block.
+        /// Difference, seconds per block.
         by_s: f64,
     },
 }
@@ -102,7 +102,7 @@ pub fn fit(samples: &[Sample]) -> Result<LinearFit, CostError> {
     Ok(line)
 }
 
-/// The line's value at so many blocks, never below 0, and 0 for none.
+/// The line's value at this many blocks, never below 0, and 0 for none.
 pub fn seconds(line: &LinearFit, blocks: usize) -> f64 {
     if blocks == 0 {
         return 0.0;
@@ -110,7 +110,7 @@ pub fn seconds(line: &LinearFit, blocks: usize) -> f64 {
     line.at(blocks as f64).max(0.0)
 }
 
-/// So many blocks as take so many seconds, a fraction; infinite where blocks cost nothing.
+/// Returns the number of blocks (a fraction) that take this many seconds; infinite if blocks cost nothing.
 pub(crate) fn blocks_in(line: &LinearFit, seconds: f64) -> f64 {
     let left = (seconds - line.intercept).max(0.0);
     if line.slope > 0.0 {

@@ -45,7 +45,7 @@ pub struct Prediction {
     pub blocks: usize,
     /// The sampled costs, uncorrected.
     pub sampled: StepTimes,
-    /// Its time by the corrected costs, seconds.
+    /// Predicted time of the step by the corrected costs, seconds.
     pub step_s: f64,
 }
 
@@ -75,7 +75,7 @@ impl Policy {
         self.planned.costs.times(self.compute.value(), self.load.value())
     }
 
-    /// Predicts a decoding step over these blocks, through so many layers of so many mini-batches each.
+    /// Predicts a decoding step over these blocks, through this many layers of this many mini-batches each.
     pub fn predict(&self, blocks: Capacity, layers: usize, mini_batches: usize) -> Prediction {
         let Capacity { device, host } = blocks;
         let sampled = split_at(device, host, &self.planned.costs);
@@ -111,7 +111,7 @@ impl Policy {
     }
 }
 
-/// What is taken over what was sampled: the median of the last steps.
+/// Factor between measured and sampled costs: the median of the last steps.
 #[derive(Debug, Clone, Default)]
 struct Factor {
     last: VecDeque<f64>,

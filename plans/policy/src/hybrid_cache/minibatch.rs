@@ -84,7 +84,7 @@ pub fn in_order(tokens: &[usize], most: usize, largest: usize) -> Vec<Vec<usize>
     batches
 }
 
-/// Of those that fit, the one that leaves the mini-batch best balanced, the earliest of several.
+/// Returns the demand that fits and leaves the mini-batch best balanced, the earliest of several.
 fn best_of(left: &[(usize, Demand)], sum: &Demand, bounds: BlockCounts, costs: &Costs) -> Option<usize> {
     left.iter()
         .map(|(_, demand)| sum.and(*demand))

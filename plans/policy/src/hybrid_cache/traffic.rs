@@ -16,7 +16,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// All bytes to the device.
+    /// Returns the bytes to the device.
     pub fn loaded(&self) -> u64 {
         self.weights + self.cache()
     }

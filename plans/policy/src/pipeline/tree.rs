@@ -8,9 +8,9 @@ use crate::invalid::{Invalid, Path, Problem};
 /// Parents, children and sinks of a checked pipeline.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// By task.
+    /// Parent of each task.
     pub parent: Vec<Option<usize>>,
-    /// By task, in the order in which they are listed.
+    /// Children of each task, in the order in which they are listed.
     pub children: Vec<Vec<usize>>,
     /// The root first, parents before their children.
     pub order: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What was proven about a plan's cascade, and on how many samples.
+//! Certificate of a plan's cascade: the proven bound, and the samples that prove it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,9 +30,9 @@ pub enum Guarantee {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Certificate {
-    /// What is proven.
+    /// The proven statement.
     pub guarantee: Guarantee,
-    /// With which confidence, in (0, 1).
+    /// Confidence of the proof, in (0, 1).
     pub confidence: f64,
     /// Certification samples.
     pub samples: u64,

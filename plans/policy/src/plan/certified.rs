@@ -17,16 +17,16 @@ pub const MAX_CERTIFIED: usize = 16;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedList {
-    /// For each gear of the plan, the index of its cascade in `cascades`.
+    /// Index in `cascades` of each gear's cascade.
     pub cascade_of_gear: Vec<u32>,
-    /// How texts are compared where `differs` was counted, and are live; absent if they must be the same, or answers are no texts.
+    /// Comparison of texts, for `differs` and while serving; absent if texts must be the same, or answers are no texts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub texts: Option<TextComparison>,
     /// Fingerprint of the certification samples: of the sizes of their inputs, and of what the largest variant answered and whether it
     /// was right. Lists with the same one are proven on the same samples; absent in plans that were made before it existed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub samples: Option<String>,
-    /// From the largest variant alone to ever cheaper cascades.
+    /// Certified cascades, from the largest variant alone to ever cheaper ones.
     pub cascades: Vec<CertifiedCascade>,
 }
 
@@ -34,15 +34,15 @@ pub struct CertifiedList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CertifiedCascade {
-    /// Its wiring, as a gear for every load.
+    /// Wiring of the cascade, as a gear for every load.
     pub gear: Gear,
-    /// Its proof.
+    /// Certificate of the cascade.
     pub certificate: Certificate,
     /// Certification samples that it answers differently from the largest variant alone; absent if the profile has no answers to
     /// compare.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub differs: Option<u64>,
-    /// What to expect of its stages, in the order of its wiring.
+    /// Expected behaviour of each stage, in the order of the wiring.
     pub stages: Vec<ExpectedStage>,
 }
 
@@ -52,9 +52,9 @@ pub struct CertifiedCascade {
 pub struct ExpectedStage {
     /// The stage.
     pub stage: String,
-    /// Samples that reach it.
+    /// Samples that reach the stage.
     pub samples: u64,
-    /// Those that it defers to a later stage.
+    /// Samples that the stage defers to a later stage.
     pub deferred: u64,
     /// Ends of the bins of confidence, ascending in (0, 1): a confidence belongs to the first bin whose end is above it, and to the
     /// last bin if there is none.

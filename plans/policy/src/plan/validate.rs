@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-/// What the rest of the plan refers to.
+/// Names of the plan that other parts refer to.
 struct Known<'a> {
     variants: BTreeMap<&'a str, &'a PlannedVariant>,
     replicas: BTreeMap<&'a str, &'a Replica>,

@@ -260,7 +260,7 @@ impl Edge {
 pub struct Batching {
     /// An idle replica starts as soon as this many wait.
     pub min_queue: u32,
-    /// At most this many in one batch.
+    /// Maximum number of requests in a batch.
     pub max_batch: u32,
     /// An idle replica starts anyway once the oldest has waited this long, microseconds.
     pub max_wait_us: u64,

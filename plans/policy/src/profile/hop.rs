@@ -1,4 +1,4 @@
-//! How long a message takes, and how that depends on the rate of requests.
+//! Time of a message, and its dependence on the rate of requests.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct HopTime {
     /// Quantiles; absent if too few messages were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quantiles: Option<LatencyQuantiles>,
-    /// The same while serving, by the rate of requests, ascending: at low rates, processes wake from idle. Empty if it was not measured.
+    /// Times while serving, by the rate of requests, ascending: at low rates, processes wake from idle. Empty if it was not measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_rate: Vec<HopAtRate>,
 }

@@ -1,4 +1,4 @@
-//! How the latency of a batch varies.
+//! Distribution of the latency of a batch.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -41,7 +41,7 @@ impl Profile {
 pub struct StageConfidences<'a> {
     variant: &'a VariantProfile,
     score: Option<&'a DeferralScore>,
-    /// By term of the score: the earlier variant that it reads.
+    /// The earlier variant that each term of the score reads.
     earlier: Vec<Option<&'a VariantProfile>>,
     input_bytes: &'a [u32],
 }

@@ -45,7 +45,7 @@ pub struct Breaker {
     config: BreakerConfig,
     /// Failures in a row.
     failed: u32,
-    /// How long answers usually take: a maximum that decays, microseconds. `None` before the first.
+    /// Usual duration of an answer: a maximum that decays, microseconds. `None` before the first.
     usual_us: Option<u64>,
     /// Set while it is open: when the next probe may go, and the pause after its failure.
     open: Option<Open>,

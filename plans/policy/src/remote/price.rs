@@ -1,4 +1,4 @@
-//! What a request costs in money.
+//! Cost of a request in money.
 //!
 //! Amounts are in one currency of the app's choice. A cost that is not known stays unknown and never becomes zero.
 
@@ -55,7 +55,7 @@ pub enum CostSource {
 pub struct Cost {
     /// Money, in the currency of the app's prices.
     pub amount: f64,
-    /// Where the amount comes from.
+    /// Source of the amount.
     pub source: CostSource,
 }
 
@@ -89,7 +89,7 @@ impl Cost {
 }
 
 impl CostSource {
-    /// Its name, as it is serialised.
+    /// Returns the name of the source, as it is serialised.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Priced => "priced",
@@ -156,11 +156,11 @@ pub struct LimitReached {
     pub limit: f64,
     /// Spent so far.
     pub spent: f64,
-    /// The most that the next call may cost.
+    /// Maximum cost of the next call.
     pub most: f64,
     /// Calls that remain.
     pub left: u64,
-    /// What they would take, by the mean of the calls so far, or by the most of the next.
+    /// Estimated cost of these calls: by the mean of the calls so far, or by the most that the next may cost.
     pub rest: f64,
 }
 

@@ -31,7 +31,7 @@ pub struct FailedCall {
     pub repeated: u32,
     /// Whether the same call may succeed later.
     pub retryable: bool,
-    /// What the server's `retry-after` says, microseconds.
+    /// The server's `retry-after`, microseconds.
     pub retry_after_us: Option<u64>,
     /// Whether a part of the answer was passed on already: a repetition would begin it again.
     pub streamed: bool,

@@ -1,4 +1,4 @@
-//! Which requests without shares stay in the sender's own process.
+//! Decides which requests without shares stay in the sender's own process.
 
 /// Returns whether a request on an edge without shares goes to the replica in the sender's own process rather than to the queue
 /// group.
@@ -17,7 +17,7 @@ pub struct LocalLoad {
     pub waiting: usize,
     /// Requests that it has taken and not answered.
     pub taken: usize,
-    /// Its largest batch in the current gear.
+    /// Largest batch of the replica in the current gear.
     pub max_batch: u32,
 }
 

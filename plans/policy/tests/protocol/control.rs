@@ -170,7 +170,7 @@ impl World {
         self.adopt(to, epoch);
     }
 
-    /// Nothing more will happen: what should be empty is, and all agree.
+    /// Checks the end of a run: queues and ledgers are empty, and all processes agree.
     pub(crate) fn close(&mut self) {
         for of in 0..self.processes.len() {
             self.close_process(of);

@@ -33,7 +33,7 @@ fn shift_config() -> ShiftConfig {
 /// A sweep of a ledger that never empties is given up this long after everything else.
 const SWEEP_TIMEOUT_US: u64 = 3_000_000;
 
-/// What the ingress keeps of a request.
+/// State that the ingress keeps of a request.
 pub(crate) struct Kept {
     token: usize,
     deadline: u64,
@@ -55,11 +55,11 @@ pub(crate) struct Ingress {
     pub(crate) epoch: u64,
     pub(crate) last_tick: u64,
     pub(crate) ticks: u64,
-    /// Arrivals that it has taken for load.
+    /// Arrivals that the ingress has counted as load.
     pub(crate) counted: u64,
     /// The epoch under which it admits, and the oldest of its requests, as published.
     pub(crate) published: (u64, u64),
-    /// Worker to when it was heard, and its replicas' variants and queues.
+    /// Last heartbeat of each worker, with the variants and queues of its replicas.
     pub(crate) queues: BTreeMap<Name, (u64, Beat)>,
 }
 

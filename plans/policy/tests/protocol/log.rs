@@ -7,7 +7,7 @@ use std::hash::Hasher as _;
 /// Lines shown of a failing run.
 const KEPT: usize = 40;
 
-/// What happened, line by line.
+/// Log of the run, line by line.
 pub(crate) struct Log {
     hash: std::hash::DefaultHasher,
     last: VecDeque<String>,

@@ -1,4 +1,4 @@
-//! What travels, and what happens.
+//! Messages and events of the simulation.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -31,11 +31,11 @@ pub(crate) struct Delivery {
     /// Unique in the run, copies included.
     pub(crate) serial: u64,
     pub(crate) request: Request,
-    /// On the replica's clock: the budget is counted from where it arrived.
+    /// Deadline on the replica's clock: the budget is counted from the arrival.
     pub(crate) deadline: u64,
 }
 
-/// What a stage answers to the ingress that owns the request.
+/// Answer of a stage to the ingress that owns the request.
 #[derive(Debug, Clone)]
 pub(crate) struct StageReply {
     pub(crate) owner: Owner,
@@ -66,7 +66,7 @@ pub(crate) struct Beat {
     pub(crate) failed: Rc<[String]>,
 }
 
-/// What the broker carries.
+/// A message that the broker carries.
 #[derive(Debug, Clone)]
 pub(crate) enum Message {
     Stage {
@@ -103,7 +103,7 @@ pub(crate) enum Message {
     },
 }
 
-/// What actors of one process hand each other: never lost, in order.
+/// A message between actors of one process: never lost, in order.
 #[derive(Debug, Clone)]
 pub(crate) enum Mail {
     Inbound { token: usize, budget_us: u64 },
@@ -139,7 +139,7 @@ pub(crate) enum Timer {
     },
 }
 
-/// What happens at some time.
+/// An event at some time.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
     /// A client sends a request.
@@ -169,7 +169,7 @@ pub(crate) enum Event {
     Planner {
         number: usize,
     },
-    /// What it found reaches the store.
+    /// The planner's result reaches the store.
     Write {
         number: usize,
         expected: u64,

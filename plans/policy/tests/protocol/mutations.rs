@@ -145,19 +145,19 @@ fn requests_to_replicas_that_were_not_loaded_are_noticed() {
     }
 }
 
-/// What the actors did before: a request was admitted under a plan that no worker had loaded.
+/// Former defect of the actors: a request was admitted under a plan that no worker had loaded.
 #[test]
 fn admission_before_models_are_loaded_is_noticed() {
     notices(Sabotage::AdmitsAtOnce, Weather::Calm, Oracle::Calm);
 }
 
-/// What the actors did before: a worker that had nothing to load retired a model that its successor had not loaded.
+/// Former defect of the actors: a worker that had nothing to load retired a model that its successor had not loaded.
 #[test]
 fn retirement_before_requests_have_drained_is_noticed() {
     notices(Sabotage::RetiresAtOnce, Weather::Calm, Oracle::Calm);
 }
 
-/// What the actors did before: a replica ran whatever the subject of a stage brought.
+/// Former defect of the actors: a replica ran every request on the subject of its stage.
 #[test]
 fn a_request_that_the_wrong_model_runs_is_noticed() {
     notices(Sabotage::ChecksNoEpoch, Weather::Calm, Oracle::RightModel);
@@ -199,8 +199,8 @@ fn a_leave_without_an_announcement_is_noticed() {
     notices(Sabotage::LeavesSilently, Weather::Leaves, Oracle::SentOnce);
 }
 
-/// What the actors did before: a request that the ingress forwarded to a stage of its process was lost with the connection over which
-/// that stage sent it on.
+/// Former defect of the actors: a request that the ingress forwarded to a stage of its process was lost with the connection over which that
+/// stage forwarded it.
 #[test]
 fn a_forward_into_a_dead_connection_is_noticed() {
     notices(

@@ -82,7 +82,7 @@ pub(crate) struct Owner {
     pub(crate) life: u32,
 }
 
-/// An accepted request and what is known of its end.
+/// An accepted request and its outcome, as far as known.
 #[derive(Debug, Clone)]
 pub(crate) struct Obligation {
     pub(crate) owner: Owner,
@@ -95,7 +95,7 @@ pub(crate) struct Obligation {
     excused: bool,
 }
 
-/// How a request ended, in the words of the ingress.
+/// Outcome of a request, as the ingress names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fault {
     Expired,
@@ -113,7 +113,7 @@ impl Fault {
     }
 }
 
-/// How many of what.
+/// Counts of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) accepted: u64,

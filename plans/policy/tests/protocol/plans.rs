@@ -45,7 +45,7 @@ pub(crate) fn replica_id(variant: &str, process: usize) -> String {
     format!("{variant}-{process}")
 }
 
-/// Another plan.
+/// Draws another plan.
 pub(crate) fn draw(scenario: &Scenario, rng: &mut ChaCha8Rng) -> Plan {
     let variants = variants(scenario);
     let placement = if scenario.moves {
@@ -152,10 +152,10 @@ fn stage_names(scenario: &Scenario, rng: &mut ChaCha8Rng) -> BTreeMap<&'static s
         .collect()
 }
 
-/// What the wiring of a plan refers to.
+/// Stages and replicas that the wiring of a plan refers to.
 struct Layout<'a> {
     placement: &'a [Replica],
-    /// By variant, the name of its stage.
+    /// Name of each variant's stage.
     names: &'a BTreeMap<&'static str, String>,
 }
 

@@ -35,11 +35,11 @@ pub(crate) struct Process {
     pub(crate) paused_until: u64,
     pub(crate) cut_until: u64,
     pub(crate) adoption: Adoption<Rc<Plan>>,
-    /// What an ingress hears of workers.
+    /// The ingress's view of the workers.
     pub(crate) liveness: Liveness,
-    /// What a process without an ingress hears of ingresses.
+    /// The view of a process without an ingress of the ingresses.
     states: IngressStates,
-    /// Which replicas it may send to, and the liveness that this was made from.
+    /// The replicas that the process may send to, with the version of the liveness that this was derived from.
     view: (u64, Reachability),
     /// States published by its ingress.
     published: u64,
@@ -47,16 +47,16 @@ pub(crate) struct Process {
     pub(crate) unavailable: BTreeMap<String, u64>,
     /// Worker to the replicas that its last beat named.
     hosts: BTreeMap<Name, BTreeSet<Name>>,
-    /// Worker to the newest life heard of, if heartbeats carry lives.
+    /// Newest life of each worker, if heartbeats carry lives.
     lives: BTreeMap<Name, (u32, u32)>,
     /// Draws so far, by sender.
     pub(crate) draws: BTreeMap<Name, u64>,
     pub(crate) ingress: Option<Ingress>,
-    /// By key.
+    /// Replicas by key.
     pub(crate) replicas: BTreeMap<Name, Replica>,
     /// Replicas that were unloaded, by key: what was on its way when their subscriptions ended still arrives.
     pub(crate) retired: BTreeMap<Name, Rc<Placed>>,
-    /// What the ingress knows of the workers.
+    /// Reports of the workers that the ingress has received.
     pub(crate) gate: Gate,
     pub(crate) worker: Option<Worker>,
     /// Whether it shuts down in good order.
@@ -68,7 +68,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// One that has not started.
+    /// Creates a process that has not started.
     pub(crate) fn absent(index: usize) -> Self {
         Self {
             name: format!("w{index}").into(),
@@ -294,7 +294,7 @@ impl World {
         self.publish_to(of, &Message::Beat(beat), |to| to.ingress.is_some());
     }
 
-    /// A worker announces that it leaves, and ends its subscriptions once others can have heard of it.
+    /// Announces that a worker leaves, and ends its subscriptions once others can have received that.
     fn leave(&mut self, of: usize) {
         self.beat_now(of);
         let heard_us = MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US;
@@ -345,7 +345,7 @@ impl World {
         self.publish_state(of, false);
     }
 
-    /// After a change of liveness the ingress's own view follows, and workers are told.
+    /// After a change of liveness, updates the ingress's own view and notifies the workers.
     pub(crate) fn refresh(&mut self, of: usize) {
         let process = &mut self.processes[of];
         let revision = process.liveness.revision();

@@ -23,13 +23,13 @@ pub(crate) struct Replica {
     /// Unique in its process: two epochs may give one id to different replicas.
     pub(crate) key: Name,
     pub(crate) id: Name,
-    /// As the plan places it.
+    /// The replica's placement in the plan.
     pub(crate) placed: Rc<Placed>,
     /// The stages whose requests it receives.
     pub(crate) stages: BTreeSet<String>,
     pub(crate) queue: BatchQueue<Delivery>,
     capacity: usize,
-    /// What the queue should hold.
+    /// Requests that the queue should contain.
     held: BTreeSet<u64>,
     learned: RunTimeEstimate,
     running: Option<Running>,
@@ -38,9 +38,9 @@ pub(crate) struct Replica {
     /// Deliveries that are not answered yet, and how many there may be.
     unanswered: usize,
     room: usize,
-    /// Its published queue length.
+    /// Published queue length.
     pub(crate) depth: usize,
-    /// As it was when the replica was loaded.
+    /// Largest batch when the replica was loaded.
     pub(crate) max_batch: u32,
     /// The largest batch that the plan allows now.
     allowed: usize,

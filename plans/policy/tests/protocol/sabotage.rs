@@ -1,6 +1,6 @@
 //! Injected defects: an oracle that never fails a test proves nothing by passing.
 
-/// What is broken in the miniature.
+/// A defect that is built into the model of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sabotage {
     /// The ingress replies to answers that the ledger calls stale.

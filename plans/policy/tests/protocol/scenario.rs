@@ -5,11 +5,11 @@ use rand_chacha::ChaCha8Rng;
 
 /// Interval of checks for expiries and resends, microseconds, as in the ingress.
 pub(crate) const SWEEP_US: u64 = 5_000;
-/// From here on nothing is lost, late, doubled or dead.
+/// Time from which on no fault occurs.
 pub(crate) const HEAL_US: u64 = 2_000_000;
 /// Planners write no more. Late enough that the last plan meets a healthy network, so that it must reach all processes.
 pub(crate) const LAST_PLAN_US: u64 = 2_600_000;
-/// From here on what the faults left behind is gone: late messages have come, budgets have ended, silence has been noticed, and
+/// Time from which on the effects of faults are over: late messages have come, budgets have ended, silence has been noticed, and
 /// the leader has repeated its gear.
 pub(crate) const SETTLED_US: u64 = 4_500_000;
 /// The last request.
@@ -20,10 +20,10 @@ pub(crate) const STOP_US: u64 = 7_000_000;
 /// Longest delay of a message while workers leave, microseconds.
 pub(crate) const LATE_US: u64 = 50_000;
 
-/// What may go wrong.
+/// Kinds of faults that may occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Weather {
-    /// Nothing, but the plan store may be lost.
+    /// No fault, but the plan store may be lost.
     Calm,
     /// Workers die in mid-batch and come back, never two at once; the network is perfect and the plan stays.
     Crashes,
@@ -35,7 +35,7 @@ pub(crate) enum Weather {
     Storm,
 }
 
-/// What the network does to messages.
+/// Faults of the network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Network {
     /// Probability that a message is lost.
@@ -58,18 +58,18 @@ pub(crate) const PERFECT: Network = Network {
     reorders: false,
 };
 
-/// What is done to a process, and for how long.
+/// A fault of a process, and its duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blow {
-    /// It dies, and comes back without memory.
+    /// The process dies, and comes back without memory.
     Crash,
-    /// It leaves in good order, and comes back without memory.
+    /// The process shuts down gracefully, and comes back without memory.
     Leave,
-    /// It stops and goes on where it was, as under SIGSTOP.
+    /// The process stops and later continues, as under SIGSTOP.
     Pause,
-    /// It is cut off in both directions; the broker has not noticed.
+    /// The process is cut off in both directions; the broker has not noticed.
     Cut,
-    /// Its connection breaks, and comes back.
+    /// The connection breaks, and is restored later.
     Disconnect,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Strike {
     pub(crate) for_us: u64,
 }
 
-/// What the wire and the configuration leave open, and a run may choose.
+/// Choices that the wire protocol and the configuration leave open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Glue {
     /// Whether a no-responders notice contains the attempt. It does: its subject is
@@ -95,7 +95,7 @@ pub(crate) struct Glue {
 }
 
 impl Glue {
-    /// As the actors have it.
+    /// The choices of the actors.
     pub(crate) const SERVING: Self = Self {
         notices_name_attempts: true,
         beats_name_lives: true,
@@ -194,7 +194,7 @@ impl Scenario {
             .then(|| rng.random_range(300_000..LAST_PLAN_US));
     }
 
-    /// One worker after the other, each back and heard again before the next goes; budgets that outlast all of it.
+    /// One worker after the other leaves and is back before the next one does; budgets are longer than all of this.
     fn crashes(&mut self, rng: &mut ChaCha8Rng) {
         self.planners = 0;
         self.moves = false;

@@ -14,7 +14,7 @@ const SAY_AGAIN: u64 = 10;
 const STALE_QUEUE_US: u64 = 500_000;
 
 impl Ingress {
-    /// Requests that wait for the first stage, over the workers heard lately.
+    /// Requests that wait for the first stage, over the workers with a recent heartbeat.
     fn first_queue(&mut self, variant: &str, now: u64) -> usize {
         self.queues
             .retain(|_, (heard, _)| now.saturating_sub(*heard) < STALE_QUEUE_US);

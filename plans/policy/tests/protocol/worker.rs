@@ -14,10 +14,10 @@ use super::replica::{Replica, key};
 use super::sabotage::Sabotage;
 use super::world::World;
 
-/// How long a worker keeps a past epoch if no ingress speaks, microseconds.
+/// Time for which a worker keeps a past epoch if no ingress publishes, microseconds.
 const MAX_BUDGET_US: u64 = 1_500_000;
 
-/// What a worker knows of its epochs.
+/// A worker's state for its epochs.
 pub(crate) struct Worker {
     newest: u64,
     loading: BTreeSet<Name>,

@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// What is for a process that died is gone; what is for one that pauses waits.
+    /// Drops events of a process that died; delays those of one that pauses.
     fn gate<T>(
         &mut self,
         process: usize,

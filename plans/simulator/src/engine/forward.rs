@@ -11,11 +11,11 @@ use kaskade_policy::rerouting::{self, Backup, Decision, Forwarding};
 /// The stage that a copy has just passed.
 struct Ended {
     epoch: u32,
-    /// The replica that sends its results on.
+    /// The replica that forwards its results.
     sender: u32,
-    /// Its path so far, if it is a pipeline's.
+    /// Path of the copy so far, if it belongs to a pipeline.
     path: Option<u32>,
-    /// What early dropping judges it by; `None` if nothing is dropped there.
+    /// Basis of early dropping; `None` if nothing is dropped here.
     judged: Option<Judged>,
 }
 
@@ -49,7 +49,8 @@ impl<O: Observer> Engine<'_, O> {
         self.on_worker(epoch, worker, edge)
     }
 
-    /// The same for an entry. The ingress that takes a request is in the process of one of the workers, of each with equal chance.
+    /// Returns the local replica for an entry. The ingress that accepts a request is in the process of one of the workers, of each with
+    /// equal probability.
     #[inline]
     pub(super) fn near_ingress(&mut self, epoch: u32, edge: u32) -> Option<(u32, u16)> {
         let known = self.epochs.get(epoch)?;

@@ -15,8 +15,8 @@ const PREFILL_TOKENS: usize = 16_384;
 const PREFILL_PARTS: usize = 4;
 /// Prompts that are computed may take one part in so many of the device.
 const PREFILL_SHARE: u64 = 8;
-/// What a token's layer holds while it is computed, as multiples of its hidden state: itself, normed, queries, keys, values, what
-/// attention gives, and the feed-forward network's inner state, four times as long.
+/// Memory of a layer per token while it is computed, as a multiple of the hidden state: the state itself, normed, queries, keys, values,
+/// the output of attention, and the feed-forward network's inner state, four times as long.
 const HELD: u64 = 10;
 /// Numbers of resident layers that are tried, evenly from none to as many as fit.
 const RESIDENT: usize = 4;
@@ -24,7 +24,7 @@ const RESIDENT: usize = 4;
 const SIZES: usize = 4;
 
 impl Machine<'_> {
-    /// Every setup that is tried for so many requests at a time.
+    /// Every setup that is tried for this many requests at a time.
     pub(super) fn candidates(
         &self,
         load: &Load,
@@ -63,7 +63,7 @@ impl Machine<'_> {
         Ok(found)
     }
 
-    /// What is on the device before layers stay and blocks are cached there.
+    /// Returns the device memory in use before layers stay and blocks are cached there.
     fn arena(&self, load: &Load, mode: Mode, at_once: usize, mini_batch: usize) -> Arena {
         let shape = self.shape;
         let (act, kv) = (shape.act_bytes(), shape.kv_bytes());
@@ -195,7 +195,7 @@ impl Machine<'_> {
     }
 }
 
-/// What a setup is begun with.
+/// Starting point of a setup.
 struct Draft {
     mode: Mode,
     at_once: usize,
@@ -264,7 +264,7 @@ fn roomy(longest: &Split, requests: usize, memory: &Memory) -> Capacity {
     }
 }
 
-/// What so many requests load at their longest; each is within a block of its ratio.
+/// Returns the most blocks that this many requests load at their longest; each is within a block of its ratio.
 fn bounds(shares: &Shares, mini_batch: usize, blocks: usize) -> BlockCounts {
     let most = |share: f64| {
         let rounded = usize::from(share > 0.0 && share < 1.0);

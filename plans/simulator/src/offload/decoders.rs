@@ -5,7 +5,7 @@
 
 use crate::offload::{Assumption, Hardware, Shape};
 
-/// An OPT of so many layers and such a hidden state; heads have their own keys and values, weights and cache are 16-bit floats.
+/// An OPT of this many layers and such a hidden state; heads have their own keys and values, weights and cache are 16-bit floats.
 fn opt(name: &str, layers: usize, width: usize) -> Shape {
     Shape {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! What a device and its link take for a decoder's work, from a handful of stated figures.
+//! Times of a device and its link for a decoder's work, from a handful of stated figures.
 //!
 //! Everything that the device computes is the longer of two times: of its operations, and of the bytes that it moves in its own
 //! memory (a roofline). That is crude, and it is the same for every mode, which is what a comparison needs.
@@ -11,7 +11,7 @@ use kaskade_policy::hybrid_cache::cost::{CostError, Costs, Sample, fit};
 /// A device, its link and its host.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Hardware {
-    /// What it is.
+    /// Name of the hardware.
     pub name: String,
     /// Operations per second that large products reach.
     pub flops: f64,
@@ -29,7 +29,7 @@ pub struct Hardware {
     pub launch_s: f64,
 }
 
-/// What a mini-batch computes in one layer, KV Gen left out.
+/// Work of a mini-batch in one layer, without KV Gen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Forward {
     /// Tokens that go through the layer.
@@ -46,7 +46,7 @@ const FORWARD_KERNELS: f64 = 12.0;
 const KV_GEN_KERNELS: f64 = 2.0;
 
 impl Hardware {
-    /// `T_kv_gen`: keys and values of so many tokens out of their activations, seconds; 0 for none.
+    /// `T_kv_gen`: keys and values of this many tokens out of their activations, seconds; 0 for none.
     pub fn kv_gen_s(&self, shape: &Shape, tokens: usize) -> f64 {
         if tokens == 0 {
             return 0.0;
@@ -70,13 +70,13 @@ impl Hardware {
             + attended
     }
 
-    /// The head for so many requests, seconds.
+    /// The head for this many requests, seconds.
     pub fn head_s(&self, shape: &Shape, requests: usize) -> f64 {
         let weights = (shape.vocabulary * shape.width) as u64;
         self.launch_s + self.product_s(shape, requests, weights, 0.0)
     }
 
-    /// So many bytes in so many transfers over the link, seconds.
+    /// Returns the time of this many bytes in this many transfers over the link, seconds.
     pub fn load_s(&self, bytes: f64, transfers: usize) -> f64 {
         bytes / self.link_bytes_per_s + transfers as f64 * self.transfer_s
     }
@@ -123,16 +123,16 @@ impl Hardware {
     }
 }
 
-/// What costs are sampled for.
+/// Load that costs are sampled for.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampled {
     /// Tokens in a block.
     pub block_tokens: usize,
     /// Requests that decode together.
     pub requests: usize,
-    /// Of them, those of a mini-batch.
+    /// Requests of a mini-batch.
     pub mini_batch: usize,
-    /// Blocks that a request comes to.
+    /// Blocks of a request at its longest.
     pub request_blocks: usize,
     /// `T_load_w`: the mean layer's weights over the link, seconds.
     pub weights_s: f64,

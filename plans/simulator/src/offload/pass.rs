@@ -16,11 +16,11 @@ const BUFFERS: usize = 2;
 /// A mini-batch's work in one layer; it is the same in all.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LayerWork {
-    /// What the device computes, KV Gen included, seconds.
+    /// Compute time of the device, KV Gen included, seconds.
     pub compute_s: f64,
     /// Time of its blocks on the link, seconds; `None`: none are loaded and no buffer is needed.
     pub load_s: Option<f64>,
-    /// What goes back to the host, seconds.
+    /// Time of the transfer back to the host, seconds.
     pub store_s: f64,
     /// Bytes of blocks and entries; `weights` is 0.
     pub traffic: Traffic,
@@ -29,11 +29,11 @@ pub struct LayerWork {
 /// The weights of the layers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Weights {
-    /// All layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Of them, those that stay on the device: the last ones.
+    /// Number of layers that stay on the device: the last ones.
     pub resident: usize,
-    /// Bytes of a layer's.
+    /// Bytes of one layer.
     pub bytes: u64,
     /// Bytes per second of the link.
     pub bytes_per_s: f64,
@@ -60,13 +60,13 @@ impl Weights {
 /// The time of a step, and its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Course {
-    /// From its start until everything is computed and transferred, seconds.
+    /// Time from the start until everything is computed and transferred, seconds.
     pub seconds: f64,
     /// The device computed, seconds.
     pub busy_s: f64,
     /// The link carried something to the device, seconds.
     pub link_s: f64,
-    /// What the link carried.
+    /// Traffic of the link.
     pub traffic: Traffic,
 }
 
@@ -128,7 +128,7 @@ struct Clocks {
     whole_s: f64,
     /// When the blocks' buffers in use are free again, the oldest first.
     blocks: VecDeque<f64>,
-    /// The same for weights; absent as long as their layer is not computed.
+    /// Times of the loaded weights; absent as long as their layer is not computed.
     weights: VecDeque<Option<f64>>,
 }
 

@@ -8,10 +8,10 @@ use super::shape::{BadShape, Shape};
 /// Why a `config.json` gives no shape.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// It is no JSON object, or a key has another type.
+    /// The file is no JSON object, or a key has another type.
     #[error("not a config.json")]
     Json(#[from] serde_json::Error),
-    /// The architecture is none that the engine runs.
+    /// The engine does not run this architecture.
     #[error("`model_type` is `{0}`; opt, gpt2, gptj and llama are known")]
     Unknown(String),
     /// A key is missing that the architecture needs.
@@ -22,7 +22,7 @@ pub enum ConfigError {
         /// The key.
         key: &'static str,
     },
-    /// The dimensions are none.
+    /// The dimensions are invalid.
     #[error(transparent)]
     Shape(#[from] BadShape),
 }

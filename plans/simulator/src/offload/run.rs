@@ -30,7 +30,7 @@ pub struct OffloadOutcome {
 }
 
 impl OffloadOutcome {
-    /// From the first prompt to the last token, seconds.
+    /// Returns the time from the first prompt to the last token, seconds.
     pub fn seconds(&self) -> f64 {
         self.prefill.seconds + self.decode.seconds
     }
@@ -74,14 +74,14 @@ pub(super) struct Work {
     loaded: BlockCounts,
     /// ACT blocks that lie on the device.
     acts_on_device: usize,
-    /// What the layer computes.
+    /// Work that the layer computes.
     forward: Forward,
     /// Bytes that new tokens leave in the host's memory.
     stored: u64,
 }
 
 impl Work {
-    /// The same with the first tokens of the context computed again.
+    /// Returns the same work with the first tokens of the context computed again.
     fn with_rows(mut self, rows: usize) -> Self {
         self.forward.rows += rows;
         // They attend to each other; the new token attends to them too.
@@ -157,10 +157,10 @@ impl Machine<'_> {
         Ok(outcome)
     }
 
-    /// A mean step that generates, over the answers of as many requests as are set up for at a time, seconds.
+    /// Returns the time of a mean generating step, over the answers of as many requests as are set up for at a time, seconds.
     ///
-    /// Tables grow as they do in a run, and steps that load as many blocks are walked once, so this is what a run comes to; of
-    /// very long answers only so many lengths are walked.
+    /// Tables grow as they do in a run, and steps that load equally many blocks are walked once, so this equals the mean of a run; for very
+    /// long answers only some lengths are walked.
     pub(super) fn mean_step_s(&self, setup: &Setup, load: &Load) -> f64 {
         let requests = setup.limits.requests as u64;
         let mut space = space(setup, load);
@@ -196,7 +196,7 @@ impl Machine<'_> {
         self.step_again(setup, load, tokens, requests, 0.0)
     }
 
-    /// The same where of every request's blocks the first ones, this share in [0, 1], are not cached: their tokens go through all
+    /// Simulates a step in which the first blocks of every request, this share in [0, 1], are not cached: their tokens go through all
     /// layers again (token recomputation, §3.2, Figure 4).
     pub fn step_again(
         &self,
@@ -220,7 +220,7 @@ impl Machine<'_> {
         self.walk_works(setup, &works, true).0
     }
 
-    /// What a request needs: its table's blocks but the first `again`, whole, and its new tokens' rows.
+    /// Returns a request's work: its table's blocks except the first `again`, whole, and the rows of its new tokens.
     fn work(&self, setup: &Setup, table: &[Block], tokens: usize, again: usize, prefill: bool) -> Work {
         let all_again = prefill || setup.mode == Mode::Tokens;
         let block_tokens = setup.block_tokens;
@@ -251,7 +251,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What a token's entry of a layer takes of the link, bytes.
+    /// Returns the bytes that the link carries for a token's entry in a layer.
     fn entry_bytes(&self, block: Block) -> u64 {
         match (block.place, block.kind) {
             (Place::Device, _) => 0,

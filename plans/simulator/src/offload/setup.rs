@@ -17,7 +17,7 @@ use kaskade_policy::hybrid_cache::cost::{CostError, Costs};
 /// Requests that come together, all alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Load {
-    /// How many.
+    /// Number of requests.
     pub requests: usize,
     /// Tokens of each prompt.
     pub prompt: usize,
@@ -28,7 +28,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Tokens that a request comes to.
+    /// Returns the tokens of a request, prompt and answer.
     pub fn most(&self) -> usize {
         self.prompt.saturating_add(self.answer)
     }
@@ -43,7 +43,7 @@ impl Load {
     }
 }
 
-/// What an engine caches, and how it runs. All but the first are baselines and ablations.
+/// Kind of cache and schedule of an engine. All but the first are baselines and ablations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -53,7 +53,7 @@ pub enum Mode {
     Kv,
     /// Activations only: the paper's HybridServe-Act-Cache.
     Act,
-    /// Nothing but the tokens: every step computes everything again.
+    /// Only the tokens: every step computes everything again.
     Tokens,
     /// Keys and values on the device only, and no mini-batches, so that the device's memory bounds the batch: DeepSpeed-Inference.
     NoMiniBatches,
@@ -63,7 +63,7 @@ pub enum Mode {
     Algorithm1,
 }
 
-/// What an engine keeps on the device, bytes.
+/// Device memory of an engine, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Arena {
     /// Weights that stay: layers and the head.
@@ -79,7 +79,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// All of it.
+    /// Returns the sum of all parts.
     pub fn total(&self) -> u64 {
         self.resident + self.weights + self.blocks + self.working + self.cache
     }
@@ -88,7 +88,7 @@ impl Arena {
 /// An engine set up for a load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setup {
-    /// What it caches.
+    /// Kind of cache and schedule.
     pub mode: Mode,
     /// Layers whose weights stay on the device, the last ones.
     pub resident_layers: usize,
@@ -114,7 +114,7 @@ pub struct Setup {
     pub memory: Memory,
     /// A mean step that generates, simulated, seconds.
     pub step_s: f64,
-    /// How many times as many requests as fit at a time there are, rounded up.
+    /// Number of requests divided by those that fit at a time, rounded up.
     pub waves: usize,
 }
 
@@ -133,13 +133,13 @@ impl Setup {
 /// Why an engine cannot be set up for a load.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SetupError {
-    /// The shape is none.
+    /// The shape is invalid.
     #[error(transparent)]
     Shape(#[from] BadShape),
-    /// There is nothing to do.
+    /// The load is empty.
     #[error("{what} is 0; a load has requests, a prompt, an answer and blocks of at least one token")]
     Nothing {
-        /// What is 0.
+        /// The quantity that is 0.
         what: &'static str,
     },
     /// Prompt and answer are longer than the model's context.
@@ -151,7 +151,7 @@ pub enum SetupError {
         prompt: usize,
         /// Tokens of the answer.
         answer: usize,
-        /// The most the model takes.
+        /// Context length of the model.
         context: usize,
     },
     /// Not even one request fits.
@@ -160,20 +160,20 @@ pub enum SetupError {
          take {weights} of the device, all layers {model} of the host, the request {request}; give either more memory, or shorten the request"
     )]
     Memory {
-        /// Its tokens.
+        /// Tokens of the request.
         tokens: usize,
         /// The device's memory.
         device_bytes: u64,
         /// The host's.
         host_bytes: u64,
-        /// What weights take of the device at least.
+        /// Device memory that the weights need at least.
         weights: u64,
-        /// All weights.
+        /// Memory of all weights.
         model: u64,
-        /// Its keys and values.
+        /// Memory of the request's keys and values.
         request: u64,
     },
-    /// The hardware's figures are none.
+    /// The hardware's figures are invalid.
     #[error("the hardware's figures give no costs")]
     Costs(#[from] CostError),
 }
@@ -249,7 +249,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// As many requests as fit at a time, by halving the interval: what fits does so with fewer too.
+    /// Returns the most requests that fit at a time, by bisection: if some number fits, every smaller number does.
     fn most_at_once(&self, load: &Load, mode: Mode) -> Result<usize, SetupError> {
         let fits = |requests: usize| {
             let candidates = self.candidates(load, mode, requests)?;

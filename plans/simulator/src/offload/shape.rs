@@ -1,4 +1,4 @@
-//! What a decoder's layer weighs and caches, counted from its dimensions.
+//! Weights and cache of a decoder's layer, counted from its dimensions.
 
 use serde::Serialize;
 use thiserror::Error;
@@ -6,7 +6,7 @@ use thiserror::Error;
 /// A decoder's dimensions. Norms, biases and positions are left out: together under a thousandth of the weights.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Shape {
-    /// Its name.
+    /// Name of the decoder.
     pub name: String,
     /// Layers.
     pub layers: usize,
@@ -34,7 +34,7 @@ pub struct BadShape {
     pub name: String,
     /// The dimension.
     pub dimension: &'static str,
-    /// Its value.
+    /// Value of the dimension.
     pub value: usize,
     /// The maximum.
     pub most: usize,

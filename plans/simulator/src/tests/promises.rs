@@ -1,4 +1,4 @@
-//! What holds for every plan, load and mishap.
+//! Invariants for every plan, load and failure.
 
 use proptest::prelude::*;
 

@@ -11,12 +11,12 @@ pub(super) const SECOND: u64 = 1_000_000;
 /// Returns plans at given calls.
 #[derive(Default)]
 pub(super) struct Script {
-    /// By the number of the call, from 1.
+    /// Plans, by the number of the call, from 1.
     plans: BTreeMap<usize, Plan>,
     calls: usize,
     arrivals: Vec<u64>,
     active: Vec<usize>,
-    /// By task, variant and child: served and made.
+    /// Requests served and made, by task, variant and child.
     factors: BTreeMap<(String, String, String), (u64, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! What holds for pipelines whatever is planned and whatever fails meanwhile.
+//! Invariants for pipelines while plans change and replicas fail.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! From counts per second to single arrivals.
+//! Turns counts per second into single arrivals.
 //!
 //! A renewal process of mean gap 1 runs in a time that passes as fast as the load is high. With exponential gaps that is
 //! exactly the Poisson process of this load; with even gaps every second gets its count; and there is nothing to keep but
@@ -12,7 +12,7 @@ use super::SECOND;
 /// Arrival process: the distribution of the gaps between arrivals, whose mean the trace gives.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ArrivalProcess {
-    /// All gaps are equal while the load is.
+    /// Equal gaps while the load is constant.
     Constant,
     /// Exponential gaps: arrivals know nothing of each other. Counts per second scatter around the trace's.
     #[default]

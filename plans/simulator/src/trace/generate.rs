@@ -11,11 +11,11 @@ use super::{Trace, TraceError};
 /// A load that rises and falls like the day, between two loads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Diurnal {
-    /// At the quietest time, where it begins, requests/s.
+    /// Load at the quietest time, where the trace begins, requests/s.
     pub low_qps: f64,
-    /// At the busiest time, requests/s.
+    /// Load at the busiest time, requests/s.
     pub high_qps: f64,
-    /// From one quietest time to the next, seconds.
+    /// Time from one quietest time to the next, seconds.
     pub period_s: f64,
     /// Standard deviation of the noise of each second, as a share of the load.
     pub noise: f64,
@@ -24,13 +24,13 @@ pub struct Diurnal {
 /// A load that jumps and comes back.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spike {
-    /// Before and after, requests/s.
+    /// Load before and after the spike, requests/s.
     pub base_qps: f64,
-    /// While it lasts, requests/s.
+    /// Load of the spike, requests/s.
     pub peak_qps: f64,
-    /// The second in which it begins.
+    /// Second in which the spike begins.
     pub start_s: usize,
-    /// How many seconds it lasts.
+    /// Duration of the spike, seconds.
     pub length_s: usize,
 }
 
@@ -43,7 +43,7 @@ pub struct Zipf {
     pub levels: usize,
     /// Level `k` from below is as common as `k` to the power of minus this.
     pub exponent: f64,
-    /// How long a level is held, seconds.
+    /// Duration of a level, seconds.
     pub hold_s: usize,
 }
 
@@ -136,11 +136,11 @@ impl Zipf {
     }
 }
 
-/// How much the day moves the load of [`TwitterLike`], as a share of the mean.
+/// Amplitude of the daily variation of [`TwitterLike`], as a share of the mean.
 const DAY: f64 = 0.45;
 /// Seconds in a day.
 const DAY_S: f64 = 86_400.0;
-/// What one second's drift keeps of the one before, and its standard deviation in the long run.
+/// Share of the drift that remains after a second, and the drift's standard deviation in the long run.
 const DRIFT_KEEPS: f64 = 0.999;
 const DRIFT: f64 = 0.45;
 /// Chance of a burst in a second: one in a quarter of an hour.
@@ -148,7 +148,7 @@ const BURST_CHANCE: f64 = 1.0 / 900.0;
 /// Pareto's exponent of a burst's height, and the height that none exceeds, as multiples of the mean.
 const BURST_TAIL: f64 = 1.5;
 const MAX_BURST: f64 = 1.5;
-/// What a burst keeps of itself from second to second: half after 40 s.
+/// Share of a burst that remains after a second: half of it after 40 s.
 const BURST_KEEPS: f64 = 0.983;
 
 impl TwitterLike {

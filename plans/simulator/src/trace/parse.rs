@@ -10,25 +10,25 @@ pub enum TraceError {
     /// Not a count of requests.
     #[error("line {line}, field {field}: `{text}` is not a count of requests")]
     Count {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// From 1.
+        /// Field number, from 1.
         field: usize,
-        /// What is there.
+        /// Text of the field.
         text: String,
     },
     /// Not a time.
     #[error("line {line}: `{text}` is not a time in seconds")]
     Time {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
-        /// What is there.
+        /// Text of the line.
         text: String,
     },
     /// Goes back in time.
     #[error("line {line}: {text} comes before the arrival above it; sort the trace")]
     Order {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
         /// The time.
         text: String,
@@ -38,7 +38,7 @@ pub enum TraceError {
         "line {line}: {text} is more than {MAX_SECONDS} s from the beginning, and no trace is that long; begin it at 0"
     )]
     TooLong {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
         /// The time.
         text: String,
@@ -46,21 +46,21 @@ pub enum TraceError {
     /// The first line is not the one of this format.
     #[error("line 1: `{text}` is not `{expected}`; is this another format?")]
     Header {
-        /// What is there.
+        /// Text of the line.
         text: String,
-        /// What this format begins with.
+        /// First line of this format.
         expected: &'static str,
     },
     /// A field is missing or malformed.
     #[error("line {line}, field `{field}`: `{text}` is not {expected}")]
     Field {
-        /// From 1.
+        /// Line number, from 1.
         line: usize,
         /// The column.
         field: &'static str,
-        /// What is there; empty if nothing is.
+        /// Text of the field; empty if it is missing.
         text: String,
-        /// What may be there.
+        /// Allowed values.
         expected: &'static str,
     },
     /// No request.
@@ -83,9 +83,9 @@ pub enum TraceError {
     /// The excerpt exceeds the trace.
     #[error("{length_s} s from second {from_s} on do not lie in a trace of {seconds} s")]
     Excerpt {
-        /// Its beginning.
+        /// Start of the excerpt, seconds.
         from_s: usize,
-        /// Its length.
+        /// Length of the excerpt, seconds.
         length_s: usize,
         /// Length of the trace.
         seconds: usize,
@@ -95,9 +95,9 @@ pub enum TraceError {
     Parameter {
         /// The field.
         field: &'static str,
-        /// What was given.
+        /// Value of the field.
         found: f64,
-        /// What may be given.
+        /// Allowed values.
         expected: &'static str,
     },
 }
@@ -280,7 +280,7 @@ fn month_length(year: u64, month: u64) -> u64 {
     }
 }
 
-/// As much of a text as an error should show.
+/// Shortens a text for an error.
 fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }

@@ -51,7 +51,7 @@ impl Submitting {
         self.submit_until(None, from, total, of).await
     }
 
-    /// The same; submits nothing after `end`.
+    /// Submits requests in the same way, but none after `end`.
     async fn submit_until(
         &self,
         end: Option<Instant>,
@@ -83,7 +83,7 @@ impl Submitting {
             .await
     }
 
-    /// What became of the accepted requests.
+    /// Returns the outcomes of the accepted requests.
     async fn fates(&self, accepted: &[(u64, Instant)], struck: Option<Instant>) -> Tally {
         let asking = stream::iter(accepted.iter().copied()).map(async |(number, sent)| {
             let result = self.client.wait_for(&format!("r{number}"), TIMEOUT).await;

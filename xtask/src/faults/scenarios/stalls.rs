@@ -32,7 +32,7 @@ const MIB: usize = 1 << 20;
 /// as large as the input.
 const HELD: usize = 64 * MIB;
 
-/// What its process may use besides: the program, buffers of the connections, messages under way.
+/// Memory that the process may use in addition: the program, buffers of the connections, messages in flight.
 const BESIDES: usize = 128 * MIB;
 
 /// A worker whose batches take long enough to be interrupted.
@@ -197,7 +197,7 @@ async fn large_bodies() -> anyhow::Result<Verdict> {
         )))
 }
 
-/// The most memory that a process has used so far, bytes.
+/// Returns the peak memory of a process so far, bytes.
 fn peak_memory(process: &Process) -> anyhow::Result<usize> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", process.id()))?;
     let line = status.lines().find(|line| line.starts_with("VmHWM"));

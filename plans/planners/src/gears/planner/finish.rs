@@ -1,4 +1,4 @@
-//! From decisions to a file.
+//! Writes the decisions into a plan.
 
 use serde::Serialize;
 
@@ -29,7 +29,7 @@ pub struct GearPlan {
     pub accuracy: f64,
     /// Mean 95th percentile of latency over the ranges, weighed likewise, microseconds.
     pub p95_us: f64,
-    /// What it took.
+    /// Effort of planning.
     pub effort: Effort,
     /// The violations that were met and resolved, in order.
     pub violations: Vec<Violation>,

@@ -17,7 +17,7 @@ pub(in crate::gears) struct Scope {
 }
 
 impl Scope {
-    /// What is left of all cascades and ranges. `options` have been checked.
+    /// Restricts all cascades and ranges to an ablation. `options` have been checked.
     pub(super) fn new(space: Space, options: &GearOptions, ablation: Ablation) -> Self {
         let space = match ablation {
             Ablation::NoCascade | Ablation::Neither => space.singles(),

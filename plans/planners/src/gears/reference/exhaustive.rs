@@ -54,7 +54,7 @@ pub struct CascadeOutcomes {
     pub weights: Vec<f64>,
     /// The cascades, ascending in accuracy.
     pub cascades: Vec<Cascade>,
-    /// By range and cascade: 95th percentile of latency at the upper end, microseconds; absent if it does not keep up.
+    /// 95th percentile of latency at the upper end, microseconds, by range and cascade; absent if the cascade does not keep up.
     pub p95_us: Vec<Vec<Option<u64>>>,
 }
 
@@ -179,7 +179,7 @@ impl CascadeOutcomes {
         }
     }
 
-    /// The best of so many random assignments. Each costs as many simulated gears as there are ranges, so a budget of `g`
+    /// The best of this many random assignments. Each costs as many simulated gears as there are ranges, so a budget of `g`
     /// simulations buys `g / N` of them. `None` if none holds the objective.
     pub fn random(&self, assignments: u64, seed: u64) -> Option<Assigned> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -18,7 +18,7 @@ pub struct Fluid<'a> {
 }
 
 impl<'a> Fluid<'a> {
-    /// Of a service by this profile.
+    /// Creates the approximation of a service with this profile.
     pub fn new(profile: &'a Profile) -> Self {
         Self { profile }
     }

@@ -4,7 +4,7 @@ use super::super::exhaustive;
 use super::super::problem::{Cluster, Costs, Device, InstanceClass, Pair};
 use super::*;
 
-/// Devices of 10 bytes and a whole second per second, so many on each host.
+/// Devices of 10 bytes and a whole second per second, this many on each host.
 fn cluster(devices: usize, on_each_host: usize) -> Cluster {
     let device = |number: usize| Device {
         host: number / on_each_host,
