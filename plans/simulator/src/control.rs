@@ -32,23 +32,25 @@ pub(super) struct Control<'a> {
 }
 
 impl<'a> Control<'a> {
-    /// Starts in the configured gear. Without shifting the shifter still measures the load.
+    /// Starts in the configured gear. Without shifting the shifter still measures the load, at ticks; without `ticks`, nothing does.
     pub(super) fn new(
         shifter: Shifter,
         config: &SimConfig,
         timeline: &'a [IndexedReplicaEvent],
         first_decision: u64,
+        ticks: bool,
     ) -> Self {
         let tick_us = config.shift.unwrap_or_default().tick_us;
+        let next_tick = if ticks { tick_us } else { NEVER };
         Self {
             gear: config.start_gear,
             arrivals: 0,
             shifter,
             shifts: config.shift.is_some(),
             tick_us,
-            next_tick: tick_us,
+            next_tick,
             next_decision: first_decision,
-            next_alarm: tick_us.min(first_decision),
+            next_alarm: next_tick.min(first_decision),
             timeline,
         }
     }

@@ -89,6 +89,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         let mut rng = ChaCha8Rng::seed_from_u64(config.seed);
         let first_decision = replanning.as_ref().map_or(NEVER, |_| config.control_interval_us);
         let fleet = first_fleet(simulator);
+        let ticks = config.shift.is_some() || replanning.is_some() || observer.wants_ticks();
         let mut report = Report::default();
         report.grow(&simulator.world);
         Self {
@@ -107,6 +108,7 @@ impl<'a, O: Observer> Engine<'a, O> {
                 config,
                 &simulator.timeline,
                 first_decision,
+                ticks,
             ),
             replanning,
             report,

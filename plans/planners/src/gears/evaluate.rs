@@ -218,6 +218,10 @@ impl Observer for Window {
             self.early.record(answered.latency_us);
         }
     }
+
+    fn wants_ticks(&self) -> bool {
+        false
+    }
 }
 
 impl Window {

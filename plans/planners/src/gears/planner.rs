@@ -47,6 +47,12 @@ pub(super) use scope::ranges;
 /// Most passes that improve a feasible plan.
 const PASSES: u64 = 8;
 
+/// Most plans that are made to name the accuracy that can be met, if the objective cannot.
+const LIMIT_PASSES: u32 = 4;
+
+/// By how much the accuracy of these falls at least.
+const LIMIT_STEP: f64 = 5e-4;
+
 /// Plans gears, judged by the simulator. The same profile and options give the same plan, byte for byte.
 ///
 /// # Errors
@@ -66,6 +72,51 @@ pub fn plan_gears(
 /// # Errors
 /// A [`GearError`] if an input is unusable, or the objective cannot be met. The caller keeps an older plan.
 pub fn plan_gears_with(
+    profile: &Profile,
+    options: &GearOptions,
+    evaluate: impl Evaluate,
+    progress: impl FnMut(&Step),
+) -> Result<GearPlan, GearError> {
+    let (mut evaluate, mut progress) = (evaluate, progress);
+    let planned = plan_for(profile, options, &mut evaluate, &mut progress);
+    let Err(GearError::Inaccurate {
+        at_least,
+        reached,
+        devices,
+        violation: Some(violation),
+    }) = planned
+    else {
+        return planned;
+    };
+    // Ruling cascades out ends at a sum that is not always a plan.
+    let mut limit = reached.min(at_least - LIMIT_STEP);
+    for _ in 0..LIMIT_PASSES {
+        let options = GearOptions {
+            slo: Slo::Accuracy { at_least: limit },
+            ..options.clone()
+        };
+        match plan_for(profile, &options, &mut evaluate, &mut progress) {
+            Ok(found) => {
+                return Err(GearError::Inaccurate {
+                    at_least,
+                    reached: found.accuracy,
+                    devices,
+                    violation: Some(violation),
+                });
+            }
+            Err(GearError::Inaccurate { reached, .. }) => limit = reached.min(limit - LIMIT_STEP),
+            Err(_) => break,
+        }
+    }
+    Err(GearError::NoLimitKnown {
+        at_least,
+        devices,
+        violation,
+    })
+}
+
+/// Plans gears for the objective of the options.
+fn plan_for(
     profile: &Profile,
     options: &GearOptions,
     evaluate: impl Evaluate,

@@ -128,12 +128,24 @@ pub enum GearError {
     Inaccurate {
         /// The objective.
         at_least: f64,
-        /// The mean over the ranges with the most accurate cascades that can be carried.
+        /// The accuracy of the most accurate plan that was found; without a violation, of the most accurate cascade.
         reached: f64,
         /// The devices there are.
         devices: usize,
         /// The last violation that ruled a cascade out; absent if even without load the accuracy is too low.
         violation: Option<Violation>,
+    },
+    /// The accuracy is out of reach, and no lower one was found that is not.
+    #[error(
+        "an accuracy of {at_least:.4} cannot be met on {devices} device(s), because {violation}; use more devices, a lower accuracy, or a lower rate"
+    )]
+    NoLimitKnown {
+        /// The objective.
+        at_least: f64,
+        /// The devices there are.
+        devices: usize,
+        /// The last violation that ruled a cascade out.
+        violation: Violation,
     },
     /// No such variant.
     #[error("the profile has no variant `{name}`")]
@@ -178,7 +190,7 @@ fn inaccurate(reached: f64, devices: usize, violation: Option<&Violation>) -> St
         || format!("by any of the cascades that there are: the most accurate gives {reached:.4} on the samples; ask for less"),
         |violation| {
             format!(
-                "on {devices} device(s): the most accurate cascades that they carry give {reached:.4}, because {violation}; use more devices, \
+                "on {devices} device(s): the most accurate plan that was found gives {reached:.4}, because {violation}; use more devices, \
                  a lower accuracy, or a lower rate"
             )
         },
