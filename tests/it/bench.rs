@@ -82,8 +82,11 @@ fn an_interrupted_load_test_prints_what_it_has_recorded() {
 fn an_interrupted_profile_is_said_not_to_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let (begun, out) = (folder.path().join("begun"), folder.path().join("profile.json"));
-    // It answers nothing until its input ends with the command.
-    let judge = format!("sh -c 'touch {}; cat > /dev/null'", begun.display());
+    // It answers nothing, and ends with the command.
+    let judge = format!(
+        "sh -c 'touch {}; while kill -0 $PPID; do sleep 0.05; done'",
+        begun.display()
+    );
     let app = format!("{ROOT}/{DIGITS}");
     let profile = [
         "profile",
