@@ -1,6 +1,5 @@
 //! Control loops: gear shifts, replanning, failure detection.
 
-pub(crate) mod beat_sequence;
 mod certificates;
 pub(crate) mod epoch_gate;
 pub(crate) mod failure_detector;

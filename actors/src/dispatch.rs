@@ -9,4 +9,5 @@ pub(crate) mod epoch_check;
 pub(crate) mod exits;
 pub(crate) mod fan_out;
 pub(crate) mod local;
+pub mod spans;
 pub mod subscribe;

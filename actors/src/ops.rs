@@ -5,4 +5,3 @@ pub mod health;
 pub(crate) mod meter;
 pub mod permissions;
 pub mod probes;
-pub mod spans;

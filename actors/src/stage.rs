@@ -3,6 +3,7 @@
 mod adoption;
 mod announcement;
 pub(crate) mod batcher;
+pub(crate) mod beat_sequence;
 pub(crate) mod device_lease;
 pub(crate) mod generator;
 pub(crate) mod replica;

@@ -5,7 +5,7 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Response};
 use kaskade_actors::Fault;
-use kaskade_actors::ops::spans::described;
+use kaskade_actors::dispatch::spans::described;
 use kaskade_actors::wire::headers::Trace;
 use kaskade_actors::wire::{InferReply, InferRequest};
 use kaskade_telemetry::{Kind, Span, Value, is_on, record, unix_nanos};

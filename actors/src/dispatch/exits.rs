@@ -13,10 +13,10 @@ use kaskade_policy::routing::Route;
 use crate::{
     dispatch::delivery::Delivery,
     dispatch::fan_out,
+    dispatch::spans,
     dispatch::{cost, deferral},
     error::{Code, Fault},
     metrics::Metrics,
-    ops::spans,
     plan::versions::{PlanVersion, PlanVersions},
 };
 

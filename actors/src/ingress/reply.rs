@@ -13,9 +13,9 @@ use super::reservation::RequestReservation;
 use crate::{
     bus::publisher::HEADROOM,
     dispatch::dispatcher::Dispatcher,
+    dispatch::spans,
     error::{Code, Fault},
     metrics::Metrics,
-    ops::spans,
     wire::headers,
     wire::{self, BranchReply, ContentType, InferReply, MAX_HOPS, StageOutcome, StageReply},
 };

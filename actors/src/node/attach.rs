@@ -15,13 +15,13 @@ use tokio::{
 use crate::{
     bus::{Bus, BusConfig},
     clock::Clock,
-    control::beat_sequence::BeatSequence,
     dispatch::delivery::Delivery,
     dispatch::dispatcher::Dispatcher,
     dispatch::subscribe::{self, Binding},
     ids,
     node::NodeError,
     node::drain::Senders,
+    stage::beat_sequence::BeatSequence,
     subjects::{self, App},
     wire::{Heartbeat, Message as _, ReplicaBeat},
 };

@@ -18,10 +18,10 @@ use crate::{
     bus::BusConfig,
     dispatch::cost,
     dispatch::delivery::Delivery,
+    dispatch::spans,
     error::{Code, Fault},
     node::NodeError,
     node::attach::{AttachConfig, attach},
-    ops::spans,
 };
 
 /// Answers the requests of a stage, one by one and concurrently. An implementation may be written with `async fn`.

@@ -17,11 +17,11 @@ use kaskade_policy::plan::Replica;
 use tokio::sync::{Semaphore, oneshot, watch};
 
 use super::announcement::Announcements;
+use super::beat_sequence::BeatSequence;
 use super::device_lease::Device;
 use super::replica::{self, Hosted, ShardContext};
 use crate::{
     bus::ConnectionHealth,
-    control::beat_sequence::BeatSequence,
     ids,
     supervision::TaskGuard,
     wire::{Heartbeat, IngressState, Message as _},
