@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use kaskade_papers::hybridserve::synthetic::{SyntheticFamily, busy_load, options};
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::lp::Solver;
-use kaskade_planners::placement::{Fleet, Goal, Placement, PlacementOptions, Proof, plan_placement};
+use kaskade_planners::placement::{
+    Fleet, Placement, PlacementObjective, PlacementOptions, Proof, plan_placement,
+};
 use kaskade_planners::reference::solve_exactly;
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::profile::Profile;
@@ -44,7 +46,7 @@ fn families() {
                 continue;
             };
             let constructed = start.elapsed().as_secs_f64();
-            let options = options(&family, SERVERS, 1, Goal::Most);
+            let options = options(&family, SERVERS, 1, PlacementObjective::Most);
             let placed = plan_placement(&profile, &planned.plan, &options);
             let both = start.elapsed().as_secs_f64();
             let name = format!("{} {}", family.name, objective.name());
@@ -75,16 +77,16 @@ fn growth() {
             continue;
         };
         for devices in [16, 64, 250, 1_000] {
-            let mut options = options(&family, devices, 8, Goal::Most);
+            let mut options = options(&family, devices, 8, PlacementObjective::Most);
             let qps = busy_load(&profile, &plan, &options, 0.65);
-            for goal in [Goal::Carry { qps }, Goal::Most] {
+            for goal in [PlacementObjective::Carry { qps }, PlacementObjective::Most] {
                 options.goal = goal;
                 let start = Instant::now();
                 let placed = plan_placement(&profile, &plan, &options);
                 let seconds = start.elapsed().as_secs_f64();
                 let what = match goal {
-                    Goal::Carry { .. } => "carry",
-                    Goal::Most => "most",
+                    PlacementObjective::Carry { .. } => "carry",
+                    PlacementObjective::Most => "most",
                 };
                 print!("{models:>2} models, {devices:>5} devices, {what:<5} {seconds:>7.2} s  ");
                 match placed {
@@ -118,8 +120,8 @@ fn small() {
                 continue;
             };
             for devices in [2, 3, 4, 6] {
-                let mut options = options(&family, devices, 1, Goal::Most);
-                options.goal = Goal::Carry {
+                let mut options = options(&family, devices, 1, PlacementObjective::Most);
+                options.goal = PlacementObjective::Carry {
                     qps: busy_load(&profile, &planned.plan, &options, 0.5),
                 };
                 options.fleet = Fleet::All;
@@ -174,8 +176,8 @@ fn highs(seconds: u64) {
             continue;
         };
         for busy in [0.4, 0.65] {
-            let mut options = options(&family, devices, on_each_host, Goal::Most);
-            options.goal = Goal::Carry {
+            let mut options = options(&family, devices, on_each_host, PlacementObjective::Most);
+            options.goal = PlacementObjective::Carry {
                 qps: busy_load(&profile, &plan, &options, busy),
             };
             let start = Instant::now();

@@ -6,14 +6,14 @@ use anyhow::Context as _;
 use kaskade_planners::cascade::{CascadeOptions, CascadePlan, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::placement::{
-    Channel, Channels, Fleet, Goal, Placement, PlacementOptions, Route, plan_placement,
+    Channel, Channels, Fleet, Placement, PlacementObjective, PlacementOptions, Route, plan_placement,
 };
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::energy::EnergyModel;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::{ArrivalProcess, Trace};
-use kaskade_simulator::{Power, Report, SimConfig, Simulator, Spare};
+use kaskade_simulator::{IdleDevices, Power, Report, SimConfig, Simulator};
 use kaskade_stated::families::StatedFamily;
 
 use super::took::Took;
@@ -164,7 +164,7 @@ impl Field {
     }
 
     /// Returns the options of placements: the family's own sizes, on the paper's servers.
-    pub(super) fn placement_options(&self, goal: Goal) -> PlacementOptions {
+    pub(super) fn placement_options(&self, goal: PlacementObjective) -> PlacementOptions {
         let devices = DeviceSpec::fleet(SERVERS, self.family.device.memory_bytes);
         PlacementOptions {
             request_bytes: self.family.request_bytes,
@@ -180,7 +180,7 @@ impl Field {
     /// # Errors
     /// When it cannot be placed.
     pub(super) fn place(&self, cascade: &Plan) -> anyhow::Result<Deployed> {
-        self.placed(cascade, &self.placement_options(Goal::Most))
+        self.placed(cascade, &self.placement_options(PlacementObjective::Most))
     }
 
     /// Places a cascade for this load, on as few servers as carry it without being busier than [`UTILISATION`].
@@ -191,7 +191,7 @@ impl Field {
         let options = PlacementOptions {
             fleet: Fleet::Fewest,
             utilisation: UTILISATION,
-            ..self.placement_options(Goal::Carry { qps })
+            ..self.placement_options(PlacementObjective::Carry { qps })
         };
         self.placed(cascade, &options)
     }
@@ -249,7 +249,7 @@ impl Field {
                 idle_watts: device.idle_watts,
                 active_watts_per_core: device.active_watts,
             })),
-            spare: Some(Spare {
+            spare: Some(IdleDevices {
                 devices: u32::try_from(SERVERS - placed.used().min(SERVERS))?,
                 watts: device.spare_watts,
             }),

@@ -5,7 +5,9 @@ use std::time::Duration;
 use kaskade_app::report::progress::Progress;
 use kaskade_app::report::units;
 use kaskade_planners::lp::Solver;
-use kaskade_planners::placement::{Goal, Placement, PlacementError, PlacementOptions, Proof, plan_placement};
+use kaskade_planners::placement::{
+    Placement, PlacementError, PlacementObjective, PlacementOptions, Proof, plan_placement,
+};
 use kaskade_planners::reference::solve_exactly;
 use kaskade_policy::plan::Plan;
 
@@ -107,10 +109,10 @@ pub(super) fn growth(
     let mut grown = Vec::new();
     for (models, devices) in sizes {
         let made = SyntheticFamily::new(models)?;
-        let mut options = made.options(devices, 8, Goal::Most);
+        let mut options = made.options(devices, 8, PlacementObjective::Most);
         let qps = made.load(&options, 0.65);
         let mut longest = Took::default();
-        for goal in [Goal::Carry { qps }, Goal::Most] {
+        for goal in [PlacementObjective::Carry { qps }, PlacementObjective::Most] {
             options.goal = goal;
             let (placed, took) = Took::by(|| plan_placement(&made.profile, &made.cascade, &options));
             placed?;
@@ -198,9 +200,9 @@ pub(super) fn exact(fields: &[&Field], quiet: bool, found: &mut Reproduction) ->
 impl Small {
     /// Places a cascade on this many devices at half of the load that they carry at all, and solves the program of the combination.
     fn add(&mut self, field: &Field, cascade: &Plan, devices: usize) -> anyhow::Result<()> {
-        let mut options = synthetic::options(&field.family, devices, 1, Goal::Most);
+        let mut options = synthetic::options(&field.family, devices, 1, PlacementObjective::Most);
         let qps = synthetic::busy_load(&field.profile, cascade, &options, 0.5);
-        options.goal = Goal::Carry { qps };
+        options.goal = PlacementObjective::Carry { qps };
         let placed = match plan_placement(&field.profile, cascade, &options) {
             Ok(placed) => placed,
             // Two devices have too little memory for the largest families.
@@ -266,8 +268,8 @@ pub(super) fn judged(quiet: bool, found: &mut Reproduction) -> anyhow::Result<()
     let mut progress = Progress::begin("against HiGHS", cases.len() as u64, quiet);
     let (mut figures, mut worst) = (Vec::new(), 0.0_f64);
     for (on_each_host, busy) in cases {
-        let mut options = made.options(16, on_each_host, Goal::Most);
-        options.goal = Goal::Carry {
+        let mut options = made.options(16, on_each_host, PlacementObjective::Most);
+        options.goal = PlacementObjective::Carry {
             qps: made.load(&options, busy),
         };
         let placed = plan_placement(&made.profile, &made.cascade, &options)?;

@@ -2,7 +2,7 @@
 
 use kaskade_planners::cascade::{CascadeOptions, Objective, plan_cascade};
 use kaskade_planners::gears::DeviceSpec;
-use kaskade_planners::placement::{Goal, PlacementError, PlacementOptions, plan_placement};
+use kaskade_planners::placement::{PlacementError, PlacementObjective, PlacementOptions, plan_placement};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use kaskade_stated::families::{StatedFamily, StatedModel, gpt};
@@ -55,7 +55,7 @@ impl SyntheticFamily {
     }
 
     /// Returns the options for `devices` devices, `on_each_host` of them on each host.
-    pub fn options(&self, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
+    pub fn options(&self, devices: usize, on_each_host: usize, goal: PlacementObjective) -> PlacementOptions {
         options(&self.family, devices, on_each_host, goal)
     }
 
@@ -66,7 +66,12 @@ impl SyntheticFamily {
 }
 
 /// Returns the options of a family's sizes for `devices` devices, `on_each_host` of them on each host.
-pub fn options(family: &StatedFamily, devices: usize, on_each_host: usize, goal: Goal) -> PlacementOptions {
+pub fn options(
+    family: &StatedFamily,
+    devices: usize,
+    on_each_host: usize,
+    goal: PlacementObjective,
+) -> PlacementOptions {
     let mut specs = DeviceSpec::fleet(devices, family.device.memory_bytes);
     for (number, device) in specs.iter_mut().enumerate() {
         device.worker = format!("w{}", number / on_each_host);
@@ -84,7 +89,7 @@ pub fn options(family: &StatedFamily, devices: usize, on_each_host: usize, goal:
 /// error for an infeasible load.
 pub fn busy_load(profile: &Profile, cascade: &Plan, options: &PlacementOptions, busy: f64) -> f64 {
     let beyond = PlacementOptions {
-        goal: Goal::Carry { qps: 1e12 },
+        goal: PlacementObjective::Carry { qps: 1e12 },
         ..options.clone()
     };
     match plan_placement(profile, cascade, &beyond) {

@@ -45,7 +45,7 @@ pub use batching::BatchingChoice;
 pub use evaluate::{Evaluate, GearOutcome, Simulated};
 pub use model_costs::Models;
 pub use model_set::ModelSet;
-pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, OptionError, Prior, Weighing};
+pub use options::{Ablation, BatchLimits, CascadeSearch, GearOptions, OptionError, Prior, RangeWeights};
 pub use placement_repair::join;
 pub use planner::{GearPlan, Unaudited, plan_gears, plan_gears_with};
 pub use search::Cascade;

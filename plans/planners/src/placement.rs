@@ -63,6 +63,6 @@ pub use channel::{Channel, Channels, Route, TransferSample};
 pub use curves::{CurveFit, Curves};
 pub use error::{Figure, PlacementError};
 pub use flow::{Flow, FlowEdge, flow};
-pub use options::{Assumptions, Fleet, Goal, PlacementOptions, SearchLimits};
+pub use options::{Assumptions, Fleet, PlacementObjective, PlacementOptions, SearchLimits};
 pub use outcome::{DeviceLoad, PlacedModel, Placement, Proof, Shapes};
 pub use planner::plan_placement;

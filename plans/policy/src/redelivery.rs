@@ -2,7 +2,7 @@
 //!
 //! At least once means that a queue redelivers a request until it is acknowledged. When it is acknowledged decides whether
 //! an outage of an hour loses requests, and whether one request that breaks every model is retried forever. So failures are
-//! classified by cause ([`Blame`]).
+//! classified by cause ([`FailureCause`]).
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Default for RedeliveryConfig {
 
 /// Party to which a failure is attributed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blame {
+pub enum FailureCause {
     /// The sender's: it cannot be read, or is not what the model takes. It will be so the next time.
     Sender,
     /// The request's, perhaps: a model failed at it, or it was on every replica that was lost.
@@ -65,9 +65,9 @@ pub enum Disposition {
 pub struct Failures(BTreeMap<u64, u32>);
 
 impl Failures {
-    /// Counts a failure of the request of that number if it is [the request's](Blame::Request). Returns its failures so far.
-    pub fn record(&mut self, number: u64, blame: Blame) -> u32 {
-        if blame != Blame::Request {
+    /// Counts a failure of the request of that number if it is [the request's](FailureCause::Request). Returns its failures so far.
+    pub fn record(&mut self, number: u64, blame: FailureCause) -> u32 {
+        if blame != FailureCause::Request {
             return self.0.get(&number).copied().unwrap_or(0);
         }
         let failures = self.0.entry(number).or_default();
@@ -91,15 +91,15 @@ impl RedeliveryConfig {
     pub fn after_failure(
         &self,
         number: u64,
-        blame: Blame,
+        blame: FailureCause,
         failures: u32,
         delivered: u32,
         age_us: u64,
     ) -> Disposition {
         let given_up = match blame {
-            Blame::Sender => true,
-            Blame::Request => failures >= self.max_deliver,
-            Blame::Service => age_us >= self.give_up_us,
+            FailureCause::Sender => true,
+            FailureCause::Request => failures >= self.max_deliver,
+            FailureCause::Service => age_us >= self.give_up_us,
         };
         if given_up {
             return Disposition::Dead;
@@ -124,19 +124,22 @@ mod tests {
 
     #[test]
     fn what_its_sender_got_wrong_is_not_tried_again() {
-        assert_eq!(CONFIG.after_failure(1, Blame::Sender, 0, 1, 0), Disposition::Dead);
+        assert_eq!(
+            CONFIG.after_failure(1, FailureCause::Sender, 0, 1, 0),
+            Disposition::Dead
+        );
     }
 
     #[test]
     fn an_outage_drops_no_request_however_often_it_was_tried() {
-        let tried = |age_us| CONFIG.after_failure(1, Blame::Service, 0, 1_000, age_us);
+        let tried = |age_us| CONFIG.after_failure(1, FailureCause::Service, 0, 1_000, age_us);
         assert!(matches!(tried(59_999_999), Disposition::Again { after_us } if after_us <= 10_000));
         assert_eq!(tried(60_000_000), Disposition::Dead, "but not indefinitely");
     }
 
     #[test]
     fn at_the_last_failure_a_request_that_breaks_models_is_put_aside() {
-        let tried = |failures| CONFIG.after_failure(1, Blame::Request, failures, failures, 0);
+        let tried = |failures| CONFIG.after_failure(1, FailureCause::Request, failures, failures, 0);
         assert!(matches!(tried(2), Disposition::Again { .. }));
         assert_eq!(tried(3), Disposition::Dead);
         assert_eq!(tried(u32::MAX), Disposition::Dead);
@@ -151,27 +154,36 @@ mod tests {
         };
         for delivered in 1..=6 {
             assert!(matches!(
-                after(delivered, Blame::Service),
+                after(delivered, FailureCause::Service),
                 Disposition::Again { .. }
             ));
         }
-        assert!(matches!(after(7, Blame::Request), Disposition::Again { .. }));
-        assert!(matches!(after(8, Blame::Service), Disposition::Again { .. }));
-        assert!(matches!(after(9, Blame::Request), Disposition::Again { .. }));
-        assert_eq!(after(10, Blame::Request), Disposition::Dead);
+        assert!(matches!(
+            after(7, FailureCause::Request),
+            Disposition::Again { .. }
+        ));
+        assert!(matches!(
+            after(8, FailureCause::Service),
+            Disposition::Again { .. }
+        ));
+        assert!(matches!(
+            after(9, FailureCause::Request),
+            Disposition::Again { .. }
+        ));
+        assert_eq!(after(10, FailureCause::Request), Disposition::Dead);
         failures.forget(7);
-        assert_eq!(failures.record(7, Blame::Request), 1);
+        assert_eq!(failures.record(7, FailureCause::Request), 1);
     }
 
     #[test]
     fn the_counts_of_failures_are_bounded() {
         let mut failures = Failures::default();
         for number in 0..2 * MAX_COUNTED as u64 {
-            failures.record(number, Blame::Request);
+            failures.record(number, FailureCause::Request);
         }
         assert_eq!(failures.0.len(), MAX_COUNTED);
         assert_eq!(
-            failures.record(2 * MAX_COUNTED as u64 - 1, Blame::Request),
+            failures.record(2 * MAX_COUNTED as u64 - 1, FailureCause::Request),
             2,
             "the newest stay"
         );
@@ -180,7 +192,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_request_ends(number: u64, step_us in 1_000_u64..30_000_000, blame in 0..2) {
-            let blame = [Blame::Request, Blame::Service][blame as usize];
+            let blame = [FailureCause::Request, FailureCause::Service][blame as usize];
             let mut age_us = 0_u64;
             let ends = (1..100_000).any(|delivered| {
                 match CONFIG.after_failure(number, blame, delivered, delivered, age_us) {
@@ -196,7 +208,7 @@ mod tests {
 
         #[test]
         fn pauses_grow_to_their_bound_and_are_never_nothing(number: u64, delivered in 1_u32..1_000) {
-            let Disposition::Again { after_us } = CONFIG.after_failure(number, Blame::Service, 0, delivered, 0) else {
+            let Disposition::Again { after_us } = CONFIG.after_failure(number, FailureCause::Service, 0, delivered, 0) else {
                 panic!("it was given up");
             };
             prop_assert!((500..=10_000).contains(&after_us));

@@ -6,14 +6,14 @@
 use crate::batching::RunTime;
 
 /// Weight that an observation keeps with every newer one: about the last 50 batches count.
-const KEEP: f64 = 0.98;
+const SMOOTHING: f64 = 0.98;
 
 /// An observed run time counts for at most this many times the expected one. A process that was stopped, or a host that swapped,
 /// does not describe the model; a model that did become slower is believed batch by batch.
 pub const OUTLIER: f64 = 4.0;
 
 /// Weight of the very first batch, during which caches fill and kernels are compiled.
-const FIRST: f64 = 1.0 / 16.0;
+const FIRST_BATCH_WEIGHT: f64 = 1.0 / 16.0;
 
 /// Batches needed for a line. With fewer, no request is refused.
 const MIN_BATCHES: u32 = 4;
@@ -34,7 +34,7 @@ impl RunTimeEstimate {
     /// Learns that a batch of this size ran this long, microseconds.
     pub fn observe(&mut self, batch: usize, run_us: u64) {
         let first = self.seen == 0;
-        let weight = if first { FIRST } else { 1.0 };
+        let weight = if first { FIRST_BATCH_WEIGHT } else { 1.0 };
         let most = if first {
             f64::INFINITY
         } else {
@@ -48,7 +48,7 @@ impl RunTimeEstimate {
             (&mut self.batch_batch, batch * batch),
             (&mut self.batch_time, batch * time),
         ] {
-            *sum = *sum * KEEP + weight * term;
+            *sum = *sum * SMOOTHING + weight * term;
         }
         self.seen = self.seen.saturating_add(1);
     }

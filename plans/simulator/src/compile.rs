@@ -2,22 +2,22 @@
 
 use super::config::{SimConfig, SimError};
 use super::fan_out::Copies;
-use super::names::{Ballot, Names, Stages};
-use super::run_tables::World;
+use super::names::{EnsembleAnswer, Names, Stages};
+use super::run_tables::RunTables;
 use kaskade_policy::plan::{Batching, Dropping, Edge, Exit, Gear, Plan, Sharing, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::routing::{self, Route};
 use kaskade_policy::slack;
 
 /// A plan and a profile as the engine reads them. Edges and stages are numbered over all gears; variants, replicas and tasks
-/// over all plans of the run, by [`World`].
+/// over all plans of the run, by [`RunTables`].
 #[derive(Debug, Clone)]
 pub(super) struct Compiled {
     pub(super) gears: Vec<CompiledGear>,
     pub(super) stages: Vec<CompiledStage>,
     pub(super) edges: Vec<CompiledEdge>,
     pub(super) exits: Vec<CompiledExit>,
-    /// Replicas of the plan, by their number in [`World`].
+    /// Replicas of the plan, by their number in [`RunTables`].
     pub(super) placement: Vec<u32>,
     pub(super) sharing: Sharing,
     pub(super) dropping: Dropping,
@@ -32,7 +32,7 @@ pub(super) struct CompiledGear {
     /// The entry and the ensemble's other members.
     pub(super) entries: Vec<u32>,
     /// Answer of an ensemble to each sample.
-    pub(super) vote: Option<Vec<Ballot>>,
+    pub(super) vote: Option<Vec<EnsembleAnswer>>,
     /// Batching of each variant in the running gear.
     pub(super) batching: Vec<Option<Batching>>,
     /// The variant of the entry's stage.
@@ -137,10 +137,10 @@ impl Compiled {
         plan: &Plan,
         profile: &Profile,
         config: &SimConfig,
-        world: &mut World,
+        tables: &mut RunTables,
     ) -> Result<Self, SimError> {
         plan.validate()?;
-        let placement = world.place(plan, profile, config)?;
+        let placement = tables.place(plan, profile, config)?;
         let mut compiled = Self {
             gears: Vec::new(),
             stages: Vec::new(),
@@ -155,7 +155,7 @@ impl Compiled {
             at_once: plan.runs_at_once(),
             placement,
         };
-        let names = Names::new(plan, profile, config, world, &compiled.placement);
+        let names = Names::new(plan, profile, config, tables, &compiled.placement);
         for gear in &plan.gears {
             let after = slack::times_after(plan, &gear.wiring, config.hop_us);
             compiled.gear(gear, &names, &after)?;

@@ -62,7 +62,7 @@ pub struct SimConfig {
     /// Energy model; `None`: joules stay unknown.
     pub power: Option<Power>,
     /// Devices of the deployment that host nothing.
-    pub spare: Option<Spare>,
+    pub spare: Option<IdleDevices>,
     /// Period of a [`Controller`](super::Controller).
     pub control_interval_us: u64,
     /// Loading times of models.
@@ -262,7 +262,7 @@ pub enum Power {
 
 /// Devices that belong to a deployment and host nothing of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Spare {
+pub struct IdleDevices {
     /// Number of devices.
     pub devices: u32,
     /// Power of each device, watts.

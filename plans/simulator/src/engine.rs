@@ -24,26 +24,26 @@ use super::compile::{Compiled, CompiledExit};
 use super::config::SimConfig;
 use super::control::Control;
 use super::epochs::Epochs;
-use super::events::{Agenda, Event, Hop, NEVER, ON_ARRIVAL, Task};
+use super::events::{Event, EventQueue, Hop, NEVER, ON_ARRIVAL, Task};
 use super::fleet::{Fleet, Health};
 use super::hop_times::HopTimes;
 use super::in_flight::{Flight, RequestSlab};
 use super::observer::{Loss, Observer};
 use super::replan::Replanning;
 use super::report::Report;
-use super::run_tables::World;
+use super::run_tables::RunTables;
 use super::simulator::Simulator;
 use kaskade_policy::admission::Admission;
 use kaskade_policy::routing::{self, Destination};
 
 /// One simulation.
 pub(super) struct Engine<'a, O> {
-    pub(super) world: Cow<'a, World>,
+    pub(super) tables: Cow<'a, RunTables>,
     pub(super) epochs: Epochs,
     pub(super) config: &'a SimConfig,
     pub(super) observer: &'a mut O,
     pub(super) now: u64,
-    pub(super) agenda: Agenda,
+    pub(super) events: EventQueue,
     pub(super) flights: RequestSlab,
     pub(super) branches: Branches,
     pub(super) paths: Paths,
@@ -91,14 +91,14 @@ impl<'a, O: Observer> Engine<'a, O> {
         let fleet = first_fleet(simulator);
         let ticks = config.shift.is_some() || replanning.is_some() || observer.wants_ticks();
         let mut report = Report::default();
-        report.grow(&simulator.world);
+        report.grow(&simulator.tables);
         Self {
-            world: Cow::Borrowed(&simulator.world),
+            tables: Cow::Borrowed(&simulator.tables),
             epochs: Epochs::new(Arc::clone(plan), &fleet),
             config,
             observer,
             now: 0,
-            agenda: Agenda::default(),
+            events: EventQueue::default(),
             flights: RequestSlab::default(),
             branches: Branches::default(),
             paths: Paths::default(),
@@ -133,15 +133,15 @@ impl<'a, O: Observer> Engine<'a, O> {
         loop {
             // Whatever is sent later than the first of them arrives, arrives later.
             while let Some(next) = sent
-                && self.agenda.next_entry() >= next
+                && self.events.next_entry() >= next
             {
                 self.hops.count(next);
                 let at = next.saturating_add(self.drawn_hop(self.front_us));
-                self.agenda.add_entry(at, next);
+                self.events.add_entry(at, next);
                 sent = arrivals.next();
             }
-            let arrival = self.agenda.next_entry();
-            let (event, hop) = (self.agenda.next_event(), self.agenda.next_hop());
+            let arrival = self.events.next_entry();
+            let (event, hop) = (self.events.next_event(), self.events.next_hop());
             let next = event.min(hop).min(arrival);
             if next == NEVER {
                 if self.drain() {
@@ -158,10 +158,10 @@ impl<'a, O: Observer> Engine<'a, O> {
             if event == next {
                 self.event();
             } else if hop == next {
-                if let Some(hop) = self.agenda.pop_hop() {
+                if let Some(hop) = self.events.pop_hop() {
                     self.deliver(hop.task, hop.edge, hop.replica);
                 }
-            } else if let Some(sent) = self.agenda.pop_entry() {
+            } else if let Some(sent) = self.events.pop_entry() {
                 self.arrive(sent);
             }
         }
@@ -171,11 +171,11 @@ impl<'a, O: Observer> Engine<'a, O> {
     /// Whether no request is to come and every request has its outcome. The events that are left change nothing, and a controller that
     /// continues planning would prevent the schedule from becoming empty.
     fn is_over(&self) -> bool {
-        self.replanning.is_some() && self.agenda.next_entry() == NEVER && self.in_flight == 0
+        self.replanning.is_some() && self.events.next_entry() == NEVER && self.in_flight == 0
     }
 
     fn event(&mut self) {
-        match self.agenda.pop_event() {
+        match self.events.pop_event() {
             Some((at, Event::RunEnds(replica))) => self.run_ends(replica, at),
             Some((at, Event::Timer(replica))) => self.timer(replica, at),
             Some((_, Event::Noticed(replica))) => self.failure_noticed(replica),
@@ -297,7 +297,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             return self.deliver(task, edge, replica);
         }
         let at = self.now.saturating_add(self.drawn_hop(self.config.hop_us));
-        self.agenda.add_hop(Hop {
+        self.events.add_hop(Hop {
             at,
             task,
             edge,
@@ -322,7 +322,7 @@ impl<'a, O: Observer> Engine<'a, O> {
             Some(replica)
         };
         let Some(number) = replica.filter(|replica| self.fleet.health(*replica) == Health::Up) else {
-            return self.bounced(task);
+            return self.no_replica_took(task);
         };
         if task.copy != NO_COPY {
             task.stage = self.branch_joins(task, edge, epoch, number);
@@ -436,7 +436,7 @@ impl<'a, O: Observer> Engine<'a, O> {
         self.report.lost = self.in_flight as u64;
         self.report.max_places = self.flights.places();
         self.report.branches_left = self.branches.in_use();
-        self.report.take_paths(&self.paths, &self.world);
+        self.report.take_paths(&self.paths, &self.tables);
         let end = self.now.max(self.report.duration_us);
         self.report.take_devices(&self.fleet, end, self.config);
         self.report
@@ -447,7 +447,7 @@ impl<'a, O: Observer> Engine<'a, O> {
 fn first_fleet(simulator: &Simulator) -> Fleet {
     let plan: &Compiled = &simulator.plan;
     let mut fleet = Fleet::new(plan.sharing);
-    fleet.grow(&simulator.world, &simulator.config);
+    fleet.grow(&simulator.tables, &simulator.config);
     let gear = plan.gears.get(simulator.config.start_gear as usize);
     for number in &plan.placement {
         if let Some(replica) = fleet.replica(*number) {

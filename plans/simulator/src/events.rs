@@ -56,7 +56,7 @@ pub(super) struct Task {
 
 /// Future events. Events of the same time come in the order in which they were added.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct EventQueue {
     heap: BinaryHeap<Reverse<(u64, u32, Event)>>,
     added: u32,
     hops: VecDeque<Hop>,
@@ -64,7 +64,7 @@ pub(super) struct Agenda {
     entries: VecDeque<(u64, u64)>,
 }
 
-impl Agenda {
+impl EventQueue {
     pub(super) fn add(&mut self, at: u64, event: Event) {
         self.added = self.added.wrapping_add(1);
         self.heap.push(Reverse((at, self.added, event)));
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn hops_end_in_order_of_time_whatever_the_order_in_which_they_begin() {
-        let mut agenda = Agenda::default();
+        let mut events = EventQueue::default();
         for (flight, at) in [(0, 5), (1, 9), (2, 7), (3, 9), (4, 5), (5, 1)] {
             let task = Task {
                 flight,
@@ -130,18 +130,18 @@ mod tests {
                 attempt: 0,
                 copy: NO_COPY,
             };
-            agenda.add_hop(Hop {
+            events.add_hop(Hop {
                 at,
                 task,
                 edge: 0,
                 replica: ON_ARRIVAL,
             });
         }
-        assert_eq!(agenda.next_hop(), 1);
-        let flights: Vec<u32> = std::iter::from_fn(|| agenda.pop_hop())
+        assert_eq!(events.next_hop(), 1);
+        let flights: Vec<u32> = std::iter::from_fn(|| events.pop_hop())
             .map(|hop| hop.task.flight)
             .collect();
         assert_eq!(flights, [5, 0, 4, 2, 1, 3]);
-        assert_eq!(agenda.next_hop(), NEVER);
+        assert_eq!(events.next_hop(), NEVER);
     }
 }

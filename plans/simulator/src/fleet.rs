@@ -3,7 +3,7 @@
 use super::config::SimConfig;
 use super::contention::DeviceContention;
 use super::events::{NEVER, Task};
-use super::run_tables::{KnownReplica, World};
+use super::run_tables::{KnownReplica, RunTables};
 use kaskade_policy::batching::BatchQueue;
 use kaskade_policy::device_queue::DeviceQueue;
 use kaskade_policy::plan::{Batching, Sharing};
@@ -183,12 +183,12 @@ impl Fleet {
     }
 
     /// Adds what has been numbered since: replicas that do not run yet, and their devices.
-    pub(super) fn grow(&mut self, world: &World, config: &SimConfig) {
+    pub(super) fn grow(&mut self, tables: &RunTables, config: &SimConfig) {
         let known = self.replicas.len();
-        let new = (0..).zip(&world.replicas).skip(known);
+        let new = (0..).zip(&tables.replicas).skip(known);
         self.replicas
             .extend(new.map(|(number, replica)| absent(number, replica, config)));
-        let devices = world.devices.list.len();
+        let devices = tables.devices.list.len();
         self.devices.resize_with(devices, DeviceState::default);
     }
 

@@ -57,7 +57,7 @@ mod simulator;
 mod timeline;
 pub mod trace;
 
-pub use config::{Change, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError, Spare};
+pub use config::{Change, IdleDevices, Loading, MeasuredCopies, Power, ReplicaEvent, SimConfig, SimError};
 pub use controller::{Controller, Factor, Observation, ReplicaObservation, VariantRuns};
 pub use histogram::{LatencyHistogram, LatencySummary};
 pub use observer::{Answered, Loss, Lost, Observer, Run, Sink, Tick};

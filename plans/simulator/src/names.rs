@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use super::config::{SimConfig, SimError};
 use super::fan_out::Copies;
-use super::run_tables::{self, World};
+use super::run_tables::{self, RunTables};
 use kaskade_policy::plan::{Child, Edge, Exit, Gear, Plan, Stage, Target};
 use kaskade_policy::profile::{Profile, Validation};
 use kaskade_policy::vote::{self, Vote};
 
 /// The answer of an ensemble to a sample.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ballot {
+pub(super) struct EnsembleAnswer {
     pub(super) variant: u32,
     pub(super) right: bool,
 }
@@ -20,7 +20,7 @@ pub(super) struct Ballot {
 pub(super) struct Names<'a> {
     profile: &'a Profile,
     config: &'a SimConfig,
-    world: &'a World,
+    tables: &'a RunTables,
     variants: BTreeMap<&'a str, u32>,
     replicas: BTreeMap<&'a str, (u32, &'a str)>,
 }
@@ -31,7 +31,7 @@ impl<'a> Names<'a> {
         plan: &'a Plan,
         profile: &'a Profile,
         config: &'a SimConfig,
-        world: &'a World,
+        tables: &'a RunTables,
         placement: &[u32],
     ) -> Self {
         let variants = plan.variants.iter().map(|variant| &variant.name);
@@ -40,23 +40,23 @@ impl<'a> Names<'a> {
             profile,
             config,
             variants: variants
-                .filter_map(|name| Some((name.as_str(), world.variants.find(name)?)))
+                .filter_map(|name| Some((name.as_str(), tables.variants.find(name)?)))
                 .collect(),
             replicas: replicas
                 .map(|(replica, number)| (replica.id.as_str(), (*number, replica.variant.as_str())))
                 .collect(),
-            world,
+            tables,
         }
     }
 
     /// All variants that have a number, in order of their numbers.
     pub(super) fn variants(&self) -> &[String] {
-        &self.world.variants.list
+        &self.tables.variants.list
     }
 
     /// The number of a stage's task, or of the stage itself where it has none.
     pub(super) fn task(&self, stage: &Stage) -> u32 {
-        let tasks = &self.world.tasks;
+        let tasks = &self.tables.tasks;
         tasks
             .find(stage.task.as_ref().unwrap_or(&stage.name))
             .unwrap_or_default()
@@ -127,7 +127,7 @@ impl<'a> Stages<'a> {
             self.names.variant(&stage.variant),
             run_tables::partition_key(stage.partition),
         );
-        self.names.world.kinds.find(&kind).unwrap_or_default()
+        self.names.tables.kinds.find(&kind).unwrap_or_default()
     }
 
     /// The stages by variant at which what comes along an edge into a task is handled; none for a stage without a task.
@@ -181,7 +181,7 @@ impl<'a> Stages<'a> {
     }
 
     /// The answer of an ensemble to each sample; `None` if there is no ensemble.
-    pub(super) fn vote(&self, samples: u32) -> Result<Option<Vec<Ballot>>, SimError> {
+    pub(super) fn vote(&self, samples: u32) -> Result<Option<Vec<EnsembleAnswer>>, SimError> {
         let wiring = &self.gear.wiring;
         if wiring.ensemble.is_empty() {
             return Ok(None);
@@ -205,7 +205,7 @@ impl<'a> Stages<'a> {
                 .collect();
             let (variant, validation) = vote::majority(&votes).and_then(|winner| members.get(winner))?;
             let right = validation.correct.get(sample).is_some_and(|right| *right);
-            Some(Ballot {
+            Some(EnsembleAnswer {
                 variant: *variant,
                 right,
             })

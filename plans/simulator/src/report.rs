@@ -7,7 +7,7 @@ use super::config::{Power, SimConfig};
 use super::fleet::Fleet;
 use super::histogram::LatencyHistogram;
 use super::observer::Loss;
-use super::run_tables::World;
+use super::run_tables::RunTables;
 use kaskade_policy::energy;
 
 /// The results of a simulation. Every request is answered, expired, dropped, refused or failed, and none twice.
@@ -128,13 +128,13 @@ impl Report {
     }
 
     /// Adds the variants and devices that have been numbered since.
-    pub(super) fn grow(&mut self, world: &World) {
-        let variants = world.variants.list.iter().skip(self.variants.len());
+    pub(super) fn grow(&mut self, tables: &RunTables) {
+        let variants = tables.variants.list.iter().skip(self.variants.len());
         self.variants.extend(variants.map(|name| VariantReport {
             name: name.clone(),
             ..VariantReport::default()
         }));
-        let devices = world.devices.list.iter().skip(self.devices.len());
+        let devices = tables.devices.list.iter().skip(self.devices.len());
         self.devices.extend(devices.map(|(worker, device)| DeviceReport {
             worker: worker.clone(),
             device: device.clone(),
@@ -151,11 +151,11 @@ impl Report {
         }
     }
 
-    pub(super) fn take_paths(&mut self, paths: &Paths, world: &World) {
+    pub(super) fn take_paths(&mut self, paths: &Paths, tables: &RunTables) {
         self.paths = paths
             .taken()
             .map(|path| PathReport {
-                path: world.path_names(&path.steps),
+                path: tables.path_names(&path.steps),
                 answered: path.answered,
                 accuracy: (!path.accuracy.is_nan()).then_some(path.accuracy),
             })

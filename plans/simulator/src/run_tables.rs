@@ -12,7 +12,7 @@ use kaskade_policy::profile::{Profile, VariantProfile};
 
 /// Data that all plans of a run share.
 #[derive(Debug, Clone, Default)]
-pub(super) struct World {
+pub(super) struct RunTables {
     pub(super) variants: Numbered<String>,
     pub(super) devices: Numbered<(String, String)>,
     pub(super) workers: Numbered<String>,
@@ -23,7 +23,7 @@ pub(super) struct World {
     /// Variants with the partition of them that a replica may hold: what a queue group has in common.
     pub(super) kinds: Numbered<(u32, PartitionKey)>,
     numbers: BTreeMap<ReplicaKey, u32>,
-    /// Index in [`World::run_times`], by variant and number of partitions.
+    /// Index in [`RunTables::run_times`], by variant and number of partitions.
     timed: BTreeMap<(u32, u32), u32>,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct KnownReplica {
     pub(super) worker: u32,
     /// The number of its variant and partition.
     pub(super) kind: u32,
-    /// Index of the replica's run times in [`World::run_times`].
+    /// Index of the replica's run times in [`RunTables::run_times`].
     pub(super) run_times: u32,
 }
 
@@ -88,7 +88,7 @@ impl<T: Ord + Clone> Numbered<T> {
     }
 }
 
-impl World {
+impl RunTables {
     /// Numbers a plan's variants, tasks and replicas. Gives its replicas in the order of its placement.
     pub(super) fn place(
         &mut self,

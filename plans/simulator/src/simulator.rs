@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::compile::Compiled;
 use super::config::{self, SimConfig, SimError};
 use super::control::IndexedReplicaEvent;
-use super::run_tables::World;
+use super::run_tables::RunTables;
 
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
@@ -16,7 +16,7 @@ use kaskade_policy::shifting::Shifter;
 #[derive(Debug, Clone)]
 pub struct Simulator {
     pub(super) plan: Arc<Compiled>,
-    pub(super) world: World,
+    pub(super) tables: RunTables,
     pub(super) shifter: Shifter,
     pub(super) config: SimConfig,
     pub(super) timeline: Vec<IndexedReplicaEvent>,
@@ -30,9 +30,9 @@ impl Simulator {
     /// A [`SimError`] that names the first thing that does not fit.
     pub fn new(plan: &Plan, profile: &Profile, config: &SimConfig) -> Result<Self, SimError> {
         config.check(plan.gears.len())?;
-        let mut world = World::default();
-        let compiled = Compiled::new(plan, profile, config, &mut world)?;
-        let ids = world.replicas.iter().map(|replica| replica.id.as_str());
+        let mut tables = RunTables::default();
+        let compiled = Compiled::new(plan, profile, config, &mut tables)?;
+        let ids = tables.replicas.iter().map(|replica| replica.id.as_str());
         let ids: BTreeMap<&str, u32> = ids.zip(0..).collect();
         let find = |field: &'static str, id: &String| {
             ids.get(id.as_str())
@@ -67,12 +67,12 @@ impl Simulator {
             timeline,
             down,
             plan: Arc::new(compiled),
-            world,
+            tables,
         })
     }
 
     /// The names of the variants, as observers number them.
     pub fn variants(&self) -> &[String] {
-        &self.world.variants.list
+        &self.tables.variants.list
     }
 }

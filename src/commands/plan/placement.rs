@@ -21,7 +21,8 @@ use kaskade_app::report::progress::{self, Progress};
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
-    Assumptions, Channels, Fleet, Goal, Placement, PlacementOptions, SearchLimits, plan_placement,
+    Assumptions, Channels, Fleet, Placement, PlacementObjective, PlacementOptions, SearchLimits,
+    plan_placement,
 };
 use kaskade_planners::thresholds::NonInferiorityTest;
 use kaskade_policy::plan::Plan;
@@ -169,17 +170,17 @@ impl From<Solvers> for Solver {
 
 /// Load to serve.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Load(Goal);
+struct Load(PlacementObjective);
 
 impl FromStr for Load {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if text == "max" {
-            return Ok(Self(Goal::Most));
+            return Ok(Self(PlacementObjective::Most));
         }
         let qps = positive(text).map_err(|error| format!("{error}, or `max`"))?;
-        Ok(Self(Goal::Carry { qps }))
+        Ok(Self(PlacementObjective::Carry { qps }))
     }
 }
 

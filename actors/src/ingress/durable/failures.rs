@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_nats::jetstream::{self, context::PublishErrorKind};
 use async_nats::{HeaderMap, header};
 use bytes::Bytes;
-use kaskade_policy::redelivery::{Blame, Failures};
+use kaskade_policy::redelivery::{FailureCause, Failures};
 
 use crate::bus::Bus;
 use crate::subjects::{self, App};
@@ -68,13 +68,13 @@ impl SharedFailures {
         self.is_shared.store(is_shared, Ordering::Relaxed);
     }
 
-    /// Counts a failure of the request if it is [the request's](Blame::Request). Returns its failures so far, at all ingresses.
-    pub(super) async fn record(&self, request: Counted, blame: Blame) -> u32 {
+    /// Counts a failure of the request if it is [the request's](FailureCause::Request). Returns its failures so far, at all ingresses.
+    pub(super) async fn record(&self, request: Counted, blame: FailureCause) -> u32 {
         let seen = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
             seen.record(request.number, blame)
         };
-        if blame != Blame::Request || !self.is_shared.load(Ordering::Relaxed) {
+        if blame != FailureCause::Request || !self.is_shared.load(Ordering::Relaxed) {
             return seen;
         }
         for _ in 0..MAX_ATTEMPTS {

@@ -7,7 +7,7 @@ use crate::actor::{self, Message};
 use async_nats::jetstream::{self, AckKind};
 use async_nats::{HeaderMap, Subject, header};
 use bytes::Bytes;
-use kaskade_policy::redelivery::{Blame, Disposition};
+use kaskade_policy::redelivery::{Disposition, FailureCause};
 
 use super::config::DurableError;
 use super::failures::{Counted, micros};
@@ -161,7 +161,7 @@ impl Submission {
             .await;
     }
 
-    async fn judge(&self, blame: Blame) -> Disposition {
+    async fn judge(&self, blame: FailureCause) -> Disposition {
         // The stream's clock against this process's: only decides how long retries continue, and never negative.
         let age = SystemTime::now()
             .duration_since(self.submitted)
@@ -259,12 +259,12 @@ impl Drop for Submission {
 }
 
 /// Classifies who caused the failure.
-fn blame(code: Code) -> Blame {
+fn blame(code: Code) -> FailureCause {
     match code {
         Code::Malformed | Code::TooLarge | Code::InvalidInput | Code::TooLong | Code::Cancelled => {
-            Blame::Sender
+            FailureCause::Sender
         }
-        Code::ModelFailed | Code::BadOutput | Code::Internal | Code::ReplicasLost => Blame::Request,
+        Code::ModelFailed | Code::BadOutput | Code::Internal | Code::ReplicasLost => FailureCause::Request,
         Code::UnknownApp
         | Code::Expired
         | Code::Overloaded
@@ -282,6 +282,6 @@ fn blame(code: Code) -> Blame {
         | Code::Unreadable
         | Code::EndpointUnavailable
         | Code::EndpointRefused
-        | Code::NotPermitted => Blame::Service,
+        | Code::NotPermitted => FailureCause::Service,
     }
 }

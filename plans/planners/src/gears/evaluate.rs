@@ -62,10 +62,10 @@ const REQUESTS: f64 = 6_000.0;
 const HORIZONS: f64 = 10.0;
 
 /// A first run takes this part of the window; a gear that then misses the objective by far is not run again.
-const GLANCE: f64 = 0.2;
+const SHORT_RUN_SHARE: f64 = 0.2;
 
 /// Factor by which the objective must be missed in the first run.
-const BY_FAR: f64 = 1.5;
+const MISS_FACTOR: f64 = 1.5;
 
 /// How much longer requests may take in the second half of the window than in the first. A growing backlog makes it 2 or
 /// more; below this it is chance.
@@ -75,7 +75,7 @@ const GROWTH: f64 = 1.5;
 const OVERLOADED: f64 = 0.95;
 
 /// Sets the seeds of confirming runs apart from those of other runs.
-const FRESH: u64 = 0x9e37_79b9_7f4a_7c15;
+const CONFIRMING_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The simulator as an evaluator.
 #[derive(Debug, Clone)]
@@ -136,7 +136,7 @@ impl Simulated {
 
 /// Simulates a load for `seconds` after a warm-up.
 fn simulate(simulator: &Simulator, qps: f64, seconds: f64, seed: u64) -> GearOutcome {
-    let warm_up_s = GLANCE * seconds;
+    let warm_up_s = SHORT_RUN_SHARE * seconds;
     let us = |seconds: f64| (seconds * 1e6) as u64;
     let mut window = Window {
         from_us: us(warm_up_s),
@@ -155,8 +155,8 @@ impl Evaluate for Simulated {
             Simulator::new(candidate, &self.profile, &self.config).map_err(|error| error.to_string())?;
         let (seconds, seed) = (self.window_s(candidate, qps), self.config.seed);
         if let Slo::Latency { p95_us } = self.slo {
-            let glance = simulate(&simulator, qps, GLANCE * seconds, seed);
-            if glance.p95_us as f64 > BY_FAR * p95_us as f64 {
+            let glance = simulate(&simulator, qps, SHORT_RUN_SHARE * seconds, seed);
+            if glance.p95_us as f64 > MISS_FACTOR * p95_us as f64 {
                 return Ok(glance);
             }
         }
@@ -167,7 +167,7 @@ impl Evaluate for Simulated {
         let seconds = self.window_s(candidate, qps);
         let mut largest = None;
         for run in 1..=u64::from(runs) {
-            let seed = self.config.seed ^ run.wrapping_mul(FRESH);
+            let seed = self.config.seed ^ run.wrapping_mul(CONFIRMING_SEED);
             let config = SimConfig {
                 seed,
                 ..self.config.clone()

@@ -11,7 +11,7 @@ use kaskade_policy::profile::{HopAtRate, HopTime, LatencyQuantiles, Profile};
 /// Longest cascade: the load balancer examines every set of a cascade's models.
 pub(crate) const MAX_STAGES: usize = 8;
 
-/// How common each range of load is thought to be (appendix C.2): its share of time. [`Weighing`] says what means of a plan are over. The
+/// How common each range of load is thought to be (appendix C.2): its share of time. [`RangeWeights`] says what means of a plan are over. The
 /// planner computes in which gear a load is served: a shifter that counts few requests is often in a higher one than the load's own.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prior {
@@ -72,7 +72,7 @@ impl Prior {
 
 /// Weights of the ranges of load in the mean accuracy and latency of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Weighing {
+pub enum RangeWeights {
     /// Weights by answers: the share of time of a range times its load. This is the mean that a user of the answers observes.
     #[default]
     Answers,
@@ -80,7 +80,7 @@ pub enum Weighing {
     Time,
 }
 
-impl Weighing {
+impl RangeWeights {
     /// Returns the weights of ranges of equal width, summing to 1, from their shares of time, the lowest range first.
     pub(super) fn of(self, time: &[f64]) -> Vec<f64> {
         if self == Self::Time {
@@ -182,7 +182,7 @@ pub struct GearOptions {
     /// The ablation.
     pub ablation: Ablation,
     /// Weighting of the means of accuracy and latency over the ranges of load.
-    pub weighing: Weighing,
+    pub weighing: RangeWeights,
     /// Highest utilisation of the busiest device in any gear, above 0 and at most 1. The profile's latencies are those of an idle
     /// machine; what is left is headroom for their variance.
     pub max_utilisation: f64,
@@ -205,7 +205,7 @@ impl GearOptions {
         let tail = tails.get(tails.len() / 2);
         Self {
             turnaround_us: profile.turnaround_us(),
-            weighing: Weighing::Answers,
+            weighing: RangeWeights::Answers,
             max_utilisation: tail.map_or(0.85, |p95| (1.0 / p95).clamp(0.5, 0.95)),
             confirmations: 5,
             ..Self::new(slo, qps_max, devices).with_hop(profile, None)
@@ -248,7 +248,7 @@ impl GearOptions {
             turnaround_us: 0,
             seed: 0,
             ablation: Ablation::Full,
-            weighing: Weighing::Time,
+            weighing: RangeWeights::Time,
             max_utilisation: 1.0,
             confirmations: 0,
             guarantee: None,

@@ -185,14 +185,14 @@ impl<'a, E: Evaluate, P: FnMut(&Step)> Planner<'a, E, P> {
 
     fn run(mut self) -> Result<GearPlan, GearError> {
         let whole = self.scope.clone();
-        let (mut plan, mut pareto_cascades) = self.begin_everywhere()?;
+        let (mut plan, mut pareto_cascades) = self.start_everywhere()?;
         // A plan without a certified list cannot be audited; fewer cascades lose little.
         if let Some(fewer) = self.fewer_cascades(&plan) {
             self.scope = Scope {
                 space: Space::of(fewer),
                 ..whole.clone()
             };
-            if let Some(smaller) = multistart::or_none(self.begin_everywhere())? {
+            if let Some(smaller) = multistart::or_none(self.start_everywhere())? {
                 (plan, pareto_cascades) = smaller;
             }
             self.scope = whole;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::error::PlacementError;
-use super::options::{Goal, PlacementOptions};
+use super::options::{PlacementObjective, PlacementOptions};
 use super::outcome::{DeviceLoad, PlacedModel, Placement};
 use super::problem::{Cluster, Problem};
 use super::search::SearchResult;
@@ -87,8 +87,8 @@ fn without_whole_replica(plan: &Plan) -> Vec<String> {
 
 fn made_by(cascade: &Plan, options: &PlacementOptions, qps: f64) -> String {
     let goal = match options.goal {
-        Goal::Carry { .. } => "carry",
-        Goal::Most => "most",
+        PlacementObjective::Carry { .. } => "carry",
+        PlacementObjective::Most => "most",
     };
     format!(
         "placement/{goal} qps={qps:.3} batch={} seed={}; {}",

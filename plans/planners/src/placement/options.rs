@@ -16,7 +16,7 @@ pub struct PlacementOptions {
     /// Number of devices to use.
     pub fleet: Fleet,
     /// The load to carry.
-    pub goal: Goal,
+    pub goal: PlacementObjective,
     /// Requests of one period, `b`: what `u`, `w` and `T` are functions of. The largest batch of a single copy is its part of them.
     pub batch: u32,
     /// Target utilisation: the share of a device that its instances may use together, in (0, 1] (eq. 4: 1).
@@ -42,7 +42,7 @@ pub struct PlacementOptions {
 impl PlacementOptions {
     /// The defaults for these devices and this goal: 32 requests per device and period, whole devices, at most 8 partitions, channels as
     /// [`Channels::stated`], and requests without a size.
-    pub fn new(devices: Vec<DeviceSpec>, goal: Goal) -> Self {
+    pub fn new(devices: Vec<DeviceSpec>, goal: PlacementObjective) -> Self {
         let batch = u32::try_from(devices.len())
             .unwrap_or(u32::MAX)
             .saturating_mul(32);
@@ -96,7 +96,7 @@ impl PlacementOptions {
             let memory = device.memory_bytes as f64;
             within("devices.memory_bytes", memory, memory > 0.0, "at least 1 byte")?;
         }
-        if let Goal::Carry { qps } = self.goal {
+        if let PlacementObjective::Carry { qps } = self.goal {
             within("qps", qps, qps > 0.0, "positive and finite")?;
         }
         within("batch", self.batch.into(), self.batch > 0, "at least 1")?;
@@ -149,7 +149,7 @@ pub enum Fleet {
 
 /// The load to carry.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Goal {
+pub enum PlacementObjective {
     /// This many requests per second.
     Carry {
         /// Requests/s.

@@ -7,7 +7,7 @@ use super::error::PlacementError;
 use super::flow::{self, Flow};
 use super::inputs::{Case, FeasiblePartition};
 use super::max_throughput;
-use super::options::{Fleet, Goal, PlacementOptions};
+use super::options::{Fleet, PlacementObjective, PlacementOptions};
 use super::outcome::{Placement, Shapes};
 use super::problem::{Cluster, excess};
 use super::search;
@@ -54,7 +54,7 @@ impl Case<'_> {
     fn fleet(&self) -> Result<(Cluster, f64, Option<FeasiblePartition>), PlacementError> {
         let all = Cluster::new(self.options, self.options.devices.len());
         self.fits_at_all(&all)?;
-        let Goal::Carry { qps } = self.options.goal else {
+        let PlacementObjective::Carry { qps } = self.options.goal else {
             let found = max_throughput::max_throughput(self, &all);
             let (qps, seen) = found.ok_or_else(|| search::unplaced(0.0, &Shapes::default(), 0, false))?;
             return Ok((all, qps, Some(seen)));

@@ -15,7 +15,7 @@ const GREEDY_STEPS: u64 = 10_000_000;
 
 /// Combinations that are annealed, and how often the best of them is annealed again; together they have three fifths of the moves and two.
 const ANNEALED: usize = 6;
-const ANEW: u64 = 2;
+const REANNEALED: u64 = 2;
 
 /// Programs that are solved.
 const PROGRAMS: u64 = 48;
@@ -143,8 +143,8 @@ fn anneal(
     let winner = best(candidates).and_then(|(place, _)| candidates.get_mut(place));
     if let Some(winner) = winner {
         let problem = winner.problem(cluster);
-        for time in 1..=ANEW {
-            let moves = limits.moves * 2 / 5 / ANEW;
+        for time in 1..=REANNEALED {
+            let moves = limits.moves * 2 / 5 / REANNEALED;
             solve::again(&problem, &mut winner.attempt, moves, seed.wrapping_add(time));
         }
     }

@@ -124,7 +124,7 @@ impl<O: Observer> Engine<'_, O> {
             return;
         };
         let size = replica.batch.len();
-        let times = self.world.run_times.get(replica.run_times as usize);
+        let times = self.tables.run_times.get(replica.run_times as usize);
         let cost = times.map(|times| times.of(size)).unwrap_or_default();
         let device = self.fleet.devices.get_mut(replica.device as usize);
         let follows = device.is_some_and(|device| device.batch_starts(now));
@@ -147,7 +147,7 @@ impl<O: Observer> Engine<'_, O> {
         if self.config.contention {
             self.joins_others(number, on, run_us, cost.kernel);
         } else {
-            self.agenda.add(until, Event::RunEnds(number));
+            self.events.add(until, Event::RunEnds(number));
         }
     }
 
@@ -238,7 +238,7 @@ impl<O: Observer> Engine<'_, O> {
         }
         if let Some(replica) = self.fleet.replica(number).filter(|replica| at < replica.timer) {
             replica.timer = at;
-            self.agenda.add(at, Event::Timer(number));
+            self.events.add(at, Event::Timer(number));
         }
     }
 

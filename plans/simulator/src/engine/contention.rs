@@ -48,7 +48,7 @@ impl<O: Observer> Engine<'_, O> {
                 .and_then(|replica| replica.run.as_mut());
             if let Some(run) = run {
                 run.until = *until;
-                self.agenda.add(*until, Event::RunEnds(*replica));
+                self.events.add(*until, Event::RunEnds(*replica));
             }
         }
     }

@@ -117,12 +117,12 @@ impl<O: Observer> Engine<'_, O> {
                 },
             );
         }
-        self.agenda.next_event() != NEVER
+        self.events.next_event() != NEVER
     }
 
     /// A replica is named by its id, which another plan may have given another variant meanwhile.
     fn happen(&mut self, happening: IndexedReplicaEvent) {
-        let replicas = &self.world.replicas;
+        let replicas = &self.tables.replicas;
         let named = replicas.get(happening.replica as usize);
         let same = |(_, replica): &(u32, &KnownReplica)| named.is_some_and(|named| named.id == replica.id);
         let numbers = (0..).zip(replicas).filter(same).map(|(number, _)| number);
@@ -191,7 +191,7 @@ impl<O: Observer> Engine<'_, O> {
         }
         self.leave_line(number);
         let at = self.now.saturating_add(self.config.detection_us);
-        self.agenda.add(at, Event::Noticed(number));
+        self.events.add(at, Event::Noticed(number));
     }
 
     fn leave_line(&mut self, number: u32) {
@@ -239,7 +239,7 @@ impl<O: Observer> Engine<'_, O> {
 
     /// No replica took the copy: the broker reports it at once, and the request is sent again after a pause.
     #[cold]
-    pub(super) fn bounced(&mut self, task: Task) {
+    pub(super) fn no_replica_took(&mut self, task: Task) {
         let Some((number, deadline)) = self.current(task) else {
             return self.drop_copy(task);
         };
@@ -247,7 +247,7 @@ impl<O: Observer> Engine<'_, O> {
         match ledger.retry_at(number, task.attempt.into(), self.now, deadline) {
             Some(at) => {
                 self.next_attempt(task);
-                self.agenda.add(at, Event::Resend(task.flight));
+                self.events.add(at, Event::Resend(task.flight));
             }
             None => self.lose(task, Loss::Failed),
         }

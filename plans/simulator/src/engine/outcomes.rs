@@ -193,7 +193,7 @@ impl<O: Observer> Engine<'_, O> {
             None => (Vec::new(), f64::NAN),
         };
         steps.push((task, variant));
-        let profiled = self.config.path_accuracies.get(&self.world.path_names(&steps));
+        let profiled = self.config.path_accuracies.get(&self.tables.path_names(&steps));
         let path = TaskPath {
             steps,
             product,

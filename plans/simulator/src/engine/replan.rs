@@ -45,7 +45,7 @@ impl<O: Observer> Engine<'_, O> {
         arrivals: u64,
         loading: bool,
     ) -> Observation<'s> {
-        let (tasks, variants) = (&self.world.tasks, &self.world.variants);
+        let (tasks, variants) = (&self.tables.tasks, &self.tables.variants);
         let factor = |((task, variant, child), (served, made))| {
             Some(Factor {
                 task: tasks.get(task)?,
@@ -62,7 +62,7 @@ impl<O: Observer> Engine<'_, O> {
         let placement = self.epochs.current().plan.placement.iter();
         let replica = |number: &u32| {
             let (known, state) = (
-                self.world.replicas.get(*number as usize)?,
+                self.tables.replicas.get(*number as usize)?,
                 self.fleet.replicas.get(*number as usize)?,
             );
             Some(ReplicaObservation {
@@ -89,8 +89,8 @@ impl<O: Observer> Engine<'_, O> {
         let Some(replanning) = &mut self.replanning else {
             return Ok(());
         };
-        let world = self.world.to_mut();
-        let compiled = Compiled::new(&plan, replanning.profile, self.config, world)?;
+        let tables = self.tables.to_mut();
+        let compiled = Compiled::new(&plan, replanning.profile, self.config, tables)?;
         if compiled.sharing != self.fleet.sharing {
             return Err(SimError::SharingChanged {
                 found: compiled.sharing,
@@ -103,10 +103,10 @@ impl<O: Observer> Engine<'_, O> {
             compiled: Arc::clone(&compiled),
             decided_us: self.now,
         });
-        self.fleet.grow(&self.world, self.config);
-        self.report.grow(&self.world);
+        self.fleet.grow(&self.tables, self.config);
+        self.report.grow(&self.tables);
         for replica in &compiled.placement {
-            self.bring(*replica);
+            self.keep_or_load(*replica);
         }
         // Replicas that only the plan that waited before needs are not loaded any further.
         self.retire();
@@ -115,7 +115,7 @@ impl<O: Observer> Engine<'_, O> {
     }
 
     /// A plan places this replica: it is kept, or loaded.
-    fn bring(&mut self, number: u32) {
+    fn keep_or_load(&mut self, number: u32) {
         let now = self.now;
         let Some(replica) = self.fleet.replica(number).filter(|replica| !replica.out) else {
             return;
@@ -124,10 +124,10 @@ impl<O: Observer> Engine<'_, O> {
             // Its model has not gone yet.
             Health::Draining => self.fleet.set_health(number, Health::Up, now),
             Health::Down => {
-                let variant = self.world.variants.get(replica.variant);
+                let variant = self.tables.variants.get(replica.variant);
                 let loading_us = self.config.loading.of(variant.map_or("", String::as_str));
                 replica.loaded_at = now.saturating_add(loading_us);
-                self.agenda.add(replica.loaded_at, Event::Loaded(number));
+                self.events.add(replica.loaded_at, Event::Loaded(number));
                 self.fleet.set_health(number, Health::Loading, now);
                 self.report.loads += 1;
             }

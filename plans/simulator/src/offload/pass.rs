@@ -59,7 +59,7 @@ impl Weights {
 
 /// The time of a step, and its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Course {
+pub struct StepTime {
     /// Time from the start until everything is computed and transferred, seconds.
     pub seconds: f64,
     /// The device computed, seconds.
@@ -70,7 +70,7 @@ pub struct Course {
     pub traffic: Traffic,
 }
 
-impl std::ops::AddAssign for Course {
+impl std::ops::AddAssign for StepTime {
     fn add_assign(&mut self, other: Self) {
         self.seconds += other.seconds;
         self.busy_s += other.busy_s;
@@ -80,7 +80,7 @@ impl std::ops::AddAssign for Course {
 }
 
 /// Walks a step of these mini-batches through all layers. `ahead`: the first layer's weights came with the step before.
-pub fn walk(weights: &Weights, batches: &[LayerWork], ahead: bool) -> Course {
+pub fn walk(weights: &Weights, batches: &[LayerWork], ahead: bool) -> StepTime {
     let mut clocks = Clocks::default();
     let ahead = ahead && weights.streamed(0);
     if ahead {
@@ -107,7 +107,7 @@ pub fn walk(weights: &Weights, batches: &[LayerWork], ahead: bool) -> Course {
     });
     let mut traffic = per_layer.times(weights.layers as u64);
     traffic.weights = clocks.weight_bytes;
-    Course {
+    StepTime {
         seconds: clocks.link_s.max(clocks.device_s).max(clocks.back_s),
         busy_s: clocks.busy_s,
         link_s: clocks.carried_s,

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::Machine;
 use super::hardware::Forward;
-use super::pass::{Course, LayerWork, Weights, walk};
+use super::pass::{LayerWork, StepTime, Weights, walk};
 use super::setup::{Load, Mode, Setup};
 use kaskade_policy::hybrid_cache::admission::{Refused, Scheduler};
 use kaskade_policy::hybrid_cache::blocks::{Block, BlockSpace, Kind, Place};
@@ -16,9 +16,9 @@ use kaskade_policy::hybrid_cache::{BlockCounts, Traffic};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct OffloadOutcome {
     /// Steps that computed prompts, all together.
-    pub prefill: Course,
+    pub prefill: StepTime,
     /// Steps that generated one token for each request, all together.
-    pub decode: Course,
+    pub decode: StepTime,
     /// Number of those.
     pub decode_steps: usize,
     /// Tokens generated.
@@ -192,7 +192,7 @@ impl Machine<'_> {
     }
 
     /// One step that generates for `requests` requests of `tokens` tokens each.
-    pub fn step(&self, setup: &Setup, load: &Load, tokens: usize, requests: usize) -> Course {
+    pub fn step(&self, setup: &Setup, load: &Load, tokens: usize, requests: usize) -> StepTime {
         self.step_again(setup, load, tokens, requests, 0.0)
     }
 
@@ -205,7 +205,7 @@ impl Machine<'_> {
         tokens: usize,
         requests: usize,
         share: f64,
-    ) -> Course {
+    ) -> StepTime {
         let mut space = space(setup, load);
         let works = (0..requests as u64).map(|request| {
             // A setup's capacity holds its requests at any length; a request that exceeds it gets no blocks for the rest.
@@ -260,7 +260,7 @@ impl Machine<'_> {
         }
     }
 
-    fn walk_works(&self, setup: &Setup, works: &[Work], ahead: bool) -> (Course, usize) {
+    fn walk_works(&self, setup: &Setup, works: &[Work], ahead: bool) -> (StepTime, usize) {
         let groups = groups(setup, works);
         let of = |group: &Vec<usize>| {
             let works = group.iter().filter_map(|index| works.get(*index));
@@ -306,12 +306,12 @@ impl Machine<'_> {
 /// Steps one after the other. Those whose requests need the same are walked once.
 #[derive(Debug, Default)]
 struct Steps {
-    last: Option<(Vec<Work>, Course, usize)>,
+    last: Option<(Vec<Work>, StepTime, usize)>,
     begun: bool,
 }
 
 impl Steps {
-    fn take(&mut self, machine: &Machine<'_>, setup: &Setup, works: Vec<Work>) -> (Course, usize) {
+    fn take(&mut self, machine: &Machine<'_>, setup: &Setup, works: Vec<Work>) -> (StepTime, usize) {
         if let Some((same, course, mini_batches)) = &self.last
             && *same == works
         {

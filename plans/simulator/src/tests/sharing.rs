@@ -160,7 +160,7 @@ fn a_share_below_the_whole_leaves_part_of_the_device_idle() {
             idle_watts: 10.0,
             active_watts_per_core: 40.0,
         })),
-        spare: Some(Spare {
+        spare: Some(IdleDevices {
             devices: 3,
             watts: 2.0,
         }),
@@ -197,7 +197,7 @@ fn a_failure_frees_the_device_for_those_that_are_left() {
 #[test]
 fn spare_devices_need_a_power_to_be_known() {
     let (plan, profile) = sharing(&[("a", None)]);
-    let spare = Some(Spare {
+    let spare = Some(IdleDevices {
         devices: 1,
         watts: f64::NAN,
     });

@@ -14,9 +14,9 @@ const SMALLER: [Ablation; 3] = [Ablation::NoSwitching, Ablation::NoCascade, Abla
 
 impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// The best plan from all starts.
-    pub(super) fn begin_everywhere(&mut self) -> Result<PlanWithCascades, GearError> {
+    pub(super) fn start_everywhere(&mut self) -> Result<PlanWithCascades, GearError> {
         let whole = self.scope.clone();
-        let mut best = self.begin_at_the_top();
+        let mut best = self.start_from_best();
         let whole_planner = self.evaluations.options.ablation == Ablation::Full;
         if !whole_planner || best.as_ref().is_err_and(|error| !is_out_of_reach(error)) {
             return best;
@@ -36,7 +36,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     }
 
     /// Algorithm 1 on the present scope, and the improvements after it.
-    fn begin_at_the_top(&mut self) -> Result<PlanWithCascades, GearError> {
+    fn start_from_best(&mut self) -> Result<PlanWithCascades, GearError> {
         let whole = self.plan_once()?;
         let steady = self.or_steady(whole)?;
         self.without_some(steady)
@@ -45,7 +45,7 @@ impl<E: Evaluate, P: FnMut(&Step)> Planner<'_, E, P> {
     /// The plan of an ablation, as one for all ranges.
     fn as_if(&mut self, ablation: Ablation, whole: &Scope) -> Result<PlanWithCascades, GearError> {
         self.scope = Scope::new(whole.space.clone(), self.evaluations.options, ablation);
-        let found = self.begin_at_the_top();
+        let found = self.start_from_best();
         self.scope = whole.clone();
         let (plan, pareto_cascades) = found?;
         Ok((spread(plan, whole.ranges.len()), pareto_cascades))

@@ -1,11 +1,11 @@
 use super::super::channel::TransferSample;
-use super::super::options::{Assumptions, Goal};
+use super::super::options::{Assumptions, PlacementObjective};
 use super::*;
 use crate::device::DeviceSpec;
 use kaskade_stated::families as stated;
 
 fn options() -> PlacementOptions {
-    PlacementOptions::new(DeviceSpec::fleet(2, 16_000_000_000), Goal::Most)
+    PlacementOptions::new(DeviceSpec::fleet(2, 16_000_000_000), PlacementObjective::Most)
 }
 
 fn profiled() -> VariantProfile {

@@ -23,7 +23,7 @@ fn cascade(profile: &Profile, objective: Objective) -> CascadePlan {
     plan_cascade(profile, &options).unwrap()
 }
 
-fn options(family: &StatedFamily, devices: usize, goal: Goal) -> PlacementOptions {
+fn options(family: &StatedFamily, devices: usize, goal: PlacementObjective) -> PlacementOptions {
     PlacementOptions {
         request_bytes: family.request_bytes,
         hidden_bytes: family.hidden_bytes(),
@@ -74,7 +74,7 @@ fn a_large_model_is_partitioned_chained_and_paired() {
     for variant in &mut profile.variants {
         variant.checkpoint = Some(format!("of-{}", variant.name));
     }
-    let options = options(&family, 12, Goal::Carry { qps: 20.0 });
+    let options = options(&family, 12, PlacementObjective::Carry { qps: 20.0 });
     let placed = plan_placement(&profile, &cascade(&profile, Objective::Ap).plan, &options).unwrap();
     holds(&placed, &options);
     for replica in &placed.plan.placement {
@@ -162,13 +162,13 @@ fn a_certified_list_that_a_placement_cannot_run_is_told() {
     let family = stated::gpt();
     let profile = family.profile();
     let plan = certified(&profile, Objective::Ap);
-    let split = options(&family, 12, Goal::Carry { qps: 20.0 });
+    let split = options(&family, 12, PlacementObjective::Carry { qps: 20.0 });
     let placed = plan_placement(&profile, &plan, &split).unwrap();
     assert!(placed.plan.certified.is_none() && placed.plan.certificate.is_some());
     assert_eq!(placed.unaudited, ["GPT-XXL"]);
     let family = stated::t5();
     let profile = family.profile();
-    let mut whole = options(&family, 12, Goal::Most);
+    let mut whole = options(&family, 12, PlacementObjective::Most);
     whole.max_partitions = 1;
     let plan = certified(&profile, Objective::Largest);
     let placed = plan_placement(&profile, &plan, &whole).unwrap();
@@ -181,9 +181,9 @@ fn the_most_load_is_carried_and_little_more_is_not() {
     for family in [stated::t5(), stated::vit()] {
         let profile = family.profile();
         let plan = cascade(&profile, Objective::Eo).plan;
-        let most = plan_placement(&profile, &plan, &options(&family, 12, Goal::Most)).unwrap();
-        holds(&most, &options(&family, 12, Goal::Most));
-        let beyond = options(&family, 12, Goal::Carry { qps: most.qps * 1.2 });
+        let most = plan_placement(&profile, &plan, &options(&family, 12, PlacementObjective::Most)).unwrap();
+        holds(&most, &options(&family, 12, PlacementObjective::Most));
+        let beyond = options(&family, 12, PlacementObjective::Carry { qps: most.qps * 1.2 });
         let error = plan_placement(&profile, &plan, &beyond).unwrap_err();
         assert!(
             matches!(
@@ -201,7 +201,7 @@ fn a_model_alone_gets_a_copy_on_every_device() {
     let profile = family.profile();
     let cascade = cascade(&profile, Objective::Largest).plan;
     for devices in [5, 12, 23] {
-        let mut options = options(&family, devices, Goal::Most);
+        let mut options = options(&family, devices, PlacementObjective::Most);
         options.max_partitions = 1;
         let placed = plan_placement(&profile, &cascade, &options).unwrap();
         assert_eq!(placed.models[0].replicas as usize, devices);
@@ -214,7 +214,7 @@ fn as_few_devices_as_carry_the_load() {
     let family = stated::vit();
     let profile = family.profile();
     let plan = cascade(&profile, Objective::Ap).plan;
-    let mut options = options(&family, 12, Goal::Carry { qps: 300.0 });
+    let mut options = options(&family, 12, PlacementObjective::Carry { qps: 300.0 });
     options.fleet = Fleet::Fewest;
     let placed = plan_placement(&profile, &plan, &options).unwrap();
     holds(&placed, &options);
@@ -231,7 +231,7 @@ fn the_same_seed_gives_the_same_plan() {
     let profile = family.profile();
     let plan = cascade(&profile, Objective::Ap).plan;
     let once = || {
-        let placed = plan_placement(&profile, &plan, &options(&family, 8, Goal::Most)).unwrap();
+        let placed = plan_placement(&profile, &plan, &options(&family, 8, PlacementObjective::Most)).unwrap();
         placed.plan.to_json().unwrap()
     };
     assert_eq!(once(), once());
@@ -242,7 +242,7 @@ fn faster_devices_carry_more() {
     let family = stated::vit();
     let profile = family.profile();
     let plan = cascade(&profile, Objective::Ap).plan;
-    let mut mixed = options(&family, 4, Goal::Most);
+    let mut mixed = options(&family, 4, PlacementObjective::Most);
     let even = plan_placement(&profile, &plan, &mixed).unwrap();
     mixed.devices[0].speed = 3.0;
     let placed = plan_placement(&profile, &plan, &mixed).unwrap();
@@ -254,7 +254,7 @@ fn refused(change: impl FnOnce(&mut Profile, &mut PlacementOptions)) -> Placemen
     let family = stated::gpt();
     let mut profile = family.profile();
     let plan = cascade(&profile, Objective::Largest).plan;
-    let mut options = options(&family, 12, Goal::Carry { qps: 10.0 });
+    let mut options = options(&family, 12, PlacementObjective::Carry { qps: 10.0 });
     change(&mut profile, &mut options);
     plan_placement(&profile, &plan, &options).unwrap_err()
 }
@@ -298,7 +298,7 @@ fn refusals_say_which_constraint_fails_with_figures() {
         matches!(crowded, PlacementError::NoMemory { devices: 8, .. }),
         "{crowded}"
     );
-    let busy = refused(|_, options| options.goal = Goal::Carry { qps: 1_000.0 });
+    let busy = refused(|_, options| options.goal = PlacementObjective::Carry { qps: 1_000.0 });
     let message = busy.to_string();
     assert!(
         message.starts_with("utilisation: 1000.000 requests/s need 2")
@@ -308,7 +308,7 @@ fn refusals_say_which_constraint_fails_with_figures() {
     );
     // Six copies in two halves are needed, and eleven devices hold five.
     let tight = refused(|_, options| {
-        options.goal = Goal::Carry { qps: 40.0 };
+        options.goal = PlacementObjective::Carry { qps: 40.0 };
         options.max_partitions = 2;
         options.devices.truncate(11);
     });
@@ -337,7 +337,8 @@ fn refusals_say_which_constraint_fails_with_figures() {
     for (option, break_field) in [
         (
             "qps",
-            (|options| options.goal = Goal::Carry { qps: f64::NAN }) as fn(&mut PlacementOptions),
+            (|options| options.goal = PlacementObjective::Carry { qps: f64::NAN })
+                as fn(&mut PlacementOptions),
         ),
         ("utilisation", |options| options.utilisation = 1.5),
         ("batch", |options| options.batch = 0),
@@ -417,7 +418,7 @@ proptest! {
         let family = stated::vit();
         let profile = family.profile();
         let plan = cascade(&profile, if eo { Objective::Eo } else { Objective::Ap }).plan;
-        let mut options = options(&family, devices, Goal::Carry { qps: 1.0 });
+        let mut options = options(&family, devices, PlacementObjective::Carry { qps: 1.0 });
         options.max_partitions = 2;
         options.channels = Channels {
             network: Channel::Given { latency_s: 1e-4 * network, bytes_per_s: 5e9 / network },
@@ -432,7 +433,7 @@ proptest! {
         let curves = curves(&profile, &flow, &options).unwrap();
         let models = Models::new(&flow, &curves, &options);
         let qps = load * devices as f64 / models.least_kernel();
-        options.goal = Goal::Carry { qps };
+        options.goal = PlacementObjective::Carry { qps };
         let planner = Case { models, options: &options };
         let cluster = Cluster::new(&options, devices);
         let best = by_trying_everything(&planner, &cluster, qps);

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::options::Goal;
+use super::super::options::PlacementObjective;
 use super::*;
 use crate::cascade::{CascadeOptions, plan_cascade};
 use crate::device::DeviceSpec;
@@ -18,7 +18,10 @@ fn case(family: &StatedFamily, devices: usize) -> Case {
     let profile = family.profile();
     let planned = plan_cascade(&profile, &CascadeOptions::default()).unwrap();
     let flow = super::super::flow::flow(&profile, &planned.plan).unwrap();
-    let options = PlacementOptions::new(DeviceSpec::fleet(devices, family.device.memory_bytes), Goal::Most);
+    let options = PlacementOptions::new(
+        DeviceSpec::fleet(devices, family.device.memory_bytes),
+        PlacementObjective::Most,
+    );
     let of = |name: &String| {
         let variant = profile.variants.iter().find(|known| known.name == *name).unwrap();
         Curves::new(variant, &options).unwrap()
