@@ -212,6 +212,12 @@ impl Config {
 }
 
 impl Checkpoint {
+    /// Whether modules of sentence-transformers make one vector of those of the tokens, so that a head of the class has no use.
+    pub(crate) fn pools_tokens(&self) -> bool {
+        let modules = self.sentence.as_ref();
+        modules.is_some_and(|modules| modules.pooling.is_some() && !modules.is_scored)
+    }
+
     /// Returns the names of the prompts of sentence-transformers.
     pub(crate) fn prompts(&self) -> Vec<String> {
         let tokenizer = self.tokenizer.iter();
