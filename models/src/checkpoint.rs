@@ -173,7 +173,7 @@ impl Config {
         }
         let mut config = match SentenceModules::open(dir)? {
             Some((modules, folder)) => Self::of_encoder(&dir.join(folder), Some(&modules))?,
-            None => Self::open(dir)?,
+            None => Self::of_encoder(dir, None)?,
         };
         timm::translate(&mut config)?;
         Ok(config)
@@ -203,7 +203,11 @@ pub fn fingerprint(path: &Path) -> Result<String, LoadError> {
 
 impl Config {
     /// Reads the configuration of the encoder of sentence-transformers in a folder, or of a directory without `modules`.
+    ///
+    /// # Errors
+    /// As [`Config::open`]; [`LoadError::AdapterBesideWeights`] if the folder also holds an adapter.
     fn of_encoder(folder: &Path, modules: Option<&SentenceModules>) -> Result<Self, LoadError> {
+        files::check_adapter(folder)?;
         match modules {
             Some(modules) if modules.is_static => static_embedding::configuration(folder),
             _ => Self::open(folder),
