@@ -15,6 +15,7 @@ pub(crate) mod sentence;
 mod sentencepiece;
 mod slow_tokenizer;
 pub(crate) mod static_embedding;
+mod tekken;
 pub(crate) mod text_files;
 pub(crate) mod timm;
 mod token_rules;
@@ -106,8 +107,8 @@ impl TokenizerFile {
         }
     }
 
-    /// Reads the `tokenizer.json` of a directory, or builds it from the vocabulary of a known class ([`slow_tokenizer`],
-    /// [`sentencepiece`]). `None` without either.
+    /// Reads the `tokenizer.json` of a directory, or builds it from Mistral's file ([`tekken`]) or the vocabulary of a known class
+    /// ([`slow_tokenizer`], [`sentencepiece`]). `None` without any.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable or too large.
@@ -116,6 +117,8 @@ impl TokenizerFile {
         let (file, json) = if path.exists() {
             let json = tokenizer_settings::applied(dir, read_capped(&path, MAX_TOKENIZER)?)?;
             (path.display().to_string(), json)
+        } else if let Some(built) = tekken::build(dir)? {
+            built
         } else if let Some(built) = slow_tokenizer::build(dir)? {
             built
         } else if let Some(built) = sentencepiece::build(dir)? {
@@ -173,7 +176,7 @@ impl Config {
         }
         let mut config = match SentenceModules::open(dir)? {
             Some((modules, folder)) => Self::of_encoder(&dir.join(folder), Some(&modules))?,
-            None => Self::open(dir)?,
+            None => Self::of_encoder(dir, None)?,
         };
         timm::translate(&mut config)?;
         Ok(config)
@@ -203,7 +206,11 @@ pub fn fingerprint(path: &Path) -> Result<String, LoadError> {
 
 impl Config {
     /// Reads the configuration of the encoder of sentence-transformers in a folder, or of a directory without `modules`.
+    ///
+    /// # Errors
+    /// As [`Config::open`]; [`LoadError::AdapterBesideWeights`] if the folder also holds an adapter.
     fn of_encoder(folder: &Path, modules: Option<&SentenceModules>) -> Result<Self, LoadError> {
+        files::check_adapter(folder)?;
         match modules {
             Some(modules) if modules.is_static => static_embedding::configuration(folder),
             _ => Self::open(folder),
@@ -212,6 +219,12 @@ impl Config {
 }
 
 impl Checkpoint {
+    /// Whether modules of sentence-transformers make one vector of those of the tokens, so that a head of the class has no use.
+    pub(crate) fn pools_tokens(&self) -> bool {
+        let modules = self.sentence.as_ref();
+        modules.is_some_and(|modules| modules.pooling.is_some() && !modules.is_scored)
+    }
+
     /// Returns the names of the prompts of sentence-transformers.
     pub(crate) fn prompts(&self) -> Vec<String> {
         let tokenizer = self.tokenizer.iter();

@@ -316,12 +316,31 @@ fn of_class(config: &Config) -> Result<Option<Architecture>, LoadError> {
     Ok(known.find_map(|name| architectures().find(|entry| entry.name == name)))
 }
 
+/// Returns the base model of a text encoder with a head; any other entry as it is.
+fn without_head(entry: Architecture) -> Architecture {
+    if !matches!(entry.build, Build::Text(_, task) if !matches!(task, TextTask::Embedding(_))) {
+        return entry;
+    }
+    // Families may share a `model_type`, but not the first part of their names.
+    let family = entry.name.rsplit_once("For").map(|(family, _)| family);
+    let is_base = |other: &Architecture| other.head.is_none() && other.model_type == entry.model_type;
+    let own = architectures().filter(is_base);
+    let own = own.filter(|other| other.name.strip_suffix("Model") == family);
+    let base = own.chain(architectures().filter(is_base)).next();
+    base.unwrap_or(entry)
+}
+
 /// Finds the architecture of a checkpoint: by its class; in a directory of sentence-transformers, whose class may be any of
-/// its family, the base model; without a class by `model_type` and the tensors of the head.
+/// its family, the base model, also if the class has a head that the modules do not use; without a class by `model_type` and the
+/// tensors of the head.
 fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Architecture, LoadError> {
     let (config, weights) = (&checkpoint.config, &checkpoint.weights);
     if let Some(entry) = of_class(config)? {
-        return Ok(entry);
+        return Ok(if checkpoint.pools_tokens() {
+            without_head(entry)
+        } else {
+            entry
+        });
     }
     let model_type = config.optional::<String>("model_type")?.unwrap_or_default();
     let mut family = architectures().filter(|entry| entry.model_type == model_type);

@@ -1,7 +1,9 @@
 //! Every architecture against transformers, and invalid checkpoints and requests.
 
 mod adapter;
+mod bounds;
 mod family;
+mod flash;
 mod partition;
 mod sentence;
 mod text;

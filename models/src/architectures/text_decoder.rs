@@ -31,6 +31,9 @@ use crate::tasks::labelling::{Labeller, TokenText};
 /// Heads that base models are saved with and embeddings do not use.
 const OTHER_HEADS: [&str; 4] = ["lm_head.", "embed_out.", "decoder.weight", "decoder.bias"];
 
+/// Heads of classifiers, which a directory of sentence-transformers with a pooling does not use.
+const CLASSIFIERS: [&str; 3] = ["score.", "classifier.", "classification_head."];
+
 /// Refuses published code that may change the attention, as gte-Qwen2's does, unless `is_causal` says what it computes.
 fn check_code(config: &Config) -> Result<(), LoadError> {
     let key = "auto_map";
@@ -56,6 +59,7 @@ pub(super) fn build(
     strategy: AggregationStrategy,
 ) -> Result<(Built, WeightTotals), LoadError> {
     check_code(&checkpoint.config)?;
+    let pools_tokens = checkpoint.pools_tokens();
     let modules = checkpoint.sentence.take();
     let head = match class.task {
         DecoderTask::Classification => {
@@ -122,7 +126,8 @@ pub(super) fn build(
     });
     let after = checkpoint.weights.totals();
     if partition == Partition::WHOLE {
-        checkpoint.weights.finish(&OTHER_HEADS)?;
+        let classifiers: &[&str] = if pools_tokens { &CLASSIFIERS } else { &[] };
+        checkpoint.weights.finish(&[&OTHER_HEADS, classifiers].concat())?;
     }
     let totals = WeightTotals {
         parameters: layers.parameters + after.parameters - before.parameters,

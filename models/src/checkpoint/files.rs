@@ -40,16 +40,24 @@ pub(super) fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, 
     Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
 }
 
-/// Reads `config.json`, and says what a directory without one is.
+/// Refuses a directory of weights that also holds an adapter, which transformers would apply and this build does not.
 ///
 /// # Errors
-/// [`LoadError::AdapterBesideWeights`] if the directory also holds an adapter, which transformers would apply and this build does not.
-pub(super) fn read_config(path: &Path) -> Result<Vec<u8>, LoadError> {
-    if let Some(dir) = path.parent().filter(|dir| is_adapter(dir) && path.exists()) {
+/// [`LoadError::AdapterBesideWeights`].
+pub(super) fn check_adapter(dir: &Path) -> Result<(), LoadError> {
+    if is_adapter(dir) && dir.join("config.json").exists() {
         return Err(LoadError::AdapterBesideWeights {
             path: dir.join(ADAPTER_CONFIG),
         });
     }
+    Ok(())
+}
+
+/// Reads `config.json`, and says what a directory without one is.
+///
+/// # Errors
+/// [`LoadError`] for a file that is missing, unreadable or too large.
+pub(super) fn read_config(path: &Path) -> Result<Vec<u8>, LoadError> {
     read_capped(path, MAX_CONFIG).map_err(|error| match error {
         LoadError::MissingFile { path: file, .. } => LoadError::MissingFile {
             hint: path.parent().map_or("", config_hint),

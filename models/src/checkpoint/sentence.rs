@@ -1,12 +1,14 @@
 //! Directories of sentence-transformers: `modules.json` names the modules after the encoder, with a folder for each.
 
 mod settings;
+mod texts;
 
 use std::path::Path;
 
 use serde::Deserialize;
 
 pub(crate) use self::settings::Preparation;
+pub(crate) use self::texts::SentenceTexts;
 use super::files::{MAX_CONFIG, open_weights, optional_config, read_capped};
 use super::{Config, LoadError, Weights};
 use crate::ops::Activation;
@@ -67,6 +69,13 @@ struct Module {
     path: String,
     #[serde(rename = "type")]
     kind: String,
+}
+
+impl Module {
+    /// Name of its class, without the package.
+    fn name(&self) -> &str {
+        self.kind.rsplit('.').next().unwrap_or_default()
+    }
 }
 
 /// Name of the vector of a text among what modules read and write.
@@ -152,34 +161,6 @@ impl SentenceModules {
         let encoder =
             encoder.ok_or_else(|| read.bad("it has no module `Transformer` or `StaticEmbedding`"))?;
         Ok(Some((read, encoder)))
-    }
-
-    /// Reads how the texts of a directory become tokens, without the weights of its modules: the preparation, the maximum length, and the
-    /// folder of the encoder. `None` without `modules.json`.
-    ///
-    /// # Errors
-    /// [`LoadError`] for a file that is missing or malformed, and for a setting that is not supported.
-    pub(crate) fn texts(dir: &Path) -> Result<Option<(Preparation, Option<usize>, String)>, LoadError> {
-        let Some((read, modules)) = Self::listed(dir)? else {
-            return Ok(None);
-        };
-        let (mut preparation, mut max_tokens, mut encoder) = (Preparation::default(), None, None);
-        settings::model(dir, &mut preparation)?;
-        for Module { path, kind } in modules {
-            match kind.rsplit('.').next().unwrap_or_default() {
-                "Transformer" => {
-                    (max_tokens, preparation.lower) = settings::encoder(&dir.join(&path))?;
-                    encoder = Some(path);
-                }
-                "CLIPModel" => encoder = Some(path),
-                "Pooling" => {
-                    pooling(&dir.join(&path), &mut preparation)?;
-                }
-                _ => {}
-            }
-        }
-        let encoder = encoder.ok_or_else(|| read.bad("it has no module `Transformer`"))?;
-        Ok(Some((preparation, max_tokens, encoder)))
     }
 
     /// Reads the list of modules, which may lie in folders of the directory only.

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{ChatTemplate, Config, LoadError, SentenceModules, TokenizerFile, gguf, quantised};
+use super::sentence::SentenceTexts;
+use super::{ChatTemplate, Config, LoadError, TokenizerFile, gguf, quantised, static_embedding};
 
 /// Keys of the longest sequence, whose names differ between families.
 pub(crate) const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"];
@@ -35,18 +36,27 @@ impl TextFiles {
                 chat: checkpoint.chat,
             });
         }
-        let texts = SentenceModules::texts(path)?;
-        let folder = texts.as_ref().map(|(.., folder)| path.join(folder));
+        let texts = SentenceTexts::read(path)?;
+        let folder = texts.as_ref().map(|texts| path.join(&texts.encoder));
         let dir = folder.as_deref().unwrap_or(path);
         let config = dir.join("config.json").exists().then(|| Config::open(dir));
         let config = config.transpose()?;
-        let mut tokenizer = TokenizerFile::beside(dir)?;
-        if let (Some(file), Some((mut preparation, max_tokens, _))) = (&mut tokenizer, texts) {
+        let is_static = match (&texts, &config) {
+            (Some(texts), _) => texts.is_static,
+            (None, Some(config)) => static_embedding::is_static(config)?,
+            (None, None) => false,
+        };
+        let mut tokenizer = if is_static {
+            TokenizerFile::alone(dir)?
+        } else {
+            TokenizerFile::beside(dir)?
+        };
+        if let (Some(file), Some(mut texts)) = (&mut tokenizer, texts) {
             if config.as_ref().is_some_and(quantised::has_adapters) {
-                preparation.prompts.clear();
+                texts.preparation.prompts.clear();
             }
-            file.preparation = preparation;
-            file.sequences.max_tokens = max_tokens.or(file.sequences.max_tokens);
+            file.preparation = texts.preparation;
+            file.sequences.max_tokens = texts.max_tokens.or(file.sequences.max_tokens);
         }
         Ok(Self {
             tokenizer,

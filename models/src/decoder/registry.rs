@@ -341,7 +341,7 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<DecoderClass>, LoadErr
 }
 
 /// Finds the family and the task of a checkpoint. A directory of sentence-transformers gives embeddings unless its class is
-/// a classifier; without a class the tensor of a classifier's head decides.
+/// a classifier and its modules do not pool the tokens; without a class the tensor of a classifier's head decides.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key.
@@ -350,7 +350,7 @@ pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<DecoderCla
     let by_class = of_config(config)?;
     let heads = [DecoderTask::Classification, DecoderTask::TokenClassification];
     let states_head = by_class.is_some_and(|class| heads.contains(&class.task));
-    let is_embedding = checkpoint.sentence.is_some() && !states_head;
+    let is_embedding = checkpoint.sentence.is_some() && (!states_head || checkpoint.pools_tokens());
     let has_score = config.class()?.is_none() && checkpoint.weights.contains(SCORE);
     if !is_embedding && !has_score {
         return Ok(by_class);

@@ -234,3 +234,88 @@ fn settings_of_sentence_transformers_change_the_text() {
         embedded("the sea is deep", &[])
     );
 }
+
+/// Loads a copy of a fixture with these files beside its own and keys of its `config.json` replaced.
+fn beside(fixture: &str, keys: &serde_json::Value, files: &[(&str, &str)]) -> Result<Loaded, LoadError> {
+    let dir = tempfile::tempdir().unwrap();
+    let from = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fixtures")
+        .join(fixture);
+    std::fs::copy(
+        from.join("model.safetensors"),
+        dir.path().join("model.safetensors"),
+    )
+    .unwrap();
+    let config = std::fs::read(from.join("config.json")).unwrap();
+    let mut config: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&config).unwrap();
+    config.extend(keys.as_object().unwrap().clone());
+    std::fs::write(
+        dir.path().join("config.json"),
+        serde_json::to_vec(&config).unwrap(),
+    )
+    .unwrap();
+    for (name, content) in files {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
+    }
+    load(dir.path(), &Device::Cpu, &LoadOptions::default())
+}
+
+#[test]
+fn a_pooling_comes_before_the_head_of_the_class() {
+    let pooled = modules(&[
+        ("", "x.Transformer"),
+        ("1_Pooling", "x.Pooling"),
+        ("2_Normalize", "x.Normalize"),
+    ]);
+    let pooled = [
+        ("modules.json", pooled.as_str()),
+        ("1_Pooling/config.json", r#"{"pooling_mode": "cls"}"#),
+    ];
+    let alone = modules(&[("", "x.Transformer")]);
+    let alone = [("modules.json", alone.as_str())];
+    let vector = |mut loaded: Loaded| {
+        assert_eq!(loaded.info.task, Task::Embedding);
+        let ids = Tensor::from_i64("input_ids", &[4], &[5, 9, 7, 6]).unwrap();
+        loaded.model.run(&[vec![ids]]).remove(0).unwrap()[0]
+            .to_f32()
+            .unwrap()
+    };
+    for (fixture, classes, base, task) in [
+        (
+            "gte-new",
+            ["NewForSequenceClassification", "NewForTokenClassification"],
+            "NewModel",
+            Task::Classification,
+        ),
+        (
+            "bert-token-classification",
+            ["BertForTokenClassification", "BertForQuestionAnswering"],
+            "BertModel",
+            Task::TokenClassification,
+        ),
+        (
+            "llama-classification",
+            ["LlamaForSequenceClassification", "LlamaForSequenceClassification"],
+            "LlamaModel",
+            Task::Classification,
+        ),
+    ] {
+        let class = |name: &str| serde_json::json!({"architectures": [name]});
+        let expected = beside(fixture, &class(base), &pooled).unwrap();
+        assert_eq!(expected.info.architecture, base);
+        let expected = vector(expected);
+        for name in classes {
+            let headed = beside(fixture, &class(name), &pooled).unwrap();
+            assert_eq!(headed.info.architecture, base, "{name}");
+            assert_eq!(vector(headed), expected, "{name}");
+        }
+        // A cross-encoder, or another model that modules only wrap.
+        let wrapped = beside(fixture, &class(classes[0]), &alone).unwrap();
+        assert_eq!(
+            (wrapped.info.task, wrapped.info.architecture.as_str()),
+            (task, classes[0])
+        );
+    }
+}

@@ -34,6 +34,16 @@ fn an_adapter_beside_weights_is_refused() {
     assert!(alone.contains("this one is an adapter"), "{alone}");
 }
 
+/// An ONNX file and a tokenizer beside it need no weights of this directory.
+#[test]
+fn an_adapter_beside_a_tokenizer_is_of_no_concern() {
+    let dir = directory(&["config.json", "adapter_config.json"]);
+    assert!(Config::open(dir.path()).is_ok());
+    assert!(crate::checkpoint::text_files::TextFiles::open(dir.path()).is_ok());
+    let error = Config::of_directory(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("merge_and_unload"), "{error}");
+}
+
 #[test]
 fn weights_in_other_formats_are_named_with_what_to_do() {
     for (file, part) in [

@@ -109,6 +109,23 @@ pub(super) const KIND: &str = "model_type";
 /// The kind that gives scores of pairs.
 pub(super) const CROSS_ENCODER: &str = "CrossEncoder";
 
+/// Whether a kind of model gives one vector of a text, or a score.
+fn is_supported(kind: &str) -> bool {
+    kind == "SentenceTransformer" || kind == CROSS_ENCODER
+}
+
+/// Whether the model of a directory gives one vector of a text, or a score, by its `config_sentence_transformers.json`.
+///
+/// # Errors
+/// [`LoadError`] for a file that is malformed.
+pub(super) fn gives_vectors(dir: &Path) -> Result<bool, LoadError> {
+    let Some(config) = optional_config(dir, "config_sentence_transformers.json")? else {
+        return Ok(true);
+    };
+    let kind = config.optional::<String>(KIND)?;
+    Ok(kind.as_deref().is_none_or(is_supported))
+}
+
 /// Reads `config_sentence_transformers.json`: its prompts, and which of them is put in front of every text.
 ///
 /// # Errors
@@ -118,7 +135,7 @@ pub(super) fn model(dir: &Path, preparation: &mut Preparation) -> Result<Option<
         return Ok(None);
     };
     let kind = config.optional::<String>(KIND)?;
-    if kind.is_some_and(|kind| kind != "SentenceTransformer" && kind != CROSS_ENCODER) {
+    if kind.is_some_and(|kind| !is_supported(&kind)) {
         let reason =
             "SentenceTransformer and CrossEncoder are supported, which give one vector of a text or a score";
         return Err(config.invalid_value(KIND, reason));

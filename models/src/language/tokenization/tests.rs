@@ -70,6 +70,24 @@ fn what_cannot_be_tokenized_is_refused() {
     assert!(CheckpointTokenizer::open(folder.path()).unwrap().is_none());
 }
 
+#[test]
+fn texts_of_a_static_embedding_are_tokenized() {
+    let folder = folder();
+    let inner = folder.path().join("0_StaticEmbedding");
+    std::fs::create_dir(&inner).unwrap();
+    std::fs::rename(folder.path().join("tokenizer.json"), inner.join("tokenizer.json")).unwrap();
+    std::fs::remove_file(folder.path().join("config.json")).unwrap();
+    let modules =
+        r#"[{"path": "0_StaticEmbedding", "type": "sentence_transformers.models.StaticEmbedding"}]"#;
+    std::fs::write(folder.path().join("modules.json"), modules).unwrap();
+    let tokenizer = CheckpointTokenizer::open(folder.path()).unwrap().unwrap();
+    let said = tokenizer.tokens("to be", true, None).unwrap();
+    assert_eq!(
+        said.iter().map(|token| token.text.as_str()).collect::<String>(),
+        "to be"
+    );
+}
+
 /// As the model of embeddings reads its texts, without the weights of its modules.
 #[test]
 fn texts_of_sentence_transformers_are_prepared() {
