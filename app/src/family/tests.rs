@@ -160,7 +160,7 @@ fn classes_that_only_loading_shows_are_compared_when_they_are_served() {
     }
     let loader = family.loader();
     let load = |variant: &str| {
-        let replica = Replica::whole(&format!("{variant}-0"), variant, "local", "cpu");
+        let replica = Replica::whole(format!("{variant}-0"), variant, "local", "cpu");
         loader(&replica).map(|_| ())
     };
     assert_eq!(load("small"), Ok(()));

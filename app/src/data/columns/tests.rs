@@ -571,15 +571,15 @@ fn the_column_of_the_right_answer_is_no_request() {
 #[test]
 fn names_of_other_columns_than_the_label_are_not_compared() {
     let labels = reader(Task::Classification);
-    let names = |names: [&str; 2]| names.map(str::to_owned).to_vec();
+    let two = |names: [&str; 2]| names.map(str::to_owned).to_vec();
     let record = Record {
         line: 1,
         values: serde_json::from_str(r#"{"text": "a", "coarse": 0, "fine": 1}"#).unwrap(),
         files: Vec::new(),
         class_names: std::sync::Arc::new(
             [
-                ("coarse".to_owned(), names(["fish", "bird"])),
-                ("fine".to_owned(), names(["dog", "cat"])),
+                ("coarse".to_owned(), two(["fish", "bird"])),
+                ("fine".to_owned(), two(["dog", "cat"])),
             ]
             .into(),
         ),
