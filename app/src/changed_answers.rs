@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kaskade_models::{
-    Availability, Continuous, Inputs, Model, ModelError, Outputs, Progress, Signature, Waker,
+    Availability, Continuous, Inputs, Model, ModelError, Outputs, Preprocessor, Progress, Signature, Waker,
 };
 
 /// A model and the change of each of its answers. Parts of a streamed answer stay as they are.
@@ -11,15 +11,21 @@ pub(crate) struct ChangedAnswers<C> {
     model: Box<dyn Model>,
     /// What ends a step of a model that waits.
     waker: Option<Waker>,
+    /// What turns requests into inputs that the model reads faster.
+    preprocessor: Option<Preprocessor>,
     change: C,
 }
 
 impl<C: Fn(Outputs) -> Result<Outputs, ModelError> + Send> ChangedAnswers<C> {
     /// Changes the answers of a model.
     pub(crate) fn new(mut model: Box<dyn Model>, change: C) -> Self {
+        let continuous = model.continuous();
+        let (waker, preprocessor) =
+            continuous.map_or((None, None), |model| (model.waker(), model.preprocessor()));
         Self {
-            waker: model.continuous().and_then(|model| model.waker()),
             model,
+            waker,
+            preprocessor,
             change,
         }
     }
@@ -73,6 +79,10 @@ impl<C: Fn(Outputs) -> Result<Outputs, ModelError> + Send> Continuous for Change
         self.waker.clone()
     }
 
+    fn preprocessor(&self) -> Option<Preprocessor> {
+        self.preprocessor.clone()
+    }
+
     fn step(&mut self) -> Vec<Progress> {
         let mut progress = self.model.continuous().map_or_else(Vec::new, Continuous::step);
         for one in &mut progress {
@@ -81,5 +91,55 @@ impl<C: Fn(Outputs) -> Result<Outputs, ModelError> + Send> Continuous for Change
             }
         }
         progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// A language model whose requests are read on another thread.
+    struct Reading;
+
+    impl Model for Reading {
+        fn run(&mut self, _: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+            Vec::new()
+        }
+
+        fn continuous(&mut self) -> Option<&mut dyn Continuous> {
+            Some(self)
+        }
+    }
+
+    impl Continuous for Reading {
+        fn submit(&mut self, _: u64, _: &Inputs) -> Result<(), ModelError> {
+            Ok(())
+        }
+
+        fn cancel(&mut self, _: u64) {}
+
+        fn waker(&self) -> Option<Waker> {
+            Some(Arc::new(|| {}))
+        }
+
+        fn preprocessor(&self) -> Option<Preprocessor> {
+            Some(Arc::new(|_| Some(Inputs::new())))
+        }
+
+        fn step(&mut self) -> Vec<Progress> {
+            Vec::new()
+        }
+    }
+
+    /// A language model with a price read its texts on the thread that computes.
+    #[test]
+    fn requests_are_read_as_those_of_the_model() {
+        let mut changed = ChangedAnswers::new(Box::new(Reading), Ok);
+        let continuous = changed.continuous().unwrap();
+        assert!(continuous.waker().is_some());
+        let preprocessor = continuous.preprocessor().unwrap();
+        assert_eq!(preprocessor(&Inputs::new()), Some(Inputs::new()));
     }
 }

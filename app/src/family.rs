@@ -8,15 +8,15 @@ mod variant;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use kaskade_actors::stage::worker::Loader;
 use kaskade_models::device::DeviceChoice;
 use kaskade_models::{Described, Loaded, Model, warm_up};
 use kaskade_policy::plan::{Partition, Replica};
 
-pub(crate) use self::classes::listed;
 pub use self::classes::{Classes, FamilyClasses, OtherClasses};
+pub(crate) use self::classes::{listed, stated_names};
 pub use self::error::FamilyError;
 use self::observed::Observed;
 pub use self::variant::{Recording, Source, VariantSpec};
@@ -67,7 +67,8 @@ impl Family {
     /// host, or that cannot be opened, is left out: loading it says why.
     ///
     /// # Errors
-    /// [`FamilyError::Classes`] for the first variant whose classes cannot be put into the order of the app's.
+    /// [`FamilyError::Classes`] for the first variant whose classes cannot be put into the order of the app's, also because a file that may
+    /// state that order cannot be read.
     pub fn check_classes(&self) -> Result<(), FamilyError> {
         for member in &self.members {
             match member.check_classes() {
@@ -131,21 +132,35 @@ impl Family {
     /// Returns the loader of a worker's replicas, from this family.
     pub fn loader(self) -> Loader {
         let observed = Observed::default();
+        let classes = Mutex::default();
         Arc::new(move |replica| {
-            let model = self.load_warm(replica, &observed);
+            let model = self.load_warm(replica, &observed, &classes);
             model.map_err(|error| in_one_line(&error))
         })
     }
 
-    /// Loads a replica, warms its device up, and observes the outputs of a whole model. A remote model has no device here, and synthetic
-    /// requests would cost money.
-    fn load_warm(&self, replica: &Replica, observed: &Observed) -> Result<Box<dyn Model>, FamilyError> {
+    /// Loads a replica, compares its classes with those loaded before, warms its device up, and observes the outputs of a whole model. A
+    /// remote model has no device here, and synthetic requests would cost money.
+    fn load_warm(
+        &self,
+        replica: &Replica,
+        observed: &Observed,
+        classes: &Mutex<Classes>,
+    ) -> Result<Box<dyn Model>, FamilyError> {
         let member = self.members.iter().find(|member| member.name == replica.variant);
         let member = member.ok_or_else(|| FamilyError::NoVariant {
             variant: replica.variant.clone(),
         })?;
         member.check_checkpoint(replica)?;
         let Loaded { mut model, info } = self.load_as(member, replica)?;
+        if member.classifies() {
+            let mut classes = classes.lock().unwrap_or_else(PoisonError::into_inner);
+            let checked = classes.check(&member.name, &info);
+            checked.map_err(|source| FamilyError::Classes {
+                variant: member.name.clone(),
+                source,
+            })?;
+        }
         if !member.is_remote() && replica.device.parse() != Ok(DeviceChoice::Cpu) {
             warm_up(model.as_mut(), self.max_batch);
         }

@@ -58,17 +58,14 @@ impl SelectedColumns {
         labels: &LabelReader,
         files: bool,
     ) -> Result<Self, DataError> {
-        let usual = |names: &[&str]| {
-            names
-                .iter()
-                .find_map(|name| column(values, name))
-                .map(str::to_owned)
-        };
+        let label = label_column(columns, values);
+        // The right answer is no part of the request.
+        let asked = |name: &str| column(values, name).filter(|name| label.as_deref() != Some(*name));
+        let usual = |names: &[&str]| names.iter().find_map(|name| asked(name)).map(str::to_owned);
         let missing = |what: &'static str| DataError::NoColumn {
             what,
             found: values.keys().cloned().collect(),
         };
-        let label = label_column(columns, values);
         if label.is_none() && labels.required() {
             return Err(missing("label"));
         }
@@ -81,8 +78,8 @@ impl SelectedColumns {
         });
         // A column `text` is the request, whatever else a record tells.
         let pair = PAIRS.iter().find_map(|(text, pair)| {
-            let found = column(values, text).zip(column(values, pair))?;
-            (*text == TEXTS[0] || column(values, TEXTS[0]).is_none()).then_some(found)
+            let found = asked(text).zip(asked(pair))?;
+            (*text == TEXTS[0] || asked(TEXTS[0]).is_none()).then_some(found)
         });
         let (text, text_pair) = match (&columns.text, &columns.text_pair, pair) {
             (None, None, _) if image.is_some() => (None, None),
@@ -180,13 +177,21 @@ impl Collector<'_> {
         skips
     }
 
-    /// Returns the columns of a file whose numbers are read as the names that the file gives the classes.
-    fn named_columns(&mut self, record: &Record) -> Vec<String> {
+    /// Returns the columns of a file whose numbers are read as the names that the file gives the classes. Notes the names of the right answers
+    /// if the model has others.
+    fn named_columns(&mut self, record: &Record, columns: &Columns) -> Vec<String> {
+        let answers = if self.labels.tags() {
+            token_labels::label_column(&record.values, columns)
+                .ok()
+                .map(str::to_owned)
+        } else {
+            label_column(columns, &record.values)
+        };
         let mut named = Vec::new();
         for (column, names) in &*record.class_names {
             if self.labels.reads_names(names) {
                 named.push(column.clone());
-            } else if self.labels.has_other_names(names) {
+            } else if answers.as_ref() == Some(column) && self.labels.has_other_names(names) {
                 self.samples.origins.other_names.clone_from(names);
             }
         }
@@ -197,8 +202,9 @@ impl Collector<'_> {
     /// Without any text, the model refuses them by name.
     fn conversation(&self, values: &Map<String, Value>, columns: &Columns) -> Option<String> {
         let is_default = columns.messages.is_none();
-        let has_text =
-            columns.text.is_some() || !self.chats && TEXTS.iter().any(|name| column(values, name).is_some());
+        let label = label_column(columns, values);
+        let is_text = |name: &&str| column(values, name).is_some_and(|name| label.as_deref() != Some(name));
+        let has_text = columns.text.is_some() || !self.chats && TEXTS.iter().any(is_text);
         conversations::find(values, columns).filter(|_| !is_default || !has_text)
     }
 
@@ -307,7 +313,7 @@ impl Samples {
             let mut chosen = None;
             let mut named = None;
             let read = records::each(file, |mut record| {
-                record.name_classes(named.get_or_insert_with(|| collector.named_columns(&record)));
+                record.name_classes(named.get_or_insert_with(|| collector.named_columns(&record, columns)));
                 let is_whole = labels.ranks()
                     || labels.tags()
                     || collector.conversation(&record.values, columns).is_some();

@@ -344,9 +344,12 @@ impl LabelReader {
     }
 
     /// Returns whether the numbers of a column whose file names the classes so are read as these names. They are numbers of the model's classes
-    /// if the model has no names, or has as many that are all others.
+    /// if the model has no names, or has as many that are all others, or if the names are numerals that are no names of the model: they would
+    /// be read as other numbers of classes.
     pub(super) fn reads_names(&self, names: &[String]) -> bool {
-        !are_placeholders(&self.names) && !self.has_other_names(names)
+        let are_numerals = names.iter().all(|name| name.trim().parse::<f64>().is_ok());
+        let are_known = names.iter().all(|name| self.classes.contains_key(name.trim()));
+        !are_placeholders(&self.names) && !self.has_other_names(names) && (are_known || !are_numerals)
     }
 
     /// Returns whether the model has as many classes, all of them with other names.

@@ -19,6 +19,17 @@ const NAMES: [&str; 4] = ["label", "entity_group", "entity", "type"];
 /// A part of a text with its label: first character, the one after the last, label.
 type Entity<'a> = (usize, usize, &'a str);
 
+/// Returns the column of the entities, or of the tags.
+///
+/// # Errors
+/// [`DataError::NoColumn`].
+pub(super) fn label_column<'a>(
+    values: &'a Map<String, Value>,
+    columns: &'a Columns,
+) -> Result<&'a str, DataError> {
+    chosen(values, columns.label.as_deref(), &LABELS, "label")
+}
+
 /// Returns the request and the label of a record: a text with entities, `{"start", "end", "label"}` in characters, or words with a tag
 /// each, which are joined by spaces.
 ///
@@ -43,7 +54,7 @@ pub(super) fn read(
     };
     let text = words.text();
     let inputs = || Ok::<_, DataError>(vec![Tensor::from_texts("text", &[&text])?]);
-    let label = match chosen(values, columns.label.as_deref(), &LABELS, "label") {
+    let label = match label_column(values, columns) {
         Ok(column) if !labels.ignored() => {
             let parsed;
             let written = match values.get(column) {

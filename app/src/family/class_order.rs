@@ -64,11 +64,9 @@ impl Answers {
             let Some(scores) = logits.map(Tensor::to_f32).transpose()? else {
                 return Ok(());
             };
-            // The first of several equal ones, as models name it.
-            let ranked = scores.iter().zip(&self.names).rev();
-            let best = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other));
-            let best = best.filter(|_| scores.len() == self.names.len());
-            ("label", best.into_iter().map(|(_, name)| name.as_str()).collect())
+            let best = largest(&scores).filter(|_| scores.len() == self.names.len());
+            let best = best.and_then(|class| self.names.get(class));
+            ("label", best.into_iter().map(String::as_str).collect())
         } else {
             let Some(probabilities) = probabilities.map(Tensor::to_f32).transpose()? else {
                 return Ok(());
@@ -83,6 +81,17 @@ impl Answers {
         }
         Ok(())
     }
+}
+
+/// Returns the place of the largest score, the first of several equal ones, as models and ingresses do: -0 equals 0.
+fn largest(scores: &[f32]) -> Option<usize> {
+    let mut best: Option<(usize, f32)> = None;
+    for (class, score) in scores.iter().copied().enumerate() {
+        if best.is_none_or(|(_, most)| score > most) {
+            best = Some((class, score));
+        }
+    }
+    best.map(|(class, _)| class)
 }
 
 /// Returns scores in another order.
@@ -134,6 +143,9 @@ mod tests {
         assert_eq!(answered[1].to_texts().unwrap(), ["positive"]);
         // A checkpoint without names.
         let answered = answer(vec![floats("logits", &[3.0, 3.0, 2.0])], None, true).unwrap();
+        assert_eq!(answered[1].to_texts().unwrap(), ["negative"]);
+        // The name was that of class 1, and the number 0.
+        let answered = answer(vec![floats("logits", &[-0.0, 0.0, -1.0])], None, true).unwrap();
         assert_eq!(answered[1].to_texts().unwrap(), ["negative"]);
     }
 

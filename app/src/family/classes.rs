@@ -1,17 +1,19 @@
 //! The classes of an app: their names in the order in which every variant answers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kaskade_models::checkpoint::Config;
-use kaskade_models::class_names::{are_placeholders, comparable_name};
+use kaskade_models::class_names::{are_placeholders, comparable_name, is_placeholder};
 use kaskade_models::entities::{OUTSIDE, group_label};
 use kaskade_models::{Checkpoint, LoadError, ModelInfo, Task as Answers};
 use thiserror::Error;
 
 use super::variant::Source;
 use crate::config::{App, Task};
+use crate::report::progress::say;
 
 /// Names shown in an error.
 const SHOWN: usize = 6;
@@ -35,6 +37,21 @@ pub enum OtherClasses {
         /// Names of the variant's classes.
         found: Vec<String>,
     },
+    /// Only some of the names are the same, at the same places, so that the others may stand for any of the rest.
+    #[error(
+        "its classes {} have other names than those of {of} with the same numbers, {}, while the rest have the same names, so that their \
+         order is not known: give them the same names in `id2label` of each checkpoint, each in the checkpoint's own order",
+        listed(found),
+        listed(expected)
+    )]
+    Partly {
+        /// What states the classes of the app.
+        of: String,
+        /// Names of the app's classes that the variant names otherwise.
+        expected: Vec<String>,
+        /// The variant's names at their places.
+        found: Vec<String>,
+    },
     /// A variant that may state the classes of the app has no checkpoint on this host.
     #[error(
         "its classes are {}, and their order in this app is that of `{first}`, whose checkpoint is not on this host: state `classes` in the \
@@ -44,6 +61,20 @@ pub enum OtherClasses {
     Unknown {
         /// The variant without a checkpoint.
         first: String,
+        /// Names of the variant's classes.
+        found: Vec<String>,
+    },
+    /// The files of a variant that may state the classes of the app cannot be read.
+    #[error(
+        "its classes are {}, and their order in this app is that of `{first}`, whose files do not tell it ({reason}): correct that, or state \
+         `classes` in the app's file",
+        listed(found)
+    )]
+    Unreadable {
+        /// The variant whose files cannot be read.
+        first: String,
+        /// Why.
+        reason: String,
         /// Names of the variant's classes.
         found: Vec<String>,
     },
@@ -81,8 +112,16 @@ struct Found {
     names: Vec<String>,
     /// The variant that states them; `None` for the app's file.
     variant: Option<String>,
-    /// The first variant before that one whose checkpoint is not on this host.
-    missing: Option<String>,
+    /// The first variant before that one whose files do not tell whether it states some.
+    unread: Option<Unread>,
+}
+
+/// A variant that may state classes.
+#[derive(Debug)]
+struct Unread {
+    variant: String,
+    /// What is wrong with its files; `None` if they are not on this host.
+    reason: Option<String>,
 }
 
 impl FamilyClasses {
@@ -110,31 +149,38 @@ impl FamilyClasses {
                     ..Found::default()
                 };
             }
-            let mut missing = None;
+            let mut unread = None;
             for (variant, source) in &self.sources {
                 match stated_names(source) {
                     Ok(Some(names)) if !are_placeholders(&names) => {
                         return Found {
                             names,
                             variant: Some(variant.clone()),
-                            missing,
+                            unread,
                         };
                     }
-                    Err(_) => missing = missing.or_else(|| Some(variant.clone())),
+                    Err(error) => {
+                        unread = unread.or_else(|| {
+                            Some(Unread {
+                                variant: variant.clone(),
+                                reason: (!is_absent(&error)).then(|| error.to_string()),
+                            })
+                        });
+                    }
                     Ok(_) => {}
                 }
             }
             Found {
-                missing,
+                unread,
                 ..Found::default()
             }
         })
     }
 
-    /// Returns the names; none if no variant has any, or if a variant that may state them is not on this host.
+    /// Returns the names; none if no variant has any, or if a variant that may state them is not on this host or cannot be read.
     pub fn names(&self) -> &[String] {
         let found = self.found();
-        if found.missing.is_some() {
+        if found.unread.is_some() {
             return &[];
         }
         &found.names
@@ -144,34 +190,47 @@ impl FamilyClasses {
     /// number of it. `None` if the numbers are the same, as is assumed of names that say nothing (`LABEL_0`) or have none in common.
     ///
     /// # Errors
-    /// [`OtherClasses`] if there are more or fewer, if only some are the same and at other places, or if a variant before it is not on this
-    /// host.
+    /// [`OtherClasses`] if there are more or fewer, if only some are the same, or if a variant before it is not on this host or cannot be
+    /// read. All but one of the same at the same places are all of them.
     pub fn order(&self, own: &[String]) -> Result<Option<Vec<usize>>, OtherClasses> {
         let found = self.found();
-        if let Some(first) = &found.missing {
+        if let Some(Unread { variant, reason }) = &found.unread {
             if are_placeholders(own) {
                 return Ok(None);
             }
-            return Err(OtherClasses::Unknown {
-                first: first.clone(),
-                found: own.to_vec(),
+            let (first, found) = (variant.clone(), own.to_vec());
+            return Err(match reason.clone() {
+                Some(reason) => OtherClasses::Unreadable { first, reason, found },
+                None => OtherClasses::Unknown { first, found },
             });
         }
         if found.names.is_empty() {
             return Ok(None);
         }
         match Order::of(&found.names, own) {
-            Order::Same => Ok(None),
+            Order::Same | Order::Assumed => Ok(None),
             Order::Other(order) => Ok(Some(order)),
+            Order::Partly(differing) => {
+                let (expected, own) = differing.into_iter().unzip();
+                Err(OtherClasses::Partly {
+                    of: found.stated_by(),
+                    expected,
+                    found: own,
+                })
+            }
             Order::Unknown => Err(OtherClasses::Others {
-                of: match &found.variant {
-                    Some(variant) => format!("`{variant}`"),
-                    None => "the app's file (`classes`)".to_owned(),
-                },
+                of: found.stated_by(),
                 expected: found.names.clone(),
                 found: own.to_vec(),
             }),
         }
+    }
+
+    /// Returns that the order of a variant's classes is assumed, because their names have none of the app's in common, if it is.
+    pub(super) fn assumption(&self, variant: &str, own: &[String]) -> Option<String> {
+        let found = self.found();
+        let is_assumed = Order::of(&found.names, own) == Order::Assumed;
+        is_assumed.then(|| assumption((variant, own), (&found.stated_by(), &found.names)))
     }
 
     /// Returns whether a variant is reported for the first time in this process.
@@ -181,17 +240,48 @@ impl FamilyClasses {
     }
 }
 
+impl Found {
+    /// Returns what states the names, for a message.
+    fn stated_by(&self) -> String {
+        match &self.variant {
+            Some(variant) => format!("`{variant}`"),
+            None => "the app's file (`classes`)".to_owned(),
+        }
+    }
+}
+
+/// Returns whether a file of a checkpoint is not on this host.
+fn is_absent(error: &LoadError) -> bool {
+    match error {
+        LoadError::MissingFile { .. } | LoadError::MissingShard { .. } => true,
+        LoadError::Io { source, .. } => source.kind() == ErrorKind::NotFound,
+        _ => false,
+    }
+}
+
+/// Says that classes with other names are taken to be the same ones.
+fn assumption((variant, own): (&str, &[String]), (of, expected): (&str, &[String])) -> String {
+    format!(
+        "`{variant}` has other names for its classes ({}) than {of} ({}): they are taken to be the same classes in the same order; if they \
+         are not, give them the same names in `id2label`",
+        listed(own),
+        listed(expected)
+    )
+}
+
 /// Compares the classes of variants whose names are known only after they are loaded, as those in the metadata of ONNX files.
 #[derive(Debug, Clone, Default)]
 pub struct Classes {
     first: Option<(String, Vec<String>)>,
+    /// Variants whose order is assumed, which was said.
+    assumed: BTreeSet<String>,
 }
 
 impl Classes {
-    /// Compares the classes of the next variant with those of the first that has names.
+    /// Compares the classes of the next variant with those of the first that has names. Says once for each variant that an order is assumed.
     ///
     /// # Errors
-    /// [`OtherClasses::Unstated`] if there are more or fewer, or the same in another order.
+    /// [`OtherClasses::Unstated`] if there are more or fewer, or the same in another order, or only some are the same.
     pub fn check(&mut self, variant: &str, info: &ModelInfo) -> Result<(), OtherClasses> {
         if !matches!(info.task, Answers::Classification | Answers::MultiLabel) || info.labels.is_empty() {
             return Ok(());
@@ -200,12 +290,21 @@ impl Classes {
             self.first = Some((variant.to_owned(), info.labels.clone()));
             return Ok(());
         };
-        if Order::of(expected, &info.labels) != Order::Same {
-            return Err(OtherClasses::Unstated {
-                first: first.clone(),
-                expected: expected.clone(),
-                found: info.labels.clone(),
-            });
+        match Order::of(expected, &info.labels) {
+            Order::Same => {}
+            Order::Assumed => {
+                if self.assumed.insert(variant.to_owned()) {
+                    let of = format!("`{first}`");
+                    say(&assumption((variant, &info.labels), (&of, expected)));
+                }
+            }
+            Order::Other(_) | Order::Partly(_) | Order::Unknown => {
+                return Err(OtherClasses::Unstated {
+                    first: first.clone(),
+                    expected: expected.clone(),
+                    found: info.labels.clone(),
+                });
+            }
         }
         if are_placeholders(expected) {
             self.first = Some((variant.to_owned(), info.labels.clone()));
@@ -219,14 +318,18 @@ impl Classes {
 enum Order {
     /// They have the same numbers.
     Same,
+    /// They have none of the names in common, and are taken to have the same numbers.
+    Assumed,
     /// At the place of each class of the app, the variant's number of it.
     Other(Vec<usize>),
+    /// Only some have the same names, at the same places; the app's names and the variant's of the others.
+    Partly(Vec<(String, String)>),
     /// It cannot be known.
     Unknown,
 }
 
 impl Order {
-    /// Compares names. Those that say nothing and those that have none in common are taken to have the same numbers.
+    /// Compares names. Those that say nothing are taken to have the same numbers.
     fn of(expected: &[String], found: &[String]) -> Self {
         if expected.len() != found.len() {
             return Self::Unknown;
@@ -236,27 +339,61 @@ impl Order {
         }
         let comparable =
             |names: &[String]| -> Vec<String> { names.iter().map(|name| comparable_name(name)).collect() };
+        let spelled = (expected, found);
         let (expected, found) = (comparable(expected), comparable(found));
-        let known: BTreeSet<&String> = expected.iter().collect();
-        let mut pairs = expected.iter().zip(&found);
-        if pairs.all(|(expected, found)| expected == found || !known.contains(found)) {
-            return Self::Same;
-        }
-        let places: BTreeMap<&String, usize> = found.iter().zip(0..).collect();
-        let order = expected.iter().map(|name| places.get(name).copied());
-        match order.collect::<Option<Vec<usize>>>() {
-            // Of two classes with one name, either may be either.
-            Some(order) if places.len() == found.len() && known.len() == found.len() => Self::Other(order),
-            _ => Self::Unknown,
+        // Names that differ in spelling alone may be those of two classes.
+        let order = permutation(spelled.0, spelled.1).or_else(|| permutation(&expected, &found));
+        match order {
+            Some(order) if order.iter().enumerate().all(|(place, own)| place == *own) => Self::Same,
+            Some(order) => Self::Other(order),
+            None => Self::of_places(spelled, (&expected, &found)),
         }
     }
+
+    /// Compares names of which not all are the same, as they are spelled and in the form in which they are compared.
+    fn of_places(spelled: (&[String], &[String]), (expected, found): (&[String], &[String])) -> Self {
+        let known: BTreeSet<&String> = expected.iter().collect();
+        if !found.iter().any(|name| known.contains(name)) {
+            return Self::Assumed;
+        }
+        let mut differing = Vec::new();
+        let mut are_certain = true;
+        for (class, (expected, found)) in expected.iter().zip(found).enumerate() {
+            if expected == found {
+                continue;
+            }
+            if known.contains(found) {
+                return Self::Unknown;
+            }
+            if let (Some(expected), Some(found)) = (spelled.0.get(class), spelled.1.get(class)) {
+                are_certain &= is_placeholder(class, expected) || is_placeholder(class, found);
+                differing.push((expected.clone(), found.clone()));
+            }
+        }
+        // Where one name alone differs, it can be that of no other class.
+        if are_certain || differing.len() <= 1 {
+            Self::Same
+        } else {
+            Self::Partly(differing)
+        }
+    }
+}
+
+/// Returns the place of each expected name among those found, if they are the same, each once: of two classes with one name, either may be
+/// either.
+fn permutation(expected: &[String], found: &[String]) -> Option<Vec<usize>> {
+    let places: BTreeMap<&String, usize> = found.iter().zip(0..).collect();
+    let order = expected.iter().map(|name| places.get(name).copied());
+    let order: Vec<usize> = order.collect::<Option<_>>()?;
+    let distinct: BTreeSet<&usize> = order.iter().collect();
+    (places.len() == found.len() && distinct.len() == order.len()).then_some(order)
 }
 
 /// Returns the names that the files of a source state for its classes; `None` if they state none.
 ///
 /// # Errors
 /// For a file that is missing or malformed.
-pub(super) fn stated_names(source: &Source) -> Result<Option<Vec<String>>, LoadError> {
+pub(crate) fn stated_names(source: &Source) -> Result<Option<Vec<String>>, LoadError> {
     let config = match source {
         Source::Directory(dir) => match Checkpoint::open(dir) {
             Ok(checkpoint) => checkpoint.config,
@@ -265,7 +402,16 @@ pub(super) fn stated_names(source: &Source) -> Result<Option<Vec<String>>, LoadE
         },
         Source::Onnx(file) => match config_beside(file)? {
             Some(config) => config,
-            None => return Ok(None),
+            // One that is elsewhere may have names there.
+            None => {
+                return match std::fs::metadata(file) {
+                    Ok(_) => Ok(None),
+                    Err(source) => Err(LoadError::Io {
+                        path: file.clone(),
+                        source,
+                    }),
+                };
+            }
         },
         Source::Embedded { config, .. } => Config::parse("config.json", config)?,
         Source::Remote { config, .. } => {
@@ -283,7 +429,8 @@ fn config_in(folder: &Path) -> Result<Option<Config>, LoadError> {
     let file = folder.join("config.json");
     match std::fs::read(&file) {
         Ok(json) => Ok(Some(Config::parse(file.display().to_string(), &json)?)),
-        Err(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(LoadError::Io { path: file, source }),
     }
 }
 

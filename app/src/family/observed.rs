@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use kaskade_models::class_names::are_placeholders;
 use kaskade_models::{Answers, Model, ModelInfo, OutputSpec, Task, observe_outputs};
 
 /// The outputs of the variants that were observed. The replicas of a variant have the same, so that one of them is observed.
@@ -24,9 +25,7 @@ impl Observed {
             Vec::new()
         };
         let is_classifier = matches!(info.task, Task::Classification | Task::MultiLabel);
-        // `LABEL_0` is what a class without a name is called.
-        let is_named = info.labels.iter().any(|label| !label.starts_with("LABEL_"));
-        let labels = if is_classifier && is_named {
+        let labels = if is_classifier && !are_placeholders(&info.labels) {
             info.labels
         } else {
             Vec::new()

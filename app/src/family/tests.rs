@@ -139,6 +139,39 @@ fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
     // A host that has only the checkpoints of its own replicas.
     std::fs::remove_dir_all(folder.path().join("large")).unwrap();
     assert!(Family::of(&app).check_classes().is_ok());
+    // A configuration that cannot be read was left out.
+    let app = app_with_second_classes(folder.path(), r#"{"0": "good", "1": "bad", "2": "neutral"}"#);
+    std::fs::write(folder.path().join("small/config.json"), "{").unwrap();
+    let refused = Family::of(&app).check_classes().unwrap_err().to_string();
+    assert!(
+        refused.starts_with("variant `large`") && refused.contains("`small`, whose files do not tell it ("),
+        "{refused}"
+    );
+}
+
+/// Classes that no `config.json` names, as those of ONNX files, were compared by `profile` alone.
+#[test]
+fn classes_that_only_loading_shows_are_compared_when_they_are_served() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = app_with_second_classes(folder.path(), r#"{"0": "neutral", "1": "bad", "2": "good"}"#);
+    let mut family = Family::of(&app);
+    for member in &mut family.members {
+        member.classes = Arc::default();
+    }
+    let loader = family.loader();
+    let load = |variant: &str| {
+        let replica = Replica::whole(format!("{variant}-0"), variant, "local", "cpu");
+        loader(&replica).map(|_| ())
+    };
+    assert_eq!(load("small"), Ok(()));
+    let refused = load("large").unwrap_err();
+    assert!(
+        refused
+            .starts_with("variant `large`: its classes are `neutral`, `bad`, `good`, and those of `small`")
+            && refused.contains("state `classes`"),
+        "{refused}"
+    );
+    assert_eq!(load("small"), Ok(()));
 }
 
 /// The advice for such a checkpoint was to rename its classes, which made its answers wrong.

@@ -280,13 +280,19 @@ impl VariantSpec {
         if names.is_empty() || (order.is_none() && info.labels == names && own_names) {
             return Ok(Loaded { model, info });
         }
-        if order.is_some() && self.classes.first_report(&self.name) {
-            say(&format!(
+        let remark = match order {
+            Some(_) => Some(format!(
                 "`{}` has its classes in another order ({}); its answers are put into that of the app: {}",
                 self.name,
                 classes::listed(&info.labels),
                 classes::listed(names)
-            ));
+            )),
+            None => self.classes.assumption(&self.name, &info.labels),
+        };
+        if let Some(remark) = remark
+            && self.classes.first_report(&self.name)
+        {
+            say(&remark);
         }
         if partition.is_last() {
             let one = self.task == Task::Classification;

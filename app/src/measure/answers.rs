@@ -2,6 +2,7 @@
 
 use kaskade_actors::dispatch::answer::answer_number;
 use kaskade_actors::dispatch::cost;
+use kaskade_models::class_names::are_placeholders;
 use kaskade_models::{Datatype, Inputs, Model, ModelError, Outputs, Tensor};
 use kaskade_planners::calibration::{Label as Truth, Labelled, calibrate_on};
 use kaskade_planners::certify::parts;
@@ -270,8 +271,7 @@ fn judged(
 
 /// A label as a judge gets it: classes by their names, if the model names them, as its answers are.
 fn named(label: &Label, classes: &[String]) -> Value {
-    let unnamed = |(class, name): (usize, &String)| *name == format!("LABEL_{class}");
-    if classes.iter().enumerate().all(unnamed) {
+    if are_placeholders(classes) {
         return json!(label);
     }
     let name = |class: &usize| {

@@ -1,5 +1,10 @@
 //! Whether a classifier would be right much more often if its classes were others: its `id2label` is probably wrong then.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "classes are numbers up to the largest one, by which the lists are sized"
+)]
+
 use crate::data::Label;
 use crate::report::units;
 
@@ -25,18 +30,13 @@ impl Confusion {
     fn new(classes: usize, pairs: impl Iterator<Item = (usize, usize)>) -> Self {
         let mut counts = vec![0; classes * classes];
         for (predicted, label) in pairs {
-            if let Some(count) = counts.get_mut(predicted * classes + label) {
-                *count += 1;
-            }
+            counts[predicted * classes + label] += 1;
         }
         Self { classes, counts }
     }
 
     fn count(&self, predicted: usize, label: usize) -> i64 {
-        self.counts
-            .get(predicted * self.classes + label)
-            .copied()
-            .unwrap_or_default()
+        self.counts[predicted * self.classes + label]
     }
 
     /// Returns the samples that are right if each predicted class is the one assigned to it, counted only where that is another one, and those
@@ -62,71 +62,49 @@ fn assignment(count: usize, cost: impl Fn(usize, usize) -> i64) -> Vec<usize> {
     // Column 0 stands for none, and so does row 0.
     let (mut of_row, mut of_column) = (vec![0_i64; count + 1], vec![0_i64; count + 1]);
     let mut row_of = vec![0_usize; count + 1];
-    let at = |list: &[i64], place: usize| list.get(place).copied().unwrap_or_default();
     for row in 1..=count {
         let mut before = vec![0_usize; count + 1];
         let mut least = vec![i64::MAX; count + 1];
         let mut used = vec![false; count + 1];
         let mut column = 0;
-        if let Some(first) = row_of.first_mut() {
-            *first = row;
-        }
-        loop {
-            if let Some(used) = used.get_mut(column) {
-                *used = true;
-            }
-            let current = row_of.get(column).copied().unwrap_or_default();
+        row_of[0] = row;
+        while row_of[column] != 0 {
+            used[column] = true;
+            let current = row_of[column];
             let mut next = (i64::MAX, 0);
-            for other in (1..=count).filter(|other| used.get(*other) == Some(&false)) {
-                let reduced = cost(current - 1, other - 1) - at(&of_row, current) - at(&of_column, other);
-                if let (Some(least), Some(before)) = (least.get_mut(other), before.get_mut(other)) {
-                    if reduced < *least {
-                        (*least, *before) = (reduced, column);
-                    }
-                    next = next.min((*least, other));
+            for other in (1..=count).filter(|other| !used[*other]) {
+                let reduced = cost(current - 1, other - 1) - of_row[current] - of_column[other];
+                if reduced < least[other] {
+                    (least[other], before[other]) = (reduced, column);
                 }
+                next = next.min((least[other], other));
             }
             let (delta, chosen) = next;
-            for other in 0..=count {
-                if used.get(other) == Some(&true) {
-                    let row = row_of.get(other).copied().unwrap_or_default();
-                    add(&mut of_row, row, delta);
-                    add(&mut of_column, other, -delta);
+            let columns = used.iter().zip(&row_of);
+            for ((used, row), (potential, least)) in columns.zip(of_column.iter_mut().zip(&mut least)) {
+                if *used {
+                    of_row[*row] += delta;
+                    *potential -= delta;
                 } else {
-                    add(&mut least, other, -delta);
+                    *least = least.saturating_sub(delta);
                 }
             }
             column = chosen;
-            if row_of.get(column) == Some(&0) {
-                break;
-            }
         }
         while column != 0 {
-            let previous = before.get(column).copied().unwrap_or_default();
-            let row = row_of.get(previous).copied().unwrap_or_default();
-            if let Some(place) = row_of.get_mut(column) {
-                *place = row;
-            }
-            column = previous;
+            row_of[column] = row_of[before[column]];
+            column = before[column];
         }
     }
     let mut columns = vec![0; count];
     for (column, row) in row_of.iter().enumerate().skip(1) {
-        if let Some(place) = columns.get_mut(row.wrapping_sub(1)) {
-            *place = column - 1;
-        }
+        columns[row - 1] = column - 1;
     }
     columns
 }
 
-fn add(list: &mut [i64], place: usize, value: i64) {
-    if let Some(found) = list.get_mut(place) {
-        *found = found.saturating_add(value);
-    }
-}
-
 /// Returns that a variant would be right clearly more often if its classes were others, if it would. The other classes are chosen on every
-/// second sample and compared on the rest. `names` are those of the classes.
+/// second sample of each label and compared on the rest: samples may be in the order of their labels. `names` are those of the classes.
 pub(super) fn remark(
     variant: &str,
     names: &[String],
@@ -151,9 +129,13 @@ pub(super) fn remark(
     if most >= MAX_CLASSES {
         return None;
     }
-    let of = |part: usize| Confusion::new(most + 1, pairs.iter().copied().skip(part).step_by(2));
-    let assigned = of(0).assigned();
-    let (better, now) = of(1).moved(&assigned);
+    let mut seen = vec![false; most + 1];
+    let (chosen, compared): (Vec<_>, Vec<_>) = pairs.iter().copied().partition(|(_, label)| {
+        seen[*label] = !seen[*label];
+        seen[*label]
+    });
+    let assigned = Confusion::new(most + 1, chosen.into_iter()).assigned();
+    let (better, now) = Confusion::new(most + 1, compared.into_iter()).moved(&assigned);
     let gained = (better - now) as f64;
     let is_sure = gained > SURE * ((better + now) as f64).sqrt();
     if !is_sure || gained < CLEARLY * pairs.len() as f64 / 2.0 || better < 2 * now {
@@ -195,7 +177,11 @@ mod tests {
 
     fn said(count: usize, samples: usize, answer: impl Fn(usize, usize) -> usize) -> Option<String> {
         // Labels in an order without a pattern.
-        let labels: Vec<usize> = (0..samples).map(|sample| (sample * 7_919 / 13) % count).collect();
+        let labels = (0..samples).map(|sample| (sample * 7_919 / 13) % count);
+        said_of(count, labels.collect(), answer)
+    }
+
+    fn said_of(count: usize, labels: Vec<usize>, answer: impl Fn(usize, usize) -> usize) -> Option<String> {
         let predictions = labels.iter().enumerate();
         let predictions: Vec<u32> = predictions
             .map(|(sample, label)| answer(sample, *label) as u32)
@@ -215,6 +201,16 @@ mod tests {
         );
         let turned = said(4, 200, |_, label| (label + 1) % 4).unwrap();
         assert!(turned.contains("(now 0.00 %)"), "{turned}");
+    }
+
+    /// Each half of the samples had half of the classes.
+    #[test]
+    fn labels_in_turn_are_halved_each() {
+        let labels: Vec<usize> = (0..400).map(|sample| sample % 4).collect();
+        let turned = said_of(4, labels, |_, label| (label + 1) % 4).unwrap();
+        assert!(turned.contains("right in 100.00 % of the samples"), "{turned}");
+        let sorted: Vec<usize> = (0..400).map(|sample| sample / 100).collect();
+        assert!(said_of(4, sorted, |_, label| (label + 2) % 4).is_some());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Whether a plan fits an app.
 
+use std::collections::BTreeSet;
+
 use kaskade_policy::plan::{Plan, Replica};
 
 use crate::config::App;
@@ -50,13 +52,18 @@ pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
 /// that loads it.
 fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     for member in Family::of(app).members {
-        let mut replicas = plan.placement.iter().enumerate();
         let of = |replica: &Replica| replica.partition.map_or(1, |partition| partition.of);
-        let split = replicas.find(|(_, replica)| replica.variant == member.name && of(replica) > 1);
-        let Some((index, replica)) = split else {
+        let replicas = plan.placement.iter().enumerate();
+        let mut split = replicas
+            .filter(|(_, replica)| replica.variant == member.name && of(replica) > 1)
+            .peekable();
+        if split.peek().is_none() {
+            continue;
+        }
+        let Some(most) = member.most_partitions() else {
             continue;
         };
-        if let Some(most) = member.most_partitions().filter(|most| *most < of(replica)) {
+        if let Some((index, replica)) = split.find(|(_, replica)| of(replica) > most) {
             return Err(PlanningError::Partitions {
                 index,
                 variant: member.name,
@@ -71,15 +78,18 @@ fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
 /// Compares each variant's checkpoint with the plan's. One that is not on this host is left to the worker that loads it.
 fn check_checkpoints(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     for member in Family::of(app).members {
-        let mut replicas = plan.placement.iter().enumerate();
-        let named =
-            replicas.find(|(_, replica)| replica.variant == member.name && replica.checkpoint.is_some());
-        let Some((index, replica)) = named else {
-            continue;
-        };
-        if let Err(source @ FamilyError::OtherCheckpoint { .. }) = member.check_checkpoint(replica) {
-            let source = Box::new(source);
-            return Err(PlanningError::OtherCheckpoint { index, source });
+        let replicas = plan.placement.iter().enumerate();
+        let replicas = replicas.filter(|(_, replica)| replica.variant == member.name);
+        // Files are read once for each checkpoint that is named.
+        let mut named = BTreeSet::new();
+        for (index, replica) in replicas {
+            if !replica.checkpoint.as_ref().is_some_and(|one| named.insert(one)) {
+                continue;
+            }
+            if let Err(source @ FamilyError::OtherCheckpoint { .. }) = member.check_checkpoint(replica) {
+                let source = Box::new(source);
+                return Err(PlanningError::OtherCheckpoint { index, source });
+            }
         }
     }
     Ok(())
@@ -106,6 +116,17 @@ mod tests {
             check_partitions(&app, &plan).map_err(|error| error.to_string())
         };
         assert_eq!(check("bert-classification", 2), Ok(()));
+        // The first split replica was the only one that was checked.
+        let app = std::path::Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
+        let app = format!("name = \"a\"\n[[variants]]\nname = \"one\"\ndir = {app:?}\n");
+        let app = App::parse(&app).unwrap();
+        let mut plan = initial::single(&app, "one");
+        plan.placement.push(plan.placement[0].clone());
+        for (replica, of) in plan.placement.iter_mut().zip([2, 3]) {
+            replica.partition = Some(Partition { index: 0, of });
+        }
+        let second = check_partitions(&app, &plan).unwrap_err().to_string();
+        assert!(second.contains("placement[1]"), "{second}");
         assert_eq!(check("cnn", 1), Ok(()));
         assert_eq!(check("no-such-checkpoint", 9), Ok(()), "left to the worker");
         let many = check("bert-classification", 3).unwrap_err();

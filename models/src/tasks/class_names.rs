@@ -3,21 +3,35 @@
 use tokenizers::NormalizedString;
 
 /// Returns a name in the form in which names of classes are compared: those that differ only in Unicode's forms of compatibility, in case,
-/// or in spaces, underscores and hyphens are the same (`not_entailment`, `Not entailment `).
+/// or in spaces, underscores and hyphens are the same (`not_entailment`, `Not entailment `). The sign of a number counts (`-1`), and so do
+/// names of nothing else (`-`).
 pub fn comparable_name(name: &str) -> String {
     let mut normalised = NormalizedString::from(name);
     normalised.nfkc();
-    let lower = normalised.get().to_lowercase();
+    let lower = normalised.get().trim().to_lowercase();
+    let has_sign = lower
+        .strip_prefix('-')
+        .is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
     let words = lower.split(|character: char| character.is_whitespace() || matches!(character, '_' | '-'));
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
-    words.join(" ")
+    match words.join(" ") {
+        name if name.is_empty() => lower,
+        number if has_sign => format!("-{number}"),
+        name => name,
+    }
+}
+
+/// Returns whether a name says nothing about the class of this number: `LABEL_` and the number.
+pub fn is_placeholder(class: usize, name: &str) -> bool {
+    name.strip_prefix("LABEL_")
+        .is_some_and(|number| *number == class.to_string())
 }
 
 /// Returns whether the names say nothing about the classes: each is `LABEL_` and its own number, as transformers names classes that have no
 /// names.
 pub fn are_placeholders(names: &[String]) -> bool {
-    let placeholder = |(class, name): (usize, &String)| *name == format!("LABEL_{class}");
-    names.iter().enumerate().all(placeholder)
+    let mut numbered = names.iter().enumerate();
+    numbered.all(|(class, name)| is_placeholder(class, name))
 }
 
 #[cfg(test)]
@@ -39,6 +53,17 @@ mod tests {
             comparable_name("notentailment"),
             comparable_name("not entailment")
         );
+    }
+
+    /// The classes `-1` and `1` of a sentiment were one, and so were those of `+` and `-`.
+    #[test]
+    fn signs_are_names() {
+        let names = ["-1", "0", "1", "+1", "+", "-", "_"].map(comparable_name);
+        let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len(), "{names:?}");
+        assert_eq!(comparable_name(" -1 Star"), comparable_name("-1_star"));
+        assert_eq!(comparable_name("covid-19"), comparable_name("Covid 19"));
+        assert_eq!(comparable_name("- other"), comparable_name("other"));
     }
 
     #[test]

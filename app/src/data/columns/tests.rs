@@ -548,3 +548,49 @@ fn a_record_may_hold_a_data_url() {
     let samples = records("a.jsonl", json, "", Task::Classification).unwrap();
     assert!(samples.inputs[0][0].data[4..].starts_with(b"data:image/png"));
 }
+
+/// The pair was left out because of a column `text`, and the model was asked its right answer.
+#[test]
+fn the_column_of_the_right_answer_is_no_request() {
+    let json = "{\"question\": \"q\", \"context\": \"c\", \"text\": \"a\"}\n";
+    let label = "columns = { label = 'TEXT' }";
+    let pair = records("a.jsonl", json, label, Task::QuestionAnswering).unwrap();
+    assert_eq!(
+        (texts(&pair, 0), texts(&pair, 1)),
+        (vec!["q".to_owned()], vec!["c".to_owned()])
+    );
+    assert_eq!(pair.labels, [Label::text("a")]);
+    let json = "{\"sentence\": \"s\", \"text\": \"dog\"}\n";
+    let one = records("a.jsonl", json, label, Task::Classification).unwrap();
+    assert_eq!(texts(&one, 0), ["s"]);
+    let none = records("a.jsonl", "{\"text\": \"dog\"}\n", label, Task::Classification);
+    assert!(in_one_line(&none.err().unwrap()).contains("text"));
+}
+
+/// The names of any column were said to be other ones than the model's.
+#[test]
+fn names_of_other_columns_than_the_label_are_not_compared() {
+    let labels = reader(Task::Classification);
+    let two = |names: [&str; 2]| names.map(str::to_owned).to_vec();
+    let record = Record {
+        line: 1,
+        values: serde_json::from_str(r#"{"text": "a", "coarse": 0, "fine": 1}"#).unwrap(),
+        files: Vec::new(),
+        class_names: std::sync::Arc::new(
+            [
+                ("coarse".to_owned(), two(["fish", "bird"])),
+                ("fine".to_owned(), two(["dog", "cat"])),
+            ]
+            .into(),
+        ),
+    };
+    let other_names = |columns: &str| {
+        let columns: Columns = toml::from_str(columns).unwrap();
+        let mut collector = collector(0, None, &signature(), &labels);
+        let named = collector.named_columns(&record, &columns);
+        assert_eq!(named, ["fine"]);
+        collector.samples.origins.other_names().to_vec()
+    };
+    assert!(other_names("label = 'fine'").is_empty());
+    assert_eq!(other_names("label = 'coarse'"), ["fish", "bird"]);
+}

@@ -61,6 +61,19 @@ fn a_number_is_refused_where_classes_have_other_numbers_for_names() {
     assert_eq!(digits.read(&json!(1)).unwrap(), Label::Class(1));
 }
 
+/// The mark 1 of a list became the name "1", and then the class 1, whatever it marked; the number 0 of "1" to "5" became class 1.
+#[test]
+fn numerals_that_a_file_names_its_classes_by_are_no_names_of_others() {
+    let names = |names: &[&str]| -> Vec<String> { names.iter().map(ToString::to_string).collect() };
+    let six = reader(Task::MultiLabel, &["a", "b", "c", "d", "e", "f"]);
+    assert!(!six.reads_names(&names(&["0", "1"])));
+    assert!(!six.reads_names(&names(&["1", "2", "3", "4", "5"])));
+    assert!(six.reads_names(&names(&["a", "b"])));
+    let stars = reader(Task::Classification, &["1", "2", "3", "4", "5"]);
+    assert!(stars.reads_names(&names(&["1", "2", "3"])));
+    assert!(!stars.reads_names(&names(&["0", "1", "2"])));
+}
+
 #[test]
 fn thousands_of_names_are_found_and_an_error_shows_few() {
     let names: Vec<String> = (0..20_000).map(|class| format!("species {class}")).collect();

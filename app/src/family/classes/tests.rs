@@ -28,6 +28,66 @@ fn another_order_is_found_whatever_the_spelling() {
     );
 }
 
+/// The classes -1 and 1 were exchanged: their names were the same without the sign.
+#[test]
+fn names_that_differ_in_spelling_alone_may_be_others() {
+    assert_eq!(
+        placed(&["-1", "0", "1"], &["1", "0", "-1"]),
+        Ok(Some(vec![2, 1, 0]))
+    );
+    assert_eq!(
+        placed(&["Crane", "crane"], &["crane", "Crane"]),
+        Ok(Some(vec![1, 0]))
+    );
+    assert_eq!(
+        placed(&["+", "-", "_"], &["_", "-", "+"]),
+        Ok(Some(vec![2, 1, 0]))
+    );
+}
+
+/// Such classes were taken to be in the same order, and `pos` was answered as `negative`.
+#[test]
+fn only_some_of_the_same_names_are_refused() {
+    let expected = ["negative", "neutral", "positive"];
+    let error = placed(&expected, &["pos", "neutral", "neg"]).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("its classes `pos`, `neg` have other names")
+            && error.contains("`negative`, `positive`,"),
+        "{error}"
+    );
+    // What has no name is at its place, and so is what alone is left.
+    for found in [["LABEL_0", "LABEL_1", "positive"], ["negative", "neutral", "pos"]] {
+        assert_eq!(placed(&expected, &found), Ok(None), "{found:?}");
+    }
+}
+
+/// Nothing was said of names of which none is the same.
+#[test]
+fn an_assumed_order_is_said() {
+    let classes = FamilyClasses {
+        stated: names(&["negative", "positive"]),
+        ..FamilyClasses::default()
+    };
+    let said = classes.assumption("large", &names(&["bad", "good"])).unwrap();
+    assert!(
+        said.starts_with("`large` has other names for its classes (`bad`, `good`) than the app's file")
+            && said.contains("(`negative`, `positive`)"),
+        "{said}"
+    );
+    for own in [
+        ["LABEL_0", "LABEL_1"],
+        ["Negative", "positive"],
+        ["positive", "negative"],
+    ] {
+        assert_eq!(classes.assumption("large", &names(&own)), None, "{own:?}");
+    }
+    assert_eq!(
+        FamilyClasses::default().assumption("large", &names(&["a", "b"])),
+        None
+    );
+}
+
 #[test]
 fn other_classes_and_numbers_of_classes_are_refused() {
     let expected = ["negative", "positive"];
@@ -95,6 +155,25 @@ fn the_first_names_count_and_a_missing_checkpoint_is_named() {
     );
     assert_eq!(partial.order(&names(&["LABEL_0", "LABEL_1"])), Ok(None));
     assert_eq!(classes(&[&other, &missing]).names(), ["yes", "no"]);
+    // An ONNX file that is elsewhere stated nothing, so that hosts had different orders.
+    let onnx = ("onnx".to_owned(), Source::Onnx(folder.path().join("small.onnx")));
+    let partial = classes(&[&onnx, &other]);
+    assert!(partial.names().is_empty());
+    let error = partial.order(&names(&["yes", "no"])).unwrap_err().to_string();
+    assert!(
+        error.contains("`onnx`, whose checkpoint is not on this host"),
+        "{error}"
+    );
+    // A configuration that cannot be read was said to be on another host.
+    let broken = source("broken", &["no", "yes"]);
+    std::fs::write(folder.path().join("broken/config.json"), "{").unwrap();
+    let partial = classes(&[&broken, &other]);
+    assert!(partial.names().is_empty());
+    let error = partial.order(&names(&["yes", "no"])).unwrap_err().to_string();
+    assert!(
+        error.contains("`broken`, whose files do not tell it (") && error.contains("is not a configuration"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -103,6 +182,8 @@ fn an_onnx_file_has_the_names_beside_it_or_its_folder() {
     let onnx = folder.path().join("onnx");
     std::fs::create_dir(&onnx).unwrap();
     let source = Source::Onnx(onnx.join("model.onnx"));
+    assert!(stated_names(&source).is_err_and(|error| is_absent(&error)));
+    std::fs::write(onnx.join("model.onnx"), "").unwrap();
     assert_eq!(stated_names(&source).unwrap(), None);
     std::fs::write(
         folder.path().join("config.json"),

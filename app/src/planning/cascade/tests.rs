@@ -1,4 +1,5 @@
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
+use kaskade_planners::skips::{Dropped, Reason};
 use kaskade_policy::confidence::{Calibration, Estimator};
 use kaskade_policy::profile::{BatchCost, BeforeAfter, Validation, VariantProfile};
 
@@ -83,6 +84,22 @@ fn the_frontier_has_no_cascade_that_the_largest_alone_dominates() {
     let text = as_text(&profile, &latency);
     assert!(
         text.contains("dropped small: its latency benefit is -") && !text.contains("energy benefit"),
+        "{text}"
+    );
+}
+
+/// The largest variant was said to stay for audits alone.
+#[test]
+fn a_dropped_variant_that_stays_loaded_answers_when_audits_ask_for_it() {
+    let profile = profile(true);
+    let mut planned = planned(&profile, Objective::Largest);
+    planned.dropped.push(Dropped {
+        name: "large".to_owned(),
+        reason: Reason::NeverReached,
+    });
+    let text = as_text(&profile, &planned);
+    assert!(
+        text.contains("`large` answers no requests now; it stays loaded for audits, and to answer"),
         "{text}"
     );
 }

@@ -75,7 +75,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     parts.extend(planned.dropped.iter().map(|dropped| {
         if placed(&dropped.name) {
             return format!(
-                "`{}` answers no requests; it stays loaded for audits",
+                "`{}` answers no requests now; it stays loaded for audits, and to answer when they refute the plan's cascades",
                 dropped.name
             );
         }
