@@ -60,7 +60,7 @@ pub(super) async fn version_ready(
 }
 
 pub(super) async fn config(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
-    let found = async { Ok(configuration(&*shared.app(&model)?).await) };
+    let found = async { Ok(configuration(&shared.app(&model)?).await) };
     answer(found.await)
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn version_config(
     State(shared): Apps,
     Path((model, version)): Path<(String, String)>,
 ) -> Response<Body> {
-    let found = async { Ok(configuration(&*of_version(&shared, &model, &version)?).await) };
+    let found = async { Ok(configuration(&of_version(&shared, &model, &version)?).await) };
     answer(found.await)
 }
 
