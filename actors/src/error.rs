@@ -250,10 +250,12 @@ impl<'de> Deserialize<'de> for Fault {
 }
 
 impl Fault {
-    /// Returns the fault of inputs that a stage does not take. The first stage says what is wrong with a request; a later one that does not
-    /// take what the first one took, such as a text without a tokenizer, is a fault of the app.
+    /// Returns the fault of inputs that the signature of a stage refuses. A later stage without a tokenizer for a text that the first one took
+    /// is a fault of the app: nothing is wrong with the request. Everything else its sender can mend, such as an input that only some
+    /// variants take.
     pub(crate) fn of_inputs(error: ModelError, stage: &str, is_first: bool) -> Self {
-        let is_of_app = !is_first && !matches!(error, ModelError::TooLong { .. });
+        // A signature refuses nothing but texts with this error.
+        let is_of_app = !is_first && matches!(error, ModelError::BadInput { .. });
         if !is_of_app {
             return error.into();
         }
@@ -360,6 +362,21 @@ mod tests {
             reason: "long".to_owned(),
         };
         assert_eq!(Fault::of_inputs(long, "large", false).code, Code::TooLong);
+    }
+
+    /// An option that only the smaller variants take was answered with 500 when the request was escalated.
+    #[test]
+    fn inputs_that_a_later_stage_does_not_know_are_the_senders() {
+        let unknown = ModelError::UnknownInput {
+            name: "num_beams".to_owned(),
+            expected: vec!["messages".to_owned()],
+        };
+        let fault = Fault::of_inputs(unknown, "large", false);
+        assert_eq!((fault.code, fault.code.status()), (Code::InvalidInput, 422));
+        assert!(
+            fault.message.starts_with("input `num_beams` is unknown"),
+            "{fault}"
+        );
     }
 
     /// Returns the page of all codes, as in `docs/reference/errors.md`.

@@ -61,8 +61,6 @@ struct State {
     snapshot: Option<AppSnapshot>,
     plans: Plans,
     actors: BTreeMap<String, ReceivedState>,
-    /// What the models take and answer, by variant, as the workers announced it last.
-    models: BTreeMap<String, ModelInterface>,
     /// Replicas to avoid, by ingress, and when it said so.
     unavailable: BTreeMap<String, (Instant, BTreeSet<String>)>,
     history: VecDeque<Point>,
@@ -97,6 +95,8 @@ pub(crate) struct Totals {
 struct ReceivedState {
     at: Instant,
     beat: Heartbeat,
+    /// What its models take and answer, by variant, as it announced last; without the names of classes.
+    models: BTreeMap<String, ModelInterface>,
 }
 
 /// Answers of one second through this gateway.
@@ -158,7 +158,6 @@ impl AppState {
                 snapshot: None,
                 plans: Plans::default(),
                 actors: BTreeMap::new(),
-                models: BTreeMap::new(),
                 unavailable: BTreeMap::new(),
                 history: VecDeque::new(),
                 errors: VecDeque::new(),
@@ -241,13 +240,14 @@ impl AppState {
     pub(crate) fn interface(&self) -> ObservedSignature {
         let state = self.state();
         let plan = state.plans.admitted().map(|(_, plan)| plan.as_ref());
-        interface::of(&state.models, plan)
+        interface::of(&state.models(), plan)
     }
 
     /// Returns whether a model takes an input of that name.
     pub(crate) fn takes(&self, input: &str) -> bool {
         let state = self.state();
-        let mut inputs = state.models.values().flat_map(|model| &model.inputs);
+        let models = state.models();
+        let mut inputs = models.values().flat_map(|model| &model.inputs);
         inputs.any(|taken| taken.name == input)
     }
 
@@ -335,18 +335,42 @@ impl State {
     }
 
     fn beat(&mut self, mut beat: Heartbeat) {
-        for (variant, model) in std::mem::take(&mut beat.models) {
-            if self.models.len() < NAMES || self.models.contains_key(&variant) {
-                self.models.insert(variant, model);
-            }
+        let before = self.actors.remove(&beat.actor);
+        let mut models = std::mem::take(&mut beat.models);
+        if models.is_empty() {
+            models = before.map(|received| received.models).unwrap_or_default();
+        }
+        models.retain(|variant, _| beat.replicas.iter().any(|replica| replica.variant == *variant));
+        for model in models.values_mut() {
+            model.labels = Vec::new();
         }
         let received = ReceivedState {
             at: Instant::now(),
             beat: beat.clone(),
+            models,
         };
         self.actors.insert(beat.actor.clone(), received);
         let now = self.begun.elapsed();
         self.overview.beat(now, beat);
+    }
+
+    /// Returns what the models take and answer, by variant, as the workers announce it on which the plan places them.
+    fn models(&self) -> BTreeMap<&str, &ModelInterface> {
+        let plan = self.plans.admitted().map(|(_, plan)| plan);
+        let is_placed = |worker: &str, variant: &str| {
+            let places = |plan: &Arc<Plan>| {
+                let mut placed = plan.placement.iter();
+                placed.any(|replica| replica.worker == worker && replica.variant == variant)
+            };
+            plan.is_none_or(places)
+        };
+        let announced = self.actors.iter().flat_map(|(worker, received)| {
+            let models = received.models.iter();
+            models.filter(move |(variant, _)| is_placed(worker, variant))
+        });
+        announced
+            .map(|(variant, model)| (variant.as_str(), model))
+            .collect()
     }
 
     fn ingress(&mut self, state: IngressState) {

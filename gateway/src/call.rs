@@ -265,10 +265,14 @@ impl Call {
         if fault.code != Code::NoReply || self.app.bus.connection().is_up() {
             return fault;
         }
-        let message = format!(
-            "the connection to the broker at {} is lost, and did not come back within the budget",
-            self.app.bus.url()
+        // The address is not for clients.
+        tracing::warn!(
+            broker = self.app.bus.url(),
+            app = self.app.options.name,
+            "a request had no broker"
         );
+        let message =
+            "the gateway has no connection to its broker, and it did not come back within the budget";
         Fault::new(Code::BrokerUnavailable, message)
     }
 

@@ -330,7 +330,7 @@ impl Failure {
 }
 
 /// The beginning of what a client sent, for a message.
-fn shortened(text: &str) -> Cow<'_, str> {
+pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(MAX_ECHO) {
         None => text.into(),
         Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),

@@ -7,7 +7,7 @@ use tonic::{Code, Status};
 use axum::body::Body;
 use axum::http::{HeaderMap, Response, header};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, shortened};
 
 /// Returns the status of a failure. Its metadata are the headers that the REST interface has, and `grpc-retry-pushback-ms`,
 /// which clients with a retry policy obey: a negative pause forbids them to retry.
@@ -35,7 +35,8 @@ pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
 /// Returns the response to a request for a method that no service has.
 pub(crate) fn unknown_method(path: &str) -> Response<Body> {
     let message = format!(
-        "this gateway has no method `{path}`; it serves `{}` and `{}`",
+        "this gateway has no method `{}`; it serves `{}` and `{}`",
+        shortened(path),
         kaskade_oip::SERVICE,
         kaskade_oip::health::SERVICE
     );

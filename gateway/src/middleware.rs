@@ -12,6 +12,7 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use kaskade_actors::ids;
 use kaskade_actors::wire::headers::check_request_id;
+use tokio::time::timeout;
 
 use crate::api::{Api, is_grpc_probe, is_grpc_stream};
 use crate::body::{Coding, compressed};
@@ -111,6 +112,7 @@ impl Guarded {
             request = count(shared, request, permits);
         }
         let mut response = match admitted {
+            Ok(()) if is_grpc_probe(path) => self.probe(request, api).await?,
             Ok(()) => self.routes.call(request).await?,
             Err(failure) => trace::unrouted(failure.response(api)),
         };
@@ -145,6 +147,15 @@ impl Guarded {
             Some(coding) => compressed(response, coding, shared.limits.compress_from).await,
             None => response,
         })
+    }
+
+    /// Answers a probe over gRPC, which holds no permit: its body must arrive in time.
+    async fn probe(&self, request: Request, api: Api) -> Result<Response<Body>, Infallible> {
+        let pause = self.shared.limits.body_pause;
+        match timeout(pause, self.routes.call(request)).await {
+            Ok(response) => response,
+            Err(_) => Ok(trace::unrouted(Failure::stalled(pause).response(api))),
+        }
     }
 }
 

@@ -389,11 +389,12 @@ fn schemas() -> Value {
     let texts = json!({"anyOf": [text, {"type": "array", "items": text, "minItems": 1, "maxItems": 2048}]});
     let shape = json!({"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 16});
     let datatype = json!({"enum": kaskade_models::Datatype::ALL.map(kaskade_models::Datatype::name)});
+    // The message of an assistant that calls tools has null for its content, or none.
     let message = object(
-        &["role", "content"],
+        &["role"],
         json!({
             "role": text,
-            "content": {"type": ["string", "array"]},
+            "content": {"type": ["string", "array", "null"]},
             "reasoning_content": {"type": ["string", "null"]},
         }),
     );
@@ -539,6 +540,18 @@ mod tests {
             let pointer = reference.strip_prefix('#').unwrap();
             assert!(document.pointer(pointer).is_some(), "{reference}");
         }
+    }
+
+    /// Generated clients refused the message of an assistant that calls tools.
+    #[test]
+    fn a_message_may_have_no_content() {
+        let document = document();
+        let message = document
+            .pointer("/components/schemas/Chat/properties/messages/items")
+            .unwrap();
+        assert_eq!(message["required"], json!(["role"]));
+        let types = message["properties"]["content"]["type"].as_array().unwrap();
+        assert!(types.contains(&json!("null")), "{types:?}");
     }
 
     #[test]

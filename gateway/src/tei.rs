@@ -121,9 +121,7 @@ fn app_of(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<A
 }
 
 async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply>, Failure> {
-    if inputs.is_empty() || inputs.len() > MAX_TEXTS {
-        return Err(Failure::malformed(format!("send from 1 to {MAX_TEXTS} texts")));
-    }
+    check_count(inputs.len())?;
     let requests = inputs.into_iter().map(|inputs| InferRequest {
         inputs,
         ..InferRequest::default()
@@ -133,6 +131,14 @@ async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply
         return call.clone().of_many_parts().ask_all(requests).await;
     }
     call.ask_all(requests).await
+}
+
+/// Refuses no texts, and too many.
+fn check_count(texts: usize) -> Result<(), Failure> {
+    if (1..=MAX_TEXTS).contains(&texts) {
+        return Ok(());
+    }
+    Err(Failure::malformed(format!("send from 1 to {MAX_TEXTS} texts")))
 }
 
 /// Returns the scores of the classes.

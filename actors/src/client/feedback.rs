@@ -7,7 +7,7 @@ use async_nats::{Request, RequestErrorKind};
 use super::Client;
 use crate::{
     error::{Code, Fault},
-    wire::{ContentType, Feedback, FeedbackReply, Message as _, RightAnswer},
+    wire::{ContentType, Feedback, FeedbackReply, Message as _, RightAnswer, headers},
 };
 
 impl Client {
@@ -16,7 +16,8 @@ impl Client {
     /// certified list.
     ///
     /// # Errors
-    /// [`Code::UnknownApp`] if no process serves the app; [`Code::Unavailable`] if the connection is closed.
+    /// [`Code::UnknownApp`] if no process serves the app; [`Code::Malformed`] for an id that no request can have; [`Code::TooLarge`] if the
+    /// broker accepts no message of that size; [`Code::Unavailable`] if the connection is closed.
     pub async fn feedback(
         &self,
         id: &str,
@@ -27,14 +28,19 @@ impl Client {
             id: id.to_owned(),
             label,
         };
-        let request = Request::new().payload(feedback.encode()?).timeout(Some(timeout));
+        let payload = feedback.encode()?;
+        self.bus.check_size(None, payload.len())?;
+        let request = Request::new().payload(payload).timeout(Some(timeout));
         let subject = self.app.feedback();
         let asked = async {
             match self.nats.send_request(subject.clone(), request).await {
-                Ok(reply) => Ok(Some(FeedbackReply::read(
-                    ContentType::MessagePack,
-                    &reply.payload,
-                )?)),
+                Ok(reply) => match headers::fault(reply.headers.as_ref()) {
+                    Some(fault) => Err(fault),
+                    None => Ok(Some(FeedbackReply::read(
+                        ContentType::MessagePack,
+                        &reply.payload,
+                    )?)),
+                },
                 Err(error) => match error.kind() {
                     RequestErrorKind::TimedOut => Ok(None),
                     RequestErrorKind::NoResponders => Err(self.no_responders()),

@@ -10,7 +10,7 @@ mod tests;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::actor::{Message, Recipient};
-use async_nats::{HeaderMap, Subject};
+use async_nats::{HeaderMap, Message as NatsMessage, Subject};
 use bytes::Bytes;
 use dashmap::DashMap;
 use kaskade_policy::liveness::Liveness;
@@ -25,9 +25,9 @@ use crate::{
     dispatch::local::{LocalReplica, LocalReplicas},
     error::{Code, Fault},
     plan::versions::PlanVersion,
-    subjects::App,
+    subjects::{self, App},
     supervision::Supervisor,
-    wire::{Message as _, StageOutcome, StageReply, StageRequest, Token},
+    wire::{self, Message as _, StageOutcome, StageReply, StageRequest, Token, headers},
 };
 
 /// A stage's result, delivered to the ingress that owns the request.
@@ -275,6 +275,18 @@ impl Dispatcher {
             dispatch: 0,
         };
         self.done(&request.ingress, request.token, finished, Permits::new());
+    }
+
+    /// Answers a client's message that is not taken, if its sender may be answered.
+    pub(crate) fn refuse_message(&self, message: &NatsMessage, fault: &Fault) {
+        let inbox = message.reply.clone();
+        if let Some(inbox) = inbox.filter(|inbox| subjects::is_reply_allowed(inbox)) {
+            let content_type = headers::content_type_of(message.headers.as_ref(), &message.payload);
+            let content_type = content_type.unwrap_or_default();
+            let payload = wire::encode_fault(content_type, fault);
+            let headers = headers::for_fault(content_type, fault);
+            self.publish(inbox, None, Some(headers), payload);
+        }
     }
 
     /// Resolves once everything published so far has reached the broker.

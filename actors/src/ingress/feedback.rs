@@ -15,11 +15,14 @@ use crate::{
     dispatch::dispatcher::Dispatcher,
     error::Fault,
     subjects,
-    wire::{self, ContentType, Feedback, RightAnswer, headers},
+    wire::{ContentType, Feedback, RightAnswer, headers},
 };
 
 /// Names of classes that an error lists.
 const SHOWN: usize = 8;
+
+/// Most characters of a name that an error repeats.
+const MAX_ECHO: usize = 64;
 
 /// A label as received.
 #[derive(Message)]
@@ -35,9 +38,10 @@ pub(super) async fn pump(mut labels: async_nats::Subscriber, ingress: Addr<Ingre
     while let Some(message) = labels.next().await {
         match read(&message) {
             Ok(labelled) => ingress.do_send(labelled),
+            // The client would otherwise wait as if no ingress remembered its request.
             Err(fault) => {
                 tracing::warn!(%fault, "a label could not be read");
-                refuse(&dispatcher, &message, &fault);
+                dispatcher.refuse_message(&message, &fault);
             }
         }
     }
@@ -46,10 +50,11 @@ pub(super) async fn pump(mut labels: async_nats::Subscriber, ingress: Addr<Ingre
 fn read(message: &NatsMessage) -> Result<Labelled, Fault> {
     let content_type = headers::content_type_of(message.headers.as_ref(), &message.payload)?;
     let feedback = Feedback::read(content_type, &message.payload)?;
+    let reply = message.reply.clone();
     Ok(Labelled {
         feedback,
         content_type,
-        reply: inbox_of(message),
+        reply: reply.filter(|reply| subjects::is_reply_allowed(reply)),
     })
 }
 
@@ -67,26 +72,6 @@ impl From<ComparedAnswer> for RightLabel {
             answer,
             is_unchecked: false,
         }
-    }
-}
-
-fn inbox_of(message: &NatsMessage) -> Option<Subject> {
-    let reply = message.reply.clone();
-    reply.filter(|reply| subjects::is_reply_allowed(reply))
-}
-
-/// Answers a label that cannot be read: the client would otherwise wait as if no ingress remembered its request.
-fn refuse(dispatcher: &Dispatcher, message: &NatsMessage, fault: &Fault) {
-    if let Some(inbox) = inbox_of(message) {
-        let content_type = headers::content_type_of(message.headers.as_ref(), &message.payload);
-        let content_type = content_type.unwrap_or_default();
-        let payload = wire::encode_fault(content_type, fault);
-        dispatcher.publish(
-            inbox,
-            None,
-            Some(headers::for_fault(content_type, fault)),
-            payload,
-        );
     }
 }
 
@@ -129,14 +114,18 @@ fn numbered(number: u64, of: u64) -> Result<ComparedAnswer, String> {
 
 /// Returns the class of a name, whose letter case only counts between classes that differ by it; a text that is no name is a number.
 fn named(name: &str, class: &Class, reply: &RecentReply, names: &ClassNames) -> Result<RightLabel, String> {
-    let known = names.of(&reply.variant, class.of);
-    let announced = (0_u64..).zip(known.iter().flat_map(|names| names.iter()));
-    let announced = announced.map(|(number, name)| ComparedAnswer::class(number, class.of, Some(name)));
-    let answers = [Some(&reply.answer), reply.largest.as_ref()];
-    let candidates: Vec<ComparedAnswer> = answers.into_iter().flatten().cloned().chain(announced).collect();
+    let known = names.of(&reply.variant, class);
     let find = |is: &dyn Fn(&str) -> bool| {
-        let has = |answer: &&ComparedAnswer| matches!(answer, ComparedAnswer::Class(class) if class.name.as_deref().is_some_and(is));
-        candidates.iter().find(has).cloned()
+        let answers = [Some(&reply.answer), reply.largest.as_ref()];
+        let answer = answers.into_iter().flatten().find(
+            |answer| matches!(answer, ComparedAnswer::Class(class) if class.name.as_deref().is_some_and(is)),
+        );
+        let announced = || {
+            let mut announced = (0_u64..).zip(known.iter().flat_map(|names| names.iter()));
+            let (number, name) = announced.find(|(_, name)| is(name))?;
+            Some(ComparedAnswer::class(number, class.of, Some(name)))
+        };
+        answer.cloned().or_else(announced)
     };
     let alike = || find(&|known| known.eq_ignore_ascii_case(name));
     if let Some(answer) = find(&|known| known == name).or_else(alike) {
@@ -150,7 +139,8 @@ fn named(name: &str, class: &Class, reply: &RecentReply, names: &ClassNames) -> 
     }
     if class.name.is_none() {
         return Err(format!(
-            "`{name}` is not the number of a class, and the answer's class has no name; send a number from 0"
+            "{} is not the number of a class, and the answer's class has no name; send a number from 0",
+            quoted(name)
         ));
     }
     // Of the names, only those of the answers are known: it is another class, or misspelt.
@@ -162,16 +152,27 @@ fn named(name: &str, class: &Class, reply: &RecentReply, names: &ClassNames) -> 
 
 /// Says that a name is none of the classes, and which one may be meant.
 fn unknown_name(name: &str, names: &[String]) -> String {
-    let count = names.len();
+    let (said, count) = (quoted(name), names.len());
     if let Some(nearest) = class_names::nearest(name, names) {
-        return format!("`{name}` is none of the {count} classes; is it `{nearest}`?");
+        return format!(
+            "{said} is none of the {count} classes; is it {}?",
+            quoted(nearest)
+        );
     }
-    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let shown: Vec<String> = names.iter().take(SHOWN).map(|name| quoted(name)).collect();
     let more = if count > SHOWN { ", ..." } else { "" };
     format!(
-        "`{name}` is none of the {count} classes, which are {}{more}",
+        "{said} is none of the {count} classes, which are {}{more}",
         shown.join(", ")
     )
+}
+
+/// Returns the beginning of a name for a message, which must fit into one message of the broker.
+fn quoted(name: &str) -> String {
+    match name.char_indices().nth(MAX_ECHO) {
+        None => format!("`{name}`"),
+        Some((end, _)) => format!("`{}...`", name.get(..end).unwrap_or_default()),
+    }
 }
 
 impl Handler<Labelled> for Ingress {
@@ -199,7 +200,7 @@ impl Handler<Labelled> for Ingress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Heartbeat, ModelInterface};
+    use crate::wire::{Heartbeat, Message as _, ModelInterface};
 
     fn reply(answer: ComparedAnswer, largest: Option<ComparedAnswer>) -> RecentReply {
         RecentReply {
@@ -228,15 +229,20 @@ mod tests {
 
     /// The names of three classes, as a worker announces them.
     fn announced() -> ClassNames {
+        announced_as(["land", "sea", "air"].map(str::to_owned).to_vec())
+    }
+
+    fn announced_as(labels: Vec<String>) -> ClassNames {
         let model = ModelInterface {
-            labels: ["land", "sea", "air"].map(str::to_owned).to_vec(),
+            labels,
             ..ModelInterface::default()
         };
         let names = ClassNames::default();
-        names.record(&Heartbeat {
+        let beat = Heartbeat {
             models: [("large".to_owned(), model)].into(),
             ..Heartbeat::default()
-        });
+        };
+        names.record(&beat, |_| true);
         names
     }
 
@@ -265,6 +271,38 @@ mod tests {
                 .unwrap()
                 .is_unchecked,
             "the names of another number of classes"
+        );
+    }
+
+    /// The names of an app before it were those of every app with as many classes, so that right labels were refused.
+    #[test]
+    fn a_name_is_not_refused_by_names_that_are_not_those_of_the_answer() {
+        let spam = reply(ComparedAnswer::class(1, 3, Some("spam")), None);
+        let right = right_answer(&text("ham"), &spam, &announced()).unwrap();
+        assert!(right.is_unchecked && !right.answer.accepts(&spam.answer));
+    }
+
+    /// Its likeness to each name took seconds of the actor, and the refusal did not fit into a message.
+    #[test]
+    fn a_long_label_is_refused_with_a_short_message() {
+        let names = (0..1_000).map(|number| format!("{number}{}", "n".repeat(300)));
+        let names = announced_as(names.collect());
+        let feedback = Feedback {
+            id: "r1".to_owned(),
+            label: text(&"ä".repeat(256 << 10)),
+        };
+        let body = feedback.encode().unwrap();
+        let label = Feedback::read(ContentType::MessagePack, &body).unwrap().label;
+        for label in [label, text("ä"), text(&"1nnnnnnnn".repeat(4))] {
+            let unnamed = reply(ComparedAnswer::class(1, 1_000, None), None);
+            let reason = right_answer(&label, &unnamed, &names).unwrap_err();
+            assert!(reason.len() < 1_024, "{} bytes", reason.len());
+        }
+        let unnamed = reply(ComparedAnswer::class(1, 7, None), None);
+        let reason = right_answer(&text(&"x".repeat(16 << 10)), &unnamed, &names).unwrap_err();
+        assert!(
+            reason.len() < 1_024 && reason.contains("not the number"),
+            "{reason}"
         );
     }
 

@@ -217,7 +217,8 @@ async fn start_ingresses(
     shifter.listen(bus, heartbeats).await?;
     heartbeats.detect(FailureDetector::new(bus, dispatcher, &ingresses).beside(worker));
     epoch_gate::watch(heartbeats, dispatcher, plans);
-    heartbeats.listen(move |beat| class_names.record(beat));
+    let planned = plans.clone();
+    heartbeats.listen(move |beat| class_names.record(beat, |variant| planned.has_variant(variant)));
     let entries = running.iter().map(|ingress| local::Entry {
         ingress: ingress.address.clone(),
         metrics: Arc::clone(&ingress.metrics),

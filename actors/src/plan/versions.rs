@@ -303,6 +303,11 @@ impl PlanVersions {
         self.any_placed(|replica| replica.worker == worker && replica.id == id)
     }
 
+    /// Returns whether a plan that is kept places a replica of that variant.
+    pub(crate) fn has_variant(&self, variant: &str) -> bool {
+        self.any_placed(|replica| replica.variant == variant)
+    }
+
     fn any_placed(&self, is: impl Fn(&Replica) -> bool) -> bool {
         let state = self.state.borrow();
         let mut placed = state.iter().flat_map(|(_, version)| &version.plan.placement);

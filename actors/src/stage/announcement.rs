@@ -8,12 +8,21 @@ use crate::wire::ModelInterface;
 /// Heartbeats from one that describes the models to the next: half a second, after which a gateway that has just started knows them.
 const PERIOD: u32 = 5;
 
+/// Heartbeats from one with the names of the classes to the next: two seconds. They make up most of a description, and only labels
+/// that arrive later need them.
+const PERIOD_OF_LABELS: u32 = 20;
+
+/// Most bytes of the names of classes of one heartbeat, which must fit into one message of the broker; a variant whose names find no room
+/// is described without them. The variants of a family have the same names.
+const MAX_LABEL_BYTES: usize = 256 << 10;
+
 /// Decides which heartbeats describe the models: the first one that lists another variant, and every fifth, for those who listen since
 /// then. The others stay small.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     announced: BTreeSet<String>,
     since: u32,
+    since_labels: u32,
 }
 
 impl Announcements {
@@ -32,6 +41,7 @@ impl Announcements {
         described: impl Iterator<Item = (&'a String, &'a ModelInterface)>,
     ) -> BTreeMap<String, ModelInterface> {
         self.since = self.since.saturating_add(1);
+        self.since_labels = self.since_labels.saturating_add(1);
         let described: BTreeMap<&String, &ModelInterface> = described.collect();
         let is_new = described.keys().any(|variant| !self.announced.contains(*variant));
         if !is_new && self.since < PERIOD {
@@ -39,16 +49,30 @@ impl Announcements {
         }
         self.since = 0;
         self.announced = described.keys().map(|variant| (*variant).clone()).collect();
-        let copied = described.into_iter();
-        copied
-            .map(|(variant, model)| (variant.clone(), model.clone()))
-            .collect()
+        let mut room = 0;
+        if is_new || self.since_labels >= PERIOD_OF_LABELS {
+            (room, self.since_labels) = (MAX_LABEL_BYTES, 0);
+        }
+        let copied = described.into_iter().map(|(variant, model)| {
+            let bytes = model.labels.iter().map(String::len).sum();
+            let fits = room.checked_sub(bytes);
+            room = fits.unwrap_or(room);
+            let labels = fits.map(|_| model.labels.clone()).unwrap_or_default();
+            let described = ModelInterface {
+                inputs: model.inputs.clone(),
+                outputs: model.outputs.clone(),
+                labels,
+            };
+            (variant.clone(), described)
+        });
+        copied.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{Heartbeat, Message as _};
 
     #[test]
     fn models_are_described_when_they_are_new_and_every_few_heartbeats() {
@@ -67,5 +91,29 @@ mod tests {
             [beat(2), beat(2), beat(2), beat(2), beat(2), beat(2)],
             [0, 0, 0, 0, 2, 0]
         );
+    }
+
+    /// A heartbeat that exceeds the broker's limit is lost, and its worker counts as dead.
+    #[test]
+    fn names_of_classes_come_seldom_and_fit_into_a_heartbeat() {
+        let model = ModelInterface {
+            labels: vec!["n".repeat(60); 1 << 10],
+            ..ModelInterface::default()
+        };
+        let names: Vec<String> = (0..20).map(|number| format!("variant-{number}")).collect();
+        let mut announcements = Announcements::default();
+        let mut beat = || {
+            let models = announcements.of(names.iter().map(|name| (name, &model)));
+            let named = models.values().filter(|model| !model.labels.is_empty()).count();
+            let beat = Heartbeat {
+                models,
+                ..Heartbeat::default()
+            };
+            assert!(beat.encode().unwrap().len() < 512 << 10);
+            (beat.models.len(), named)
+        };
+        assert_eq!(beat(), (20, 4));
+        let later: Vec<(usize, usize)> = (0..20).map(|_| beat()).filter(|beat| beat.0 > 0).collect();
+        assert_eq!(later, [(20, 0), (20, 0), (20, 0), (20, 4)]);
     }
 }

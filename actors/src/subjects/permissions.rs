@@ -17,10 +17,12 @@ pub(crate) fn discovery_patterns(app: &App) -> Vec<String> {
     ]
 }
 
-/// Publish permissions for reading and watching an app's plans: JetStream API requests about its bucket.
+/// Publish permissions for reading and watching an app's plans: JetStream API requests about its bucket, and the question to the process
+/// of an embedded broker.
 pub(crate) fn plan_reading(app: &App) -> Vec<String> {
     let bucket = app.bucket();
     vec![
+        app.stored_plan().into_string(),
         "$JS.API.INFO".to_owned(),
         format!("$JS.API.STREAM.INFO.KV_{bucket}"),
         format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>"),

@@ -12,6 +12,9 @@ use super::lists::at_most;
 /// Longest id of a labelled request, bytes.
 const MAX_ID: usize = 1024;
 
+/// Most bytes of a label that are compared, as of an answer ([`certificate_monitor::ComparedAnswer`]).
+const MAX_LABEL: usize = 16 << 10;
+
 /// The right answer to an answered request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feedback {
@@ -36,12 +39,12 @@ impl Message for Feedback {
 }
 
 impl Feedback {
-    /// Decodes the body of a client's message.
+    /// Decodes the body of a client's message; a text is cut off after 16 KiB.
     ///
     /// # Errors
     /// Any [`CodecError`] but `Unwritable`.
     pub fn read(content_type: ContentType, body: &Bytes) -> Result<Self, CodecError> {
-        let feedback: Self = from_body(content_type, body)?;
+        let mut feedback: Self = from_body(content_type, body)?;
         if feedback.id.is_empty() || feedback.id.len() > MAX_ID {
             return Err(CodecError::Schema {
                 message: Self::NAME,
@@ -50,6 +53,9 @@ impl Feedback {
                     feedback.id.len()
                 ),
             });
+        }
+        if let RightAnswer::Text(text) = &mut feedback.label {
+            text.truncate(text.floor_char_boundary(MAX_LABEL));
         }
         Ok(feedback)
     }
@@ -318,6 +324,13 @@ mod tests {
         ] {
             assert!(read(bad).is_err(), "{bad}");
         }
+        let feedback = Feedback {
+            id: "r1".to_owned(),
+            label: RightAnswer::Text("ä".repeat(MAX_LABEL)),
+        };
+        let body = feedback.encode().unwrap();
+        let long = Feedback::read(ContentType::MessagePack, &body).unwrap();
+        assert_eq!(long.label, RightAnswer::Text("ä".repeat(MAX_LABEL / 2)));
     }
 
     proptest! {

@@ -26,7 +26,8 @@ pub struct ModelInterface {
         deserialize_with = "at_most::<_, _, MAX_TENSORS>"
     )]
     pub outputs: Vec<TensorInterface>,
-    /// Names of its classes in the order of the logits; empty if there are none or they have together more than 64 KiB.
+    /// Names of its classes in the order of the logits; empty if there are none, if they have together more than 64 KiB, and in most
+    /// heartbeats, which repeat the rest alone.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",

@@ -12,7 +12,7 @@ use kaskade_actors::stage::worker::WorkerConfig;
 use kaskade_actors::wire::{
     CertificateFinding, CertificateNotice, CertificateReport, InferRequest, RightAnswer, ShiftReport, headers,
 };
-use kaskade_actors::{App, Client, Node, Service};
+use kaskade_actors::{App, Client, Code, Node, Service};
 use kaskade_broker::BrokerConfig;
 use kaskade_models::{Answers, Described, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::certificate_monitor::AuditSettings;
@@ -253,6 +253,12 @@ fn labels_that_arrive_later_refute_a_certificate() {
                 .unwrap();
             assert_eq!(reply, None, "{unknown}");
         }
+        let tell_text = |id: String, text: String| client.feedback(&id, RightAnswer::Text(text), timeout);
+        let refused = tell_text("x".repeat(1_025), "sea".to_owned()).await.unwrap_err();
+        assert!(refused.message.contains("1 to 1024"), "{refused}");
+        let long = "n".repeat(node.bus().max_payload());
+        let refused = tell_text("right".to_owned(), long).await.unwrap_err();
+        assert_eq!(refused.code, Code::TooLarge, "{refused}");
         wrong.store(true, Ordering::Relaxed);
         let asking = async {
             for number in 0_u64.. {

@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use crate::common::BUDGET;
+use crate::common::gears::block_on;
+use crate::common::{BUDGET, Scripted, ask, cascade};
 use kaskade_actors::bus::BusConfig;
 use kaskade_actors::{
     App, AttachConfig, AttachedStage, Client, Code, Fault, Node, Service, Stage, StageInput, StageOutput,
     attach_stage,
 };
-use kaskade_models::Tensor;
+use kaskade_models::{Datatype, Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature, Tensor};
 use kaskade_policy::confidence::deferral::{DeferralScore, Feature, Linear, Term};
 use kaskade_policy::plan::Plan;
 use kaskade_testkit::{NatsOptions, NatsServer, TIMEOUT, wait_until};
@@ -290,4 +291,53 @@ fn the_score_of_a_custom_stage_reads_the_length_of_the_input() {
         first.detach(TIMEOUT).await;
         second.detach(TIMEOUT).await;
     });
+}
+
+/// Takes an option that the larger model does not know.
+struct WithOption(Scripted);
+
+impl Model for WithOption {
+    fn signature(&self) -> Signature {
+        let mut signature = self.0.signature();
+        let option = InputSpec::optional("num_beams", Datatype::I64, vec![Extent::Exactly(1)]);
+        signature.inputs.push(option);
+        signature
+    }
+
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        self.0.run(batch)
+    }
+}
+
+/// It was answered with 500, as if the app were at fault, once the request was escalated.
+#[test]
+fn an_input_that_only_the_first_stage_takes_is_refused_by_name_when_it_is_escalated() {
+    let app = "optional";
+    let scripted = |strength| Scripted {
+        strength,
+        run: Duration::ZERO,
+    };
+    let node = Service::new(app)
+        .model("small", move || Ok::<_, String>(WithOption(scripted(1.0))))
+        .model("medium", move || Ok::<_, String>(scripted(2.0)))
+        .model("large", move || Ok::<_, String>(scripted(4.0)))
+        .plan(cascade(app))
+        .start()
+        .unwrap();
+    block_on(async {
+        let client = Client::new(node.bus(), App::new(app).unwrap());
+        let asked = |margin| {
+            let option = Tensor::from_i64("num_beams", &[1], &[2]).unwrap();
+            let inputs: Vec<Tensor> = ask(1.0, margin).into_iter().chain([option]).collect();
+            client.infer(inputs, BUDGET)
+        };
+        assert!(asked(9.0).await.is_ok());
+        let refused = asked(0.0).await.unwrap_err();
+        assert_eq!(refused.code, Code::InvalidInput, "{refused}");
+        assert!(
+            refused.message.contains("input `num_beams` is unknown"),
+            "{refused}"
+        );
+    });
+    node.stop();
 }

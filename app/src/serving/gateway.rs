@@ -98,13 +98,15 @@ pub fn options(app: &App) -> AppOptions {
         .max_model_len(app.generation.max_model_len.map(size))
 }
 
-/// Returns what the answers of an app are. Variants that are not this program's may give others beside those of the task.
+/// Returns what the answers of an app are. Variants that are not this program's may give others beside those of the task, the root of a
+/// pipeline has a task of its own, and an ONNX model answers what it was made for, whatever the task is if none is stated.
 fn answers(app: &App) -> Option<AnswerKind> {
+    let is_stated = app.task != Task::default();
     let is_own = app
         .variants
         .iter()
-        .all(|variant| variant.dir.is_some() || variant.file.is_some());
-    is_own.then_some(match app.task {
+        .all(|variant| variant.dir.is_some() || variant.file.is_some() && is_stated);
+    (is_own && app.pipeline.is_none()).then_some(match app.task {
         Task::Generation => AnswerKind::Text,
         Task::Embedding => AnswerKind::Embedding,
         Task::Classification | Task::MultiLabel | Task::TokenClassification => AnswerKind::Classes,
@@ -128,4 +130,26 @@ fn tokenizers(app: &App) -> Vec<TokenizerPath> {
 /// Returns the names of an app's classes; none if no variant states them.
 fn labels(app: &App) -> Vec<String> {
     FamilyClasses::of(app).names().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(more: &str, source: &str) -> Option<AnswerKind> {
+        let text = format!("name = \"a\"\n{more}\n[[variants]]\nname = \"v\"\n{source}\n");
+        answers(&App::parse(&text).unwrap())
+    }
+
+    /// Requests for other answers are refused, although a pipeline or an ONNX model may give them.
+    #[test]
+    fn the_kind_of_answers_is_that_of_the_task_if_the_models_are_known() {
+        let (dir, onnx) = ("dir = \"v\"", "file = \"v.onnx\"");
+        assert_eq!(kind("", dir), Some(AnswerKind::Classes));
+        assert_eq!(kind("task = \"embedding\"", dir), Some(AnswerKind::Embedding));
+        assert_eq!(kind("task = \"embedding\"", onnx), Some(AnswerKind::Embedding));
+        assert_eq!(kind("", onnx), None);
+        let pipeline = "[[pipeline.tasks]]\nname = \"detect\"\nvariants = [\"v\"]";
+        assert_eq!(kind(pipeline, dir), None);
+    }
 }

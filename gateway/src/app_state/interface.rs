@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kaskade_actors::wire::{ModelInterface, TensorInterface};
-use kaskade_policy::plan::{Exit, Plan};
+use kaskade_policy::plan::{Edge, Exit, Plan};
 
-use super::plans::variant_in;
 use crate::observed_signature::{ObservedSignature, TensorInfo, merge};
 
 /// Inputs of which a request has one, if the model needs none in particular: the one that clients know how to build comes first.
@@ -13,7 +12,7 @@ const ALTERNATIVES: [&str; 3] = ["text", "messages", "input_ids"];
 
 /// Returns the inputs and outputs of an app. The inputs are those of the variants that requests enter by, without optional ones; the
 /// outputs those of all variants that may answer.
-pub(super) fn of(models: &BTreeMap<String, ModelInterface>, plan: Option<&Plan>) -> ObservedSignature {
+pub(super) fn of(models: &BTreeMap<&str, &ModelInterface>, plan: Option<&Plan>) -> ObservedSignature {
     let entries = plan.map(entries);
     let is_entry = |variant: &str| entries.as_ref().is_none_or(|entries| entries.contains(variant));
     let fans_out = plan.is_some_and(fans_out);
@@ -32,12 +31,14 @@ pub(super) fn of(models: &BTreeMap<String, ModelInterface>, plan: Option<&Plan>)
     app
 }
 
-/// Returns the variants that requests enter by, in any gear.
+/// Returns the variants that requests enter by, in any gear: of a pipeline, all that serve its first task.
 fn entries(plan: &Plan) -> BTreeSet<&str> {
     let wirings = plan.every_gear().map(|gear| &gear.wiring);
     let entries = wirings.flat_map(|wiring| {
-        let stages = wiring.members().map(|edge| edge.stage.as_str());
-        stages.filter_map(|stage| variant_in(wiring, stage))
+        let named = |edge: &Edge| wiring.stages.iter().find(|stage| stage.name == edge.stage);
+        let stages = wiring.members().filter_map(named);
+        let siblings = stages.flat_map(|stage| wiring.siblings(stage));
+        siblings.map(|stage| stage.variant.as_str())
     });
     entries.collect()
 }
@@ -71,8 +72,10 @@ fn infos<'a>(tensors: impl IntoIterator<Item = &'a TensorInterface>) -> Vec<Tens
 
 #[cfg(test)]
 mod tests {
+    use kaskade_actors::wire::{Heartbeat, ReplicaBeat};
     use kaskade_models::Datatype;
 
+    use super::super::AppState;
     use super::*;
 
     fn tensor(name: &str, shape: &[i64], optional: bool) -> TensorInterface {
@@ -99,19 +102,10 @@ mod tests {
     #[test]
     fn a_cascade_takes_what_its_first_stage_needs_and_gives_what_any_stage_does() {
         let text = |length| [tensor("input_ids", &[length], true), tensor("text", &[1], true)];
-        let models = BTreeMap::from([
-            (
-                "large".to_owned(),
-                model(&[tensor("x", &[1], false)], &[tensor("logits", &[3], false)]),
-            ),
-            (
-                "small".to_owned(),
-                model(
-                    &text(-1),
-                    &[tensor("logits", &[2], false), tensor("label", &[1], false)],
-                ),
-            ),
-        ]);
+        let large = model(&[tensor("x", &[1], false)], &[tensor("logits", &[3], false)]);
+        let outputs = [tensor("logits", &[2], false), tensor("label", &[1], false)];
+        let small = model(&text(-1), &outputs);
+        let models = BTreeMap::from([("large", &large), ("small", &small)]);
         let plan = Plan::cascade("a")
             .stage("s", "small")
             .below(0.5)
@@ -137,13 +131,91 @@ mod tests {
             datatype: "UNKNOWN".to_owned(),
             ..tensor("strange", &[1], false)
         };
-        let models = BTreeMap::from([(
-            "v".to_owned(),
-            model(&inputs, &[strange, tensor("next/image", &[2], false)]),
-        )]);
-        let found = of(&models, None);
+        let known = model(&inputs, &[strange, tensor("next/image", &[2], false)]);
+        let found = of(&BTreeMap::from([("v", &known)]), None);
         assert_eq!(names(&found.inputs), ["image"]);
         assert_eq!(found.inputs[0].shape, [1, 8, 8]);
         assert!(found.outputs.is_empty(), "{:?}", found.outputs);
+    }
+
+    fn beat(actor: &str, replicas: &[&str], models: &[(&str, ModelInterface)]) -> Heartbeat {
+        let replicas = replicas.iter().map(|variant| ReplicaBeat {
+            variant: (*variant).to_owned(),
+            ..ReplicaBeat::default()
+        });
+        let models = models.iter().cloned();
+        Heartbeat {
+            actor: actor.to_owned(),
+            replicas: replicas.collect(),
+            models: models
+                .map(|(variant, model)| (variant.to_owned(), model))
+                .collect(),
+            ..Heartbeat::default()
+        }
+    }
+
+    /// What was announced once stayed until the gateway restarted, so that metadata listed outputs of replaced variants.
+    #[test]
+    fn only_models_of_the_plan_that_run_are_described() {
+        let gives =
+            |output: &str, size| model(&[tensor("x", &[1], false)], &[tensor(output, &[size], false)]);
+        let plan = |variant: &str| {
+            let plan = Plan::cascade("a").stage("s", variant).worker("w");
+            plan.build().unwrap()
+        };
+        let app = AppState::new("a");
+        let outputs = || app.interface().outputs;
+        app.state().plans.stored(1, plan("old"));
+        app.state()
+            .beat(beat("w", &["old"], &[("old", gives("scores", 10))]));
+        assert_eq!(names(&outputs()), ["scores"]);
+        app.state().beat(beat("w", &["old"], &[]));
+        assert_eq!(names(&outputs()), ["scores"], "most heartbeats describe no model");
+        let both = [("old", gives("scores", 10)), ("new", gives("logits", 100))];
+        app.state().beat(beat("w", &["old", "new"], &both));
+        app.state().plans.stored(2, plan("new"));
+        assert_eq!(
+            (names(&outputs()), outputs()[0].shape.clone()),
+            (vec!["logits"], vec![100])
+        );
+        app.state()
+            .beat(beat("stranger", &["new"], &[("new", gives("other", 1))]));
+        assert_eq!(names(&outputs()), ["logits"], "the plan places nothing there");
+        app.state()
+            .beat(beat("w", &["new"], &[("old", gives("scores", 10))]));
+        assert!(outputs().is_empty(), "a heartbeat describes what it hosts");
+    }
+
+    #[test]
+    fn names_of_classes_are_not_kept() {
+        let app = AppState::new("a");
+        let labels = vec!["n".repeat(100); 600];
+        let named = ModelInterface {
+            labels,
+            ..model(&[tensor("x", &[1], false)], &[])
+        };
+        app.state().beat(beat("w", &["v"], &[("v", named)]));
+        let state = app.state();
+        assert_eq!(state.models().len(), 1);
+        assert!(state.models().values().all(|model| model.labels.is_empty()));
+    }
+
+    /// Only the stage that the entry names counted, so that a client built images that its siblings refuse.
+    #[test]
+    fn all_variants_of_the_first_task_are_entries() {
+        let image = |size: i64| model(&[tensor("image", &[1, 3, size, size], false)], &[]);
+        let (small, large) = (image(320), image(640));
+        let models = BTreeMap::from([("small", &small), ("large", &large)]);
+        let mut plan = Plan::cascade("a")
+            .stage("s", "small")
+            .below(0.5)
+            .then("l", "large")
+            .build()
+            .unwrap();
+        for stage in &mut plan.gears[0].wiring.stages {
+            stage.task = Some("detect".to_owned());
+            stage.exit = Exit::Reply;
+        }
+        assert_eq!(of(&models, Some(&plan)).inputs[0].shape, [1, 3, -1, -1]);
     }
 }

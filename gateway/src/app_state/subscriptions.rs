@@ -12,7 +12,7 @@ use futures::stream::BoxStream;
 use kaskade_actors::bus::{Bus, BusError};
 use kaskade_actors::metrics::Snapshot as Counters;
 use kaskade_actors::metrics::histogram;
-use kaskade_actors::plan::store;
+use kaskade_actors::plan::store::{self, StoreError};
 use kaskade_actors::wire::{
     CertificateReport, EnergyReport, GearShift, Heartbeat, IngressState, Message as _, ShiftReport,
     describes_models,
@@ -130,12 +130,13 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
                     Err(error) => tracing::warn!(%error, "a stored plan cannot be shown"),
                 }
             }
-            Ok::<_, store::StoreError>(())
+            Ok::<_, StoreError>(())
         };
         if let Err(error) = followed.await {
             tracing::debug!(%error, "the plan store cannot be followed");
             // The broker may be embedded in another process.
-            if let Ok(Some(stored)) = store::ask(&bus, &app).await {
+            let may_be_embedded = matches!(error, StoreError::NeedsJetStream { .. });
+            if may_be_embedded && let Ok(Some(stored)) = store::ask(&bus, &app).await {
                 watched.state().plans.stored(stored.epoch, stored.plan);
             }
         }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{answer, json_response};
-use crate::failure::Failure;
+use crate::failure::{Failure, shortened};
 use crate::health::not_ready;
 use crate::json_body::{self, or_default};
 use crate::observed_signature::{TensorInfo, merge};
@@ -21,20 +21,22 @@ use crate::state::{GatewayState, Served};
 type Apps = State<Arc<GatewayState>>;
 
 pub(super) async fn model(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
-    answer(match shared.app(&model) {
-        Ok(app) => Ok(metadata(&app, &versions(&app)).await),
-        Err(failure) => Err(failure),
-    })
+    let found = async {
+        let app = shared.app(&model)?;
+        Ok(metadata(&app, &versions(&app)).await)
+    };
+    answer(found.await)
 }
 
 pub(super) async fn version(
     State(shared): Apps,
     Path((model, version)): Path<(String, String)>,
 ) -> Response<Body> {
-    answer(match of_version(&shared, &model, &version) {
-        Ok(app) => Ok(metadata(&app, &[version]).await),
-        Err(failure) => Err(failure),
-    })
+    let found = async {
+        let app = of_version(&shared, &model, &version)?;
+        Ok(metadata(&app, std::slice::from_ref(&version)).await)
+    };
+    answer(found.await)
 }
 
 pub(super) async fn ready(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
@@ -58,20 +60,16 @@ pub(super) async fn version_ready(
 }
 
 pub(super) async fn config(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
-    answer(match shared.app(&model) {
-        Ok(app) => Ok(configuration(&app).await),
-        Err(failure) => Err(failure),
-    })
+    let found = async { Ok(configuration(&shared.app(&model)?).await) };
+    answer(found.await)
 }
 
 pub(super) async fn version_config(
     State(shared): Apps,
     Path((model, version)): Path<(String, String)>,
 ) -> Response<Body> {
-    answer(match of_version(&shared, &model, &version) {
-        Ok(app) => Ok(configuration(&app).await),
-        Err(failure) => Err(failure),
-    })
+    let found = async { Ok(configuration(&of_version(&shared, &model, &version)?).await) };
+    answer(found.await)
 }
 
 #[derive(Deserialize, Default)]
@@ -133,8 +131,10 @@ pub(crate) fn of_version(shared: &GatewayState, model: &str, version: &str) -> R
     if known.iter().any(|name| name == version) {
         return Ok(app);
     }
-    let message =
-        format!("app `{model}` has no version `{version}`; its versions are its variants {known:?}");
+    let message = format!(
+        "app `{model}` has no version `{}`; its versions are its variants {known:?}",
+        shortened(version)
+    );
     Err(Fault::new(Code::UnknownApp, message).into())
 }
 

@@ -324,12 +324,15 @@ pub(super) fn unix_seconds() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::text_offsets::Position;
     use super::*;
 
     #[test]
     fn the_most_probable_tokens_of_a_completion_include_the_one_that_is_there() {
         let one = |token: &str, logprob: f64| (token.to_owned(), logprob);
-        let top = |choice: &Choice| choice.completion_logprobs(&Offsets::from(0))["top_logprobs"].clone();
+        let top = |choice: &Choice| {
+            choice.completion_logprobs(&Offsets::from(Position::default()))["top_logprobs"].clone()
+        };
         let mut choice = Choice {
             tokens: vec!["b".into(), "\u{fffd}".into()],
             logprobs: vec![-2.0, -0.1],

@@ -1,6 +1,6 @@
 //! A streamed answer as server-sent events.
 //!
-//! The first piece is awaited before the response begins, so that a request that fails at once has an HTTP status. Parts
+//! The first piece is awaited for a while before the response begins, so that a request that fails soon has an HTTP status. Parts
 //! come from a stage that can no longer defer; the whole answer then supplies what no part had: all of it, if an earlier
 //! stage of the cascade answered.
 //!
@@ -17,7 +17,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::choice::{Choice, REASONING_CONTENT, Usage, fingerprint, text_of};
 use super::stream_events::{self, Feed, SseAnswer};
-use super::text_offsets::Offsets;
+use super::text_offsets::{Offsets, Position};
 use crate::call::{Call, Piece};
 use crate::config::Streaming;
 use crate::failure::Failure;
@@ -59,8 +59,10 @@ struct Streamed {
     sent: String,
     /// The reasoning that the client has.
     sent_reasoning: String,
-    /// Tokens whose log-probabilities the client has, and characters of them.
-    sent_tokens: [usize; 2],
+    /// Tokens whose log-probabilities the client has.
+    sent_tokens: usize,
+    /// Where they end.
+    sent_until: Position,
     /// The stage whose text it is.
     stage: String,
     begun: bool,
@@ -78,7 +80,7 @@ struct Events {
 /// Sends the requests and returns their answers as a stream of events.
 ///
 /// # Errors
-/// The failure of a request that fails before its first piece.
+/// The failure of a request that fails before its first piece, and soon.
 pub(super) async fn respond(
     call: Call,
     head: Head,
@@ -98,7 +100,8 @@ pub(super) async fn respond(
             first: asked.first,
             sent: String::new(),
             sent_reasoning: String::new(),
-            sent_tokens: [0, 0],
+            sent_tokens: 0,
+            sent_until: Position::default(),
             stage: String::new(),
             begun: false,
         });
@@ -117,16 +120,12 @@ pub(super) async fn respond(
     }
     let buffered = events.call.app.options.streaming == Streaming::Buffered;
     let mut described = HeaderMap::new();
-    loop {
-        let (index, piece) = events.feed.next().await?;
-        match &piece {
-            Piece::Part(_) if buffered => continue,
-            // A part comes from the stage that gives the answer, so its confidence is not known yet.
-            Piece::Part(reply) | Piece::End(Ok(reply)) => events.call.describe(reply, &mut described),
-            Piece::End(Err(failure)) => return Err(failure.clone()),
+    if let Some((index, piece)) = events.feed.first(buffered).await? {
+        // A part comes from the stage that gives the answer, so its confidence is not known yet.
+        if let Piece::Part(reply) | Piece::End(Ok(reply)) = &piece {
+            events.call.describe(reply, &mut described);
         }
         events.take(index, piece);
-        break;
     }
     let mut response = stream_events::response(events);
     response.headers_mut().extend(described);
@@ -187,7 +186,8 @@ impl Events {
         };
         let sent = std::mem::take(&mut choice.sent);
         let reasoning = std::mem::take(&mut choice.sent_reasoning);
-        choice.sent_tokens = [0, 0];
+        choice.sent_tokens = 0;
+        choice.sent_until = Position::default();
         if sent.is_empty() && reasoning.is_empty() {
             return;
         }
@@ -238,10 +238,10 @@ impl Events {
         if further.tokens.is_empty() {
             return None;
         }
-        let [count, characters] = choice.sent_tokens;
-        let offsets = Offsets::from(characters);
+        let offsets = Offsets::from(choice.sent_until);
         let (_, end) = offsets.of_tokens(further.tokens.iter().map(String::as_str));
-        choice.sent_tokens = [count + further.tokens.len(), end];
+        choice.sent_tokens += further.tokens.len();
+        choice.sent_until = end;
         Some(match self.head.api {
             ApiKind::Chat => further.chat_logprobs(),
             ApiKind::Completion => further.completion_logprobs(&offsets),
@@ -279,7 +279,7 @@ impl Events {
         };
         self.reasoning(index, &reasoning);
         let completion_tokens = answer.completion_tokens();
-        answer.skip_tokens(self.choices.get(index).map_or(0, |choice| choice.sent_tokens[0]));
+        answer.skip_tokens(self.choices.get(index).map_or(0, |choice| choice.sent_tokens));
         let logprobs = self.logprobs(index, &answer);
         answer.completion_tokens = Some(completion_tokens);
         self.text(index, &rest, logprobs.as_ref());

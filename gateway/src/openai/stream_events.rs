@@ -12,7 +12,7 @@ use bytes::Bytes;
 use futures::Stream;
 use kaskade_actors::{Code, Fault};
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, timeout};
 
 use crate::call::Piece;
 use crate::failure::Failure;
@@ -46,9 +46,33 @@ impl Feed {
     ///
     /// # Errors
     /// An internal fault if the answer has ended without a result.
-    pub(super) async fn next(&mut self) -> Result<(usize, Piece), Failure> {
+    async fn next(&mut self) -> Result<(usize, Piece), Failure> {
         let piece = self.pieces.recv().await;
         piece.map(|piece| *piece).ok_or_else(no_result)
+    }
+
+    /// Waits for the piece by which the response begins: of a buffered answer, its end. `None` if the client should hear of its request
+    /// before that: proxies and clients close connections that are silent.
+    ///
+    /// # Errors
+    /// The failure of the request; an internal fault if the answer has ended without a result.
+    pub(super) async fn first(&mut self, is_buffered: bool) -> Result<Option<(usize, Piece)>, Failure> {
+        let first = async {
+            loop {
+                match self.next().await? {
+                    (_, Piece::Part(_)) if is_buffered => {}
+                    (_, Piece::End(Err(failure))) => return Err(failure),
+                    piece => return Ok(Some(piece)),
+                }
+            }
+        };
+        match timeout(MAX_SILENCE, first).await {
+            Ok(first) => first,
+            Err(_) => {
+                self.event(KEEP_ALIVE);
+                Ok(None)
+            }
+        }
     }
 
     /// Sends an event.
@@ -131,6 +155,7 @@ pub(super) fn response(answer: impl SseAnswer) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt as _;
+    use kaskade_actors::wire::InferReply;
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
@@ -149,6 +174,46 @@ mod tests {
         fn fail(&mut self, _: &Failure) {
             self.0.done();
         }
+    }
+
+    /// The response began with the first piece, so that nothing was sent until then.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_late_begins_with_comments() {
+        let (sender, pieces) = unbounded_channel();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(40)).await;
+            let _ = sender.send(Box::new((0, Piece::End(Err(no_result())))));
+            sender.closed().await;
+        });
+        let mut feed = Feed::new(pieces);
+        assert!(feed.first(false).await.unwrap().is_none());
+        let mut events = Events {
+            answer: Silent(feed),
+            silence: Box::pin(tokio::time::sleep(MAX_SILENCE)),
+        };
+        for _ in 0..2 {
+            assert_eq!(events.next().await, Some(Ok(KEEP_ALIVE)));
+        }
+        assert_eq!(events.next().await, Some(Ok(Bytes::from_static(b"data: x\n\n"))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_buffered_answer_begins_with_its_end_and_a_failure_with_none() {
+        let (sender, pieces) = unbounded_channel();
+        let part = || Box::new((0, Piece::Part(InferReply::default())));
+        let end = |end| Box::new((0, Piece::End(end)));
+        for piece in [
+            part(),
+            end(Ok(InferReply::default())),
+            part(),
+            end(Err(no_result())),
+        ] {
+            let _ = sender.send(piece);
+        }
+        let mut feed = Feed::new(pieces);
+        assert!(matches!(feed.first(true).await, Ok(Some((0, Piece::End(Ok(_)))))));
+        assert!(matches!(feed.first(false).await, Ok(Some((0, Piece::Part(_))))));
+        assert_eq!(feed.first(false).await.err(), Some(no_result()));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,10 +1,19 @@
 //! Where tokens begin in a text, in characters. Several tokens may share a character: their names have replacement characters, or nothing,
 //! in its place.
 
+/// A place in a text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Position {
+    /// The character at this place, from 0.
+    at: usize,
+    /// Whether a part of that character was taken: the next token may have the rest of it.
+    is_within: bool,
+}
+
 /// The text that tokens make up, if it is known, and the place from which they do.
 pub(super) struct Offsets<'a> {
     text: Option<&'a str>,
-    from: usize,
+    from: Position,
 }
 
 impl<'a> Offsets<'a> {
@@ -12,25 +21,26 @@ impl<'a> Offsets<'a> {
     pub(super) const fn of(text: &'a str, from: usize) -> Self {
         Self {
             text: Some(text),
-            from,
+            from: Position {
+                at: from,
+                is_within: false,
+            },
         }
     }
 
     /// Of tokens of a text that is not known.
-    pub(super) const fn from(from: usize) -> Self {
+    pub(super) const fn from(from: Position) -> Self {
         Self { text: None, from }
     }
 
     /// Returns where each token begins, and where the last one ends. A token that is a part of a character begins where the character does.
-    pub(super) fn of_tokens<'t>(&self, tokens: impl Iterator<Item = &'t str>) -> (Vec<usize>, usize) {
-        let mut place = Place {
-            text: self.text.map(|text| text.chars().collect()),
-            at: self.from,
-            is_within: false,
-        };
+    pub(super) fn of_tokens<'t>(&self, tokens: impl Iterator<Item = &'t str>) -> (Vec<usize>, Position) {
+        let Position { at, is_within } = self.from;
+        let text = self.text.map(|text| text.chars().collect());
+        let mut place = Place { text, at, is_within };
         let offsets: Vec<usize> = tokens.map(|token| place.take(token)).collect();
-        let end = if place.is_within { place.at + 1 } else { place.at };
-        (offsets, end)
+        let Place { at, is_within, .. } = place;
+        (offsets, Position { at, is_within })
     }
 }
 
@@ -104,9 +114,15 @@ impl Place {
 mod tests {
     use super::*;
 
+    /// Returns the offsets, and the first character that no token has a part of.
+    fn offsets_of(offsets: &Offsets<'_>, tokens: &[&str]) -> (Vec<usize>, usize) {
+        let (offsets, end) = offsets.of_tokens(tokens.iter().copied());
+        (offsets, end.at + usize::from(end.is_within))
+    }
+
     #[test]
     fn offsets_count_the_characters_of_the_text() {
-        let of = |text: &str, tokens: &[&str]| Offsets::of(text, 0).of_tokens(tokens.iter().copied());
+        let of = |text: &str, tokens: &[&str]| offsets_of(&Offsets::of(text, 0), tokens);
         assert_eq!(of("to be", &["to", " be"]), (vec![0, 2], 5));
         // A character of three tokens, the second of which adds nothing to the replacement of the first.
         assert_eq!(
@@ -123,7 +139,27 @@ mod tests {
 
     #[test]
     fn without_a_text_the_parts_of_a_character_count_once() {
-        let offsets = Offsets::from(5).of_tokens(["\u{fffd}", "", "\u{fffd}", "b", "\u{fffd}"].into_iter());
-        assert_eq!(offsets, (vec![5, 5, 5, 6, 7], 8));
+        let from = Position {
+            at: 5,
+            is_within: false,
+        };
+        let tokens = ["\u{fffd}", "", "\u{fffd}", "b", "\u{fffd}"];
+        assert_eq!(
+            offsets_of(&Offsets::from(from), &tokens),
+            (vec![5, 5, 5, 6, 7], 8)
+        );
+    }
+
+    /// Each part of a streamed answer began behind the character that the one before it had begun.
+    #[test]
+    fn tokens_of_several_parts_share_a_character() {
+        let mut from = Position::default();
+        let mut offsets = Vec::new();
+        for token in ["a", "\u{fffd}", "", "\u{fffd}", "b", "c"] {
+            let (further, end) = Offsets::from(from).of_tokens([token].into_iter());
+            offsets.extend(further);
+            from = end;
+        }
+        assert_eq!(offsets, [0, 1, 1, 1, 2, 3]);
     }
 }

@@ -135,9 +135,11 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
         let inputs = sequences
             .iter()
             .map(|sequence| with_strategy(tensors(sequence)?, strategy));
-        let texts: Vec<&String> = sequences.iter().flat_map(Sequence::texts).collect();
-        asked.truncation.check(&shared, &call.app, &texts).await?;
-        let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
+        let inputs = inputs.collect::<Result<_, Failure>>()?;
+        let texts = |sequence| Sequence::texts(sequence).iter().map(String::as_str).collect();
+        let read: Vec<Vec<&str>> = sequences.iter().map(texts).collect();
+        asked.truncation.check(&shared, &call.app, &read, None).await?;
+        let replies = ask_all(&call, inputs).await?;
         let value = predictions(&call, &replies, single, asked.raw_scores, &asked.parameters)?;
         let texts = sequences.iter().flat_map(Sequence::texts);
         Ok(Answered::new(&call, value, characters(texts), &replies))

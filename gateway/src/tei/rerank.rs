@@ -12,8 +12,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
-use super::truncation::Truncation;
-use super::{Answered, MAX_TEXTS, ask_all, begin, characters, probabilities, respond, scores, tokens};
+use super::truncation::{Truncation, check_documents};
+use super::{Answered, ask_all, begin, characters, check_count, probabilities, respond, scores, tokens};
 use crate::answer_kind::AnswerKind;
 use crate::api::Api;
 use crate::body;
@@ -104,7 +104,9 @@ async fn of_texts(shared: &GatewayState, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, TeiRequest) = begin(shared, request, |_| None).await?;
         call.app.refuse_kinds(&NOT_RANKING)?;
-        asked.truncation.check(shared, &call.app, &asked.texts).await?;
+        let pair = |text| vec![asked.query.as_str(), String::as_str(text)];
+        let pairs: Vec<Vec<&str>> = asked.texts.iter().map(pair).collect();
+        asked.truncation.check(shared, &call.app, &pairs, None).await?;
         let call = call.of_many_parts();
         let (scores, replies) = ranked(&call, &asked.query, &asked.texts, asked.raw_scores).await?;
         let ranks = in_order(scores).into_iter().map(|(index, score)| {
@@ -130,14 +132,9 @@ pub(super) async fn documents(State(shared): State<Arc<GatewayState>>, request: 
         call.app.refuse_kinds(&NOT_RANKING)?;
         let call = call.of_many_parts();
         let texts: Vec<String> = asked.documents.into_iter().map(Document::into_text).collect();
-        // A token has at least one byte.
-        if let Some(most) = asked.max_tokens_per_doc
-            && texts.iter().any(|text| text.len() > most)
-        {
-            return Err(Failure::param(
-                "max_tokens_per_doc",
-                "`max_tokens_per_doc` is not supported; leave it out, documents are cut off at what the model reads, or shorten them",
-            ));
+        check_count(texts.len())?;
+        if let Some(most) = asked.max_tokens_per_doc {
+            check_documents(&shared, &call.app, &texts, most).await?;
         }
         let (scores, replies) = ranked(&call, &asked.query, &texts, false).await?;
         let shown = asked.return_documents.unwrap_or(true);
@@ -181,9 +178,7 @@ async fn ranked(
     texts: &[String],
     raw_scores: bool,
 ) -> Result<(Vec<f32>, Vec<InferReply>), Failure> {
-    if texts.is_empty() || texts.len() > MAX_TEXTS {
-        return Err(Failure::malformed(format!("send from 1 to {MAX_TEXTS} texts")));
-    }
+    check_count(texts.len())?;
     if !ranks_passages(call) {
         return pairs(call, query, texts, raw_scores).await;
     }

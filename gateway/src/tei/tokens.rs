@@ -10,7 +10,7 @@ use crate::state::GatewayState;
 use crate::tokenizer::{refused, with_tokenizer};
 
 /// Most bytes of the texts of one request, together.
-const MAX_BYTES: usize = 1 << 20;
+pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// Texts to tokenize.
 #[derive(Deserialize)]

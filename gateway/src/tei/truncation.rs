@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use kaskade_models::language::tokenization::CheckpointTokenizer;
 use serde::Deserialize;
 
+use super::check_count;
+use super::tokens::MAX_BYTES;
 use crate::failure::Failure;
 use crate::state::{GatewayState, Served};
 use crate::tokenizer::{refused, with_tokenizer};
@@ -19,16 +22,20 @@ pub(super) struct Truncation {
 }
 
 impl Truncation {
-    /// Refuses texts that are too long for a request with `truncate: false`, as far as the gateway has the tokenizer of the app.
+    /// Refuses sequences that are too long for a request with `truncate: false`, as far as the gateway has the tokenizer of the app. A
+    /// sequence is a text, or a pair that the model reads together.
     ///
     /// # Errors
-    /// `KSK0001` with status 413 for a text that is too long, and for a direction other than `Right`.
-    pub(super) async fn check<T: AsRef<str>>(
+    /// `KSK0001`: with status 413 for a sequence that is too long, for no or too many of them, for a direction other than `Right`, and for an
+    /// unknown prompt.
+    pub(super) async fn check(
         &self,
         shared: &GatewayState,
         app: &Arc<Served>,
-        texts: &[T],
+        sequences: &[Vec<&str>],
+        prompt_name: Option<&str>,
     ) -> Result<(), Failure> {
+        check_count(sequences.len())?;
         let direction = self.truncation_direction.as_deref();
         if direction.is_some_and(|direction| !direction.eq_ignore_ascii_case("right")) {
             return Err(Failure::param(
@@ -39,21 +46,24 @@ impl Truncation {
         if self.truncate != Some(false) {
             return Ok(());
         }
-        let texts: Vec<String> = texts.iter().map(|text| text.as_ref().to_owned()).collect();
+        if sequences.iter().flatten().map(|text| text.len()).sum::<usize>() > MAX_BYTES {
+            return Err(too_large(format!(
+                "the texts have more than {MAX_BYTES} bytes together; send several requests, or `truncate: true`"
+            )));
+        }
+        let owned = |texts: &Vec<&str>| texts.iter().map(|text| (*text).to_owned()).collect();
+        let sequences: Vec<Vec<String>> = sequences.iter().map(owned).collect();
+        let prompt_name = prompt_name.map(ToOwned::to_owned);
         let checked = with_tokenizer(shared, app, move |tokenizer| {
             let Some(most) = tokenizer.context() else {
                 return Ok(());
             };
-            for text in &texts {
-                // A token has at least one byte.
-                let count = if text.len() < most / 2 {
-                    0
-                } else {
-                    let tokens = tokenizer.tokens(text, true, None);
-                    tokens.map_err(|error| refused(error, None))?.len()
-                };
+            for texts in &sequences {
+                let count = count(tokenizer, texts, prompt_name.as_deref())?;
                 if count > most {
-                    return Err(too_long(count, most));
+                    return Err(too_large(format!(
+                        "a text has {count} tokens, and the model reads {most}; shorten it, or send `truncate: true`"
+                    )));
                 }
             }
             Ok(())
@@ -65,14 +75,71 @@ impl Truncation {
     }
 }
 
-fn too_long(count: usize, most: usize) -> Failure {
+/// Returns the tokens of a sequence with the special ones; of those between two texts, at least as many as are there are not known.
+fn count(
+    tokenizer: &CheckpointTokenizer,
+    texts: &[String],
+    prompt_name: Option<&str>,
+) -> Result<usize, Failure> {
+    let mut count = 0;
+    for text in texts {
+        let tokens = tokenizer.tokens(text, true, prompt_name);
+        let tokens = tokens.map_err(|error| refused(error, None))?;
+        let special = tokens.iter().filter(|token| token.span.is_none()).count();
+        // The second text of a pair has no token of its own for the beginning.
+        let beginning = if count == 0 { 0 } else { special.min(1) };
+        count += tokens.len() - beginning;
+    }
+    Ok(count)
+}
+
+/// Refuses documents of more than `most` tokens, after which the client wants them cut off: the gateway does not cut. A model that reads
+/// no more than that cuts them off earlier.
+///
+/// # Errors
+/// `KSK0001` with the field, also if the gateway cannot count the tokens.
+pub(super) async fn check_documents(
+    shared: &GatewayState,
+    app: &Arc<Served>,
+    texts: &[String],
+    most: usize,
+) -> Result<(), Failure> {
+    // A token has at least one byte.
+    let long: Vec<String> = texts.iter().filter(|text| text.len() > most).cloned().collect();
+    if long.is_empty() {
+        return Ok(());
+    }
+    let refusal = || {
+        Failure::param(
+            "max_tokens_per_doc",
+            "a document may have more than `max_tokens_per_doc` tokens, and this gateway cuts none off; leave the field out, documents are \
+             cut off at what the model reads, or shorten them",
+        )
+    };
+    let checked = with_tokenizer(shared, app, move |tokenizer| {
+        if tokenizer.context().is_some_and(|context| most >= context) {
+            return Ok(());
+        }
+        if long.iter().map(String::len).sum::<usize>() > MAX_BYTES {
+            return Err(refusal());
+        }
+        for text in &long {
+            let tokens = tokenizer.tokens(text, false, None);
+            if tokens.map_err(|error| refused(error, None))?.len() > most {
+                return Err(refusal());
+            }
+        }
+        Ok(())
+    });
+    match checked.await {
+        Err(failure) if failure.status == StatusCode::NOT_FOUND => Err(refusal()),
+        other => other.map(|_| ()),
+    }
+}
+
+fn too_large(message: String) -> Failure {
     Failure {
         status: StatusCode::PAYLOAD_TOO_LARGE,
-        ..Failure::param(
-            "inputs",
-            format!(
-                "a text has {count} tokens, and the model reads {most}; shorten it, or send `truncate: true`"
-            ),
-        )
+        ..Failure::param("inputs", message)
     }
 }

@@ -148,3 +148,28 @@ fn several_gateways_share_an_app_over_a_nats_server_and_keep_nothing() {
     // Whether the last look for the app or the budget ends first is a race.
     assert!(matches!(refused.status, 404 | 504), "{}", refused.json());
 }
+
+/// The message named the address of the broker.
+#[test]
+fn a_client_learns_that_the_broker_is_gone_but_not_where_it_was() {
+    let mut server = NatsServer::start(NatsOptions::jetstream());
+    let bus = BusConfig::new("app").url(server.url());
+    let service = Service::new("app").model("echo", || Ok::<_, String>(Echo(0.9)));
+    let node = service.bus(bus.clone()).start().unwrap();
+    let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), Limits::default()).unwrap();
+    gateway.serve(AppOptions::new("app"), bus).unwrap();
+    let probe = || exchange(gateway.address(), &request("GET", "/ready", &[], b"")).status;
+    wait_until("the gateway hears the app", TIMEOUT, || probe() == 200);
+    let url = server.url();
+    server.stop();
+    wait_until("the gateway misses its broker", TIMEOUT, || probe() == 503);
+    let asked =
+        json!({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [7]}]}).to_string();
+    let short = [("x-kaskade-budget-ms", "300")];
+    let refused = request("POST", "/v2/models/app/infer", &short, asked.as_bytes());
+    let refused = exchange(gateway.address(), &refused);
+    let text = String::from_utf8(refused.body).unwrap();
+    assert_eq!(refused.status, 503, "{text}");
+    assert!(text.contains("KSK0012") && !text.contains(&url), "{text}");
+    drop(node);
+}

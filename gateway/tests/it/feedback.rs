@@ -79,6 +79,11 @@ fn an_answer_over_http_takes_one_label() {
     let other = ask(&stand, &[]);
     let (status, told) = label(&stand, &[], other.header("x-kaskade-request-id").unwrap(), "1");
     assert_eq!((status, &told["right"]), (200, &json!(false)), "{told}");
+    for strange in [String::new(), "x".repeat(1_025)] {
+        let (status, refused) = label(&stand, &[], &strange, 0);
+        let message = refused["error"]["message"].as_str().unwrap();
+        assert!(status == 400 && message.contains("1 to 1024"), "{refused}");
+    }
     for wrong in [
         json!({"request_id": "a"}),
         json!({"request_id": "a", "label": [1]}),

@@ -424,7 +424,8 @@ fn the_health_protocol_answers_as_ready_and_unknown_methods_are_unimplemented() 
             let found = client.unary(asked(service), check(), codec()).await.unwrap();
             assert_eq!(found.into_inner().status(), ServingStatus::Serving);
         }
-        let unknown = client.unary(asked("x"), check(), codec()).await.unwrap_err();
+        let long = "x".repeat(100_000);
+        let unknown = client.unary(asked(&long), check(), codec()).await.unwrap_err();
         assert_eq!(unknown.code(), Code::NotFound);
         let watched = client
             .server_streaming(asked(""), path("/grpc.health.v1.Health/Watch"), codec())

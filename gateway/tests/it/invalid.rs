@@ -4,12 +4,13 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use kaskade_gateway::Limits;
+use kaskade_actors::Service;
+use kaskade_gateway::{AnswerKind, AppOptions, Limits};
 use kaskade_testkit::TIMEOUT;
 use serde_json::json;
 
 use crate::openai;
-use crate::support::{Stand, exchange, request};
+use crate::support::{Echo, Stand, exchange, request};
 
 #[test]
 fn paths_and_methods_that_do_not_exist_are_explained() {
@@ -203,4 +204,60 @@ fn a_client_that_stops_sending_its_body_frees_its_place() {
         stand.post("/v2/models/app/infer", &[], body.to_string()).status,
         200
     );
+}
+
+/// A request for answers of another kind costs the app nothing, and its refusal names the path to use.
+#[test]
+fn requests_for_answers_of_another_kind_are_refused_with_the_path_to_use() {
+    for (kind, path, asked, said) in [
+        (
+            AnswerKind::Text,
+            "/embed",
+            json!({"inputs": "x"}),
+            "/v1/chat/completions",
+        ),
+        (
+            AnswerKind::Embedding,
+            "/v1/completions",
+            json!({"prompt": "x"}),
+            "/v1/embeddings",
+        ),
+        (
+            AnswerKind::Classes,
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": "x"}]}),
+            "/v2/models/app/infer",
+        ),
+        (
+            AnswerKind::Relevance,
+            "/v1/embeddings",
+            json!({"input": "x"}),
+            "/v1/rerank",
+        ),
+        (
+            AnswerKind::Span,
+            "/rerank",
+            json!({"query": "x", "texts": ["y"]}),
+            "`question`",
+        ),
+        (
+            AnswerKind::Embedding,
+            "/predict",
+            json!({"inputs": "x"}),
+            "/embed",
+        ),
+    ] {
+        let service = Service::new("app").model("small", || Ok::<_, String>(Echo(1.0)));
+        let options = AppOptions::new("app").answers(Some(kind));
+        let stand = Stand::of(service, options, Limits::default());
+        let answer = stand.post(path, &[], asked.to_string());
+        let text = String::from_utf8(answer.body.clone()).unwrap();
+        assert_eq!(
+            (answer.status, answer.header("x-kaskade-fault")),
+            (422, Some("KSK0003")),
+            "{path}: {text}"
+        );
+        assert!(text.contains(said), "{path}: {text}");
+        assert_eq!(stand.node.metrics().read().accepted, 0, "the app is not asked");
+    }
 }

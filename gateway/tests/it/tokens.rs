@@ -5,6 +5,7 @@ use std::path::Path;
 use kaskade_actors::Service;
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Limits, TokenizerPath};
+use kaskade_models::{Inputs, Model, ModelError, Outputs, Tensor};
 use kaskade_testkit::TIMEOUT;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -253,4 +254,107 @@ fn tokens_need_a_key_where_requests_do() {
         assert_eq!(with(&[]), 401);
         assert_eq!(with(&[("authorization", "Bearer secret")]), 200);
     }
+}
+
+/// Answers everything with one score and an embedding.
+struct Judge;
+
+impl Model for Judge {
+    fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
+        let judge = |_: &Inputs| {
+            Ok(vec![
+                Tensor::from_f32("logits", &[1], &[0.5])?,
+                Tensor::from_f32("embedding", &[2], &[1.0, 0.0])?,
+            ])
+        };
+        batch.iter().map(judge).collect()
+    }
+}
+
+fn judging(options: AppOptions) -> Stand {
+    let service = Service::new("app").model("small", || Ok::<_, String>(Judge));
+    Stand::of(service, options, Limits::default())
+}
+
+/// A text of that many tokens of the tokenizer, which reads 256 and adds none.
+fn of_tokens(count: usize) -> String {
+    "Q".repeat(count)
+}
+
+/// Halves of a pair were counted each by itself, so that the second was cut off silently.
+#[test]
+fn texts_that_may_not_be_cut_off_are_refused_if_they_are_too_long() {
+    let folder = folder();
+    let stand = judging(options(folder.path()));
+    let status = |path: &str, mut asked: Value| {
+        asked["truncate"] = false.into();
+        let answer = post(&stand, path, &asked);
+        (answer.status, String::from_utf8(answer.body).unwrap())
+    };
+    let (half, most, more) = (of_tokens(200), of_tokens(256), of_tokens(257));
+    for (path, asked) in [
+        ("/embed", json!({"inputs": [half, most]})),
+        ("/predict", json!({"inputs": [half, of_tokens(56)]})),
+        ("/predict", json!({"inputs": [[half], [most]]})),
+        ("/rerank", json!({"query": half, "texts": [of_tokens(56), "x"]})),
+        (
+            "/rerank",
+            json!({"query": half, "texts": ["x"], "truncation_direction": "right"}),
+        ),
+    ] {
+        let (status, body) = status(path, asked);
+        assert_eq!(status, 200, "{path}: {body}");
+    }
+    for (path, asked) in [
+        ("/embed", json!({"inputs": [half, more]})),
+        ("/predict", json!({"inputs": [half, half]})),
+        ("/predict", json!({"inputs": [[half], [half, half]]})),
+        ("/rerank", json!({"query": half, "texts": ["x", half]})),
+        ("/embed", json!({"inputs": of_tokens((1 << 20) + 1)})),
+    ] {
+        let (status, body) = status(path, asked);
+        assert_eq!(status, 413, "{path}: {body}");
+        assert!(body.contains("truncate: true"), "{body}");
+    }
+    for (path, asked) in [
+        ("/embed", json!({"inputs": vec![&more; 2_049]})),
+        ("/embed", json!({"inputs": "x", "prompt_name": "query"})),
+        ("/embed", json!({"inputs": "x", "truncation_direction": "left"})),
+    ] {
+        let (status, body) = status(path, asked);
+        assert_eq!(status, 400, "{path}: {body}");
+    }
+    let cut = post(&stand, "/predict", &json!({"inputs": [half, half]}));
+    assert_eq!(cut.status, 200);
+}
+
+/// Every document with more bytes than that was refused, also if the model reads no more tokens.
+#[test]
+fn documents_with_more_tokens_than_the_client_wants_are_refused() {
+    let folder = folder();
+    let stand = judging(options(folder.path()));
+    let status = |stand: &Stand, most: usize, document: String| {
+        let asked = json!({"query": "x", "documents": [document], "max_tokens_per_doc": most});
+        post(stand, "/v1/rerank", &asked).status
+    };
+    assert_eq!(
+        status(&stand, 256, of_tokens(5_000)),
+        200,
+        "the model cuts it off there"
+    );
+    assert_eq!(status(&stand, 100, of_tokens(101)), 400);
+    let empty = tempfile::tempdir().unwrap();
+    let without = judging(options(empty.path()));
+    assert_eq!(status(&without, 100, of_tokens(101)), 400);
+    assert_eq!(status(&without, 100, of_tokens(100)), 200);
+    // Words are tokens.
+    let words = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "the": 1}, "unk_token": "[UNK]"},
+    });
+    std::fs::write(folder.path().join("tokenizer.json"), words.to_string()).unwrap();
+    let of_words = judging(options(folder.path()));
+    assert_eq!(status(&of_words, 30, "the ".repeat(30)), 200);
+    assert_eq!(status(&of_words, 29, "the ".repeat(30)), 400);
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::actor::{self, Recipient};
-use async_nats::Message;
 use async_nats::jetstream::consumer::PullConsumer;
 use futures::StreamExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -19,8 +18,6 @@ use crate::error::{Code, Fault};
 use crate::ingress::reservation::RequestReservation;
 use crate::metrics::Metrics;
 use crate::subjects;
-use crate::wire;
-use crate::wire::headers;
 
 /// Most requests pulled at once; single pulls would cost a round trip each.
 const BATCH: usize = 64;
@@ -121,28 +118,13 @@ async fn refuse_all(
                 Some(true) => return warn_of_stream(),
                 Some(false) => {
                     metrics.fault(&fault);
-                    refuse(&dispatcher, &message, &fault);
+                    dispatcher.refuse_message(&message, &fault);
                 }
                 None => tracing::warn!("whether this app has a stream of durable requests is unknown"),
             }
         }
     });
     Ok(())
-}
-
-fn refuse(dispatcher: &Dispatcher, message: &Message, fault: &Fault) {
-    let inbox = message.reply.clone();
-    if let Some(inbox) = inbox.filter(|inbox| subjects::is_reply_allowed(inbox)) {
-        let content_type =
-            headers::content_type_of(message.headers.as_ref(), &message.payload).unwrap_or_default();
-        let payload = wire::encode_fault(content_type, fault);
-        dispatcher.publish(
-            inbox,
-            None,
-            Some(headers::for_fault(content_type, fault)),
-            payload,
-        );
-    }
 }
 
 async fn send_in_progress(streams: std::sync::Weak<Streams>) {

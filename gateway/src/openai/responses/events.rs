@@ -31,11 +31,11 @@ struct Events {
     next: u64,
 }
 
-/// Sends the request and returns its answer as a stream of events. The first piece is awaited before the response begins, so
-/// that a request that fails at once has an HTTP status.
+/// Sends the request and returns its answer as a stream of events. The first piece is awaited for a while before the response begins, so
+/// that a request that fails soon has an HTTP status.
 ///
 /// # Errors
-/// The failure of a request that fails before its first piece.
+/// The failure of a request that fails before its first piece, and soon.
 pub(super) async fn respond(
     call: Call,
     resource: Resource,
@@ -44,12 +44,9 @@ pub(super) async fn respond(
     let (sender, pieces) = unbounded_channel();
     call.stream_certain(vec![request], sender);
     let mut feed = Feed::new(pieces);
-    let first = match feed.next().await? {
-        (_, Piece::End(Err(failure))) => return Err(failure),
-        (_, piece) => piece,
-    };
+    let first = feed.first(false).await?;
     let mut described = axum::http::HeaderMap::new();
-    if let Piece::Part(reply) | Piece::End(Ok(reply)) = &first {
+    if let Some((_, Piece::Part(reply) | Piece::End(Ok(reply)))) = &first {
         call.describe(reply, &mut described);
     }
     let mut events = Events {
@@ -61,7 +58,9 @@ pub(super) async fn respond(
         next: 0,
     };
     events.begin();
-    events.take(0, first);
+    if let Some((_, piece)) = first {
+        events.take(0, piece);
+    }
     let mut response = stream_events::response(events);
     response.headers_mut().extend(described);
     Ok(response)
