@@ -51,8 +51,8 @@ impl Feed {
         piece.map(|piece| *piece).ok_or_else(no_result)
     }
 
-    /// Waits for the piece by which the response begins: of a buffered answer, its end. `None` if the client should hear of its request
-    /// before that: proxies and clients close connections that are silent.
+    /// Waits for the piece by which the response begins: the first, or the last one of a buffered answer. `None` after
+    /// [`MAX_SILENCE`]: proxies and clients close connections on which nothing is sent.
     ///
     /// # Errors
     /// The failure of the request; an internal fault if the answer has ended without a result.
