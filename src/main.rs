@@ -29,6 +29,7 @@ mod reference;
 
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -197,7 +198,7 @@ fn with_app_flag(mut error: clap::Error, line: impl Iterator<Item = OsString>) -
         return error;
     };
     let tip = format!("the file of an app is named by a flag: '--app {file}'");
-    if file.ends_with(".toml") && takes_app(line) {
+    if Path::new(file).extension().is_some_and(|ending| ending == "toml") && takes_app(line) {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     }
     error
