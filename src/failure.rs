@@ -115,13 +115,16 @@ impl Failure {
             return None;
         }
         let text = error.render().to_string();
-        let problem = text.split("\n\n").next().unwrap_or_default();
+        let mut paragraphs = text.split("\n\n");
+        let problem = paragraphs.next().unwrap_or_default();
+        let tip = paragraphs.next().and_then(|tip| tip.trim().strip_prefix("tip: "));
+        let help = tip.map_or_else(|| USAGE_HELP.to_owned(), |tip| format!("{tip}; {USAGE_HELP}"));
         let problem = problem.strip_prefix("error: ").unwrap_or(problem);
         Some(Self {
             code: None,
             message: problem.split_whitespace().collect::<Vec<_>>().join(" "),
             retryable: false,
-            help: Some(USAGE_HELP.to_owned()),
+            help: Some(help),
             exit: USAGE,
         })
     }

@@ -28,11 +28,13 @@ mod output;
 mod reference;
 
 use std::any::TypeId;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::Resettable;
+use clap::error::{ContextKind, ContextValue};
 use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use kaskade_app::config::guarantee::Share;
@@ -85,7 +87,7 @@ fn main() -> ExitCode {
     let is_empty = |name: &OsStr| std::env::var_os(name).is_some_and(|value| value.is_empty());
     let matches = match without_variables(command(), &is_empty).try_get_matches() {
         Ok(matches) => matches,
-        Err(error) => return refuse_usage(&error),
+        Err(error) => return refuse_usage(&with_app_flag(error, std::env::args_os())),
     };
     let json = asks_for_json(&matches);
     let command = match Cli::from_arg_matches(&matches) {
@@ -187,6 +189,30 @@ fn asks_for_json(matches: &ArgMatches) -> bool {
         || matches
             .subcommand()
             .is_some_and(|(_, command)| asks_for_json(command))
+}
+
+/// Names `--app` where the file of an app is given without it to a command that takes it so.
+fn with_app_flag(mut error: clap::Error, line: impl Iterator<Item = OsString>) -> clap::Error {
+    let unknown = [ContextKind::InvalidArg, ContextKind::InvalidSubcommand];
+    let Some(ContextValue::String(file)) = unknown.into_iter().find_map(|kind| error.get(kind)) else {
+        return error;
+    };
+    let tip = format!("the file of an app is named by a flag: '--app {file}'");
+    if Path::new(file).extension().is_some_and(|ending| ending == "toml") && takes_app(line) {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
+}
+
+/// Returns whether the command of a command line has the flag `--app`.
+fn takes_app(line: impl Iterator<Item = OsString>) -> bool {
+    let mut command = command();
+    for word in line {
+        if let Some(named) = command.find_subcommand(word) {
+            command = named.clone();
+        }
+    }
+    command.get_arguments().any(|arg| arg.get_long() == Some("app"))
 }
 
 /// Prints an error of the command line itself, or the help that was asked for.
@@ -293,6 +319,35 @@ mod tests {
         ] {
             assert!(parse(&format!("kaskade validate {valid}")).is_ok(), "{valid}");
         }
+    }
+
+    /// The message was that of an unexpected argument.
+    #[test]
+    fn an_app_without_its_flag_is_told_the_flag() {
+        let error = |line: &str| {
+            let error = command().try_get_matches_from(line.split(' ')).unwrap_err();
+            with_app_flag(error, line.split(' ').map(OsString::from))
+        };
+        for verb in ["serve", "profile", "plan cascade"] {
+            let error = error(&format!("kaskade {verb} reviews/app.toml"));
+            let text = error.to_string();
+            assert!(
+                text.contains("tip: the file of an app") && text.contains("'--app reviews/app.toml'"),
+                "{text}"
+            );
+            let failure = Failure::of_usage(&error).unwrap();
+            assert!(failure.json().contains("--app reviews/app.toml"), "{failure:?}");
+        }
+        assert!(
+            !error("kaskade serve reviews")
+                .to_string()
+                .contains("tip: the file")
+        );
+        assert!(
+            !error("kaskade plan cache app.toml")
+                .to_string()
+                .contains("--app app.toml")
+        );
     }
 
     #[test]

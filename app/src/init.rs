@@ -42,6 +42,14 @@ pub enum InitError {
     /// The current folder is not known.
     #[error("the current folder cannot be read")]
     CurrentFolder(#[source] io::Error),
+    /// A path cannot be stated in the file of the app.
+    #[error("`{}` cannot be found from the folder of the app; name an absolute path", path.display())]
+    Path {
+        /// The path.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
     /// A path is no checkpoint.
     #[error("`{}` {reason}", path.display())]
     NoCheckpoint {
@@ -59,12 +67,12 @@ pub enum InitError {
         source: Box<LoadError>,
     },
     /// Two variants have the same name.
-    #[error("two variants are named `{name}`; give one another name: `--variant NAME={}`", path.display())]
+    #[error("two variants are named `{name}`; give one another name: `{flag}`")]
     NameTwice {
         /// The name.
         name: String,
-        /// Path of the second variant.
-        path: PathBuf,
+        /// The flag that names the second one.
+        flag: String,
     },
     /// The variants answer different tasks.
     #[error(
@@ -136,6 +144,8 @@ pub enum Origin {
     Path(Option<SubjectToken>, PathBuf),
     /// An endpoint of the OpenAI API.
     Endpoint {
+        /// Name of the variant, if it is stated.
+        name: Option<SubjectToken>,
         /// Address of the endpoint.
         url: String,
         /// Model name at the endpoint.
@@ -143,6 +153,26 @@ pub enum Origin {
         /// Environment variable that has the key.
         key: Option<String>,
     },
+}
+
+impl Origin {
+    /// Returns an endpoint at an address that is written `URL` or `NAME=URL`, of one of its models; `key` is the environment variable with
+    /// its key.
+    pub fn endpoint(address: &str, model: &str, key: Option<&str>) -> Self {
+        let named = address
+            .split_once('=')
+            .and_then(|(name, url)| Some((name.parse().ok()?, url)));
+        let (name, url) = match named {
+            Some((name, url)) => (Some(name), url),
+            None => (None, address),
+        };
+        Self::Endpoint {
+            name,
+            url: url.to_owned(),
+            model: model.to_owned(),
+            key: key.map(str::to_owned),
+        }
+    }
 }
 
 impl FromStr for Origin {
@@ -279,7 +309,7 @@ fn check_name(before: &[Variant], variant: &Variant) -> Result<(), InitError> {
     if before.iter().any(|other| other.name == variant.name) {
         return Err(InitError::NameTwice {
             name: variant.name.to_string(),
-            path: variant.path().map(Path::to_owned).unwrap_or_default(),
+            flag: variant.naming_flag(),
         });
     }
     Ok(())

@@ -31,7 +31,8 @@ pub(crate) struct Args {
     /// Checkpoint directory, GGUF file or ONNX file of a variant, named after it: `PATH` or `NAME=PATH`. May be repeated.
     #[arg(long, value_name = "PATH")]
     variant: Vec<Origin>,
-    /// Address of an endpoint that speaks the OpenAI API, such as `https://api.example.com/v1`, with a `--model`. May be repeated.
+    /// Address of an endpoint that speaks the OpenAI API, such as `https://api.example.com/v1`, with a `--model`: `URL`, or `NAME=URL` to
+    /// name the variant, which is named after the model otherwise. May be repeated.
     #[arg(long, value_name = "URL", requires = "model")]
     endpoint: Vec<String>,
     /// Model of the endpoint, by the endpoint's name for it; one per `--endpoint`, in their order.
@@ -75,11 +76,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Usage::new("give one `--model` for each `--endpoint`")
     );
     let endpoints = args.endpoint.iter().zip(&args.model);
-    let endpoints = endpoints.map(|(url, model)| Origin::Endpoint {
-        url: url.clone(),
-        model: model.clone(),
-        key: args.key_env.clone(),
-    });
+    let endpoints = endpoints.map(|(url, model)| Origin::endpoint(url, model, args.key_env.as_deref()));
     let app = NewApp {
         folder: args.folder.clone().unwrap_or_default(),
         name: args.name.clone(),

@@ -104,16 +104,20 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         })
         .quiet(args.quiet);
     profiler.check().with_context(|| file.display().to_string())?;
-    interrupt::end_with(&format!("{} was not written", args.out.display()), args.json)?;
+    let ending = interrupt::end_with(format!("{} was not written", args.out.display()), args.json)?;
+    let write = |text: &str| {
+        let written = format!("{} is written", args.out.display());
+        ending.after(written, || output::write_measured(&args.out, text))
+    };
     if app.pipeline.is_some() {
         let pipeline = profiler.run_pipeline()?.pipeline;
-        output::write_measured(&args.out, &(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
+        write(&(serde_json::to_string_pretty(&pipeline)? + "\n"))?;
         return show(args, &pipeline, &text::pipeline(&pipeline));
     }
     let profile = profiler.run_with_memory(|member, batches| {
         memory::in_subprocess(file, &member.name, Partition::WHOLE, batches)
     })?;
-    output::write_measured(&args.out, &profile.to_json()?)?;
+    write(&profile.to_json()?)?;
     show(args, &profile, &text::profile(&profile))
 }
 

@@ -111,7 +111,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.role == Role::Gateway {
         return gateway_alone(&app, front, bus, runtime, &mut stop);
     }
-    let service = start(&app, args, plan, bus.clone())?;
+    let service = start(&app, args, family, plan, bus.clone())?;
     match &front {
         Some(Front::Probes(probes)) => probes.watch(service.node().health().clone()),
         Some(Front::Gateway(gateway)) => {
@@ -125,9 +125,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     until_stopped(runtime, &mut stop, service, front)
 }
 
-/// Starts what the role has; without a plan, it waits for a stored one.
-fn start(app: &App, args: &Args, plan: Option<Plan>, bus: BusConfig) -> anyhow::Result<Service> {
-    let mut service = Service::builder(app).role(args.role).bus(bus);
+/// Starts what the role has, with models that are checked; without a plan, it waits for a stored one.
+fn start(
+    app: &App,
+    args: &Args,
+    family: Family,
+    plan: Option<Plan>,
+    bus: BusConfig,
+) -> anyhow::Result<Service> {
+    let service = Service::builder(app).checked_family(family);
+    let mut service = service.role(args.role).bus(bus);
     if let Some(worker) = &args.worker {
         service = service.worker(worker);
     }

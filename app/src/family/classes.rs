@@ -226,7 +226,7 @@ impl FamilyClasses {
         }
     }
 
-    /// Returns that the order of a variant's classes is assumed, because their names have none of the app's in common, if it is.
+    /// Returns that the order of a variant's classes is assumed, because their names are not the app's, if it is.
     pub(super) fn assumption(&self, variant: &str, own: &[String]) -> Option<String> {
         let found = self.found();
         let is_assumed = Order::of(&found.names, own) == Order::Assumed;
@@ -313,12 +313,15 @@ impl Classes {
     }
 }
 
+/// Of that many classes, one may have another name while the others agree: checkpoints of ImageNet spell some of its classes differently.
+const OTHERS_PER_RENAMED: usize = 10;
+
 /// How the classes of a variant relate to those of the app.
 #[derive(Debug, PartialEq, Eq)]
 enum Order {
     /// They have the same numbers.
     Same,
-    /// They have none of the names in common, and are taken to have the same numbers.
+    /// They have none of the names in common, or nearly all at the same places, and are taken to have the same numbers.
     Assumed,
     /// At the place of each class of the app, the variant's number of it.
     Other(Vec<usize>),
@@ -373,6 +376,8 @@ impl Order {
         // Where one name alone differs, it can be that of no other class.
         if are_certain || differing.len() <= 1 {
             Self::Same
+        } else if differing.len() * OTHERS_PER_RENAMED <= expected.len() {
+            Self::Assumed
         } else {
             Self::Partly(differing)
         }

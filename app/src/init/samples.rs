@@ -106,7 +106,7 @@ pub(super) fn read(app: &App, family: &Family, sets: &Sets) -> Result<Option<usi
         };
         let read = match &loaded {
             Some(loaded) => Samples::read_labelled_or_not(set, loaded),
-            None => Samples::read_in_form(set, &form_of(app.task)),
+            None => Samples::read_in_form(set, &form_of(app.task, family)),
         };
         let samples = read.map_err(|source| InitError::Data {
             path: given.path.clone(),
@@ -119,8 +119,8 @@ pub(super) fn read(app: &App, family: &Family, sets: &Sets) -> Result<Option<usi
     Ok(validation)
 }
 
-/// Returns the requests of a model of texts that is not loaded.
-fn form_of(task: Task) -> RequestForm {
+/// Returns the requests of models of texts that are not loaded, and the names of their classes.
+fn form_of(task: Task, family: &Family) -> RequestForm {
     let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
     let inputs = match task {
         Task::Generation => vec![text("text"), text("messages")],
@@ -129,7 +129,10 @@ fn form_of(task: Task) -> RequestForm {
     };
     RequestForm {
         task: task.answers(),
-        labels: Vec::new(),
+        labels: family
+            .members
+            .first()
+            .map_or_else(Vec::new, |member| member.classes.names().to_vec()),
         signature: Signature { inputs },
     }
 }

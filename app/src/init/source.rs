@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use kaskade_models::checkpoint::{is_checkpoint, why_no_checkpoint};
+use kaskade_models::class_names::are_placeholders;
 use kaskade_models::{Checkpoint, CheckpointKind, LoadError, kind_of, parameters_of_onnx};
 
 use super::{InitError, Origin};
 use crate::config::Task;
 use crate::config::scalar::{MAX_TOKEN, SubjectToken};
+use crate::family::{Source as ModelSource, stated_names};
 
 /// A variant of a new app.
 #[derive(Debug, Clone)]
@@ -46,8 +48,15 @@ impl Variant {
     /// [`InitError::NoCheckpoint`] and [`InitError::Checkpoint`].
     pub(super) fn of(origin: &Origin) -> Result<Self, InitError> {
         match origin {
-            Origin::Endpoint { url, model, key } => Ok(Self {
-                name: name_from(model.rsplit('/').next().unwrap_or(model)),
+            Origin::Endpoint {
+                name,
+                url,
+                model,
+                key,
+            } => Ok(Self {
+                name: name
+                    .clone()
+                    .unwrap_or_else(|| name_from(model.rsplit('/').next().unwrap_or(model))),
                 parameters: None,
                 answers: None,
                 classes: Vec::new(),
@@ -82,7 +91,9 @@ impl Variant {
             name: name.clone(),
             parameters: Some(parameters_of_onnx(path)?),
             answers: None,
-            classes: Vec::new(),
+            classes: without_placeholders(
+                stated_names(&ModelSource::Onnx(path.to_owned()))?.unwrap_or_default(),
+            ),
             source: Source::Onnx(path.to_owned()),
         })
     }
@@ -99,23 +110,31 @@ impl Variant {
         } else {
             Vec::new()
         };
-        let are_names = !classes.iter().all(|class| class.starts_with("LABEL_"));
         let CheckpointKind { task, .. } = kind_of(checkpoint)?;
         Ok(Self {
             name: name.clone(),
             parameters: Some(parameters),
             answers: Some(task),
-            classes: if are_names { classes } else { Vec::new() },
+            classes: without_placeholders(classes),
             source: Source::Checkpoint(path.to_owned()),
         })
     }
 
-    /// Returns its file or folder, if it has one.
-    pub(super) fn path(&self) -> Option<&Path> {
+    /// Returns the flag of `kaskade init` that gives it another name.
+    pub(super) fn naming_flag(&self) -> String {
         match &self.source {
-            Source::Checkpoint(path) | Source::Onnx(path) => Some(path),
-            Source::Endpoint { .. } => None,
+            Source::Checkpoint(path) | Source::Onnx(path) => format!("--variant NAME={}", path.display()),
+            Source::Endpoint { url, model, .. } => format!("--endpoint NAME={url} --model {model}"),
         }
+    }
+}
+
+/// Returns names of classes; none if they say nothing.
+fn without_placeholders(names: Vec<String>) -> Vec<String> {
+    if are_placeholders(&names) {
+        Vec::new()
+    } else {
+        names
     }
 }
 

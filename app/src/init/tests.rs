@@ -123,11 +123,7 @@ fn the_task_is_that_of_the_checkpoints() {
         };
         written(&app).0
     };
-    let endpoint = |model: &str| Origin::Endpoint {
-        url: "http://127.0.0.1:1/v1".to_owned(),
-        model: model.to_owned(),
-        key: Some("KEY".to_owned()),
-    };
+    let endpoint = |model: &str| Origin::endpoint("http://127.0.0.1:1/v1", model, Some("KEY"));
     let models = |names: &[&str]| weights(names);
     assert_eq!(draft(models(&["models/fixtures/vit"])).task, Task::Classification);
     assert_eq!(draft(models(&["models/fixtures/cnn"])).task, Task::Classification);
@@ -218,4 +214,56 @@ fn a_variant_may_be_named() {
     assert_eq!(origin, Origin::Path("small".parse().ok(), "checkpoints/a".into()));
     let origin: Origin = "checkpoints/a".parse().unwrap();
     assert_eq!(origin, Origin::Path(None, "checkpoints/a".into()));
+}
+
+/// Two endpoints of one model could not be told apart: "give one another name: `--variant NAME=`".
+#[test]
+fn endpoints_of_one_model_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let app = |addresses: [&str; 2]| NewApp {
+        folder: folder.path().to_owned(),
+        name: "a".parse().ok(),
+        origins: addresses
+            .iter()
+            .map(|address| Origin::endpoint(address, "org/big", None))
+            .collect(),
+        ..NewApp::default()
+    };
+    let [near, far] = ["http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1?region=eu"];
+    let twice = refused(&app([near, far]));
+    assert!(
+        twice.contains(&format!("`--endpoint NAME={far} --model org/big`")),
+        "{twice}"
+    );
+    let other = format!("far={far}");
+    let (_, app) = written(&app([near, &other]));
+    let names: Vec<&str> = app.variants.iter().map(|variant| variant.name.as_str()).collect();
+    assert_eq!(names, ["big", "far"]);
+}
+
+/// The names in the data were refused, and an endpoint had none, although `config.json` beside the file has them.
+#[test]
+fn an_onnx_file_has_the_names_of_its_classes_beside_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model.onnx");
+    // A model with an empty graph.
+    std::fs::write(&model, [0x3a, 0]).unwrap();
+    let config = r#"{"id2label": {"0": "negative", "1": "positive"}}"#;
+    std::fs::write(folder.path().join("config.json"), config).unwrap();
+    let json = "{\"text\": \"a warm film\", \"label\": \"positive\"}\n";
+    let app = |others: Vec<Origin>| NewApp {
+        folder: folder.path().join("reviews"),
+        task: Some(Task::Classification),
+        origins: [vec![Origin::Path(None, model.clone())], others].concat(),
+        validation: Some(samples(folder.path(), "a.jsonl", json)),
+        ..NewApp::default()
+    };
+    assert_eq!(app(Vec::new()).draft().unwrap().samples, Some(1));
+    let endpoint = Origin::endpoint("http://127.0.0.1:1/v1", "org/big", None);
+    let draft = app(vec![endpoint]).draft().unwrap();
+    assert!(
+        draft.samples == Some(1) && draft.text.contains("labels = [\"negative\", \"positive\"]"),
+        "{}",
+        draft.text
+    );
 }

@@ -13,7 +13,7 @@ use crate::report::units;
 /// Returns the text of the file of an app with this name and task, whose paths are relative to `folder`, or absolute without one.
 ///
 /// # Errors
-/// [`InitError::NoClassNames`], and when the current folder is not known.
+/// [`InitError::NoClassNames`], and [`InitError::Path`] for a path that cannot be stated.
 pub(super) fn of(
     folder: Option<&Path>,
     (name, task): (&SubjectToken, Task),
@@ -159,15 +159,30 @@ fn write_set(
 
 /// Returns a path as the file of the app states it.
 fn stated(path: &Path, folder: Option<&Path>) -> Result<String, InitError> {
-    let path = match folder {
+    let stated = match folder {
         Some(folder) => paths::from_folder(path, folder),
         None => std::path::absolute(path),
     };
-    let path = path.map_err(InitError::CurrentFolder)?;
-    Ok(quoted(&path.to_string_lossy()))
+    let stated = stated.map_err(|source| InitError::Path {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(quoted(&stated.to_string_lossy()))
 }
 
 /// Returns a text as a string of TOML.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The message was that the current folder cannot be read.
+    #[test]
+    fn a_path_that_cannot_be_stated_is_named() {
+        let error = stated(Path::new("../no/such/file"), Some(Path::new("reviews"))).unwrap_err();
+        assert!(error.to_string().contains("`../no/such/file`"), "{error}");
+    }
 }

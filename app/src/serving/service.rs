@@ -43,6 +43,8 @@ pub struct Service {
 pub struct ServiceBuilder {
     app: App,
     family: Family,
+    /// Whether the models passed their checks.
+    is_checked: bool,
     plan: PlanChoice,
     role: Role,
     worker: Option<String>,
@@ -141,7 +143,21 @@ impl ServiceBuilder {
 
     /// Uses these models instead of the directories that the app's file names.
     pub fn family(self, family: Family) -> Self {
-        Self { family, ..self }
+        Self {
+            family,
+            is_checked: false,
+            ..self
+        }
+    }
+
+    /// Uses these models, which passed [`Family::check_classes`] and [`Family::check_tokenizers`]: their files are not opened for that
+    /// again.
+    pub fn checked_family(self, family: Family) -> Self {
+        Self {
+            family,
+            is_checked: true,
+            ..self
+        }
     }
 
     /// Starts the service, and returns once it serves.
@@ -153,6 +169,7 @@ impl ServiceBuilder {
         let Self {
             app,
             family,
+            is_checked,
             plan,
             role,
             worker,
@@ -164,8 +181,10 @@ impl ServiceBuilder {
             return Err(ServingError::NeedsBroker);
         }
         let worker = worker_of(&app, role, worker)?;
-        family.check_classes()?;
-        family.check_tokenizers(&app.data)?;
+        if !is_checked {
+            family.check_classes()?;
+            family.check_tokenizers(&app.data)?;
+        }
         let plan = match plan {
             PlanChoice::Given(plan) => {
                 initial::check(&app, &plan)?;
@@ -189,6 +208,7 @@ impl Service {
     pub fn builder(app: &App) -> ServiceBuilder {
         ServiceBuilder {
             family: Family::of(app),
+            is_checked: false,
             app: app.clone(),
             plan: PlanChoice::App,
             role: Role::All,

@@ -57,6 +57,9 @@ pub(crate) struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     files: Vec<&'a Path>,
+    /// Demand that was asked for, requests/s at the root; that of `allocation` is multiplied by the headroom.
+    rate: f64,
+    headroom: f64,
     allocation: &'a Allocation,
     plan: &'a Plan,
 }
@@ -84,17 +87,22 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     report::write_file(&args.out, &plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];
     if let Some(path) = &args.svg {
-        report::write_file(path, &panels::svg(&picture(&allocator, args.rate, workers)?)?)?;
+        report::write_file(
+            path,
+            &panels::svg(&picture(&allocator, (args.rate, args.headroom), workers)?)?,
+        )?;
         files.push(path);
     }
     if args.json {
         return output::print_json(&Report {
             files,
+            rate: args.rate,
+            headroom: args.headroom,
             allocation: &allocation,
             plan: &plan,
         });
     }
-    let text = as_text(&pipeline, &allocation, args.headroom);
+    let text = as_text(&pipeline, &allocation, (args.rate, args.headroom));
     let written: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
     output::print(&format!("{text}\n\nwritten to {}", written.join(", ")))
 }
@@ -111,8 +119,8 @@ fn slots(args: &Args, app: Option<&App>) -> anyhow::Result<Vec<Slot>> {
     }
 }
 
-/// Renders an allocation as text.
-fn as_text(pipeline: &Pipeline, allocation: &Allocation, headroom: f64) -> String {
+/// Renders an allocation as text, for the demand and the headroom that were asked for.
+fn as_text(pipeline: &Pipeline, allocation: &Allocation, (demand, headroom): (f64, f64)) -> String {
     let rows = allocation.instances.iter().map(|instances| {
         [
             instances.task.clone(),
@@ -133,13 +141,21 @@ fn as_text(pipeline: &Pipeline, allocation: &Allocation, headroom: f64) -> Strin
     let scaling = match allocation.scaling {
         Scaling::Hardware => "the most accurate variants, on the fewest workers",
         Scaling::Accuracy => "less accurate variants, on all workers",
-        Scaling::Overload => "overload: the cluster is too small for the rest",
+        Scaling::Overload if allocation.served_qps < demand => {
+            "overload: the cluster is too small for the rest"
+        }
+        Scaling::Overload => "less accurate variants, on all workers, which are too few for more headroom",
+    };
+    // Under overload, the headroom is what is left of it.
+    let left = match allocation.scaling {
+        Scaling::Overload => format!("{:.2} of {headroom}", (allocation.served_qps / demand).max(1.0)),
+        Scaling::Hardware | Scaling::Accuracy => headroom.to_string(),
     };
     format!(
-        "{}: {} of {} requests/s within {} ms, with a headroom of {headroom}: {scaling}\n{instances}\n{} of {} workers, accuracy {} (mean over sinks; at most {}, proven)",
+        "{}: {} of {} requests/s within {} ms, with a headroom of {left}: {scaling}\n{instances}\n{} of {} workers, accuracy {} (mean over sinks; at most {}, proven)",
         pipeline.name,
-        rate(allocation.served_qps / headroom),
-        rate(allocation.demand_qps / headroom),
+        rate(allocation.served_qps.min(demand)),
+        rate(demand),
         pipeline.slo_us as f64 / 1e3,
         allocation.used,
         allocation.workers,
@@ -165,17 +181,17 @@ fn rate(per_second: f64) -> String {
     }
 }
 
-/// Draws accuracy, workers and served load by demand (Loki Figure 1).
-fn picture(allocator: &Allocator, rate: f64, workers: u32) -> anyhow::Result<Panels> {
+/// Draws accuracy, workers and served load by demand (Loki Figure 1), up to twice a rate, planned with a headroom.
+fn picture(allocator: &Allocator, (rate, headroom): (f64, f64), workers: u32) -> anyhow::Result<Panels> {
     const POINTS: u32 = 40;
     let mut curves = [Vec::new(), Vec::new(), Vec::new()];
     for point in 1..=POINTS {
         let demand = 2.0 * rate * f64::from(point) / f64::from(POINTS);
-        let allocation = allocator.allocate(demand, workers)?;
+        let allocation = allocator.allocate(demand * headroom, workers)?;
         let values = [
             allocation.accuracy * 100.0,
             f64::from(allocation.used),
-            allocation.served_qps,
+            allocation.served_qps.min(demand),
         ];
         for (curve, value) in curves.iter_mut().zip(values) {
             curve.push((demand, value));
@@ -196,4 +212,41 @@ fn picture(allocator: &Allocator, rate: f64, workers: u32) -> anyhow::Result<Pan
         axis: "demand (requests/s)".to_owned(),
         rows: rows.collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster that served the demand without all of the headroom was said to serve a part of the demand, and the chart had no headroom.
+    #[test]
+    fn the_demand_is_served_where_only_the_headroom_is_too_much() {
+        let json = include_str!("../../../examples/pipelines/traffic.json");
+        let pipeline = Pipeline::from_json(json).unwrap();
+        let allocator = Allocator::new(pipeline.clone(), AllocateOptions::default()).unwrap();
+        let most = allocator.allocate(1e6, 10).unwrap().served_qps;
+        let said = |rate: f64| {
+            let allocation = allocator.allocate(rate * 1.3, 10).unwrap();
+            as_text(&pipeline, &allocation, (rate, 1.3))
+        };
+        let demand = rate(most / 1.2);
+        let tight = said(most / 1.2);
+        assert!(
+            tight.contains(&format!("{demand} of {demand} requests/s"))
+                && tight.contains("a headroom of 1.20 of 1.3: less accurate"),
+            "{tight}"
+        );
+        let over = said(most * 2.0);
+        assert!(
+            over.contains(&format!("{} of {} requests/s", rate(most), rate(most * 2.0)))
+                && over.contains("a headroom of 1.00 of 1.3: overload"),
+            "{over}"
+        );
+        let drawn = |headroom| picture(&allocator, (most / 2.4, headroom), 10).unwrap();
+        // Accuracies at the demand of which the cluster has no more headroom.
+        let accuracy = |headroom| drawn(headroom).rows[0].series[0].points.last().unwrap().1;
+        assert!(accuracy(1.3) < accuracy(1.0));
+        let served = drawn(1.3).rows[2].series[0].points.clone();
+        assert!(served.iter().all(|(demand, served)| served <= demand));
+    }
 }
