@@ -64,5 +64,6 @@ pub use runtime::usage::{USAGE, tokens_of, total_usage};
 pub use runtime::warm_up::warm_up;
 pub use selftest::{SelftestExtent, SelftestOptions, SelftestReport, fixtures, selftest};
 pub use tasks::class_names;
+pub use tasks::classification::best_class;
 pub use tasks::embedding::{EMBEDDING_OUTPUTS, PROMPT_NAME, Similarity};
 pub use tasks::entities;

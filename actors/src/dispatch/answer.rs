@@ -80,16 +80,11 @@ fn text<'a>(outputs: &'a [Tensor], name: &str) -> Option<&'a str> {
     output.to_texts().ok()?.first().copied()
 }
 
-/// The place of the largest value, the first of equals.
+/// Returns the place of the largest value of an output, the first of equals.
 fn largest(outputs: &[Tensor], name: &str) -> Option<u32> {
     let output = outputs.iter().find(|output| output.name == name)?;
-    let mut best: Option<(u32, f32)> = None;
-    for (place, value) in (0..).zip(output.to_f32().ok()?) {
-        if best.is_none_or(|(_, most)| value > most) {
-            best = Some((place, value));
-        }
-    }
-    best.map(|(place, _)| place)
+    let best = best_class(&output.to_f32().ok()?)?;
+    u32::try_from(best).ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A classifier that answers with the classes of the app, whatever their order and names in its checkpoint.
 
 use kaskade_models::class_names::are_placeholders;
-use kaskade_models::{Model, ModelError, Outputs, Tensor};
+use kaskade_models::{Model, ModelError, Outputs, Tensor, best_class};
 
 use crate::changed_answers::ChangedAnswers;
 
@@ -64,7 +64,7 @@ impl Answers {
             let Some(scores) = logits.map(Tensor::to_f32).transpose()? else {
                 return Ok(());
             };
-            let best = largest(&scores).filter(|_| scores.len() == self.names.len());
+            let best = best_class(&scores).filter(|_| scores.len() == self.names.len());
             let best = best.and_then(|class| self.names.get(class));
             ("label", best.into_iter().map(String::as_str).collect())
         } else {
@@ -81,17 +81,6 @@ impl Answers {
         }
         Ok(())
     }
-}
-
-/// Returns the place of the largest score, the first of several equal ones, as models and ingresses do: -0 equals 0.
-fn largest(scores: &[f32]) -> Option<usize> {
-    let mut best: Option<(usize, f32)> = None;
-    for (class, score) in scores.iter().copied().enumerate() {
-        if best.is_none_or(|(_, most)| score > most) {
-            best = Some((class, score));
-        }
-    }
-    best.map(|(class, _)| class)
 }
 
 /// Returns scores in another order.

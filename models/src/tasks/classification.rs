@@ -132,7 +132,7 @@ impl Classifier {
         let mut outputs = vec![Tensor::from_f32("logits", &[logits.len()], logits)?];
         match self.kind {
             Kind::One => {
-                if let Some(label) = best(logits)
+                if let Some(label) = best_class(logits)
                     .and_then(|class| self.labels.get(class))
                     .filter(|_| self.named)
                 {
@@ -207,12 +207,12 @@ fn is_sigmoid(config: &Config, key: &str, name: &str) -> Result<bool, LoadError>
     }
 }
 
-/// The first of the largest logits.
-fn best(logits: &[f32]) -> Option<usize> {
+/// Returns the class with the largest score, the first of several equal ones (-0 equals 0); `None` without classes.
+pub fn best_class(scores: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
-    for (class, logit) in logits.iter().copied().enumerate() {
-        if best.is_none_or(|(_, largest)| logit > largest) {
-            best = Some((class, logit));
+    for (class, score) in scores.iter().copied().enumerate() {
+        if best.is_none_or(|(_, largest)| score > largest) {
+            best = Some((class, score));
         }
     }
     best.map(|(class, _)| class)

@@ -1,6 +1,6 @@
 //! A judge: a second model that says whether an answer is right. Its probability of `yes` is the confidence of the answer.
 
-use kaskade_models::{ModelError, Outputs, Tensor};
+use kaskade_models::{ModelError, Outputs, Tensor, best_class};
 
 use super::chat;
 use super::text::LOGITS;
@@ -62,20 +62,13 @@ fn said(asked: &Chat, outputs: &Outputs) -> Option<String> {
         ChatTask::Generate => Some(named(outputs, "text")?.to_texts().ok()?.concat()),
         ChatTask::Classify { labels } => {
             let scores = named(outputs, LOGITS)?.to_f32().ok()?;
-            labels.get(best(&scores)?).cloned()
+            labels.get(best_class(&scores)?).cloned()
         }
     }
 }
 
 fn named<'a>(tensors: &'a [Tensor], name: &str) -> Option<&'a Tensor> {
     tensors.iter().find(|tensor| tensor.name == name)
-}
-
-/// The best class, the first of several equal ones, as in the output `label`.
-fn best(scores: &[f32]) -> Option<usize> {
-    let scores = scores.iter().enumerate().rev();
-    let best = scores.max_by(|(_, one), (_, other)| one.total_cmp(other));
-    best.map(|(class, _)| class)
 }
 
 /// Replaces the confidence of an answer by the judge's verdict.
@@ -107,7 +100,7 @@ fn judged(scores: &[f32], right: f32) -> Vec<f32> {
     let classes = scores.len() as f32;
     let right = right.clamp(1.0 / classes + ABOVE_GUESS, 1.0 - 1e-6);
     let other = (1.0 - right) / (classes - 1.0).max(1.0);
-    let best = best(scores);
+    let best = best_class(scores);
     let scores = (0..scores.len()).map(|class| if Some(class) == best { right } else { other });
     scores.map(f32::ln).collect()
 }
@@ -127,13 +120,17 @@ mod tests {
             let mut outputs = logits();
             apply(&mut outputs, &verdict(no, yes)).unwrap();
             let scores = outputs[0].to_f32().unwrap();
-            assert_eq!(best(&scores), Some(1));
+            assert_eq!(best_class(&scores), Some(1));
             assert!((scores[1].exp() - probability).abs() < 0.01, "{scores:?}");
             assert!((scores.iter().map(|score| score.exp()).sum::<f32>() - 1.0).abs() < 1e-4);
         }
         let mut equal = vec![Tensor::from_f32(LOGITS, &[3], &[0.0, 1.0, 1.0]).unwrap()];
         apply(&mut equal, &verdict(-3.0, -0.05)).unwrap();
-        assert_eq!(best(&equal[0].to_f32().unwrap()), Some(1), "the label stays");
+        assert_eq!(
+            best_class(&equal[0].to_f32().unwrap()),
+            Some(1),
+            "the label stays"
+        );
         let mut text = vec![
             Tensor::from_texts("text", &["to be"]).unwrap(),
             Tensor::from_f32("confidence", &[1], &[0.0]).unwrap(),

@@ -1,7 +1,7 @@
 //! The text of an answer, with its probabilities, and the outputs that it becomes.
 
 use kaskade_models::language::{REASONING, REASONING_TOKENS};
-use kaskade_models::{Outputs, Tensor};
+use kaskade_models::{Outputs, Tensor, best_class};
 use kaskade_policy::remote::agreement;
 
 use super::formats_and_tools::{Calls, RawCall};
@@ -224,11 +224,9 @@ impl Text {
 
 /// The outputs of a local classifier: the scores of the classes, and the name of the best one.
 fn class_outputs(scores: &[f32], labels: &[String]) -> Vec<Result<Tensor, kaskade_models::TensorError>> {
-    // The first of several equal ones, as for local models.
-    let ranked = scores.iter().zip(labels).rev();
-    let best = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let best = best_class(scores).and_then(|class| labels.get(class));
     let mut outputs = vec![Tensor::from_f32(LOGITS, &[scores.len()], scores)];
-    outputs.extend(best.map(|(_, label)| Tensor::from_texts("label", &[label])));
+    outputs.extend(best.map(|label| Tensor::from_texts("label", &[label])));
     outputs
 }
 

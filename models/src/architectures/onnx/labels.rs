@@ -8,6 +8,7 @@ use super::scores::LOGITS;
 use crate::checkpoint::{Config, LoadError};
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::Tensor;
+use crate::tasks::classification::best_class;
 
 /// Name of the output with the name of the best class.
 pub(super) const LABEL: &str = "label";
@@ -93,10 +94,8 @@ impl Labels {
             return Ok(());
         };
         let scores = scores.to_f32()?;
-        // The first of several equal ones, as in `Classifier`.
-        let ranked = scores.iter().zip(&self.names).rev();
-        let best = ranked.max_by(|(one, _), (other, _)| one.total_cmp(other));
-        if let Some((_, name)) = best.filter(|_| scores.len() == self.names.len()) {
+        let best = best_class(&scores).filter(|_| scores.len() == self.names.len());
+        if let Some(name) = best.and_then(|class| self.names.get(class)) {
             outputs.retain(|output| output.name != LABEL);
             outputs.push(Tensor::from_texts(LABEL, &[name])?);
         }
