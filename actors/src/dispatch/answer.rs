@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use kaskade_models::{Tensor, entities};
+use kaskade_models::{Tensor, best_class, entities};
 use kaskade_policy::certificate_monitor::ComparedAnswer;
 use kaskade_policy::confidence::deferral::number_of_text;
 use kaskade_policy::text_metrics::TextComparison;
