@@ -8,7 +8,7 @@
 //! | `labels` | names of the classes, and the output `label` |
 //! | `scores` | which output holds the scores of the classes, as logits or as probabilities |
 //! | `model` | the `Model`: tensors as they are, batched |
-//! | `pooled` | the vector of a text from those of its tokens, as `modules.json` says |
+//! | `pooled` | what `modules.json` says: the settings of texts, and the vector of a text from those of its tokens |
 //! | `tokens` | the inputs of a graph that takes tokens |
 //!
 //! A graph with an input `input_ids` beside a `tokenizer.json` takes texts, as BERT does in the `bert` module. Every
@@ -23,18 +23,19 @@ mod scores;
 mod session;
 mod tokens;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kaskade_policy::plan::Partition;
 use labels::Labels;
 use model::OnnxModel;
-use pooled::PooledStates;
+use pooled::SentenceOutputs;
 use session::{Dimension, Graph};
 
 use super::registry::LoadOptions;
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
 use crate::device::DeviceChoice;
 use crate::runtime::loaded::{Loaded, ModelInfo, Task};
+use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::EMBEDDING_OUTPUTS;
 
 /// The architecture that the description of an ONNX model names.
@@ -61,9 +62,35 @@ pub fn folder_of_onnx(path: &Path) -> &Path {
     }
 }
 
+/// Returns the folder with the `modules.json` of an ONNX file: its own, or the one above a folder `onnx`. `None` without such a file.
+pub(crate) fn modules_of_onnx(path: &Path) -> Option<&Path> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let is_inner = folder.file_name().is_some_and(|name| name == "onnx");
+    let above = folder.parent().filter(|_| is_inner);
+    [Some(folder), above]
+        .into_iter()
+        .flatten()
+        .find(|folder| folder.join("modules.json").is_file())
+}
+
+/// Returns the folders of an ONNX file's `config.json` and tokenizer, the first one first: that of the file, the folder of the encoder that
+/// `modules.json` names, and the [folder](folder_of_onnx) of a file without modules.
+fn folders(path: &Path, sentence: Option<&SentenceOutputs>) -> Vec<PathBuf> {
+    let (own, described) = (path.parent().unwrap_or(Path::new("")), folder_of_onnx(path));
+    let mut folders = Vec::new();
+    if let Some(sentence) = sentence {
+        if !sentence.encoder.starts_with(own) {
+            folders.push(own.to_owned());
+        }
+        folders.push(sentence.encoder.clone());
+    }
+    folders.push(described.to_owned());
+    folders
+}
+
 /// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` in its [folder](folder_of_onnx) gives the labels and the
-/// sizes of vocabulary and context, a `tokenizer.json` the tokens of texts, and `modules.json` of sentence-transformers what becomes of
-/// the vectors of tokens; all are optional.
+/// sizes of vocabulary and context, a `tokenizer.json` the tokens of texts, and `modules.json` of sentence-transformers, there or in the
+/// folder above, what becomes of texts and of the vectors of tokens; all are optional.
 ///
 /// # Errors
 /// [`LoadError::NoOnnxRuntime`] if the library cannot be loaded, with how to get it; [`LoadError::BadOnnx`] for a file
@@ -77,22 +104,31 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     }
     let contents = file::contents(path)?;
     let graph = Graph::load(path, device)?;
-    let pooled = PooledStates::of(&graph, folder_of_onnx(path))?;
-    let folder = pooled
-        .as_ref()
-        .map_or(folder_of_onnx(path), |pooled| &pooled.folder);
-    let config = match folder.join("config.json") {
-        config if config.is_file() => Some(Config::open(folder)?),
-        _ => None,
+    let sentence = match modules_of_onnx(path) {
+        Some(dir) => SentenceOutputs::of(&graph, dir)?,
+        None => None,
     };
-    let mut tokenizer = TokenizerFile::beside(folder)?;
-    if let (Some(pooled), Some(file)) = (&pooled, &mut tokenizer) {
-        pooled.prepare(file);
+    let folders = folders(path, sentence.as_ref());
+    let configured = folders.iter().find(|folder| folder.join("config.json").is_file());
+    let config = configured.map(|folder| Config::open(folder)).transpose()?;
+    let mut tokenizer = None;
+    for folder in &folders {
+        if tokenizer.is_none() {
+            tokenizer = TokenizerFile::beside(folder)?;
+        }
     }
-    let (prompts, similarity) = pooled.as_ref().map(PooledStates::described).unwrap_or_default();
+    if let (Some(sentence), Some(file)) = (&sentence, &mut tokenizer) {
+        sentence.prepare(file);
+    }
+    let described = sentence.as_ref().map(SentenceOutputs::described);
+    let settings = sentence
+        .as_ref()
+        .and_then(|sentence| sentence.texts.settings.clone());
     let names = graph.names.clone();
     let mut model = OnnxModel::new(graph, &contents.softmax, config.as_ref(), tokenizer.as_ref())?;
-    model.pool(pooled);
+    if let Some(sentence) = sentence {
+        model.apply(sentence);
+    }
     let outputs = model.outputs();
     let has = |name: &str| outputs.iter().any(|output| output.name == name);
     let task = if has("start_logits") && has("end_logits") {
@@ -107,13 +143,27 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         Some(Dimension::Exactly(count)) => Some(*count),
         _ => None,
     };
-    let labels = if task == Task::Classification {
-        Labels::find(config.as_ref(), &names, &contents.classes, count)?
-    } else {
-        Labels::default()
+    let score = match task {
+        Task::Classification if classes.is_some() && model.takes_tokens() => {
+            scores::of_one(config.as_ref(), settings.as_ref(), count)?
+        }
+        _ => None,
     };
-    let label_names = labels.names();
+    let (task, labels) = match &score {
+        Some(score) => (score.task(), Labels::default()),
+        None if task == Task::Classification => {
+            let labels = Labels::find(config.as_ref(), &names, &contents.classes, count)?;
+            (task, labels)
+        }
+        None => (task, Labels::default()),
+    };
+    let label_names = score.as_ref().map_or_else(|| labels.names(), Classifier::labels);
     model.name_classes(labels);
+    model.score_by(score);
+    let (prompts, similarity) = described
+        .filter(|_| task == Task::Embedding)
+        .transpose()?
+        .unwrap_or_default();
     let info = ModelInfo {
         name: options.name.clone().unwrap_or_else(|| {
             let stem = path.file_stem().unwrap_or(path.as_os_str());

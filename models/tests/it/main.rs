@@ -4,6 +4,7 @@
 mod critics;
 mod digits;
 mod onnx;
+mod onnx_texts;
 mod precision;
 mod sentiment;
 mod shakespeare;

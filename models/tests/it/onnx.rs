@@ -20,7 +20,7 @@ const TEXTS: [&str; 5] = [
 ];
 
 /// Makes `python3` and ONNX Runtime of the test's environment the ones that are found, and returns the interpreter.
-fn python() -> Option<PathBuf> {
+pub(super) fn python() -> Option<PathBuf> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOUND
         .get_or_init(|| match onnx_python() {
@@ -34,7 +34,7 @@ fn python() -> Option<PathBuf> {
 }
 
 /// Runs a test in a process of its own, in which the library is found beside the environment's Python.
-fn in_environment(test: &str) -> bool {
+pub(super) fn in_environment(test: &str) -> bool {
     let Some(python) = python() else { return false };
     if std::env::var_os("KASKADE_TEST_ONNX").is_some() {
         return true;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::text::Tokens;
 use super::labels::Labels;
-use super::pooled::PooledStates;
+use super::pooled::SentenceOutputs;
 use super::scores::{self, Scores};
 use super::session::{Dimension, Graph, Port};
 use super::tokens::TokenInputs;
@@ -13,6 +13,7 @@ use crate::runtime::batch::BatchResults;
 use crate::runtime::model::{Extent, InputSpec, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::Tensor;
 use crate::runtime::usage::{USAGE, usage};
+use crate::tasks::classification::Classifier;
 
 /// Largest size of a dimension that the graph leaves open.
 const MAX_EXTENT: usize = 1 << 16;
@@ -30,8 +31,10 @@ pub(super) struct OnnxModel {
     outputs: Vec<Port>,
     scores: Scores,
     labels: Labels,
-    /// How the vector of a text follows from those of its tokens, if the graph gives only these.
-    pooled: Option<PooledStates>,
+    /// What the only logit of a pair of texts means.
+    score: Option<Classifier>,
+    /// What becomes of the vectors of texts.
+    sentence: Option<SentenceOutputs>,
 }
 
 /// The first dimension of a graph's inputs.
@@ -85,16 +88,27 @@ impl OnnxModel {
             outputs,
             scores,
             labels: Labels::default(),
-            pooled: None,
+            score: None,
+            sentence: None,
         })
     }
 
-    /// Pools the vectors of tokens.
-    pub(super) fn pool(&mut self, pooled: Option<PooledStates>) {
-        if let Some(pooled) = &pooled {
-            pooled.describe(&mut self.outputs);
+    /// Makes the vectors of texts as sentence-transformers does, if the graph takes tokens alone.
+    pub(super) fn apply(&mut self, sentence: SentenceOutputs) {
+        if self.takes_tokens() {
+            sentence.describe(&mut self.outputs);
+            self.sentence = Some(sentence);
         }
-        self.pooled = pooled;
+    }
+
+    /// Whether all inputs follow from tokens.
+    pub(super) const fn takes_tokens(&self) -> bool {
+        self.tokens.is_some()
+    }
+
+    /// Adds the score to the answers of a graph with one logit.
+    pub(super) fn score_by(&mut self, score: Option<Classifier>) {
+        self.score = score;
     }
 
     /// Names the classes in the answers.
@@ -122,7 +136,7 @@ impl OnnxModel {
             batching,
             tokens,
             scores,
-            pooled,
+            sentence,
             ..
         } = self;
         let Some(tokens) = tokens else {
@@ -130,8 +144,8 @@ impl OnnxModel {
         };
         let length = tokens.padded(requests);
         let mut results = scores.to_logits(graph.run(&tokens.tensors(requests, length)?)?)?;
-        if let Some(pooled) = pooled {
-            pooled.pooled(&mut results, requests)?;
+        if let Some(sentence) = sentence {
+            sentence.applied(&mut results, requests)?;
         }
         let lengths: Vec<usize> = requests.iter().map(|request| request.ids.len()).collect();
         let padding = Padding {
@@ -161,7 +175,7 @@ impl Model for OnnxModel {
         let mut answers = self.answers(batch);
         for answer in &mut answers {
             if let Ok(outputs) = answer
-                && let Err(error) = self.labels.add(outputs)
+                && let Err(error) = self.labels.add(outputs).and_then(|()| self.add_score(outputs))
             {
                 *answer = Err(error);
             }
@@ -171,6 +185,20 @@ impl Model for OnnxModel {
 }
 
 impl OnnxModel {
+    /// Adds the output `score` of a graph with one logit to the outputs of a request.
+    fn add_score(&self, outputs: &mut Outputs) -> Result<(), ModelError> {
+        let logits = outputs.iter().find(|output| output.name == scores::LOGITS);
+        let (Some(classifier), Some(logits)) = (&self.score, logits) else {
+            return Ok(());
+        };
+        let answer = classifier.outputs(&logits.to_f32()?)?;
+        for own in answer.into_iter().filter(|own| own.name != scores::LOGITS) {
+            outputs.retain(|output| output.name != own.name);
+            outputs.push(own);
+        }
+        Ok(())
+    }
+
     /// Answers a batch with the graph's outputs.
     fn answers(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let one_by_one = self.batching != BatchDimension::Free;

@@ -1,11 +1,12 @@
-//! The vector of a text from those of its tokens, for a graph that ends before the pooling of sentence-transformers.
+//! What `modules.json` of sentence-transformers says about a graph that takes tokens: the settings of texts, and the vector of a text from
+//! those of its tokens, for a graph that ends before the pooling.
 
 use std::path::{Path, PathBuf};
 
 use super::session::{Dimension, Graph, Port};
 use super::tokens::IDS;
 use crate::architectures::text::Tokens;
-use crate::checkpoint::sentence::{SentenceLayer, SentenceModules};
+use crate::checkpoint::sentence::{SentenceLayer, SentenceModules, SentenceTexts};
 use crate::checkpoint::{LoadError, TokenizerFile};
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::{Datatype, Tensor};
@@ -14,45 +15,151 @@ use crate::tasks::embedding::{EMBEDDING_OUTPUTS, Pooling, Similarity, normalised
 /// Names of the output with the vectors of the tokens, the first one found.
 const STATES: [&str; 2] = ["token_embeddings", "last_hidden_state"];
 
-/// Pools the vectors of tokens.
+/// The settings of the texts of a graph, and what becomes of its vectors.
 #[derive(Debug)]
-pub(super) struct PooledStates {
-    /// Folder of the tokenizer.
-    pub folder: PathBuf,
-    /// Place of the output with the vectors of the tokens.
+pub(super) struct SentenceOutputs {
+    /// Folder of the encoder.
+    pub encoder: PathBuf,
+    /// The settings.
+    pub texts: SentenceTexts,
+    /// The output that is or becomes the vector of a text, if there is one.
+    vector: Option<Vector>,
+}
+
+/// The output that is or becomes the vector of a text.
+#[derive(Debug)]
+struct Vector {
+    /// Its place among the outputs.
     place: usize,
+    /// How it follows from the vectors of the tokens; `None` if the graph gives it.
+    pooling: Option<TextPooling>,
+    /// Number of elements that are kept; `None` for all.
+    kept: Option<usize>,
+}
+
+/// How the vector of a text follows from those of its tokens.
+#[derive(Debug)]
+struct TextPooling {
     pooling: Pooling,
     /// Whether the vector is divided by its length.
     normalise: bool,
-    modules: SentenceModules,
 }
 
-impl PooledStates {
-    /// Returns what becomes of the vectors of tokens, by the `modules.json` of a folder; `None` without that file, and for a graph that
-    /// gives the vector of a text, or none of tokens.
+impl SentenceOutputs {
+    /// Reads what the `modules.json` of a directory says about a graph. `None` for a graph that takes no tokens, and for modules of another
+    /// kind.
     ///
     /// # Errors
-    /// [`LoadError`] for modules that are not supported, such as `Dense` beside an ONNX file.
-    pub(super) fn of(graph: &Graph, folder: &Path) -> Result<Option<Self>, LoadError> {
-        let place = |names: &[&str]| {
+    /// [`LoadError`] for modules that are not supported, such as `Dense` after a pooling beside a graph without it.
+    pub(super) fn of(graph: &Graph, dir: &Path) -> Result<Option<Self>, LoadError> {
+        if !graph.inputs.iter().any(|port| port.name == IDS) {
+            return Ok(None);
+        }
+        let Some((texts, pools)) = SentenceTexts::of_graph(dir)? else {
+            return Ok(None);
+        };
+        let place = |names: &[&str], extents: usize| {
             let mut places = names.iter().map(|name| {
                 let mut outputs = graph.outputs.iter();
                 outputs.position(|port| port.name == *name)
             });
-            places.find_map(|place| place)
+            let place = places.find_map(|place| place)?;
+            let port = graph.outputs.get(place)?;
+            (port.datatype == Datatype::F32 && port.shape.len() == extents).then_some(place)
         };
-        let takes_tokens = graph.inputs.iter().any(|port| port.name == IDS);
-        let (None, Some(place)) = (place(&EMBEDDING_OUTPUTS), place(&STATES)) else {
-            return Ok(None);
+        let kept = texts.kept()?;
+        let has_vector = graph
+            .outputs
+            .iter()
+            .any(|port| EMBEDDING_OUTPUTS.contains(&port.name.as_str()));
+        let vector = match (place(&EMBEDDING_OUTPUTS, 2), place(&STATES, 3)) {
+            (Some(place), _) => Some(Vector {
+                place,
+                pooling: None,
+                kept,
+            }),
+            (None, Some(place)) if pools && !has_vector => TextPooling::read(dir)?.map(|pooling| Vector {
+                place,
+                pooling: Some(pooling),
+                kept,
+            }),
+            _ => None,
         };
-        let is_states = |port: &Port| port.datatype == Datatype::F32 && port.shape.len() == 3;
-        if !takes_tokens || !graph.outputs.get(place).is_some_and(is_states) {
-            return Ok(None);
+        Ok(Some(Self {
+            encoder: dir.join(&texts.encoder),
+            texts,
+            vector,
+        }))
+    }
+
+    /// Adds what becomes of a text before it is tokenized.
+    pub(super) fn prepare(&self, file: &mut TokenizerFile) {
+        file.preparation = self.texts.preparation.clone();
+        file.sequences.max_tokens = self.texts.max_tokens.or(file.sequences.max_tokens);
+    }
+
+    /// Returns the names of the prompts, and how vectors are compared.
+    ///
+    /// # Errors
+    /// [`LoadError::BadKey`] for a comparison that is not supported.
+    pub(super) fn described(&self) -> Result<(Vec<String>, Similarity), LoadError> {
+        let prompts = self.texts.preparation.prompts.keys().cloned();
+        Ok((prompts.collect(), self.texts.similarity()?))
+    }
+
+    /// Describes the vector: shortened, and in place of those of the tokens.
+    pub(super) fn describe(&self, outputs: &mut [Port]) {
+        let Some(vector) = &self.vector else { return };
+        let Some(port) = outputs.get_mut(vector.place) else {
+            return;
+        };
+        if vector.pooling.is_some() {
+            EMBEDDING_OUTPUTS[0].clone_into(&mut port.name);
+            port.shape.remove(1);
         }
-        let Some((modules, encoder)) = SentenceModules::open(folder)? else {
+        if let (Some(kept), Some(Dimension::Exactly(width))) = (vector.kept, port.shape.last_mut()) {
+            *width = kept.min(*width);
+        }
+    }
+
+    /// Makes the vectors of the texts in the outputs of a run: shortened, and in place of those of the tokens.
+    ///
+    /// # Errors
+    /// [`ModelError::BadOutput`] for another shape.
+    pub(super) fn applied(&self, outputs: &mut [Tensor], requests: &[Tokens]) -> Result<(), ModelError> {
+        let Some(vector) = &self.vector else { return Ok(()) };
+        let Some(output) = outputs.get_mut(vector.place) else {
+            return Ok(());
+        };
+        let (name, values, width) = match &vector.pooling {
+            Some(pooling) => {
+                let (values, width) = pooling.vectors(output, requests)?;
+                (EMBEDDING_OUTPUTS[0], values, width)
+            }
+            None if vector.kept.is_none() => return Ok(()),
+            None => {
+                let width = output.shape.last().copied().unwrap_or_default();
+                (output.name.as_str(), output.to_f32()?, width)
+            }
+        };
+        let kept = vector.kept.unwrap_or(width).min(width);
+        let rows = values.chunks_exact(width.max(1));
+        let count = rows.len();
+        let values: Vec<f32> = rows.flat_map(|row| row.iter().take(kept).copied()).collect();
+        *output = Tensor::from_f32(name, &[count, kept], &values)?;
+        Ok(())
+    }
+}
+
+impl TextPooling {
+    /// Reads the pooling of a directory. `None` for modules that give no vector of a text.
+    ///
+    /// # Errors
+    /// [`LoadError`] for a module or setting that is not supported, such as `Dense` beside an ONNX file.
+    fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
+        let Some((modules, _)) = SentenceModules::open(dir)? else {
             return Ok(None);
         };
-        let modules = modules.checked()?;
         let Some(pooling) = modules.pooling else {
             return Ok(None);
         };
@@ -63,45 +170,13 @@ impl PooledStates {
             return Err(modules.bad(reason));
         }
         Ok(Some(Self {
-            folder: folder.join(encoder),
-            place,
             pooling,
             normalise: !modules.layers.is_empty(),
-            modules,
         }))
     }
 
-    /// Adds what becomes of a text before it is tokenized.
-    pub(super) fn prepare(&self, file: &mut TokenizerFile) {
-        file.preparation = self.modules.preparation.clone();
-        file.sequences.max_tokens = self.modules.max_tokens.or(file.sequences.max_tokens);
-    }
-
-    /// Returns the names of the prompts, and how vectors are compared.
-    pub(super) fn described(&self) -> (Vec<String>, Similarity) {
-        let prompts = self.modules.preparation.prompts.keys().cloned();
-        (prompts.collect(), self.modules.similarity)
-    }
-
-    /// Describes the vector in place of those of the tokens.
-    pub(super) fn describe(&self, outputs: &mut [Port]) {
-        if let Some(port) = outputs.get_mut(self.place) {
-            EMBEDDING_OUTPUTS[0].clone_into(&mut port.name);
-            port.shape.remove(1);
-            if let (Some(kept), Some(width)) = (self.modules.kept, port.shape.last_mut()) {
-                *width = Dimension::Exactly(kept);
-            }
-        }
-    }
-
-    /// Replaces the vectors of the tokens, `[batch, length, width]`, by those of the texts in the outputs of a run.
-    ///
-    /// # Errors
-    /// [`ModelError::BadOutput`] for another shape.
-    pub(super) fn pooled(&self, outputs: &mut [Tensor], requests: &[Tokens]) -> Result<(), ModelError> {
-        let Some(output) = outputs.get_mut(self.place) else {
-            return Ok(());
-        };
+    /// Returns the vectors of the texts, row-major, and their width, from those of the tokens, `[batch, length, width]`.
+    fn vectors(&self, output: &Tensor, requests: &[Tokens]) -> Result<(Vec<f32>, usize), ModelError> {
         let &[rows, length, width] = output.shape.as_slice() else {
             return Err(ModelError::BadOutput {
                 reason: format!("output `{}` has the shape {:?}", output.name, output.shape),
@@ -124,15 +199,11 @@ impl PooledStates {
         }
         let shown: Vec<&[bool]> = masks.iter().map(Vec::as_slice).collect();
         let mut vectors = pooled(&output.to_f32()?, width, &shown, self.pooling);
-        let kept = self.modules.kept.unwrap_or(width).min(width);
-        let mut values = Vec::with_capacity(rows * kept);
-        for vector in vectors.chunks_exact_mut(width.max(1)) {
-            if self.normalise {
+        if self.normalise {
+            for vector in vectors.chunks_exact_mut(width.max(1)) {
                 normalised(vector);
             }
-            values.extend(vector.iter().take(kept));
         }
-        *output = Tensor::from_f32(EMBEDDING_OUTPUTS[0], &[rows, kept], &values)?;
-        Ok(())
+        Ok((vectors, width))
     }
 }

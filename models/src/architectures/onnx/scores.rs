@@ -5,8 +5,11 @@
 //! probabilities are served as their logarithms, whose softmax they are.
 
 use super::session::Port;
+use crate::checkpoint::{Config, LoadError};
+use crate::runtime::loaded::Task;
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::{Datatype, Tensor};
+use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::EMBEDDING_OUTPUTS;
 
 /// Name under which the scores of classes are served.
@@ -56,6 +59,34 @@ pub(super) fn find(outputs: &[Port], softmax: &[String]) -> (Vec<Port>, Scores) 
         Scores::AsTheyAre
     };
     (served, scores)
+}
+
+/// Returns what the only logit of a text or a pair means: if `config.json` states one label, or if it states none and the graph has
+/// one logit, here `count`. `settings` is `config_sentence_transformers.json`.
+///
+/// # Errors
+/// [`LoadError::BadKey`] as [`Classifier::read_with`].
+pub(super) fn of_one(
+    config: Option<&Config>,
+    settings: Option<&Config>,
+    count: Option<usize>,
+) -> Result<Option<Classifier>, LoadError> {
+    let mut config = match config {
+        Some(config) => config.clone(),
+        None => Config::parse("config.json", b"{}")?,
+    };
+    let has = |key| config.keys().get(key).is_some_and(|value| !value.is_null());
+    let is_stated = has("id2label") || has("num_labels");
+    let stated = is_stated
+        .then(|| config.labels())
+        .transpose()?
+        .map(|labels| labels.len());
+    if stated.or(count) != Some(1) || count.is_some_and(|count| count != 1) {
+        return Ok(None);
+    }
+    config.set("num_labels", 1.into());
+    let classifier = Classifier::read_with(&config, settings)?;
+    Ok(Some(classifier).filter(|classifier| classifier.task() == Task::Reranking))
 }
 
 impl Scores {
@@ -142,6 +173,24 @@ mod tests {
             names(find(&[table("logits"), table("probabilities")], &[])).1,
             Scores::AsTheyAre
         );
+    }
+
+    #[test]
+    fn one_logit_of_texts_is_a_score() {
+        let of = |json: Option<&str>, count| {
+            let config = json.map(|json| Config::parse("config.json", json.as_bytes()).unwrap());
+            of_one(config.as_ref(), None, count).unwrap().is_some()
+        };
+        let one = Some(r#"{"id2label": {"0": "LABEL_0"}}"#);
+        assert!(of(None, Some(1)) && of(Some("{}"), Some(1)) && of(one, Some(1)) && of(one, None));
+        assert!(of(
+            Some(r#"{"num_labels": 1, "problem_type": "regression"}"#),
+            None
+        ));
+        let two = Some(r#"{"id2label": {"0": "a", "1": "b"}}"#);
+        assert!(!of(None, Some(2)) && !of(Some("{}"), None) && !of(two, Some(1)) && !of(one, Some(2)));
+        let several = Some(r#"{"num_labels": 1, "problem_type": "multi_label_classification"}"#);
+        assert!(!of(several, Some(1)));
     }
 
     #[test]

@@ -11,6 +11,22 @@ pub(super) const IDS: &str = "input_ids";
 /// Context of a graph whose own sequence may have any length and whose `config.json` names none, tokens.
 const CONTEXT: usize = 512;
 
+/// The `model_type`s whose positions begin after the id of the padding: the table has as many rows more than a sequence has tokens.
+const AFTER_PADDING: [&str; 12] = [
+    "camembert",
+    "data2vec-text",
+    "esm",
+    "ibert",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+];
+
 /// Reads requests for a graph that takes tokens, and makes its inputs.
 pub(super) struct TokenInputs {
     /// Reads texts and tokens.
@@ -62,7 +78,11 @@ impl TokenInputs {
         let limits = TokenLimits {
             vocabulary: words,
             types: size("type_vocab_size")?.unwrap_or(2),
-            context: length.or(size("max_position_embeddings")?).unwrap_or(CONTEXT),
+            context: match (length, config) {
+                (Some(length), _) => length,
+                (None, Some(config)) => context(config)?.unwrap_or(CONTEXT),
+                (None, None) => CONTEXT,
+            },
         };
         Ok(Some(Self {
             reader: TextReader::new(tokenizer, limits, Texts::OneOrTwo)?,
@@ -112,6 +132,26 @@ impl TokenInputs {
     }
 }
 
+/// Returns the longest sequence that a `config.json` states, tokens.
+///
+/// # Errors
+/// [`LoadError::BadKey`] for a number of positions that leaves none.
+fn context(config: &Config) -> Result<Option<usize>, LoadError> {
+    let key = "max_position_embeddings";
+    let model_type = config.optional::<String>("model_type")?;
+    let kind = config.optional::<String>("position_embedding_type")?;
+    let begins_later = model_type.is_some_and(|name| AFTER_PADDING.contains(&name.as_str()));
+    let positions = config.optional_size(key)?;
+    let Some(positions) = positions.filter(|_| begins_later && kind.as_deref() != Some("rotary")) else {
+        return Ok(positions);
+    };
+    let pad = config.optional::<usize>("pad_token_id")?.unwrap_or(1);
+    match positions.checked_sub(pad.saturating_add(1)) {
+        Some(context @ 1..) => Ok(Some(context)),
+        _ => Err(config.invalid_value(key, format!("positions begin after pad_token_id = {pad}"))),
+    }
+}
+
 /// What an input of this name and type, `[batch, sequence]`, holds.
 fn column(port: &Port) -> Option<Column> {
     if !matches!(port.datatype, Datatype::I64 | Datatype::I32) || port.shape.len() != 2 {
@@ -128,4 +168,41 @@ fn column(port: &Port) -> Option<Column> {
 
 fn vocabulary(file: &TokenizerFile) -> Result<usize, LoadError> {
     Ok(file.tokenizer()?.get_vocab_size(true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_after_the_padding_leave_fewer_tokens() {
+        let of = |json: &str| context(&Config::parse("config.json", json.as_bytes()).unwrap());
+        for (json, expected) in [
+            (
+                r#"{"model_type": "bert", "max_position_embeddings": 512}"#,
+                Some(512),
+            ),
+            (
+                r#"{"model_type": "roberta", "max_position_embeddings": 514}"#,
+                Some(512),
+            ),
+            (
+                r#"{"model_type": "xlm-roberta", "max_position_embeddings": 514, "pad_token_id": 1}"#,
+                Some(512),
+            ),
+            (
+                r#"{"model_type": "mpnet", "max_position_embeddings": 514, "pad_token_id": 3}"#,
+                Some(510),
+            ),
+            (
+                r#"{"model_type": "esm", "max_position_embeddings": 1026, "position_embedding_type": "rotary"}"#,
+                Some(1026),
+            ),
+            (r#"{"model_type": "roberta"}"#, None),
+        ] {
+            assert_eq!(of(json).unwrap(), expected, "{json}");
+        }
+        let error = of(r#"{"model_type": "roberta", "max_position_embeddings": 2}"#).unwrap_err();
+        assert!(error.to_string().contains("`max_position_embeddings`"), "{error}");
+    }
 }
