@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::{Config, LoadError};
-use crate::architectures::onnx::folder_of_onnx;
+use crate::architectures::onnx::{folder_of_onnx, modules_of_onnx};
 
 /// Files up to this size are read whole, bytes.
 const WHOLE: u64 = 32 << 20;
@@ -71,15 +71,26 @@ pub(super) fn of_directory(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadEr
     Ok(found)
 }
 
-/// Returns an ONNX file, its external data, and the configurations beside it or in the folder above.
+/// Returns an ONNX file, its external data, and the configurations beside it or in the folder above, with those of the folders that
+/// `modules.json` names.
 pub(super) fn of_onnx(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
     let (own, folder) = (name_of(path), path.parent().unwrap_or_else(|| Path::new("")));
     let beside = |name: &str| name.starts_with(&own) || is_text(name);
     let mut found = Vec::new();
     add_files(folder, "", &beside, &mut found)?;
-    let described_in = folder_of_onnx(path);
-    if described_in != folder {
-        add_files(described_in, "../", &is_text, &mut found)?;
+    let modules = modules_of_onnx(path);
+    let above = [Some(folder_of_onnx(path)), modules];
+    if let Some(above) = above.into_iter().flatten().find(|other| *other != folder) {
+        add_files(above, "../", &is_text, &mut found)?;
+    }
+    if let Some(dir) = modules {
+        let prefix = if dir == folder { "" } else { "../" };
+        for name in folders(dir) {
+            let inside = dir.join(&name);
+            if inside.is_dir() {
+                add_files(&inside, &format!("{prefix}{name}/"), &is_text, &mut found)?;
+            }
+        }
     }
     Ok(found)
 }

@@ -114,6 +114,29 @@ fn an_onnx_file_counts_with_its_external_data() {
 }
 
 #[test]
+fn the_modules_of_an_onnx_file_count() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, content) in [
+        ("onnx/model.onnx", &b"x"[..]),
+        ("onnx/config.json", b"{}"),
+        ("onnx/tokenizer.json", b"{}"),
+        ("modules.json", MODULES),
+        ("1_Pooling/config.json", b"{}"),
+        ("config_sentence_transformers.json", b"{}"),
+    ] {
+        write(dir.path(), name, content);
+    }
+    let of = || fingerprint(&dir.path().join("onnx/model.onnx")).unwrap();
+    let mut seen = vec![of()];
+    for name in ["1_Pooling/config.json", "config_sentence_transformers.json"] {
+        write(dir.path(), name, b"{\"a\": 1}");
+        let changed = of();
+        assert!(!seen.contains(&changed), "{name}");
+        seen.push(changed);
+    }
+}
+
+#[test]
 fn a_large_file_of_another_format_is_read_at_evenly_spaced_places() {
     let all = places(1 << 30);
     assert_eq!((all[0], *all.last().unwrap()), (0, (1 << 30) - SAMPLE));
