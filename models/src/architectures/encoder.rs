@@ -218,6 +218,21 @@ enum Mixer<O: Ops> {
     Fourier(Arc<Fourier<O>>),
 }
 
+/// Most layers of an encoder: each has a description, which is made before its weights are read.
+pub(super) const MAX_LAYERS: usize = 10_000;
+
+/// Reads a number of layers.
+///
+/// # Errors
+/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for more than [`MAX_LAYERS`].
+pub(super) fn layer_count(config: &Config, key: &str) -> Result<usize, LoadError> {
+    let layers = config.size(key)?;
+    if layers > MAX_LAYERS {
+        return Err(config.invalid_value(key, format!("it must be at most {MAX_LAYERS}")));
+    }
+    Ok(layers)
+}
+
 impl EncoderConfig {
     /// Reads the keys that BERT and most architectures share.
     ///
@@ -264,7 +279,7 @@ impl EncoderConfig {
         }
         Ok(Self {
             width,
-            blocks: config.size(blocks)?,
+            blocks: layer_count(config, blocks)?,
             heads,
             key_value_heads: heads,
             attention_width: width,

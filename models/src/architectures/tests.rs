@@ -1,6 +1,7 @@
 //! Every architecture against transformers, and invalid checkpoints and requests.
 
 mod adapter;
+mod bounds;
 mod family;
 mod partition;
 mod sentence;

@@ -1,6 +1,6 @@
 //! ALBERT (Lan et al. 2020): BERT whose blocks share their weights, with narrower embeddings.
 
-use crate::architectures::encoder::{BlockConfig, BlockNames};
+use crate::architectures::encoder::{BlockConfig, BlockNames, MAX_LAYERS};
 use crate::architectures::text_encoder::config::{Projection, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
@@ -39,6 +39,10 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
         return Err(config.invalid_value("num_hidden_groups", format!("it must be at most {layers}")));
     }
     let inner = config.optional_size("inner_group_num")?.unwrap_or(1);
+    if layers.saturating_mul(inner) > MAX_LAYERS {
+        let reason = format!("it must be at most {MAX_LAYERS} divided by num_hidden_layers = {layers}");
+        return Err(config.invalid_value("inner_group_num", reason));
+    }
     let places = (0..layers).flat_map(|layer| (0..inner).map(move |part| (layer * groups / layers, part)));
     let blocks = places.map(|(group, part)| BlockConfig {
         prefix: format!("encoder.albert_layer_groups.{group}.albert_layers.{part}"),

@@ -1,7 +1,7 @@
 //! The encoder of T5, mT5 (Raffel et al. 2020) and UMT5 (Chung et al. 2023) alone: embeddings of texts (sentence-t5, GTR) and token
 //! classifiers.
 
-use crate::architectures::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
+use crate::architectures::encoder::{BlockNames, EncoderConfig, Mixing, epsilon, layer_count};
 use crate::architectures::text::TokenLimits;
 use crate::architectures::text_encoder::config::{
     Embeddings, PositionBias, TextEncoderConfig, TextHeadConfig,
@@ -44,7 +44,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let (heads, buckets) = (config.size("num_heads")?, buckets(config)?);
     let encoder = EncoderConfig {
         width: config.size("d_model")?,
-        blocks: config.size("num_layers")?,
+        blocks: layer_count(config, "num_layers")?,
         heads,
         key_value_heads: heads,
         attention_width: heads.saturating_mul(config.size("d_kv")?),
