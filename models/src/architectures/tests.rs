@@ -3,6 +3,7 @@
 mod adapter;
 mod bounds;
 mod family;
+mod flash;
 mod partition;
 mod sentence;
 mod text;

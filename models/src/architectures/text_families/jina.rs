@@ -79,6 +79,32 @@ pub(super) fn is_rotary(config: &Config) -> Result<bool, LoadError> {
     Ok(config.optional::<String>(POSITIONS)?.as_deref() == Some("rotary"))
 }
 
+/// Whether a RoBERTa is one of Jina's code for flash attention, whose tensors have other names.
+pub(super) fn is_flash(config: &Config) -> bool {
+    config.keys().contains_key("use_flash_attn")
+}
+
+/// Describes a model of Jina's code for flash attention with a table of positions, such as Jina Reranker v2.
+///
+/// # Errors
+/// [`LoadError`], naming the key.
+pub(super) fn absolute(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let mut text = with_flash_names(config)?;
+    text.count_after_padding(config)?;
+    Ok(text)
+}
+
+/// Describes a RoBERTa with the names of Jina's code for flash attention.
+fn with_flash_names(config: &Config) -> Result<TextEncoderConfig, LoadError> {
+    let head = TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
+    let own = config.with_defaults(&[("layer_norm_eps", 1e-5.into()), ("type_vocab_size", 1.into())]);
+    let mut text = TextEncoderConfig::like_bert(&own, "roberta", head)?;
+    text.names = NAMES;
+    text.blocks = text.encoder.numbered("encoder.layers");
+    text.embeddings.norm = Some("emb_ln");
+    Ok(text)
+}
+
 /// Describes a Jina Embeddings v3 model with the configuration of its published code.
 ///
 /// # Errors
@@ -100,20 +126,15 @@ pub(super) fn published(config: &Config) -> Result<TextEncoderConfig, LoadError>
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
-    let head = TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
-    let own = config.with_defaults(&[("layer_norm_eps", 1e-5.into()), ("type_vocab_size", 1.into())]);
-    let mut text = TextEncoderConfig::like_bert(&own, "roberta", head)?;
+    let mut text = with_flash_names(config)?;
     let keys = RotaryKeys {
         theta: 20_000.0,
         ..RotaryKeys::default()
     };
     let positions = rotary(config, text.encoder.width / text.encoder.heads, keys)?.rotary;
-    text.names = NAMES;
-    text.blocks = text.encoder.numbered("encoder.layers");
     for block in &mut text.blocks {
         block.rotary = Some(positions.clone());
     }
     text.embeddings.positions = None;
-    text.embeddings.norm = Some("emb_ln");
     Ok(text)
 }

@@ -29,6 +29,9 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if jina::is_rotary(config)? {
         return jina::published(config);
     }
+    if jina::is_flash(config) {
+        return jina::absolute(config);
+    }
     with_base(config, "roberta")
 }
 
