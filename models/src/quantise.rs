@@ -90,6 +90,12 @@ pub enum QuantiseError {
         /// The target.
         path: PathBuf,
     },
+    /// The target is inside the checkpoint.
+    #[error("`{}` is inside the checkpoint, whose files are copied there; name a directory outside it", path.display())]
+    Inside {
+        /// The target.
+        path: PathBuf,
+    },
     /// No matrix consists of whole blocks.
     #[error("`{file}` has no matrix whose rows consist of blocks of 32 weights; nothing would be smaller")]
     Nothing {
@@ -164,6 +170,9 @@ pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, Q
     if to.exists() {
         return Err(QuantiseError::Exists { path: to.to_owned() });
     }
+    if is_inside(to, from) {
+        return Err(QuantiseError::Inside { path: to.to_owned() });
+    }
     let partial = partial(to);
     // An interrupted run of a process with the same number left it.
     let _ = std::fs::remove_dir_all(&partial);
@@ -174,6 +183,17 @@ pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, Q
         return Err(error);
     }
     Ok(report)
+}
+
+/// Whether a path that does not exist would be inside an existing directory.
+fn is_inside(path: &Path, directory: &Path) -> bool {
+    // The folders that do not exist yet have no canonical form.
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let existing = absolute.ancestors().find_map(|folder| folder.canonicalize().ok());
+    let directory = directory.canonicalize().ok();
+    existing
+        .zip(directory)
+        .is_some_and(|(existing, directory)| existing.starts_with(directory))
 }
 
 /// Returns the directory beside `to` that is written before it is renamed.

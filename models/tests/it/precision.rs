@@ -193,6 +193,17 @@ fn what_cannot_be_quantised_is_refused_with_the_reason() {
     quantise(&from, &to, WeightType::Q8_0).unwrap();
     let refused = quantise(&from, &to, WeightType::Q8_0).unwrap_err();
     assert!(matches!(refused, QuantiseError::Exists { .. }), "{refused}");
+    // What is inside the checkpoint would be copied into itself.
+    let copy = folder.path().join("copy");
+    std::fs::create_dir_all(copy.join("inner")).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(from.join(file), copy.join(file)).unwrap();
+    }
+    for inside in ["quantised", "inner/quantised", "new/quantised"] {
+        let refused = quantise(&copy, &copy.join(inside), WeightType::Q8_0).unwrap_err();
+        assert!(matches!(refused, QuantiseError::Inside { .. }), "{refused}");
+        assert_eq!(std::fs::read_dir(&copy).unwrap().count(), 3);
+    }
     let refused = quantise(&to, &folder.path().join("again"), WeightType::Q4_0).unwrap_err();
     assert!(matches!(refused, QuantiseError::Already { .. }), "{refused}");
     let config = to.join("config.json");
