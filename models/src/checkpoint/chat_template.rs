@@ -1,19 +1,19 @@
 //! Chat templates: Jinja templates that turn messages into a prompt, as transformers' `apply_chat_template` does.
 //!
 //! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json`, `processor_config.json` or
-//! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used. A template that reads a list of
+//! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used, and `tool_use` for requests with tools. The
+//! files `default.jinja` and `tool_use.jinja` of `additional_chat_templates` are such templates, too. A template that reads a list of
 //! parts, as those of models that also read images do, gets the text of a message as its only part; another one gets several parts
 //! as a text, one a line. `strftime_now` gives the date in UTC. A template that takes a date of its own, such as `date_string` of
 //! Llama 3, gives the same prompt every day if the request states it in `chat_template_kwargs`.
 
-use std::borrow::Cow;
-use std::io::Write;
-use std::path::Path;
+mod json;
 
-use minijinja::value::Kwargs;
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use thiserror::Error;
 use time::OffsetDateTime;
 
@@ -26,6 +26,8 @@ const NAME: &str = "chat_template";
 const FUEL: u64 = 2_000_000;
 /// Key of a message that holds calls of tools.
 const CALLS: &str = "tool_calls";
+/// Folder of templates with other names than the default one.
+const ADDITIONAL: &str = "additional_chat_templates";
 /// A text that no template has.
 const PROBE: &str = "kaskade probe";
 
@@ -139,12 +141,20 @@ impl ChatTemplate {
         };
         let tokenizer = parsed("tokenizer_config.json")?;
         let special = tokenizer.as_ref().map(special_tokens).transpose()?;
-        let jinja = dir.join("chat_template.jinja");
-        let [source, with_tools] = if jinja.exists() {
-            [
-                Some(String::from_utf8_lossy(&read_capped(&jinja, MAX_CONFIG)?).into_owned()),
-                None,
-            ]
+        let written = |file: PathBuf| -> Result<Option<String>, LoadError> {
+            if !file.is_file() {
+                return Ok(None);
+            }
+            Ok(Some(
+                String::from_utf8_lossy(&read_capped(&file, MAX_CONFIG)?).into_owned(),
+            ))
+        };
+        let whole = written(dir.join("chat_template.jinja"))?;
+        let default = written(dir.join(ADDITIONAL).join("default.jinja"))?;
+        let tool_use = written(dir.join(ADDITIONAL).join("tool_use.jinja"))?;
+        let [source, with_tools] = if whole.is_some() || default.is_some() {
+            // Files come before what a configuration states, all of it.
+            [default.or(whole), tool_use]
         } else {
             let files = [
                 parsed("chat_template.json")?,
@@ -153,7 +163,8 @@ impl ChatTemplate {
             ];
             let mut sources = files.iter().flatten().map(templates);
             let first = sources.find(|source| !matches!(source, Ok([None, None])));
-            first.transpose()?.unwrap_or_default()
+            let [source, with_tools] = first.transpose()?.unwrap_or_default();
+            [source, tool_use.or(with_tools)]
         };
         let mut template = Self::new(source, special.unwrap_or_default());
         template.with_tools = with_tools.map(|source| without_marks(&source));
@@ -249,7 +260,7 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |reason: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, reason))
         });
-        environment.add_filter("tojson", to_json);
+        environment.add_filter("tojson", json::to_json);
         environment.add_function("strftime_now", |format: String| -> Result<String, Error> {
             let now = format_date(&format, OffsetDateTime::now_utc());
             now.map_err(|reason| Error::new(ErrorKind::InvalidOperation, reason))
@@ -355,43 +366,6 @@ fn next_tag(source: &str) -> Option<(&str, &str, &str)> {
     let (before, tag) = source.split_once("{%")?;
     let (tag, after) = tag.split_once("%}")?;
     Some((before, tag, after))
-}
-
-/// JSON as Python writes it, without escapes for HTML.
-#[expect(clippy::needless_pass_by_value, reason = "the form of a filter with options")]
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    options.get::<Option<bool>>("ensure_ascii")?;
-    options.assert_all_used()?;
-    let failed = |error: String| Error::new(ErrorKind::BadSerialization, error);
-    let mut json = Vec::new();
-    let written = match indent {
-        Some(indent) => {
-            let indent = " ".repeat(indent.min(16));
-            let lines = PrettyFormatter::with_indent(indent.as_bytes());
-            value.serialize(&mut Serializer::with_formatter(&mut json, lines))
-        }
-        None => value.serialize(&mut Serializer::with_formatter(&mut json, Python)),
-    };
-    written.map_err(|error| failed(error.to_string()))?;
-    String::from_utf8(json).map_err(|error| failed(error.to_string()))
-}
-
-/// The separators of Python's `json.dumps`: `, ` and `: `.
-struct Python;
-
-impl Formatter for Python {
-    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> std::io::Result<()> {
-        self.begin_array_value(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
-        writer.write_all(b": ")
-    }
 }
 
 /// Reads `chat_template`: a text, or those named `default` and `tool_use` in a list.

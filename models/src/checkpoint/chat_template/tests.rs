@@ -203,3 +203,49 @@ fn a_template_that_fails_gives_its_reason() {
     let endless = failed("{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}{% endfor %}");
     assert!(endless.contains("fuel"), "{endless}");
 }
+
+#[test]
+fn additional_templates_are_read() {
+    let dir = directory(&[
+        ("chat_template.jinja", "{{ messages[0].content }}"),
+        (
+            "tokenizer_config.json",
+            r#"{"chat_template": "of the configuration"}"#,
+        ),
+    ]);
+    let folder = dir.path().join("additional_chat_templates");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("tool_use.jinja"), "{{ tools[0].function.name }}").unwrap();
+    std::fs::write(folder.join("rag.jinja"), "{{ raise_exception('unused') }}").unwrap();
+    let tools = [serde_json::json!({"type": "function", "function": {"name": "clock"}})];
+    let rendered = |tools: &[serde_json::Value]| {
+        let template = ChatTemplate::open(dir.path()).unwrap();
+        template
+            .render(&[message("user", "hi")], tools, &serde_json::Map::new())
+            .unwrap()
+    };
+    assert_eq!((rendered(&[]), rendered(&tools)), ("hi".into(), "clock".into()));
+    std::fs::remove_file(dir.path().join("chat_template.jinja")).unwrap();
+    assert_eq!(
+        (rendered(&[]), rendered(&tools)),
+        ("of the configuration".into(), "clock".into())
+    );
+}
+
+#[test]
+fn unknown_options_of_tojson_are_refused() {
+    for options in [
+        "depth=1",
+        "separators=','",
+        "separators=[',']",
+        "false, none, none, false, 1",
+    ] {
+        let source = format!("{{{{ messages[0].content | tojson({options}) }}}}");
+        let template = ChatTemplate::new(Some(source), SpecialTokens::default());
+        let rendered = template.render(&[message("user", "hi")], &[], &serde_json::Map::new());
+        assert!(
+            matches!(rendered, Err(TemplateError::Failed(_))),
+            "{options}: {rendered:?}"
+        );
+    }
+}
