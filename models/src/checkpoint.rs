@@ -15,6 +15,7 @@ pub(crate) mod sentence;
 mod sentencepiece;
 mod slow_tokenizer;
 pub(crate) mod static_embedding;
+mod tekken;
 pub(crate) mod text_files;
 pub(crate) mod timm;
 mod token_rules;
@@ -106,8 +107,8 @@ impl TokenizerFile {
         }
     }
 
-    /// Reads the `tokenizer.json` of a directory, or builds it from the vocabulary of a known class ([`slow_tokenizer`],
-    /// [`sentencepiece`]). `None` without either.
+    /// Reads the `tokenizer.json` of a directory, or builds it from Mistral's file ([`tekken`]) or the vocabulary of a known class
+    /// ([`slow_tokenizer`], [`sentencepiece`]). `None` without any.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable or too large.
@@ -116,6 +117,8 @@ impl TokenizerFile {
         let (file, json) = if path.exists() {
             let json = tokenizer_settings::applied(dir, read_capped(&path, MAX_TOKENIZER)?)?;
             (path.display().to_string(), json)
+        } else if let Some(built) = tekken::build(dir)? {
+            built
         } else if let Some(built) = slow_tokenizer::build(dir)? {
             built
         } else if let Some(built) = sentencepiece::build(dir)? {

@@ -18,7 +18,7 @@ use thiserror::Error;
 use time::OffsetDateTime;
 
 use super::dates::format_date;
-use super::{Config, LoadError, MAX_CONFIG, read_capped};
+use super::{Config, LoadError, MAX_CONFIG, read_capped, tekken};
 
 /// Name of the template in its environment.
 const NAME: &str = "chat_template";
@@ -140,7 +140,10 @@ impl ChatTemplate {
             Config::parse(file.display().to_string(), &json).map(Some)
         };
         let tokenizer = parsed("tokenizer_config.json")?;
-        let special = tokenizer.as_ref().map(special_tokens).transpose()?;
+        let special = match &tokenizer {
+            Some(tokenizer) => Some(special_tokens(tokenizer)?),
+            None => tekken::special_tokens(dir),
+        };
         let written = |file: PathBuf| -> Result<Option<String>, LoadError> {
             if !file.is_file() {
                 return Ok(None);
