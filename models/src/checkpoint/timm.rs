@@ -329,13 +329,26 @@ fn input_size(config: &Config) -> Result<[usize; 3], LoadError> {
     ))
 }
 
-/// States the classes as transformers does.
+/// Number of classes of a model that names none, by which transformers takes them for those of `ImageNet`.
+const IMAGENET: usize = 1000;
+
+/// Descriptions of the classes of `ImageNet`, in their order.
+fn imagenet_names() -> impl Iterator<Item = &'static str> {
+    let lines = include_str!("timm/imagenet_1k.txt").lines();
+    lines.filter(|line| !line.starts_with('#'))
+}
+
+/// States the classes as transformers does: those of `label_names`; without them, a model of 1,000 classes has those of `ImageNet`.
 fn name_labels(config: &mut Config) -> Result<(), LoadError> {
     if config.optional::<Value>("id2label")?.is_some() {
         return Ok(());
     }
-    if let Some(names) = config.optional::<Vec<String>>("label_names")? {
-        let named = names.into_iter().enumerate();
+    let mut classes = config.optional::<Vec<String>>("label_names")?;
+    if classes.is_none() && config.optional::<usize>("num_classes")? == Some(IMAGENET) {
+        classes = Some(imagenet_names().map(str::to_owned).collect());
+    }
+    if let Some(classes) = classes {
+        let named = classes.into_iter().enumerate();
         let named: Map<String, Value> = named
             .map(|(index, name)| (index.to_string(), name.into()))
             .collect();

@@ -49,6 +49,25 @@ fn a_published_file_is_translated() {
 }
 
 #[test]
+fn a_model_of_a_thousand_classes_has_those_of_imagenet() {
+    let labels = |keys: &Value| {
+        let mut found = config(keys);
+        translate(&mut found).unwrap();
+        found.labels().unwrap()
+    };
+    let mut keys = published();
+    keys["num_classes"] = json!(1000);
+    let named = labels(&keys);
+    assert_eq!(named.len(), 1000);
+    assert_eq!(named[0], "tench, Tinca tinca");
+    assert_eq!(named[281], "tabby, tabby cat");
+    assert_eq!(named[999], "toilet tissue, toilet paper, bathroom tissue");
+    keys["label_names"] = (0..1000).map(|class| format!("own {class}")).collect::<Value>();
+    assert_eq!(labels(&keys)[0], "own 0");
+    assert_eq!(labels(&published())[0], "LABEL_0");
+}
+
+#[test]
 fn names_state_sizes() {
     let expected = |kind| {
         let sizes = [384, 12, 6];
