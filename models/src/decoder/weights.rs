@@ -135,6 +135,14 @@ pub struct Encoder {
     pub final_norm: NormWeights,
 }
 
+impl Encoder {
+    /// Whether it reads prompts of any length: its positions are distances, and `context` is that of its training.
+    pub(crate) fn reads_any_length(&self) -> bool {
+        let by_layer = || self.layers.iter().any(|layer| layer.relative_bias.is_some());
+        self.relative_bias.is_some() || by_layer()
+    }
+}
+
 /// A language model with its weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoder {

@@ -14,6 +14,8 @@ pub(super) struct DeviceEncoder<M: Ops> {
     pub(super) layers: usize,
     /// Maximum tokens of a prompt.
     pub(super) context: usize,
+    /// Whether `context` is a setting alone.
+    pub(super) reads_any_length: bool,
     /// First token of every answer.
     pub(super) start_token: u32,
     /// What is added to its embedded tokens.
@@ -26,6 +28,7 @@ pub(super) struct DeviceEncoder<M: Ops> {
 impl<M: Ops> DeviceEncoder<M> {
     /// Uploads an encoder whose `layers` layers are placed separately.
     pub(super) fn new(ops: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
+        let reads_any_length = encoder.reads_any_length();
         let (position_bias, norm) = (encoder.relative_bias, encoder.final_norm);
         let bytes = |bias: &RelativeBias| size_of_val(bias.values.as_slice()) as u64;
         let upload = |bias: RelativeBias| {
@@ -35,6 +38,7 @@ impl<M: Ops> DeviceEncoder<M> {
         Self {
             layers,
             context: encoder.context,
+            reads_any_length,
             start_token: encoder.start_token,
             inputs: encoder.inputs,
             bytes: position_bias.as_ref().map_or(0, bytes),

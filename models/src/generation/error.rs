@@ -29,12 +29,16 @@ pub enum EngineError {
         last: usize,
     },
     /// The prompt exceeds the encoder's context.
-    #[error("the prompt has {tokens} tokens and this model's encoder reads {limit} at most; shorten it")]
+    #[error(
+        "the prompt has {tokens} tokens and this model's encoder reads {limit} at most; shorten it{hint}"
+    )]
     Prompt {
         /// Tokens of the prompt.
         tokens: usize,
         /// Maximum tokens of a prompt.
         limit: usize,
+        /// What else to do; may be empty.
+        hint: &'static str,
     },
     /// Stop texts and grammars need a tokenizer.
     #[error("it needs a tokenizer.json, and this checkpoint has none")]

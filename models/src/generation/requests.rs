@@ -96,6 +96,11 @@ impl<M: Ops> Engine<M> {
             return Err(EngineError::Prompt {
                 tokens: source,
                 limit,
+                hint: if encoder.reads_any_length {
+                    ", or set a larger `max_model_len`"
+                } else {
+                    ""
+                },
             });
         }
         prompt.push(encoder.start_token);

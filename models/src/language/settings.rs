@@ -17,7 +17,7 @@ pub struct Generation {
     /// Memory of the cache, bytes: a bound. Requests that need more are refused.
     pub cache_bytes: u64,
     /// Maximum tokens of a request, prompt and answer; `None`: the model's context, or what the cache holds if that is
-    /// less.
+    /// less. It may be above the context of an encoder with positions by distance (T5), which reads prompts of any length.
     pub max_model_len: Option<usize>,
     /// Memory budget on the device, bytes; `None`: the whole model is resident. Layers that do not fit are streamed,
     /// and the cache is then in host memory.
@@ -71,6 +71,11 @@ pub(super) fn configure<M: Ops>(
     };
     if held < stated.unwrap_or(1) {
         return Err(too_few(held));
+    }
+    if let (Some(stated), Some(encoder)) = (stated, &mut decoder.encoder)
+        && encoder.reads_any_length()
+    {
+        encoder.context = encoder.context.max(stated);
     }
     limit_context(decoder, stated.unwrap_or(usize::MAX).min(held));
     // The cache holds the encoder's prompt followed by the answer.

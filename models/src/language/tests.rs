@@ -1,5 +1,6 @@
 mod default;
 mod format;
+mod long_prompt;
 
 use std::path::Path;
 
