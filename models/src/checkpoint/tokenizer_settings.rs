@@ -20,13 +20,15 @@ pub(crate) struct SequenceSettings {
 }
 
 impl SequenceSettings {
-    /// Reads `model_max_length`, `truncation_side` and `padding_side` of a directory's `tokenizer_config.json`, here `config`.
+    /// Reads `model_max_length` (`max_len` in old files), `truncation_side` and `padding_side` of a directory's `tokenizer_config.json`, here `config`.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for another side than `left` and `right`.
     pub(super) fn read(dir: &Path, config: Option<&Config>) -> Result<Self, LoadError> {
         // Without a limit it is a huge number, also as a float.
-        let longest = config.and_then(|config| config.keys().get("model_max_length")?.as_u64());
+        let stated = |key: &str| config.and_then(|config| config.keys().get(key));
+        let longest = stated("model_max_length").or_else(|| stated("max_len"));
+        let longest = longest.and_then(serde_json::Value::as_u64);
         let longest = longest.and_then(|longest| usize::try_from(longest).ok());
         let is_xlnet = match class_and_type(dir, config)? {
             (Some(class), _) => class.trim_end_matches("Fast") == "XLNetTokenizer",
@@ -316,5 +318,19 @@ mod tests {
             assert_eq!(found[part]["add_prefix_space"], json!(true), "{part}");
         }
         assert_eq!(changed("roberta", &json!({}), &tokenizer), tokenizer);
+    }
+
+    #[test]
+    fn old_files_name_the_maximum_length_otherwise() {
+        for (settings, expected) in [
+            (json!({"max_len": 9}), Some(9)),
+            (json!({"max_len": 9, "model_max_length": 7}), Some(7)),
+            (json!({"max_len": 9, "model_max_length": 1e30}), None),
+            (json!({}), None),
+        ] {
+            let config = Config::parse("tokenizer_config.json", settings.to_string().as_bytes()).unwrap();
+            let read = SequenceSettings::read(Path::new("/none/such"), Some(&config)).unwrap();
+            assert_eq!(read.max_tokens, expected, "{settings}");
+        }
     }
 }
