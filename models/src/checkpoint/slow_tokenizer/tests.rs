@@ -125,7 +125,7 @@ fn a_vocabulary_of_clip_gives_its_tokenizer() {
     let characters: Vec<String> = printed.into_iter().chain(others).map(String::from).collect();
     let merges = ["t h", "th e</w>", "s e", "se a</w>", "o l", "ol d</w>"];
     let last = characters.iter().map(|character| format!("{character}</w>"));
-    let merged = merges.iter().map(|merge| merge.replace(' ', ""));
+    let joined = merges.iter().map(|merge| merge.replace(' ', ""));
     let special = ["<|startoftext|>", "<|endoftext|>"].map(str::to_owned);
     let pieces = characters
         .iter()

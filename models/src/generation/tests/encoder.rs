@@ -18,7 +18,7 @@ fn prompts_that_do_not_fit_are_rejected_with_the_numbers() {
     let mut rejected = |prompt: Vec<u32>, answer| engine.submit(1, prompt, greedy(answer)).unwrap_err();
     assert_eq!(
         rejected(vec![1; 25], 1).to_string(),
-        "the prompt has 25 tokens and this model's encoder reads 24 at most; shorten it"
+        "the prompt has 25 tokens and this model's encoder reads 24 at most; shorten it, or set a larger `max_model_len`"
     );
     assert!(matches!(
         rejected(vec![], 1),
