@@ -121,7 +121,7 @@ def tiles(page, session):
     page.until(session, "/^\\d+ replicas?: .*; 1 ingress$/.test($('counts').innerText)")
     page.until(session, "$('mode').value === 'image' && $('iname').value === 'image' && $('ishape').value === '1, 8, 8'")
     # The data of a large tensor took the page's memory, or an error that kept it from following the app.
-    large = "[{ name: $('app').value, inputs: [{ name: 'x', datatype: 'FP32', shape: [65536, 65536, 65536] }] }]"
+    large = "[{ name: $('app').value, inputs: [{ name: 'x', datatype: 'FP32', shape: [65536, 65536] }] }]"
     suggested = f"(before => {{ served = {large}; suggest(); const said = $('words').value; served = before; suggest(); return said; }})(served)"
     page.until(session, f"{suggested}.endsWith('\"data\":[]}}]')")
     wide = "(n => { const s = [...Array(n).keys()].map(i => ({ name: 's' + i, variant: 'v' + i })); $('wiring').replaceChildren(wiring({ stages: s, edges: [] }, {})); const box = $('wiring').parentElement; return box.scrollWidth <= box.clientWidth; })(4)"
