@@ -60,7 +60,10 @@ pub(super) async fn version_ready(
 }
 
 pub(super) async fn config(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
-    let found = async { Ok(configuration(&*shared.app(&model)?).await) };
+    let found = async {
+        let app = shared.app(&model)?;
+        Ok(configuration(&app).await)
+    };
     answer(found.await)
 }
 
@@ -68,7 +71,10 @@ pub(super) async fn version_config(
     State(shared): Apps,
     Path((model, version)): Path<(String, String)>,
 ) -> Response<Body> {
-    let found = async { Ok(configuration(&*of_version(&shared, &model, &version)?).await) };
+    let found = async {
+        let app = of_version(&shared, &model, &version)?;
+        Ok(configuration(&app).await)
+    };
     answer(found.await)
 }
 
