@@ -20,6 +20,25 @@ pub(crate) struct TensorInfo {
     pub(crate) shape: Vec<i64>,
 }
 
+/// The tensors of answered requests; outputs since the plan that is in force, because another one may have other variants.
+#[derive(Debug, Default)]
+pub(crate) struct LearnedSignature {
+    epoch: u64,
+    pub(crate) tensors: ObservedSignature,
+}
+
+impl LearnedSignature {
+    /// Adds the tensors of a request that was answered while the plan of an epoch was in force.
+    pub(crate) fn add(&mut self, epoch: u64, inputs: &[TensorInfo], outputs: &[TensorInfo]) {
+        if self.epoch != epoch {
+            self.epoch = epoch;
+            self.tensors.outputs.clear();
+        }
+        merge(&mut self.tensors.inputs, inputs);
+        merge(&mut self.tensors.outputs, outputs);
+    }
+}
+
 /// Returns whether tensors add nothing to what is known.
 pub(crate) fn covers(known: &[TensorInfo], tensors: &[Tensor]) -> bool {
     tensors.iter().all(|tensor| {
@@ -82,6 +101,21 @@ mod tests {
             merge(&mut known, &[info]);
         }
         assert_eq!(known.len(), MAX_TENSORS);
+    }
+
+    /// The outputs of replaced variants stayed in the metadata until the gateway restarted.
+    #[test]
+    fn outputs_are_those_of_the_plan_in_force() {
+        let info = |name: &str, size: i64| TensorInfo {
+            name: name.to_owned(),
+            datatype: Datatype::F32,
+            shape: vec![size],
+        };
+        let mut learned = LearnedSignature::default();
+        learned.add(1, &[info("x", 2)], &[info("logits", 10), info("scores", 10)]);
+        learned.add(2, &[], &[info("logits", 100)]);
+        assert_eq!(learned.tensors.inputs, [info("x", 2)]);
+        assert_eq!(learned.tensors.outputs, [info("logits", 100)]);
     }
 
     #[test]

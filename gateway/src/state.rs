@@ -20,7 +20,7 @@ use crate::config::{AppOptions, Limits};
 use crate::failure::Failure;
 use crate::latency::LatencyHistograms;
 use crate::limited_body::take_room;
-use crate::observed_signature::{ObservedSignature, TensorInfo, covers, infos, merge};
+use crate::observed_signature::{LearnedSignature, ObservedSignature, TensorInfo, covers, infos};
 use crate::permits::{InProgress, Permits};
 use crate::tenant::Tenant;
 use crate::tokenizer::AppTokenizer;
@@ -141,7 +141,7 @@ pub(crate) struct Served {
     pub(crate) watched: Arc<AppState>,
     pub(crate) times: Arc<LatencyHistograms>,
     pub(crate) tokenizer: Arc<AppTokenizer>,
-    learned: RwLock<ObservedSignature>,
+    learned: RwLock<LearnedSignature>,
     /// When it was added.
     since: Instant,
     /// The same, seconds since 1970.
@@ -184,13 +184,14 @@ impl Served {
         self.learned
             .read()
             .unwrap_or_else(PoisonError::into_inner)
+            .tensors
             .clone()
     }
 
     /// Returns what the inputs of a request would add to what is known.
     pub(crate) fn unknown_inputs(&self, request: &InferRequest) -> Vec<TensorInfo> {
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
-        if covers(&learned.inputs, &request.inputs) {
+        if covers(&learned.tensors.inputs, &request.inputs) {
             return Vec::new();
         }
         infos(&request.inputs)
@@ -199,13 +200,13 @@ impl Served {
     /// Notes the tensors of an answered request; most have none that are new.
     pub(crate) fn learn(&self, inputs: &[TensorInfo], reply: &InferReply) {
         let learned = self.learned.read().unwrap_or_else(PoisonError::into_inner);
-        if inputs.is_empty() && covers(&learned.outputs, &reply.outputs) {
+        if inputs.is_empty() && covers(&learned.tensors.outputs, &reply.outputs) {
             return;
         }
         drop(learned);
+        let epoch = self.watched.plan().map_or(0, |(epoch, _)| epoch);
         let mut learned = self.learned.write().unwrap_or_else(PoisonError::into_inner);
-        merge(&mut learned.inputs, inputs);
-        merge(&mut learned.outputs, &infos(&reply.outputs));
+        learned.add(epoch, inputs, &infos(&reply.outputs));
     }
 
     /// Refuses a request for answers of another kind than the app's, if that is known.
