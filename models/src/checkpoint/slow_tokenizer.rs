@@ -20,7 +20,13 @@ enum Kind {
     Esm,
     Gpt2,
     Roberta,
+    /// Words in lower case that end with `</w>`, between a first and a last token.
+    Clip,
 }
+
+/// Words of CLIP.
+const CLIP: &str =
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
 /// Names of the special tokens in `tokenizer_config.json` and `special_tokens_map.json`.
 pub(super) const SPECIAL: [&str; 7] = [
@@ -76,7 +82,7 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
                 .map(|(piece, id)| (piece.to_owned(), json!(id)));
             (path, vocabulary.collect(), Vec::new())
         }
-        Kind::Gpt2 | Kind::Roberta => {
+        Kind::Gpt2 | Kind::Roberta | Kind::Clip => {
             let path = dir.join("vocab.json");
             let parsed = Config::parse(path.display().to_string(), text(&path)?.as_bytes())?;
             let merges = text(&dir.join("merges.txt"))?;
@@ -172,6 +178,7 @@ impl Settings {
             | (None, Some("roberta" | "roberta-prelayernorm" | "data2vec-text" | "bart" | "luke")) => {
                 Kind::Roberta
             }
+            (Some("CLIPTokenizer"), _) | (None, Some("clip" | "clip_text_model")) => Kind::Clip,
             _ => return Ok(None),
         };
         if is_pieces != matches!(kind, Kind::Bert | Kind::Esm) {
@@ -268,8 +275,50 @@ impl Settings {
                 }),
                 bytes(true),
             ),
+            Kind::Clip => self.clip(vocabulary, bytes(true)),
         };
-        let model = match self.kind {
+        Ok(json!({
+            "version": "1.0",
+            "added_tokens": added,
+            "normalizer": normalizer,
+            "pre_tokenizer": splitter,
+            "post_processor": processor,
+            "decoder": decoder,
+            "model": self.model(vocabulary, merges),
+        }))
+    }
+
+    /// Returns the normalizer, the pre-tokenizer, the post-processor and the decoder of CLIP; `bytes` splits words and writes them as bytes.
+    fn clip(&self, vocabulary: &Map<String, Value>, bytes: Value) -> (Value, Value, Value, Value) {
+        let end = |key: &str| {
+            let token = self.special(key);
+            json!([token, vocabulary.get(token)])
+        };
+        let normalizers = json!([
+            {"type": "NFC"},
+            {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+            {"type": "Lowercase"},
+        ]);
+        let words =
+            json!({"type": "Split", "pattern": {"Regex": CLIP}, "behavior": "Removed", "invert": true});
+        let processor = json!({
+            "type": "RobertaProcessing",
+            "sep": end("eos_token"),
+            "cls": end("bos_token"),
+            "trim_offsets": false,
+            "add_prefix_space": false,
+        });
+        (
+            json!({"type": "Sequence", "normalizers": normalizers}),
+            json!({"type": "Sequence", "pretokenizers": [words, &bytes]}),
+            processor,
+            bytes,
+        )
+    }
+
+    /// Returns the part that makes tokens of words.
+    fn model(&self, vocabulary: &Map<String, Value>, merges: &[String]) -> Value {
+        match self.kind {
             Kind::Bert => json!({
                 "type": "WordPiece",
                 "unk_token": self.special("unk_token"),
@@ -282,6 +331,15 @@ impl Settings {
                 "unk_token": self.special("unk_token"),
                 "vocab": vocabulary,
             }),
+            Kind::Clip => json!({
+                "type": "BPE",
+                "unk_token": self.special("unk_token"),
+                "continuing_subword_prefix": "",
+                "end_of_word_suffix": "</w>",
+                "fuse_unk": false,
+                "vocab": vocabulary,
+                "merges": merges,
+            }),
             Kind::Gpt2 | Kind::Roberta => json!({
                 "type": "BPE",
                 "continuing_subword_prefix": "",
@@ -290,16 +348,7 @@ impl Settings {
                 "vocab": vocabulary,
                 "merges": merges,
             }),
-        };
-        Ok(json!({
-            "version": "1.0",
-            "added_tokens": added,
-            "normalizer": normalizer,
-            "pre_tokenizer": splitter,
-            "post_processor": processor,
-            "decoder": decoder,
-            "model": model,
-        }))
+        }
     }
 
     /// Returns the tokens that texts are split at before anything else, in the order of their ids: the special ones, and
@@ -371,6 +420,12 @@ impl Kind {
                 ("bos_token", "<|endoftext|>"),
                 ("eos_token", "<|endoftext|>"),
                 ("unk_token", "<|endoftext|>"),
+            ],
+            Self::Clip => &[
+                ("bos_token", "<|startoftext|>"),
+                ("eos_token", "<|endoftext|>"),
+                ("unk_token", "<|endoftext|>"),
+                ("pad_token", "<|endoftext|>"),
             ],
             Self::Roberta => &[
                 ("bos_token", "<s>"),

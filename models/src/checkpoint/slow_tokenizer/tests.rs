@@ -116,3 +116,41 @@ fn vocabularies_of_other_classes_give_none() {
     std::fs::write(dir.path().join("vocab.txt"), [0xff, 0xfe]).unwrap();
     assert!(matches!(build(dir.path()), Err(LoadError::BadTokenizer { .. })));
 }
+
+/// The ids are those of `CLIPTokenizer` of transformers 5.24.
+#[test]
+fn a_vocabulary_of_clip_gives_its_tokenizer() {
+    let characters = (0..=u8::MAX).map(crate::checkpoint::tekken::character);
+    let (printed, others): (Vec<char>, Vec<char>) = characters.partition(|character| *character < '\u{100}');
+    let characters: Vec<String> = printed.into_iter().chain(others).map(String::from).collect();
+    let merges = ["t h", "th e</w>", "s e", "se a</w>", "o l", "ol d</w>"];
+    let last = characters.iter().map(|character| format!("{character}</w>"));
+    let joined = merges.iter().map(|merge| merge.replace(' ', ""));
+    let special = ["<|startoftext|>", "<|endoftext|>"].map(str::to_owned);
+    let pieces = characters
+        .iter()
+        .cloned()
+        .chain(last)
+        .chain(joined)
+        .chain(special);
+    let vocabulary: Map<String, Value> = pieces.zip(0..).map(|(piece, id)| (piece, json!(id))).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: String| std::fs::write(dir.path().join(name), content).unwrap();
+    write("vocab.json", Value::Object(vocabulary).to_string());
+    write("merges.txt", format!("#version: 0.2\n{}\n", merges.join("\n")));
+    write("config.json", r#"{"model_type": "clip"}"#.to_owned());
+    let (_, built) = build(dir.path()).unwrap().unwrap();
+    let built = Tokenizer::from_bytes(built).unwrap();
+    for (text, expected) in [
+        ("The old  sea's", vec![518, 513, 517, 515, 6, 338, 519]),
+        (
+            "e\u{301} 19<|endoftext|>\nthe",
+            vec![518, 127, 358, 272, 280, 519, 513, 519],
+        ),
+        ("雪!?", vec![518, 165, 249, 359, 0, 286, 519]),
+        ("", vec![518, 519]),
+    ] {
+        assert_eq!(built.encode(text, true).unwrap().get_ids(), expected, "{text}");
+    }
+    assert_eq!(ids(&built, ("the", "sea")).0, [518, 513, 519, 519, 515, 519]);
+}
