@@ -131,7 +131,7 @@ fn a_vocabulary_of_clip_gives_its_tokenizer() {
         .iter()
         .cloned()
         .chain(last)
-        .chain(merged)
+        .chain(joined)
         .chain(special);
     let vocabulary: Map<String, Value> = pieces.zip(0..).map(|(piece, id)| (piece, json!(id))).collect();
     let dir = tempfile::tempdir().unwrap();
