@@ -104,13 +104,13 @@ mod tests {
         let mut announcements = Announcements::default();
         let mut beat = || {
             let models = announcements.of(names.iter().map(|name| (name, &model)));
-            let named = models.values().filter(|model| !model.labels.is_empty()).count();
+            let with_labels = models.values().filter(|model| !model.labels.is_empty()).count();
             let beat = Heartbeat {
                 models,
                 ..Heartbeat::default()
             };
             assert!(beat.encode().unwrap().len() < 512 << 10);
-            (beat.models.len(), named)
+            (beat.models.len(), with_labels)
         };
         assert_eq!(beat(), (20, 4));
         let later: Vec<(usize, usize)> = (0..20).map(|_| beat()).filter(|beat| beat.0 > 0).collect();

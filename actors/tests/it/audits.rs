@@ -253,12 +253,13 @@ fn labels_that_arrive_later_refute_a_certificate() {
                 .unwrap();
             assert_eq!(reply, None, "{unknown}");
         }
-        let tell_text = |id: String, text: String| client.feedback(&id, RightAnswer::Text(text), timeout);
-        let refused = tell_text("x".repeat(1_025), "sea".to_owned()).await.unwrap_err();
-        assert!(refused.message.contains("1 to 1024"), "{refused}");
+        let tell_text =
+            async |id: String, text: String| client.feedback(&id, RightAnswer::Text(text), timeout).await;
+        let error = tell_text("x".repeat(1_025), "sea".to_owned()).await.unwrap_err();
+        assert!(error.message.contains("1 to 1024"), "{error}");
         let long = "n".repeat(node.bus().max_payload());
-        let refused = tell_text("right".to_owned(), long).await.unwrap_err();
-        assert_eq!(refused.code, Code::TooLarge, "{refused}");
+        let error = tell_text("right".to_owned(), long).await.unwrap_err();
+        assert_eq!(error.code, Code::TooLarge, "{error}");
         wrong.store(true, Ordering::Relaxed);
         let asking = async {
             for number in 0_u64.. {

@@ -313,7 +313,7 @@ impl Classes {
     }
 }
 
-/// Of that many classes, one may have another name while the others agree: checkpoints of ImageNet spell some of its classes differently.
+/// Of that many classes, one may have another name while the others agree: checkpoints of `ImageNet` spell some of its classes differently.
 const OTHERS_PER_RENAMED: usize = 10;
 
 /// How the classes of a variant relate to those of the app.

@@ -66,13 +66,11 @@ impl Feed {
                 }
             }
         };
-        match timeout(MAX_SILENCE, first).await {
-            Ok(first) => first,
-            Err(_) => {
-                self.event(KEEP_ALIVE);
-                Ok(None)
-            }
+        if let Ok(first) = timeout(MAX_SILENCE, first).await {
+            return first;
         }
+        self.event(KEEP_ALIVE);
+        Ok(None)
     }
 
     /// Sends an event.

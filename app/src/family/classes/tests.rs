@@ -62,7 +62,7 @@ fn only_some_of_the_same_names_are_refused() {
     }
 }
 
-/// Of the thousand classes of ImageNet, checkpoints spell some differently.
+/// Of the thousand classes of `ImageNet`, checkpoints spell some differently.
 #[test]
 fn a_tenth_of_the_names_may_be_spelled_otherwise() {
     let expected: Vec<String> = (0..20).map(|class| format!("class {class}")).collect();
