@@ -4,7 +4,7 @@ use kaskade_actors::Service;
 use kaskade_gateway::config::TenantKey;
 use kaskade_gateway::{AppOptions, Limits};
 use kaskade_policy::plan::Plan;
-use kaskade_testkit::{TIMEOUT, certified};
+use kaskade_testkit::{TIMEOUT, certified, wait_until};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Echo, Stand, THRESHOLD};
@@ -104,11 +104,14 @@ fn a_name_that_no_class_has_is_refused() {
     let body = json!({"inputs": [{"name": "x", "shape": [2, 1], "datatype": "FP32", "data": [1, 1]}]});
     let answer = stand.post(INFER, &[], body.to_string());
     let id = answer.header("x-kaskade-request-id").unwrap();
-    let (status, refused) = label(&stand, &[], id, "positve");
-    assert_eq!(status, 422, "{refused}");
-    let message = refused["error"]["message"].as_str().unwrap();
-    assert_eq!(refused["error"]["code"], "KSK0003");
-    assert!(message.contains("is it `positive`?"), "{refused}");
+    // Workers announce the names every two seconds.
+    wait_until("the nearest name is known", TIMEOUT, || {
+        let (status, refused) = label(&stand, &[], id, "positve");
+        assert_eq!(status, 422, "{refused}");
+        assert_eq!(refused["error"]["code"], "KSK0003");
+        let message = refused["error"]["message"].as_str().unwrap();
+        message.contains("is it `positive`?")
+    });
     let (status, told) = label(&stand, &[], id, "positive");
     assert_eq!(
         (status, &told["right"], &told["unchecked"]),
