@@ -84,7 +84,7 @@ fn an_interrupted_profile_is_said_not_to_be_written() {
     let (begun, out) = (folder.path().join("begun"), folder.path().join("profile.json"));
     // It answers nothing, and ends with the command.
     let judge = format!(
-        "sh -c 'touch {}; while kill -0 $PPID; do sleep 0.05; done'",
+        "sh -c 'touch {}; while kill -0 $PPID 2> /dev/null; do sleep 0.05; done'",
         begun.display()
     );
     let app = format!("{ROOT}/{DIGITS}");

@@ -48,9 +48,9 @@ pub(super) use scope::ranges;
 const PASSES: u64 = 8;
 
 /// Most plans that are made to name the accuracy that can be met, if the objective cannot.
-const LIMIT_PASSES: u32 = 4;
+const LIMIT_PASSES: u32 = 9;
 
-/// By how much the accuracy of these falls at least.
+/// By how much the accuracy of the first of these falls at least; each further one falls by twice as much.
 const LIMIT_STEP: f64 = 5e-4;
 
 /// Plans gears, judged by the simulator. The same profile and options give the same plan, byte for byte.
@@ -89,7 +89,8 @@ pub fn plan_gears_with(
         return planned;
     };
     // Ruling cascades out ends at a sum that is not always a plan.
-    let mut limit = reached.min(at_least - LIMIT_STEP);
+    let mut step = LIMIT_STEP;
+    let mut limit = reached.min(at_least - step);
     for _ in 0..LIMIT_PASSES {
         let options = GearOptions {
             slo: Slo::Accuracy { at_least: limit },
@@ -104,7 +105,10 @@ pub fn plan_gears_with(
                     violation: Some(violation),
                 });
             }
-            Err(GearError::Inaccurate { reached, .. }) => limit = reached.min(limit - LIMIT_STEP),
+            Err(GearError::Inaccurate { reached, .. }) => {
+                step *= 2.0;
+                limit = reached.min(limit - step);
+            }
             Err(_) => break,
         }
     }

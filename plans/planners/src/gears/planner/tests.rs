@@ -230,7 +230,7 @@ fn an_accuracy_out_of_reach_says_what_was_reached() {
 fn the_accuracy_that_an_error_names_can_be_met() {
     let profile = small(bert());
     let mut named = 0;
-    for qps in [6_000.0, 9_000.0, 12_000.0] {
+    for qps in [3_000.0, 6_000.0, 12_000.0, 30_000.0] {
         let options = |at_least| options(accurate(at_least), qps, 1);
         match plan(&profile, &options(0.849)).unwrap_err() {
             GearError::Inaccurate { reached, .. } => {
@@ -241,7 +241,7 @@ fn the_accuracy_that_an_error_names_can_be_met() {
             other => panic!("{other}"),
         }
     }
-    assert!(named > 0);
+    assert!(named >= 3, "{named}");
 }
 
 #[test]
