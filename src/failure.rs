@@ -222,7 +222,9 @@ fn of_deploy(error: &DeployError) -> Option<Class> {
             code: Code::StaleEpoch,
             retryable: false,
         }),
-        DeployError::NoIngress { .. } | DeployError::NotAdmitted { .. } => Some(Code::Unavailable.into()),
+        DeployError::NoIngress { .. } | DeployError::NotAdmitted { .. } | DeployError::NotServed { .. } => {
+            Some(Code::Unavailable.into())
+        }
         _ => None,
     }
 }

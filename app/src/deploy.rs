@@ -1,5 +1,7 @@
 //! Deploying plans: writing them to the plan store of a running app, reading them, and rolling back.
 
+mod loading;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -12,11 +14,10 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::rollout::{LaggingIngress, Rollout};
 use thiserror::Error;
 
+use self::loading::Loading;
+
 /// Time to listen for the newest epoch in use: processes send ten heartbeats per second.
 const LISTEN: Duration = Duration::from_millis(500);
-
-/// Time for which replicas must have failed to load before a plan counts as one that cannot be served: a worker may load them again.
-const FAILED_FOR: Duration = Duration::from_secs(5);
 
 /// Time without a report of an ingress after which none counts as running: ingresses report once per second.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
@@ -99,6 +100,19 @@ pub enum DeployError {
         /// The workers, and the replicas that they failed to load.
         failed: BTreeMap<String, Vec<String>>,
     },
+    /// Ingresses admit the plan, but no worker has reported that it serves some of its replicas.
+    #[error(
+        "epoch {epoch} is stored and ingresses admit requests under it, but nothing serves {}: no process of these workers has reported that \
+         it loaded them. Start the workers or custom actors, or make a plan for those that run; `kaskade plan apply --app FILE` checks a plan against the \
+         workers of an app",
+        replicas_text(.missing)
+    )]
+    NotServed {
+        /// The epoch of the plan.
+        epoch: u64,
+        /// The workers, and the replicas that the plan places on them.
+        missing: BTreeMap<String, Vec<String>>,
+    },
     /// Some ingresses have not admitted the plan in time.
     #[error("epoch {epoch} is stored, but not every ingress admits requests under it in time: {}; `kaskade top` and the logs of the workers \
              tell what is missing", behind_text(.behind))]
@@ -149,6 +163,8 @@ pub struct Progress {
     pub behind: Vec<LaggingIngress>,
     /// Whether no ingress has reported for some seconds: none is running.
     pub silent: bool,
+    /// Once ingresses admit the plan: workers, and the replicas on them of variants that nothing serves.
+    pub missing: BTreeMap<String, Vec<String>>,
 }
 
 /// The plans of one app.
@@ -283,11 +299,12 @@ impl Deployment {
         Ok((older.stored.epoch, written))
     }
 
-    /// Waits until every ingress admits requests under that epoch, at most `timeout`. `progress` is called whenever it changes.
+    /// Waits until every ingress admits requests under that epoch and workers serve all of its variants, at most `timeout`. `progress` is
+    /// called whenever it changes.
     ///
     /// # Errors
-    /// [`DeployError::NotLoaded`] once workers have failed to load replicas of it for some seconds; [`DeployError::NotAdmitted`] and
-    /// [`DeployError::NoIngress`] after the timeout.
+    /// [`DeployError::NotLoaded`] once workers have failed to load replicas of it for some seconds; [`DeployError::NotAdmitted`],
+    /// [`DeployError::NotServed`] and [`DeployError::NoIngress`] after the timeout.
     pub async fn admitted(
         &mut self,
         epoch: u64,
@@ -296,10 +313,15 @@ impl Deployment {
     ) -> Result<(), DeployError> {
         let (mut heard, mut shown) = (Instant::now(), None);
         let until = heard + timeout;
-        let mut failures = Failures::default();
+        let stored = self.history().await?;
+        let placed = stored.into_iter().find(|past| past.stored.epoch == epoch);
+        let placed = placed.map(|past| past.stored.plan.placement).unwrap_or_default();
+        let mut loading = Loading::new(epoch, placed);
         loop {
             let now = self.now_us();
-            if self.rollout.is_admitted(epoch, now) {
+            let missing = loading.missing();
+            let is_admitted = self.rollout.is_admitted(epoch, now);
+            if is_admitted && missing.is_empty() {
                 return Ok(());
             }
             let ingresses = self.rollout.ingresses(now);
@@ -310,9 +332,15 @@ impl Deployment {
                 ingresses,
                 behind: self.rollout.behind(epoch, now),
                 silent: heard.elapsed() >= SILENT_AFTER,
+                missing: if is_admitted {
+                    missing.clone()
+                } else {
+                    BTreeMap::new()
+                },
             };
             if Instant::now() >= until {
                 return Err(match state.behind {
+                    _ if is_admitted => DeployError::NotServed { epoch, missing },
                     behind if behind.is_empty() => DeployError::NoIngress {
                         app: self.app.name().to_owned(),
                         epoch,
@@ -320,7 +348,7 @@ impl Deployment {
                     behind => DeployError::NotAdmitted { epoch, behind },
                 });
             }
-            if let Some(failed) = failures.lasting(Instant::now()) {
+            if let Some(failed) = loading.lasting_failures(Instant::now()) {
                 return Err(DeployError::NotLoaded { epoch, failed });
             }
             if shown.as_ref() != Some(&state) {
@@ -333,7 +361,7 @@ impl Deployment {
                     self.rollout.record(&state.ingress, state.admits, state.gone, now);
                 },
                 Some(message) = self.beats.next() => if let Ok(beat) = Heartbeat::decode(&message.payload) {
-                    failures.record(epoch, beat, Instant::now());
+                    loading.record(beat, Instant::now());
                 },
                 () = tokio::time::sleep(CHECK) => {}
             }
@@ -375,36 +403,6 @@ impl Deployment {
         };
         let _ = tokio::time::timeout(LISTEN, listening).await;
         Ok(newest)
-    }
-}
-
-/// The replicas of an epoch that workers failed to load.
-#[derive(Debug, Default)]
-struct Failures {
-    /// By worker, with the time of the first heartbeat that says so.
-    of: BTreeMap<String, (Vec<String>, Instant)>,
-}
-
-impl Failures {
-    fn record(&mut self, epoch: u64, beat: Heartbeat, now: Instant) {
-        if beat.in_place != epoch || beat.failed.is_empty() {
-            self.of.remove(&beat.actor);
-            return;
-        }
-        let since = self.of.get(&beat.actor).map_or(now, |(_, since)| *since);
-        self.of.insert(beat.actor, (beat.failed, since));
-    }
-
-    /// Returns what has failed for [`FAILED_FOR`], if anything has.
-    fn lasting(&self, now: Instant) -> Option<BTreeMap<String, Vec<String>>> {
-        let lasting = self
-            .of
-            .iter()
-            .filter(|(_, (_, since))| now.saturating_duration_since(*since) >= FAILED_FOR);
-        let lasting: BTreeMap<_, _> = lasting
-            .map(|(worker, (replicas, _))| (worker.clone(), replicas.clone()))
-            .collect();
-        (!lasting.is_empty()).then_some(lasting)
     }
 }
 

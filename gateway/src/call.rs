@@ -260,8 +260,16 @@ impl Call {
         }
     }
 
-    /// Names the broker as the cause of a missing reply while the connection to it is lost.
+    /// Returns the fault as the gateway's clients need it: an app of the gateway without an ingress is unavailable and not unknown, and the
+    /// broker is the cause of a missing reply while the connection to it is lost.
     fn named(&self, fault: Fault) -> Fault {
+        if fault.code == Code::UnknownApp {
+            let message = format!(
+                "no ingress of app `{}` is running at present",
+                self.app.options.name
+            );
+            return Fault::new(Code::Unavailable, message);
+        }
         if fault.code != Code::NoReply || self.app.bus.connection().is_up() {
             return fault;
         }

@@ -158,30 +158,66 @@ async fn the_wait_ends_when_every_ingress_admits_the_plan() {
 }
 
 #[test]
-fn replicas_that_stay_unloaded_end_the_wait() {
-    let (mut failures, begun) = (Failures::default(), Instant::now());
-    let beat = |in_place, failed: &[&str]| Heartbeat {
-        actor: "w".to_owned(),
-        in_place,
-        failed: failed.iter().map(ToString::to_string).collect(),
-        ..Heartbeat::default()
-    };
-    failures.record(5, beat(5, &["large-0"]), begun);
-    failures.record(5, beat(5, &["large-0"]), begun + FAILED_FOR / 2);
-    assert_eq!(failures.lasting(begun + FAILED_FOR / 2), None);
-    let lasting = failures.lasting(begun + FAILED_FOR).unwrap();
-    let error = DeployError::NotLoaded {
-        epoch: 5,
-        failed: lasting,
-    };
-    let said = error.to_string();
+fn errors_name_the_replicas_and_the_way_out() {
+    let replicas = || BTreeMap::from([("w".to_owned(), vec!["large-0".to_owned()])]);
+    let failed = replicas();
+    let said = DeployError::NotLoaded { epoch: 5, failed }.to_string();
     assert!(
         said.contains("`large-0` on worker `w`") && said.contains("plan rollback"),
         "{said}"
     );
-    // It was loaded after all, or another epoch is in place.
-    failures.record(5, beat(5, &[]), begun + FAILED_FOR);
-    assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
-    failures.record(5, beat(4, &["large-0"]), begun);
-    assert_eq!(failures.lasting(begun + 2 * FAILED_FOR), None);
+    let missing = replicas();
+    let said = DeployError::NotServed { epoch: 5, missing }.to_string();
+    assert!(
+        said.contains("`large-0` on worker `w`") && said.contains("--app"),
+        "{said}"
+    );
+}
+
+/// A first plan for workers that do not exist was reported as done: ingresses admit it at once, because nothing ran before.
+#[tokio::test]
+async fn a_plan_that_nothing_serves_is_not_done() {
+    let (_embedded, mut deployment) = deployment().await;
+    let epoch = deployment.apply(&plan("first"), None).await.unwrap().epoch;
+    publish(
+        &deployment,
+        IngressState {
+            ingress: "a".to_owned(),
+            admits: epoch,
+            ..IngressState::default()
+        },
+    )
+    .await;
+    let named = tokio::sync::Notify::new();
+    let told = |progress: &Progress| {
+        if !progress.missing.is_empty() {
+            named.notify_one();
+        }
+    };
+    tokio::select! {
+        ended = deployment.admitted(epoch, Duration::from_mins(1), told) => panic!("{ended:?}"),
+        () = named.notified() => {}
+    }
+    let late = deployment.admitted(epoch, Duration::ZERO, |_| {}).await;
+    let Err(DeployError::NotServed { missing, .. }) = late else {
+        panic!("{late:?}")
+    };
+    let worker = missing.into_keys().next().unwrap();
+    let beat = Heartbeat {
+        actor: worker.clone(),
+        kind: "worker".to_owned(),
+        in_place: epoch,
+        ..Heartbeat::default()
+    };
+    let subject = deployment.app.beat(&worker).unwrap();
+    let payload = beat.encode().unwrap();
+    deployment
+        .bus
+        .publish(subject, None, None, payload)
+        .await
+        .unwrap();
+    deployment
+        .admitted(epoch, Duration::from_secs(20), |_| {})
+        .await
+        .unwrap();
 }

@@ -173,3 +173,25 @@ fn a_client_learns_that_the_broker_is_gone_but_not_where_it_was() {
     assert!(text.contains("KSK0012") && !text.contains(&url), "{text}");
     drop(node);
 }
+
+/// Balancers and clients take 404 for permanent.
+#[test]
+fn an_app_without_an_ingress_is_unavailable_and_not_unknown() {
+    let server = NatsServer::start(NatsOptions::jetstream());
+    let gateway = Gateway::listen("127.0.0.1:0".parse().unwrap(), Limits::default()).unwrap();
+    gateway
+        .serve(AppOptions::new("app"), BusConfig::new("app").url(server.url()))
+        .unwrap();
+    let asked =
+        json!({"inputs": [{"name": "x", "datatype": "INT64", "shape": [1], "data": [7]}]}).to_string();
+    let short = [("x-kaskade-budget-ms", "300")];
+    let asked = request("POST", "/v2/models/app/infer", &short, asked.as_bytes());
+    let mut refused = exchange(gateway.address(), &asked);
+    wait_until("the gateway is connected", TIMEOUT, || {
+        refused = exchange(gateway.address(), &asked);
+        !String::from_utf8_lossy(&refused.body).contains("KSK0012")
+    });
+    let text = String::from_utf8(refused.body.clone()).unwrap();
+    assert_eq!(refused.status, 503, "{text}");
+    assert!(text.contains("KSK0007"), "{text}");
+}

@@ -307,6 +307,16 @@ fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
     if progress.ingresses == 0 {
         return None;
     }
+    if !progress.missing.is_empty() {
+        let missing = progress.missing.iter();
+        let missing: Vec<String> = missing
+            .map(|(worker, replicas)| format!("`{}` on worker `{worker}`", replicas.join("`, `")))
+            .collect();
+        return Some(format!(
+            "epoch {epoch} is admitted; waiting for the workers to load {}",
+            missing.join(", ")
+        ));
+    }
     if progress.behind.is_empty() {
         let ingresses = units::counted(progress.ingresses, "ingress admits", "ingresses admit");
         return Some(format!("{ingresses} epoch {epoch} so far"));
@@ -325,6 +335,8 @@ fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use kaskade_policy::rollout::LaggingIngress;
 
     use super::*;
@@ -339,6 +351,7 @@ mod tests {
             ingresses: 3,
             behind: vec![behind],
             silent: false,
+            missing: BTreeMap::new(),
         };
         let missing = |progress: &Progress| missing("digits", 8, progress);
         assert_eq!(
@@ -349,9 +362,16 @@ mod tests {
             ingresses: 1,
             behind: Vec::new(),
             silent: false,
+            missing: BTreeMap::new(),
         };
         let line = missing(&alone);
         assert_eq!(line.as_deref(), Some("1 ingress admits epoch 8 so far"));
+        let unserved = Progress {
+            missing: BTreeMap::from([("w".to_owned(), vec!["large-0".to_owned()])]),
+            ..alone.clone()
+        };
+        let line = missing(&unserved).unwrap();
+        assert!(line.ends_with("to load `large-0` on worker `w`"), "{line}");
         // The plan of another app was stored, and the wait of two minutes began without a word.
         let none = Progress {
             ingresses: 0,
