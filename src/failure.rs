@@ -243,12 +243,13 @@ fn of_store(error: &StoreError) -> Class {
 /// Classifies an error of the connection; `None` for files on this machine, which no code describes.
 fn of_bus(error: &BusError) -> Option<Class> {
     let (code, retryable) = match error {
-        BusError::Credentials { .. } => return None,
+        BusError::Credentials { .. } | BusError::Authority { .. } => return None,
         BusError::Unreachable { .. } => (Code::BrokerUnavailable, true),
         BusError::Timeout { .. } | BusError::Failed { .. } => (Code::Unavailable, true),
         // The same address, credentials or message are refused again.
         BusError::BadUrl { .. }
         | BusError::Untrusted { .. }
+        | BusError::NoTls { .. }
         | BusError::Refused { .. }
         | BusError::Embedded(_) => (Code::BrokerUnavailable, false),
         BusError::TooOld { .. } => (Code::BrokerTooOld, false),

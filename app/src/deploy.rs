@@ -90,8 +90,8 @@ pub enum DeployError {
     },
     /// Workers cannot load what the plan places on them.
     #[error(
-        "epoch {epoch} is stored, but cannot be served: {} failed to load (see the workers' logs). The app keeps serving the previous plan \
-         while its processes run; `kaskade plan rollback` stores that plan again",
+        "epoch {epoch} is stored, but cannot be served: {} failed to load (see the workers' logs). If the app served a plan before, \
+         it keeps serving that while its processes run; `kaskade plan rollback` stores it again",
         replicas_text(.failed)
     )]
     NotLoaded {
@@ -131,8 +131,9 @@ fn newest_text(newest: Option<u64>) -> String {
     )
 }
 
-fn replicas_text(failed: &BTreeMap<String, Vec<String>>) -> String {
-    let each = failed
+/// Returns replicas by worker as text.
+fn replicas_text(replicas: &BTreeMap<String, Vec<String>>) -> String {
+    let each = replicas
         .iter()
         .map(|(worker, replicas)| format!("`{}` on worker `{worker}`", replicas.join("`, `")));
     each.collect::<Vec<_>>().join(", ")
@@ -165,6 +166,13 @@ pub struct Progress {
     pub silent: bool,
     /// Once ingresses admit the plan: workers, and the replicas on them of variants that nothing serves.
     pub missing: BTreeMap<String, Vec<String>>,
+}
+
+impl Progress {
+    /// Returns [`Progress::missing`] as text; `None` if nothing is missing.
+    pub fn missing_text(&self) -> Option<String> {
+        (!self.missing.is_empty()).then(|| replicas_text(&self.missing))
+    }
 }
 
 /// The plans of one app.

@@ -19,9 +19,10 @@ TAG = "py3-none-any"
 
 
 def _licences():
-    """The licences: in the repository's root, or, in an unpacked source archive, beside this file."""
+    """The licences: in the repository's root, or, in an unpacked source archive, beside this file; none in a copy of this folder alone."""
     folder = ROOT if (ROOT / "LICENSE-MIT").exists() else ROOT.parent.parent
-    return [folder / "LICENSE-APACHE", folder / "LICENSE-MIT"]
+    licences = [folder / "LICENSE-APACHE", folder / "LICENSE-MIT"]
+    return [path for path in licences if path.exists()]
 
 
 def _metadata():

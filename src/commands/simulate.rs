@@ -13,7 +13,7 @@ use kaskade_app::load::arrivals::ArrivalProcess;
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
 use kaskade_app::report;
-use kaskade_policy::plan::{Plan, Slo};
+use kaskade_policy::plan::{Gear, Plan, Slo};
 use kaskade_policy::profile::{HopTime, Profile};
 use kaskade_policy::shifting::ShiftConfig;
 use kaskade_simulator::trace::Trace;
@@ -84,9 +84,9 @@ pub(crate) struct Args {
     /// Shortest time between a shift up and the next shift down.
     #[arg(long, value_name = "TIME", default_value = "2s")]
     hold: HumanDuration,
-    /// Stay in this gear instead of shifting.
+    /// Stay in this gear of the plan, by its name or its number from 0, instead of shifting.
     #[arg(long, value_name = "GEAR")]
-    gear: Option<u32>,
+    gear: Option<String>,
     /// Seed of all random numbers.
     #[arg(long, default_value_t = 0)]
     seed: u64,
@@ -263,7 +263,7 @@ fn simulate(
         hop_by_rate: hop.map_or_else(Vec::new, |hop| hop.by_rate.clone()),
         turnaround_us: args.turnaround.map_or(measured.profile.turnaround_us(), micros),
         shift: args.gear.is_none().then_some(shift),
-        start_gear: args.gear.unwrap_or(0),
+        start_gear: start_gear(args, plan)?,
         budget_us: args.budget.map(micros),
         slo_us,
         queue_capacity: args.queue_capacity,
@@ -276,6 +276,23 @@ fn simulate(
     let arrivals = trace.arrivals(args.arrivals.into(), args.seed);
     let report = simulator.run(arrivals, &mut course);
     Ok((report, course.finish()))
+}
+
+/// Returns the number of the gear that `--gear` names; 0 without it.
+fn start_gear(args: &Args, plan: &Plan) -> anyhow::Result<u32> {
+    let Some(wanted) = &args.gear else { return Ok(0) };
+    let number = wanted.parse::<usize>().ok();
+    let is_wanted = |(place, gear): (usize, &Gear)| gear.name == *wanted || Some(place) == number;
+    let found = plan.gears.iter().enumerate().position(is_wanted);
+    let found = found.and_then(|place| u32::try_from(place).ok());
+    found.ok_or_else(|| {
+        let known: Vec<String> = plan.gears.iter().map(|gear| format!("`{}`", gear.name)).collect();
+        Usage::new(format!(
+            "--gear: the plan has no gear `{wanted}`; it has {}",
+            known.join(", ")
+        ))
+        .into()
+    })
 }
 
 /// Draws load, gear, latency and accuracy over time (CascadeServe Figures 8 and 9).

@@ -1,5 +1,6 @@
 //! Finds the broker and connects to it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +91,10 @@ pub(super) async fn connect(
                 url: without_credentials(url),
                 reason: error.to_string(),
             },
+            // A server without TLS answers the handshake with text.
+            _ if error.to_string().contains("InvalidContentType") => BusError::NoTls {
+                url: without_credentials(url),
+            },
             // The client reports it as a failed read.
             _ if error.to_string().contains("certificate") => BusError::Untrusted {
                 url: without_credentials(url),
@@ -113,7 +118,10 @@ async fn options(config: &BusConfig, health: &Arc<ConnectionHealth>) -> Result<C
             async move { health.observe(&event) }
         });
     let options = match &config.ca {
-        Some(path) => options.add_root_certificates(path.clone()),
+        Some(path) => {
+            check_authority(path)?;
+            options.add_root_certificates(path.clone())
+        }
         None => options,
     };
     let options = match &config.nkey {
@@ -130,6 +138,20 @@ async fn options(config: &BusConfig, health: &Arc<ConnectionHealth>) -> Result<C
             path: path.display().to_string(),
             reason: error.to_string(),
         })
+}
+
+/// Checks that a file has certificates. The client reports a missing file as a server that does not answer, and ignores a file without any.
+fn check_authority(path: &Path) -> Result<(), BusError> {
+    let bad = |reason: String| BusError::Authority {
+        path: path.display().to_string(),
+        reason,
+    };
+    let content = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    if String::from_utf8_lossy(&content).contains("-----BEGIN CERTIFICATE-----") {
+        Ok(())
+    } else {
+        Err(bad("it has no certificate in the form of PEM".to_owned()))
+    }
 }
 
 /// Passes the user and password, or the token, of an address to the client, which does not read them itself.

@@ -64,6 +64,22 @@ pub enum BusError {
         /// Version in the server's greeting.
         found: String,
     },
+    /// The server does not speak TLS.
+    #[error(
+        "the NATS server at {url} does not speak TLS: use nats:// in its address, or configure TLS in the server"
+    )]
+    NoTls {
+        /// The address, without credentials.
+        url: String,
+    },
+    /// The file of certificates to trust cannot be used.
+    #[error("the certificates to trust cannot be read from {path} (`--nats-ca`): {reason}")]
+    Authority {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file of credentials cannot be used.
     #[error("the credentials in {path} cannot be used: {reason}")]
     Credentials {
@@ -125,6 +141,8 @@ impl From<BusError> for Fault {
             | BusError::Unreachable { .. }
             | BusError::Untrusted { .. }
             | BusError::Refused { .. }
+            | BusError::NoTls { .. }
+            | BusError::Authority { .. }
             | BusError::Credentials { .. }
             | BusError::Embedded(_) => Code::BrokerUnavailable,
         };

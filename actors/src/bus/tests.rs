@@ -116,6 +116,31 @@ async fn addresses_that_are_none_are_refused() {
     }
 }
 
+#[tokio::test]
+async fn a_server_without_tls_is_named_as_one() {
+    let broker = Embedded::start(BrokerConfig::default()).unwrap();
+    let url = broker.url().replace("nats://", "tls://");
+    let error = Bus::connect(config().url(url)).await.unwrap_err();
+    assert!(matches!(error, BusError::NoTls { .. }), "{error}");
+}
+
+/// The server was blamed for a missing file, and a file without a certificate was ignored.
+#[tokio::test]
+async fn a_file_without_certificates_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (missing, other) = (folder.path().join("missing.pem"), folder.path().join("other.pem"));
+    std::fs::write(&other, "no certificate").unwrap();
+    for path in [missing, other] {
+        let config = BusConfig {
+            ca: Some(path.clone()),
+            ..config().url("tls://127.0.0.1:1")
+        };
+        let error = Bus::connect(config).await.unwrap_err();
+        assert!(matches!(error, BusError::Authority { .. }), "{error}");
+        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
+    }
+}
+
 #[test]
 fn credentials_are_taken_out_of_addresses() {
     assert_eq!(

@@ -160,7 +160,7 @@ mod tests {
     /// Plans place them on a worker that no process is.
     #[test]
     fn a_custom_actor_serves_its_replica() {
-        let mut loading = loading(&[("rounder-0", "rounder", "nobody")]);
+        let mut loading = loading(&[("rounder-0", "rounder", "unused")]);
         let beat = |leaving| Heartbeat {
             actor: "rounder-0".to_owned(),
             kind: "custom".to_owned(),

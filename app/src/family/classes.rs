@@ -359,22 +359,32 @@ impl Order {
         if !found.iter().any(|name| known.contains(name)) {
             return Self::Assumed;
         }
+        // Two classes of `ImageNet` are called `crane`.
+        let at_own_place: BTreeSet<&String> = expected
+            .iter()
+            .zip(found)
+            .filter_map(|(expected, found)| (expected == found).then_some(found))
+            .collect();
         let mut differing = Vec::new();
-        let mut are_certain = true;
-        for (class, (expected, found)) in expected.iter().zip(found).enumerate() {
-            if expected == found {
+        let (mut are_certain, mut is_one_taken) = (true, false);
+        for (class, pair) in spelled.0.iter().zip(spelled.1).enumerate() {
+            let (Some(expected), Some(found)) = (expected.get(class), found.get(class)) else {
+                continue;
+            };
+            if expected == found || first_synonym(pair.0) == first_synonym(pair.1) {
                 continue;
             }
             if known.contains(found) {
-                return Self::Unknown;
+                if !at_own_place.contains(found) {
+                    return Self::Unknown;
+                }
+                is_one_taken = true;
             }
-            if let (Some(expected), Some(found)) = (spelled.0.get(class), spelled.1.get(class)) {
-                are_certain &= is_placeholder(class, expected) || is_placeholder(class, found);
-                differing.push((expected.clone(), found.clone()));
-            }
+            are_certain &= is_placeholder(class, pair.0) || is_placeholder(class, pair.1);
+            differing.push((pair.0.clone(), pair.1.clone()));
         }
         // Where one name alone differs, it can be that of no other class.
-        if are_certain || differing.len() <= 1 {
+        if are_certain || (differing.len() <= 1 && !is_one_taken) {
             Self::Same
         } else if differing.len() * OTHERS_PER_RENAMED <= expected.len() {
             Self::Assumed
@@ -382,6 +392,12 @@ impl Order {
             Self::Partly(differing)
         }
     }
+}
+
+/// Returns the first of several names of a class, in the form in which names are compared: lists of the classes of `ImageNet` have all
+/// (`tench, Tinca tinca`) or the first (`tench`).
+fn first_synonym(name: &str) -> String {
+    comparable_name(name.split(',').next().unwrap_or(name))
 }
 
 /// Returns the place of each expected name among those found, if they are the same, each once: of two classes with one name, either may be

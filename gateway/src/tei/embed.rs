@@ -78,9 +78,9 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
         let (call, asked): (_, Embed) = begin(&shared, request, |_| None).await?;
         call.app.refuse_kinds(&NOT_EMBEDDING)?;
         let texts = asked.inputs.list();
-        let sequences: Vec<Vec<&str>> = texts.iter().map(|text| vec![text.as_str()]).collect();
+        let sequences = texts.iter().map(|text| vec![text.as_str()]);
         let (truncation, prompt) = (&asked.truncation, asked.form.prompt_name.as_deref());
-        truncation.check(&shared, &call.app, &sequences, prompt).await?;
+        truncation.check(&shared, &call.app, sequences, prompt).await?;
         let inputs = texts.iter().map(|text| asked.form.inputs(text));
         let replies = ask_all(&call, inputs.collect::<Result<_, Failure>>()?).await?;
         let value = vectors(&replies, &asked.form)?;

@@ -137,8 +137,8 @@ pub(super) async fn create(State(shared): State<Arc<GatewayState>>, request: Req
             .map(|sequence| with_strategy(tensors(sequence)?, strategy));
         let inputs = inputs.collect::<Result<_, Failure>>()?;
         let texts = |sequence| Sequence::texts(sequence).iter().map(String::as_str).collect();
-        let read: Vec<Vec<&str>> = sequences.iter().map(texts).collect();
-        asked.truncation.check(&shared, &call.app, &read, None).await?;
+        let read = sequences.iter().map(texts);
+        asked.truncation.check(&shared, &call.app, read, None).await?;
         let replies = ask_all(&call, inputs).await?;
         let value = predictions(&call, &replies, single, asked.raw_scores, &asked.parameters)?;
         let texts = sequences.iter().flat_map(Sequence::texts);

@@ -104,9 +104,8 @@ async fn of_texts(shared: &GatewayState, request: Request) -> Response<Body> {
     let answered = async {
         let (call, asked): (_, TeiRequest) = begin(shared, request, |_| None).await?;
         call.app.refuse_kinds(&NOT_RANKING)?;
-        let pair = |text| vec![asked.query.as_str(), String::as_str(text)];
-        let pairs: Vec<Vec<&str>> = asked.texts.iter().map(pair).collect();
-        asked.truncation.check(shared, &call.app, &pairs, None).await?;
+        let pairs = asked.texts.iter().map(|text| vec![asked.query.as_str(), text]);
+        asked.truncation.check(shared, &call.app, pairs, None).await?;
         let call = call.of_many_parts();
         let (scores, replies) = ranked(&call, &asked.query, &asked.texts, asked.raw_scores).await?;
         let ranks = in_order(scores).into_iter().map(|(index, score)| {

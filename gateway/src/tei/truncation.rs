@@ -32,7 +32,7 @@ impl Truncation {
         &self,
         shared: &GatewayState,
         app: &Arc<Served>,
-        sequences: &[Vec<&str>],
+        sequences: impl ExactSizeIterator<Item = Vec<&str>>,
         prompt_name: Option<&str>,
     ) -> Result<(), Failure> {
         check_count(sequences.len())?;
@@ -46,13 +46,13 @@ impl Truncation {
         if self.truncate != Some(false) {
             return Ok(());
         }
-        if sequences.iter().flatten().map(|text| text.len()).sum::<usize>() > MAX_BYTES {
+        let owned = |texts: Vec<&str>| texts.into_iter().map(ToOwned::to_owned).collect();
+        let sequences: Vec<Vec<String>> = sequences.map(owned).collect();
+        if sequences.iter().flatten().map(String::len).sum::<usize>() > MAX_BYTES {
             return Err(too_large(format!(
                 "the texts have more than {MAX_BYTES} bytes together; send several requests, or `truncate: true`"
             )));
         }
-        let owned = |texts: &Vec<&str>| texts.iter().map(|text| (*text).to_owned()).collect();
-        let sequences: Vec<Vec<String>> = sequences.iter().map(owned).collect();
         let prompt_name = prompt_name.map(ToOwned::to_owned);
         let checked = with_tokenizer(shared, app, move |tokenizer| {
             let Some(most) = tokenizer.context() else {
@@ -75,7 +75,8 @@ impl Truncation {
     }
 }
 
-/// Returns the tokens of a sequence with the special ones; of those between two texts, at least as many as are there are not known.
+/// Returns the number of tokens of a sequence, special ones included. How many separate two texts is not known; the smallest number counts,
+/// so that a sequence that fits is never refused.
 fn count(
     tokenizer: &CheckpointTokenizer,
     texts: &[String],

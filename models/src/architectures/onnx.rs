@@ -104,22 +104,11 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     }
     let contents = file::contents(path)?;
     let graph = Graph::load(path, device)?;
-    let sentence = match modules_of_onnx(path) {
-        Some(dir) => SentenceOutputs::of(&graph, dir)?,
-        None => None,
-    };
-    let folders = folders(path, sentence.as_ref());
-    let configured = folders.iter().find(|folder| folder.join("config.json").is_file());
-    let config = configured.map(|folder| Config::open(folder)).transpose()?;
-    let mut tokenizer = None;
-    for folder in &folders {
-        if tokenizer.is_none() {
-            tokenizer = TokenizerFile::beside(folder)?;
-        }
-    }
-    if let (Some(sentence), Some(file)) = (&sentence, &mut tokenizer) {
-        sentence.prepare(file);
-    }
+    let FilesBeside {
+        sentence,
+        config,
+        tokenizer,
+    } = FilesBeside::read(path, &graph)?;
     let described = sentence.as_ref().map(SentenceOutputs::described);
     let settings = sentence
         .as_ref()
@@ -129,33 +118,20 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     if let Some(sentence) = sentence {
         model.apply(sentence);
     }
-    let outputs = model.outputs();
-    let has = |name: &str| outputs.iter().any(|output| output.name == name);
-    let task = if has("start_logits") && has("end_logits") {
-        Task::QuestionAnswering
-    } else if !has(scores::LOGITS) && EMBEDDING_OUTPUTS.into_iter().any(has) {
-        Task::Embedding
-    } else {
-        Task::Classification
-    };
-    let classes = outputs.iter().find(|output| output.name == scores::LOGITS);
-    let count = match classes.and_then(|logits| logits.shape.last()) {
-        Some(Dimension::Exactly(count)) => Some(*count),
-        _ => None,
-    };
-    let score = match task {
-        Task::Classification if classes.is_some() && model.takes_tokens() => {
+    let count = count_of_classes(&model);
+    let score = match task_by_outputs(&model) {
+        Task::Classification if model.takes_tokens() && has(&model, scores::LOGITS) => {
             scores::of_one(config.as_ref(), settings.as_ref(), count)?
         }
         _ => None,
     };
-    let (task, labels) = match &score {
-        Some(score) => (score.task(), Labels::default()),
-        None if task == Task::Classification => {
-            let labels = Labels::find(config.as_ref(), &names, &contents.classes, count)?;
-            (task, labels)
-        }
-        None => (task, Labels::default()),
+    let task = score
+        .as_ref()
+        .map_or_else(|| task_by_outputs(&model), Classifier::task);
+    let labels = if task == Task::Classification {
+        Labels::find(config.as_ref(), &names, &contents.classes, count)?
+    } else {
+        Labels::default()
     };
     let label_names = score.as_ref().map_or_else(|| labels.names(), Classifier::labels);
     model.name_classes(labels);
@@ -181,4 +157,58 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
         model: Box::new(model),
         info,
     })
+}
+
+/// The files beside an ONNX file, each if there is one.
+struct FilesBeside {
+    sentence: Option<SentenceOutputs>,
+    config: Option<Config>,
+    tokenizer: Option<TokenizerFile>,
+}
+
+impl FilesBeside {
+    fn read(path: &Path, graph: &Graph) -> Result<Self, LoadError> {
+        let sentence = match modules_of_onnx(path) {
+            Some(dir) => SentenceOutputs::of(graph, dir)?,
+            None => None,
+        };
+        let folders = folders(path, sentence.as_ref());
+        let configured = folders.iter().find(|folder| folder.join("config.json").is_file());
+        let config = configured.map(|folder| Config::open(folder)).transpose()?;
+        let mut tokenizers = folders.iter().map(|folder| TokenizerFile::beside(folder));
+        let mut tokenizer = tokenizers.find_map(Result::transpose).transpose()?;
+        if let (Some(sentence), Some(file)) = (&sentence, &mut tokenizer) {
+            sentence.prepare(file);
+        }
+        Ok(Self {
+            sentence,
+            config,
+            tokenizer,
+        })
+    }
+}
+
+fn has(model: &OnnxModel, name: &str) -> bool {
+    model.outputs().iter().any(|output| output.name == name)
+}
+
+/// Returns the task of a graph with these outputs, if a single logit is a class.
+fn task_by_outputs(model: &OnnxModel) -> Task {
+    if has(model, "start_logits") && has(model, "end_logits") {
+        Task::QuestionAnswering
+    } else if !has(model, scores::LOGITS) && EMBEDDING_OUTPUTS.into_iter().any(|name| has(model, name)) {
+        Task::Embedding
+    } else {
+        Task::Classification
+    }
+}
+
+/// Returns the number of classes, if the graph has logits of a fixed number.
+fn count_of_classes(model: &OnnxModel) -> Option<usize> {
+    let mut outputs = model.outputs().iter();
+    let logits = outputs.find(|output| output.name == scores::LOGITS)?;
+    match logits.shape.last() {
+        Some(Dimension::Exactly(count)) => Some(*count),
+        _ => None,
+    }
 }

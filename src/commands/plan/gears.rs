@@ -138,6 +138,10 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
     let qps_max = args.rate.or(peak);
     let qps_max = qps_max
         .ok_or_else(|| Usage::new("give the highest load: `--rate`, or `--trace` with the expected load"))?;
+    if qps_max <= 0.0 {
+        let empty = "the trace, or the part of it that `--excerpt` names, has no request: give another one, or `--rate`";
+        return Err(Usage::new(empty).into());
+    }
     let slo = match (args.slo_p95, args.slo_accuracy, app) {
         (Some(limit), ..) => latency(limit),
         (None, Some(at_least), _) => Slo::Accuracy {

@@ -30,6 +30,7 @@ use kaskade_policy::profile::Profile;
 use serde::Serialize;
 
 use crate::args::{Aim, Overwrite};
+use crate::failure::Usage;
 use crate::output;
 
 /// Time limit of a solver other than the embedded one for one program.
@@ -320,6 +321,7 @@ fn options(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
                 .insert(variant.name.to_string(), shape.hidden_bytes);
         }
     }
+    check_names(&args.moved, profile)?;
     moved(&args.moved, &mut options)?;
     if app.is_none() && args.max_partitions.min(args.hardware.devices) > 1 {
         note_unknown_layers(args, profile);
@@ -340,6 +342,27 @@ fn note_unknown_layers(args: &Args, profile: &Profile) {
             names.join(", ")
         ));
     }
+}
+
+/// Refuses settings of variants that the profile does not have.
+fn check_names(moved: &Moved, profile: &Profile) -> anyhow::Result<()> {
+    let layers = moved.layers.iter().map(|(name, _)| ("--layers", name));
+    let hidden = moved.hidden_size.iter().map(|(name, _)| ("--hidden-size", name));
+    for (flag, name) in layers.chain(hidden) {
+        if !profile.variants.iter().any(|variant| variant.name == *name) {
+            let known: Vec<String> = profile
+                .variants
+                .iter()
+                .map(|variant| format!("`{}`", variant.name))
+                .collect();
+            let known = known.join(", ");
+            return Err(Usage::new(format!(
+                "{flag}: the profile has no variant `{name}`; it has {known}"
+            ))
+            .into());
+        }
+    }
+    Ok(())
 }
 
 fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {

@@ -307,14 +307,9 @@ fn missing(app: &str, epoch: u64, progress: &Progress) -> Option<String> {
     if progress.ingresses == 0 {
         return None;
     }
-    if !progress.missing.is_empty() {
-        let missing = progress.missing.iter();
-        let missing: Vec<String> = missing
-            .map(|(worker, replicas)| format!("`{}` on worker `{worker}`", replicas.join("`, `")))
-            .collect();
+    if let Some(missing) = progress.missing_text() {
         return Some(format!(
-            "epoch {epoch} is admitted; waiting for the workers to load {}",
-            missing.join(", ")
+            "epoch {epoch} is admitted; waiting for the workers to load {missing}"
         ));
     }
     if progress.behind.is_empty() {

@@ -73,6 +73,29 @@ fn a_tenth_of_the_names_may_be_spelled_otherwise() {
     assert!(matches!(Order::of(&expected, &found), Order::Partly(others) if others.len() == 3));
 }
 
+/// Some checkpoints of `ImageNet` list the synonyms of its classes, others have the first one alone.
+#[test]
+fn a_synonym_is_the_name_of_the_same_class() {
+    let classes = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let listed = classes(&["tench, Tinca tinca", "cock", "great grey owl, Strix nebulosa"]);
+    assert_eq!(
+        Order::of(&listed, &classes(&["tench", "cock", "great grey owl"])),
+        Order::Same
+    );
+    // The first synonym of a class may be the name of another one.
+    let (dog, both) = (
+        classes(&["Cardigan, Welsh corgi", "cardigan"]),
+        classes(&["Cardigan", "cardigan"]),
+    );
+    assert_eq!(Order::of(&dog, &both), Order::Same);
+    assert!(matches!(
+        Order::of(&classes(&["crane bird", "crane"]), &classes(&["crane", "crane"])),
+        Order::Partly(_)
+    ));
+    let others = classes(&["carp, Cyprinus", "cock", "owl"]);
+    assert!(matches!(Order::of(&listed, &others), Order::Partly(_)));
+}
+
 /// Nothing was said of names of which none is the same.
 #[test]
 fn an_assumed_order_is_said() {

@@ -61,7 +61,10 @@ class Broker:
             options["user_credentials"] = str(self.credentials)
         ca = self.ca or os.environ.get("NATS_CA")
         if ca:
-            options["tls"] = ssl.create_default_context(cafile=str(ca))
+            try:
+                options["tls"] = ssl.create_default_context(cafile=str(ca))
+            except OSError as error:
+                raise BrokerUnavailable(f"the certificates to trust cannot be read from {ca}: {error}") from error
         if prefix:
             options["inbox_prefix"] = prefix.encode()
         return options
