@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
 use super::forward_pass::MiniBatch;
-use super::grammar::Constraint;
-use super::penalties::top_logprobs;
 use super::sampling::SampledToken;
 use super::sequence::text_so_far;
+use crate::generation::sampling::grammar::Constraint;
+use crate::generation::sampling::penalties::top_logprobs;
 use crate::ops::{Ops, Span};
 
 impl<M: Ops> Engine<M> {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kaskade_policy::hybrid_cache::BlockCopy;
 
-use super::beam_search::{AnswerToken, Beam, BeamSearch, Continuation};
-use super::block_cache::copy_block;
 use super::engine::{Engine, Event, FinishReason};
 use super::error::EngineError;
-use super::penalties::top_logprobs;
 use super::sampling::{describe, log_probs};
+use crate::generation::cache::block_cache::copy_block;
+use crate::generation::sampling::beam_search::{AnswerToken, Beam, BeamSearch, Continuation};
+use crate::generation::sampling::penalties::top_logprobs;
 use crate::ops::{Ops, OpsError};
 
 impl<M: Ops> Engine<M> {

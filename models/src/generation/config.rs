@@ -5,8 +5,8 @@ use kaskade_policy::hybrid_cache::{
 };
 use thiserror::Error;
 
-use super::block_cache::EntryWidths;
 use crate::decoder::weights::{Decoder, ModelConfig};
+use crate::generation::cache::block_cache::EntryWidths;
 
 /// Form in which an engine caches computed tokens. All but the first are baselines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -8,10 +8,10 @@ use kaskade_policy::hybrid_cache::{Costs, Kind, Sample, Split, fit};
 
 use super::engine::{Engine, LayerPlacement};
 use super::error::EngineError;
-use super::layer::{ContextSpans, Layer};
-use super::link::Link;
-use super::recurrent::RecurrentMixer;
 use super::sampling::greedy;
+use crate::generation::cache::link::Link;
+use crate::generation::layers::layer::{ContextSpans, Layer};
+use crate::generation::layers::recurrent::RecurrentMixer;
 use crate::ops::{AttentionSpans, HostWords, Ops, Span};
 
 /// Number of runs per size: at least the first, more while they are short; the median counts.

@@ -6,24 +6,24 @@ use std::sync::Arc;
 use kaskade_policy::hybrid_cache::{BlockSpace, Costs, Limits, Policy, Scheduler, Traffic};
 use tokenizers::Tokenizer;
 
-use super::beam_search::{BeamSearch, FIRST_BEAM};
-use super::block_cache::{DeviceCache, EntryWidths, HostCache, LayerEntries};
 use super::config::{Caching, DeviceMemory, EngineConfig, OutOfMemory};
-use super::encoder::DeviceEncoder;
-use super::grammar::Grammars;
-use super::host_layer::HostLayer;
-use super::layer::Layer;
-use super::layer_context::LayerContext;
-use super::link::Link;
-use super::output_head::OutputHead;
 use super::prompt_logprobs::PromptToken;
-use super::recurrent::state_sizes;
 use super::sampling::SampledToken;
 use super::sequence::Sequence;
-use super::streams::DeviceProjections;
-use super::token_layers::DeviceTokenLayers;
-use super::transfer::Buffer;
 use crate::decoder::weights::{Decoder, LayerWeights, ModelConfig};
+use crate::generation::cache::block_cache::{DeviceCache, EntryWidths, HostCache, LayerEntries};
+use crate::generation::cache::link::Link;
+use crate::generation::cache::transfer::Buffer;
+use crate::generation::layers::encoder::DeviceEncoder;
+use crate::generation::layers::host_layer::HostLayer;
+use crate::generation::layers::layer::Layer;
+use crate::generation::layers::layer_context::LayerContext;
+use crate::generation::layers::output_head::OutputHead;
+use crate::generation::layers::recurrent::state_sizes;
+use crate::generation::layers::streams::DeviceProjections;
+use crate::generation::layers::token_layers::DeviceTokenLayers;
+use crate::generation::sampling::beam_search::{BeamSearch, FIRST_BEAM};
+use crate::generation::sampling::grammar::Grammars;
 use crate::ops::{Ops, RelativeBias};
 
 /// Result of a step for a request.

@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use kaskade_policy::hybrid_cache::{BlockSpace, Traffic};
 
-use super::block_cache::{BlockSlice, Segment};
-use super::block_cache::{DeviceCache, HostCache, NewTokens, store};
-use super::cached_context::{BatchEntry, CachedContext};
-use super::encoder::DeviceEncoder;
 use super::engine::LayerPlacement;
 use super::error::EngineError;
-use super::layer::{ContextSpans, Layer, NewKv};
-use super::layer_context::LayerContext;
-use super::link::Link;
-use super::recurrent::RecurrentState;
-use super::transfer::{Buffer, Buffers, StagedBlocks, TransferJob, Transferred, copy};
 use crate::decoder::weights::ModelConfig;
+use crate::generation::cache::block_cache::{BlockSlice, Segment};
+use crate::generation::cache::block_cache::{DeviceCache, HostCache, NewTokens, store};
+use crate::generation::cache::cached_context::{BatchEntry, CachedContext};
+use crate::generation::cache::link::Link;
+use crate::generation::cache::transfer::{Buffer, Buffers, StagedBlocks, TransferJob, Transferred, copy};
+use crate::generation::layers::encoder::DeviceEncoder;
+use crate::generation::layers::layer::{ContextSpans, Layer, NewKv};
+use crate::generation::layers::layer_context::LayerContext;
+use crate::generation::layers::recurrent::RecurrentState;
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
 /// Buffers of each kind.

@@ -3,13 +3,13 @@
 //! It computes whole texts without a cache: hidden states travel from partition to partition, and the last one returns the
 //! logits of each text's next token.
 
-use super::encoder::DeviceEncoder;
-use super::host_layer::HostLayer;
-use super::layer::{ContextSpans, Layer};
-use super::layer_context::LayerContext;
-use super::output_head::OutputHead;
-use super::recurrent::RecurrentMixer;
 use crate::decoder::weights::{Decoder, ModelConfig};
+use crate::generation::layers::encoder::DeviceEncoder;
+use crate::generation::layers::host_layer::HostLayer;
+use crate::generation::layers::layer::{ContextSpans, Layer};
+use crate::generation::layers::layer_context::LayerContext;
+use crate::generation::layers::output_head::OutputHead;
+use crate::generation::layers::recurrent::RecurrentMixer;
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
 /// An encoder with its layers.

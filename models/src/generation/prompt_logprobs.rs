@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::engine::Engine;
 use super::forward_pass::MiniBatch;
-use super::penalties::{log_of_sum, logprob, top_logprobs};
+use crate::generation::sampling::penalties::{log_of_sum, logprob, top_logprobs};
 use crate::ops::{Ops, OpsError, Span};
 
 /// Rows of logits that exist at the same time: a row has the size of the vocabulary.

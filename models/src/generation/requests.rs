@@ -2,12 +2,12 @@
 
 use kaskade_policy::hybrid_cache::{Refused, Scheduler};
 
-use super::beam_search::BeamSearch;
 use super::detokenizer::Detokenizer;
 use super::engine::{Engine, held_context, limits, space};
 use super::error::EngineError;
 use super::sampling::{Sampler, Sampling, SamplingError};
 use super::sequence::Sequence;
+use crate::generation::sampling::beam_search::BeamSearch;
 use crate::ops::Ops;
 
 impl<M: Ops> Engine<M> {

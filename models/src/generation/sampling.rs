@@ -1,4 +1,21 @@
 //! Sampling of the next token.
+//!
+//! | module | holds |
+//! |---|---|
+//! | `sampling_options` | parameters of which each may be missing: of a request, an app, a checkpoint |
+//! | `penalties` | penalties for repeated tokens, and biases |
+//! | `token_rules` | tokens that a checkpoint allows or forces |
+//! | `grammar` | grammars that answers must match |
+//! | `draw` | a token drawn by its probability |
+//! | `beam_options`, `beam_search` | beam search: its parameters, and which answers are continued |
+
+pub(crate) mod beam_options;
+pub(crate) mod beam_search;
+pub(crate) mod draw;
+pub(crate) mod grammar;
+pub(crate) mod penalties;
+pub(crate) mod sampling_options;
+pub(crate) mod token_rules;
 
 use std::sync::Arc;
 
@@ -8,11 +25,11 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use thiserror::Error;
 
-use super::beam_options::BeamOptions;
-use super::draw::draw;
-use super::grammar::{AllowedTokens, Grammar};
-use super::penalties::{changed_logits, log_of_sum};
-use super::token_rules::{self, TextSoFar};
+use self::beam_options::BeamOptions;
+use self::draw::draw;
+use self::grammar::{AllowedTokens, Grammar};
+use self::penalties::{changed_logits, log_of_sum};
+use self::token_rules::{self, TextSoFar};
 use crate::checkpoint::TokenRules;
 use crate::ops::elementwise::exp_of_negative;
 

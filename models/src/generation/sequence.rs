@@ -1,10 +1,10 @@
 //! State of a request in the engine.
 
 use super::detokenizer::Detokenizer;
-use super::grammar::Constraint;
-use super::recurrent::RecurrentState;
 use super::sampling::{Sampler, Sampling};
-use super::token_rules::TextSoFar;
+use crate::generation::layers::recurrent::RecurrentState;
+use crate::generation::sampling::grammar::Constraint;
+use crate::generation::sampling::token_rules::TextSoFar;
 
 /// A waiting or running request, or a beam of one.
 pub(super) struct Sequence {

@@ -7,13 +7,13 @@ use kaskade_policy::hybrid_cache::{
 };
 use kaskade_policy::linear_fit::LinearFit;
 
-use super::block_cache::slices;
-use super::cached_context::BatchEntry;
 use super::config::Caching;
 use super::engine::{Engine, Event, FinishReason, StepReport};
 use super::error::EngineError;
 use super::forward_pass::{ForwardPass, MiniBatch};
-use super::recurrent::RecurrentState;
+use crate::generation::cache::block_cache::slices;
+use crate::generation::cache::cached_context::BatchEntry;
+use crate::generation::layers::recurrent::RecurrentState;
 use crate::ops::{Ops, OpsError};
 
 impl<M: Ops> Engine<M> {

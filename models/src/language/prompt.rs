@@ -8,7 +8,7 @@ use super::request;
 use super::response_format::response_format;
 use super::tools::{Syntax, TOOLS, ToolChoice, Tools};
 use crate::checkpoint::{ChatTemplate, Checkpoint, LoadError, TemplateError, TokenizerFile};
-use crate::generation::grammar::Grammars;
+use crate::generation::sampling::grammar::Grammars;
 use crate::generation::{ModelConfig, detokenizer};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::inputs::{bad_input, only_text};
 use crate::generation::Grammar;
-use crate::generation::grammar::{strict, take_strict};
+use crate::generation::sampling::grammar::{strict, take_strict};
 use crate::runtime::model::{Inputs, ModelError};
 
 /// Name of the input.

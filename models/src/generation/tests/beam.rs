@@ -8,7 +8,7 @@ use super::{family, greedy, resident, run};
 use crate::checkpoint::EarlyStopping;
 use crate::decoder::registry;
 use crate::decoder::weights::Decoder;
-use crate::generation::beam_options::BeamOptions;
+use crate::generation::sampling::beam_options::BeamOptions;
 use crate::generation::{Caching, Engine, EngineConfig, Event, FinishReason, Sampling, fixtures};
 use crate::ops::cpu::Cpu;
 

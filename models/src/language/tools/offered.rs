@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::generation::Grammar;
-use crate::generation::grammar::{NARROW_SPACE, strict, with_options};
+use crate::generation::sampling::grammar::{NARROW_SPACE, strict, with_options};
 use crate::language::inputs::{bad_input, only_text};
 use crate::runtime::model::{Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};

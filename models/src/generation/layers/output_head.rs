@@ -5,17 +5,17 @@ use crate::ops::{Activation, Ops};
 use crate::precision::Table;
 
 /// The head of a decoder. It holds the embedding too if both have the same weights and the device's can be read.
-pub(super) struct OutputHead<M: Ops> {
+pub(crate) struct OutputHead<M: Ops> {
     /// Layer before it, its activation and the norm after that.
     layer: Option<(M::Linear, Activation, M::Norm)>,
     linear: M::Linear,
     /// Its memory on the device, bytes.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl<M: Ops> OutputHead<M> {
     /// Takes the decoder's head, and its embedding if the head holds it.
-    pub(super) fn take(ops: &M, decoder: &mut Decoder) -> Self {
+    pub(crate) fn take(ops: &M, decoder: &mut Decoder) -> Self {
         let (epsilon, kind) = (decoder.model_config.epsilon, decoder.weight_type);
         let mut bytes = 0;
         let layer = decoder.head_layer.take().map(|layer| {
@@ -64,7 +64,7 @@ impl<M: Ops> OutputHead<M> {
     }
 
     /// Computes the logits of normalised hidden vectors.
-    pub(super) fn logits(&self, ops: &M, rows: &M::Matrix) -> M::Matrix {
+    pub(crate) fn logits(&self, ops: &M, rows: &M::Matrix) -> M::Matrix {
         let Some((layer, activation, norm)) = &self.layer else {
             return ops.multiply(rows, &self.linear);
         };
@@ -73,7 +73,7 @@ impl<M: Ops> OutputHead<M> {
     }
 
     /// Writes the embedding of a token, if this head holds it.
-    pub(super) fn read_embedding(&self, ops: &M, token: usize, out: &mut [f32]) {
+    pub(crate) fn read_embedding(&self, ops: &M, token: usize, out: &mut [f32]) {
         ops.read_output(&self.linear, token, out);
     }
 }

@@ -10,41 +10,41 @@ use crate::decoder::weights::{OutputNorms, Parallel};
 use crate::ops::{Activation, AttentionSpans, Ops, OpsError, Span};
 
 /// A layer on the device. Its tokens are mixed by an attention, by a recurrence, by the sum of both, or not at all.
-pub(super) struct Layer<M: Ops> {
-    pub(super) attention_norm: Option<M::Norm>,
-    pub(super) attention: Option<SelfAttention<M>>,
-    pub(super) recurrent: Option<RecurrentMixer<M>>,
-    pub(super) attention_output_norm: Option<M::Norm>,
-    pub(super) feed_forward_norm: Option<M::Norm>,
+pub(crate) struct Layer<M: Ops> {
+    pub(crate) attention_norm: Option<M::Norm>,
+    pub(crate) attention: Option<SelfAttention<M>>,
+    pub(crate) recurrent: Option<RecurrentMixer<M>>,
+    pub(crate) attention_output_norm: Option<M::Norm>,
+    pub(crate) feed_forward_norm: Option<M::Norm>,
     /// Up and down projection, unless the layer has only experts that are chosen, or no feed-forward layer.
-    pub(super) dense: Option<[M::Linear; 2]>,
+    pub(crate) dense: Option<[M::Linear; 2]>,
     /// Norm of what the down projection reads.
-    pub(super) inner_norm: Option<M::Norm>,
+    pub(crate) inner_norm: Option<M::Norm>,
     /// Activation of the feed-forward layer, if the layer has its own.
-    pub(super) activation: Option<Activation>,
+    pub(crate) activation: Option<Activation>,
     /// Where the gates of the feed-forward layer are cut off, standard deviations above their mean.
-    pub(super) sparsity: Option<f32>,
-    pub(super) experts: Option<Experts<M>>,
-    pub(super) feed_forward_output_norm: Option<M::Norm>,
-    pub(super) cross: Option<CrossAttention<M>>,
-    pub(super) streams: Option<DeviceStreams<M>>,
-    pub(super) token_gate: Option<DeviceTokenGate<M>>,
+    pub(crate) sparsity: Option<f32>,
+    pub(crate) experts: Option<Experts<M>>,
+    pub(crate) feed_forward_output_norm: Option<M::Norm>,
+    pub(crate) cross: Option<CrossAttention<M>>,
+    pub(crate) streams: Option<DeviceStreams<M>>,
+    pub(crate) token_gate: Option<DeviceTokenGate<M>>,
     /// Factors of the layer's output.
-    pub(super) output_scale: Option<M::Norm>,
+    pub(crate) output_scale: Option<M::Norm>,
     /// Whether keys and values are those of an earlier layer.
-    pub(super) reuses_kv: bool,
+    pub(crate) reuses_kv: bool,
 }
 
 /// Gate through which a layer reads what tokens bring for it.
-pub(super) struct DeviceTokenGate<M: Ops> {
-    pub(super) gate: M::Linear,
-    pub(super) projection: M::Linear,
-    pub(super) norm: M::Norm,
+pub(crate) struct DeviceTokenGate<M: Ops> {
+    pub(crate) gate: M::Linear,
+    pub(crate) projection: M::Linear,
+    pub(crate) norm: M::Norm,
 }
 
 impl<M: Ops> DeviceTokenGate<M> {
     /// Returns what hidden vectors get of what their tokens bring for the layer.
-    pub(super) fn read(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, token_input: &M::Matrix) -> M::Matrix {
+    pub(crate) fn read(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, token_input: &M::Matrix) -> M::Matrix {
         let (ops, activation) = (ctx.ops, ctx.model_config.activation);
         let mut gated = ops.activate(ops.multiply(x, &self.gate), activation, false);
         ops.times(&mut gated, token_input);
@@ -53,31 +53,31 @@ impl<M: Ops> DeviceTokenGate<M> {
 }
 
 /// Cache entries of new tokens.
-pub(super) struct NewKv<M: Ops> {
+pub(crate) struct NewKv<M: Ops> {
     /// Inputs of the projections, which ACT blocks hold.
-    pub(super) act: M::Matrix,
+    pub(crate) act: M::Matrix,
     /// Keys, rotated by their positions, and values; `None` for a layer without attention.
-    pub(super) kv: Option<M::Matrix>,
+    pub(crate) kv: Option<M::Matrix>,
 }
 
 /// Earlier tokens that a layer's new tokens read, one entry per request.
-pub(super) struct ContextSpans<'a, M: Ops> {
+pub(crate) struct ContextSpans<'a, M: Ops> {
     /// Keys and values of the self-attention, and the number of new tokens.
-    pub(super) self_spans: &'a [AttentionSpans<'a, M::Matrix>],
+    pub(crate) self_spans: &'a [AttentionSpans<'a, M::Matrix>],
     /// Those of the cross-attention, which is skipped if there are none.
-    pub(super) prompts: &'a [AttentionSpans<'a, M::Matrix>],
+    pub(crate) prompts: &'a [AttentionSpans<'a, M::Matrix>],
     /// The recurrence's states, which the layer advances by the new tokens; none for a layer without one.
-    pub(super) states: Vec<&'a mut [f32]>,
+    pub(crate) states: Vec<&'a mut [f32]>,
 }
 
 impl<M: Ops> Layer<M> {
     /// Returns whether its attention is local.
-    pub(super) fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.attention.as_ref().is_some_and(|attention| attention.local)
     }
 
     /// Computes keys and values from activations ([`SelfAttention::generate`]); `None` without attention.
-    pub(super) fn generate(
+    pub(crate) fn generate(
         &self,
         ctx: LayerContext<'_, M>,
         acts: &M::Matrix,
@@ -88,7 +88,7 @@ impl<M: Ops> Layer<M> {
     }
 
     /// Computes the input of the projections for a mini-batch's new tokens.
-    pub(super) fn input(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> M::Matrix {
+    pub(crate) fn input(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> M::Matrix {
         if let Some(norm) = &self.attention_norm {
             ctx.ops.normalise(x, norm)
         } else {
@@ -102,7 +102,7 @@ impl<M: Ops> Layer<M> {
     }
 
     /// Computes the cache entries of a mini-batch's new tokens.
-    pub(super) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
+    pub(crate) fn project(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, positions: &[usize]) -> NewKv<M> {
         let act = self.input(ctx, x, positions);
         let kv = self.generate(ctx, &act, positions);
         NewKv { act, kv }
@@ -134,7 +134,7 @@ impl<M: Ops> Layer<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails; only layers with experts or a recurrence wait for it.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         ctx: LayerContext<'_, M>,
         x: &mut M::Matrix,

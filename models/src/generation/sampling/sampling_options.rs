@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::beam_options::BeamOptions;
 use super::grammar::Grammar;
-use super::sampling::Sampling;
 use crate::checkpoint::{EarlyStopping, GenerationConfig};
+use crate::generation::sampling::Sampling;
 
 /// Sampling parameters that a request, an app or a checkpoint states; the fields are those of [`Sampling`].
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -5,20 +5,20 @@ use crate::checkpoint::TokenRules;
 
 /// The tokens of a request so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct TextSoFar<'a> {
+pub(crate) struct TextSoFar<'a> {
     /// Tokens that an encoder has read.
-    pub(super) source: &'a [u32],
+    pub(crate) source: &'a [u32],
     /// Tokens that a decoder has read: its prompt, or an answer's start token.
-    pub(super) prompt: &'a [u32],
+    pub(crate) prompt: &'a [u32],
     /// Tokens of the answer.
-    pub(super) answer: &'a [u32],
+    pub(crate) answer: &'a [u32],
     /// Tokens that end an answer.
-    pub(super) ends: &'a [u32],
+    pub(crate) ends: &'a [u32],
 }
 
 /// Sets the logits of tokens that the rules forbid to negative infinity; a token that they force gets 0 and all others
 /// negative infinity. `max_tokens` is the answer's maximum length.
-pub(super) fn apply(rules: &TokenRules, logits: &mut [f32], text: &TextSoFar<'_>, max_tokens: usize) {
+pub(crate) fn apply(rules: &TokenRules, logits: &mut [f32], text: &TextSoFar<'_>, max_tokens: usize) {
     let said = [text.prompt, text.answer].concat();
     let mut forbid = |token: u32| {
         if let Some(logit) = logits.get_mut(token as usize) {
@@ -66,7 +66,7 @@ pub(super) fn apply(rules: &TokenRules, logits: &mut [f32], text: &TextSoFar<'_>
 }
 
 /// Sets the logits of tokens to negative infinity.
-pub(super) fn forbid(logits: &mut [f32], tokens: &[u32]) {
+pub(crate) fn forbid(logits: &mut [f32], tokens: &[u32]) {
     for token in tokens {
         if let Some(logit) = logits.get_mut(*token as usize) {
             *logit = f32::NEG_INFINITY;

@@ -97,13 +97,13 @@ impl<T: Clone> Recent<T> {
 }
 
 /// The grammar of a request, and how far its answer has got.
-pub(super) struct Constraint(Matcher);
+pub(crate) struct Constraint(Matcher);
 
 /// The tokens that may come next.
-pub(super) struct AllowedTokens(SimpleVob);
+pub(crate) struct AllowedTokens(SimpleVob);
 
 impl Grammars {
-    pub(super) const fn new(vocabulary: usize, ends: Vec<u32>) -> Self {
+    pub(crate) const fn new(vocabulary: usize, ends: Vec<u32>) -> Self {
         Self {
             vocabulary,
             ends,
@@ -127,7 +127,7 @@ impl Grammars {
     ///
     /// # Errors
     /// As [`compile`](Self::compile).
-    pub(super) fn constraint(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<Constraint, String> {
+    pub(crate) fn constraint(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<Constraint, String> {
         let key = key(grammar);
         if let Some(matcher) = self.compiled.get(&key) {
             return Ok(Constraint(matcher));
@@ -157,7 +157,7 @@ impl Grammars {
 
     /// Drops a compiled grammar that could not be followed, so that the next answer compiles it again. Its copies share a lexer, which
     /// stays in its error.
-    pub(super) fn forget(&self, grammar: &Grammar) {
+    pub(crate) fn forget(&self, grammar: &Grammar) {
         self.compiled.forget(&key(grammar));
     }
 
@@ -256,7 +256,7 @@ impl Constraint {
     ///
     /// # Errors
     /// The reason, if the grammar takes too much time or memory here.
-    pub(super) fn allowed(&mut self) -> Result<AllowedTokens, String> {
+    pub(crate) fn allowed(&mut self) -> Result<AllowedTokens, String> {
         let mask = self.0.compute_mask_or_eos();
         mask.map(AllowedTokens)
             .map_err(|error| reason(&error.to_string()))
@@ -266,7 +266,7 @@ impl Constraint {
     ///
     /// # Errors
     /// The reason, if the token is not allowed.
-    pub(super) fn push(&mut self, token: u32) -> Result<bool, String> {
+    pub(crate) fn push(&mut self, token: u32) -> Result<bool, String> {
         let result = self.0.consume_token(token);
         result.map_err(|error| reason(&error.to_string()))?;
         Ok(self.0.is_stopped())
@@ -274,7 +274,7 @@ impl Constraint {
 }
 
 impl AllowedTokens {
-    pub(super) fn contains(&self, token: usize) -> bool {
+    pub(crate) fn contains(&self, token: usize) -> bool {
         token < self.0.len() && self.0.get(token)
     }
 }

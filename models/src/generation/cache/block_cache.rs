@@ -13,7 +13,7 @@ use crate::ops::{Ops, OpsError, Span};
 
 /// Part of a request's tokens. The block table begins with the source, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Segment {
+pub(crate) enum Segment {
     /// The prompt of an encoder-decoder: the encoder reads it, the decoder's cross-attention attends to it.
     Source,
     /// The tokens that the decoder reads and writes.
@@ -22,18 +22,18 @@ pub(super) enum Segment {
 
 /// Tokens of one segment in one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BlockSlice {
-    pub(super) block: Block,
-    pub(super) part: Segment,
+pub(crate) struct BlockSlice {
+    pub(crate) block: Block,
+    pub(crate) part: Segment,
     /// First token within the block.
-    pub(super) from: usize,
-    pub(super) tokens: usize,
+    pub(crate) from: usize,
+    pub(crate) tokens: usize,
     /// Position of the first token within its segment.
-    pub(super) position: usize,
+    pub(crate) position: usize,
 }
 
 /// Returns the block slices of the first `tokens` tokens of a table; up to `source` of them belong to the source.
-pub(super) fn slices(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<BlockSlice> {
+pub(crate) fn slices(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<BlockSlice> {
     let source = source.min(tokens);
     let mut slices = cut(table, block_tokens, 0..source, Segment::Source);
     slices.extend(cut(table, block_tokens, source..tokens, Segment::Target));
@@ -63,11 +63,11 @@ struct HostBlocks {
 
 /// Entries of a layer in the cache.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LayerEntries {
+pub(crate) struct LayerEntries {
     /// Whether it has entries: whether it has an attention.
-    pub(super) cached: bool,
+    pub(crate) cached: bool,
     /// Whether they have the width of local layers.
-    pub(super) local: bool,
+    pub(crate) local: bool,
 }
 
 impl From<&LayerWeights> for LayerEntries {
@@ -81,7 +81,7 @@ impl From<&LayerWeights> for LayerEntries {
 
 /// The pools in host memory.
 #[derive(Debug)]
-pub(super) struct HostCache {
+pub(crate) struct HostCache {
     layers: Vec<RwLock<HostBlocks>>,
     /// Which layers are local.
     local: Vec<bool>,
@@ -95,7 +95,7 @@ struct DeviceBlocks<M: Ops> {
 }
 
 /// The pools on the device.
-pub(super) struct DeviceCache<M: Ops> {
+pub(crate) struct DeviceCache<M: Ops> {
     layers: Vec<DeviceBlocks<M>>,
     /// Blocks per layer with an attention.
     capacity: BlockCounts,
@@ -106,7 +106,7 @@ pub(super) struct DeviceCache<M: Ops> {
 
 /// Sizes of the entries, and tokens per block.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct EntryWidths {
+pub(crate) struct EntryWidths {
     act: usize,
     /// Of layers that are not local, and of those that are.
     kv: [usize; 2],
@@ -114,7 +114,7 @@ pub(super) struct EntryWidths {
 }
 
 impl EntryWidths {
-    pub(super) fn new(model_config: &ModelConfig, block_tokens: usize) -> Self {
+    pub(crate) fn new(model_config: &ModelConfig, block_tokens: usize) -> Self {
         Self {
             act: model_config.act_width(),
             kv: [false, true].map(|local| model_config.kv_width_of(local)),
@@ -123,7 +123,7 @@ impl EntryWidths {
     }
 
     /// Elements per token in a layer.
-    pub(super) fn of(self, kind: Kind, local: bool) -> usize {
+    pub(crate) fn of(self, kind: Kind, local: bool) -> usize {
         let [others, own] = self.kv;
         match kind {
             Kind::Act => self.act,
@@ -133,7 +133,7 @@ impl EntryWidths {
     }
 
     /// Most bytes of a block in one layer.
-    pub(super) fn block_bytes(self, kind: Kind) -> u64 {
+    pub(crate) fn block_bytes(self, kind: Kind) -> u64 {
         let widest = self.of(kind, false).max(self.of(kind, true));
         (widest * self.block_tokens * size_of::<f32>()) as u64
     }
@@ -146,7 +146,7 @@ fn elements(width: usize, first: usize, tokens: Range<usize>) -> Range<usize> {
 
 impl HostCache {
     /// Creates the pools; layers without an attention have none.
-    pub(super) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
+    pub(crate) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
         let blocks = |layer: &LayerEntries| {
             if !layer.cached {
                 return HostBlocks::default();
@@ -165,23 +165,23 @@ impl HostCache {
         }
     }
 
-    pub(super) fn widths(&self) -> EntryWidths {
+    pub(crate) fn widths(&self) -> EntryWidths {
         self.widths
     }
 
     /// Elements per token in a layer.
-    pub(super) fn width(&self, kind: Kind, layer: usize) -> usize {
+    pub(crate) fn width(&self, kind: Kind, layer: usize) -> usize {
         self.widths
             .of(kind, self.local.get(layer).copied().unwrap_or_default())
     }
 
     /// Bytes of a block slice in one layer.
-    pub(super) fn slice_bytes(&self, layer: usize, slice: &BlockSlice) -> u64 {
+    pub(crate) fn slice_bytes(&self, layer: usize, slice: &BlockSlice) -> u64 {
         (self.width(slice.block.kind, layer) * slice.tokens * size_of::<f32>()) as u64
     }
 
     /// Copies a layer's slices of one kind into the memory of `copy`, in order.
-    pub(super) fn copy(
+    pub(crate) fn copy(
         &self,
         layer: usize,
         kind: Kind,
@@ -228,7 +228,7 @@ impl HostCache {
 
 impl<M: Ops> DeviceCache<M> {
     /// Creates the pools. Layers without an attention are never written to and have none.
-    pub(super) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
+    pub(crate) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
         let blocks = || DeviceBlocks { act: None, kv: None };
         Self {
             layers: std::iter::repeat_with(blocks).take(layers.len()).collect(),
@@ -239,7 +239,7 @@ impl<M: Ops> DeviceCache<M> {
     }
 
     /// Returns the matrix that holds a block and the block's first row, or `None` if nothing was written to the pool.
-    pub(super) fn block(&self, layer: usize, block: Block) -> Option<(&M::Matrix, usize)> {
+    pub(crate) fn block(&self, layer: usize, block: Block) -> Option<(&M::Matrix, usize)> {
         let blocks = self.layers.get(layer)?;
         let pool = match block.kind {
             Kind::Act => &blocks.act,
@@ -249,7 +249,7 @@ impl<M: Ops> DeviceCache<M> {
     }
 
     /// Number of layers.
-    pub(super) fn layers(&self) -> usize {
+    pub(crate) fn layers(&self) -> usize {
         self.layers.len()
     }
 
@@ -278,11 +278,11 @@ impl<M: Ops> DeviceCache<M> {
 }
 
 /// New tokens of a request in a mini-batch.
-pub(super) struct NewTokens<'a> {
+pub(crate) struct NewTokens<'a> {
     /// The request's blocks.
-    pub(super) table: &'a [Block],
+    pub(crate) table: &'a [Block],
     /// Places of the tokens in the table.
-    pub(super) places: Range<usize>,
+    pub(crate) places: Range<usize>,
 }
 
 /// Writes the entries of new tokens to the cache: `act` and `kv` have a row for each token of each request. Returns the
@@ -290,7 +290,7 @@ pub(super) struct NewTokens<'a> {
 ///
 /// # Errors
 /// [`OpsError`] from the device.
-pub(super) fn store<'a, M: Ops>(
+pub(crate) fn store<'a, M: Ops>(
     ops: &M,
     host: &HostCache,
     device: &mut DeviceCache<M>,
@@ -341,7 +341,7 @@ pub(super) fn store<'a, M: Ops>(
 ///
 /// # Errors
 /// [`OpsError`] from the device.
-pub(super) fn copy_block<M: Ops>(
+pub(crate) fn copy_block<M: Ops>(
     ops: &M,
     host: &HostCache,
     device: &mut DeviceCache<M>,

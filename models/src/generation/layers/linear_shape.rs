@@ -4,8 +4,8 @@ use crate::precision::WeightType;
 
 /// Size of a linear layer, and the type of its weight.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct LinearShape {
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-    pub(super) kind: WeightType,
+pub(crate) struct LinearShape {
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+    pub(crate) kind: WeightType,
 }

@@ -4,41 +4,41 @@
 //! `num_beams` gives the same answers.
 
 use super::beam_options::BeamOptions;
-use super::sampling::SampledToken;
 use crate::checkpoint::EarlyStopping;
+use crate::generation::sampling::SampledToken;
 
 /// Lowest score of an answer that has not ended, as in transformers.
 const NO_SCORE: f32 = -1e9;
 
 /// Number of the first beam's sequence in the engine; requests have smaller numbers, or those of batches from `1 << 63`.
-pub(super) const FIRST_BEAM: u64 = 1 << 62;
+pub(crate) const FIRST_BEAM: u64 = 1 << 62;
 
 /// A token of an answer, with what is reported of it.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct AnswerToken {
-    pub(super) sampled: SampledToken,
+pub(crate) struct AnswerToken {
+    pub(crate) sampled: SampledToken,
     /// The most probable tokens with the logarithms of their probabilities.
-    pub(super) top_logprobs: Vec<(u32, f32)>,
+    pub(crate) top_logprobs: Vec<(u32, f32)>,
 }
 
 /// An answer that is continued.
 #[derive(Debug, Clone)]
-pub(super) struct Beam {
+pub(crate) struct Beam {
     /// Number of its sequence in the engine.
-    pub(super) id: u64,
+    pub(crate) id: u64,
     /// Logarithm of its probability.
-    pub(super) score: f32,
-    pub(super) answer: Vec<AnswerToken>,
+    pub(crate) score: f32,
+    pub(crate) answer: Vec<AnswerToken>,
 }
 
 /// The next token of a beam.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Continuation {
+pub(crate) struct Continuation {
     /// Index of the beam.
-    pub(super) beam: usize,
-    pub(super) token: u32,
+    pub(crate) beam: usize,
+    pub(crate) token: u32,
     /// Logarithm of the probability of beam and token.
-    pub(super) score: f32,
+    pub(crate) score: f32,
 }
 
 /// An answer that has ended, with its score.
@@ -50,18 +50,18 @@ struct FinishedBeam {
 
 /// A beam search of one request.
 #[derive(Debug, Clone)]
-pub(super) struct BeamSearch {
+pub(crate) struct BeamSearch {
     options: BeamOptions,
     max_tokens: usize,
     /// Beams that run, the best one first.
-    pub(super) running: Vec<Beam>,
+    pub(crate) running: Vec<Beam>,
     /// Answers that have ended, the best one first; at most as many as beams.
     finished: Vec<FinishedBeam>,
 }
 
 impl BeamSearch {
     /// Begins a search for an answer of at most `max_tokens` tokens; `id` is the number of its first sequence.
-    pub(super) fn new(options: BeamOptions, max_tokens: usize, id: u64) -> Self {
+    pub(crate) fn new(options: BeamOptions, max_tokens: usize, id: u64) -> Self {
         Self {
             options,
             max_tokens,
@@ -75,14 +75,14 @@ impl BeamSearch {
     }
 
     /// Begins again.
-    pub(super) fn restart(&mut self, id: u64) {
+    pub(crate) fn restart(&mut self, id: u64) {
         *self = Self::new(self.options, self.max_tokens, id);
     }
 
     /// Returns how to continue, the best continuation first; none if the search has ended. `log_probs` has a row for
     /// each running beam, the logarithms of the probabilities of its next token; `ends` are the tokens that end an answer,
     /// and `describe` returns what is reported of a token.
-    pub(super) fn advance(
+    pub(crate) fn advance(
         &mut self,
         log_probs: &[Vec<f32>],
         ends: &[u32],
@@ -117,7 +117,7 @@ impl BeamSearch {
     }
 
     /// Returns the best answer.
-    pub(super) fn answer(&self) -> Option<&[AnswerToken]> {
+    pub(crate) fn answer(&self) -> Option<&[AnswerToken]> {
         Some(&self.finished.first()?.answer)
     }
 

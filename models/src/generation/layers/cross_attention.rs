@@ -11,19 +11,19 @@ use crate::decoder::weights::{ModelConfig, OutputNorms};
 use crate::ops::{AttentionSpans, Ops, ScoreRules};
 
 /// A layer's cross-attention on the device.
-pub(super) struct CrossAttention<M: Ops> {
-    pub(super) norm: M::Norm,
+pub(crate) struct CrossAttention<M: Ops> {
+    pub(crate) norm: M::Norm,
     /// Norm of its output, if there is one.
-    pub(super) output_norm: Option<M::Norm>,
-    pub(super) query: M::Linear,
-    pub(super) key_value: M::Linear,
-    pub(super) output: M::Linear,
+    pub(crate) output_norm: Option<M::Norm>,
+    pub(crate) query: M::Linear,
+    pub(crate) key_value: M::Linear,
+    pub(crate) output: M::Linear,
 }
 
 impl<M: Ops> CrossAttention<M> {
     /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens, which it normalises
     /// first, or last if the norms are those of sums.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         ops: &M,
         model_config: &ModelConfig,

@@ -5,7 +5,7 @@ use crate::ops::{Ops, OpsError};
 use crate::precision::{Table, WeightType};
 
 /// The inputs of layers on the device; the table stays in host memory, like an embedding.
-pub(super) struct DeviceTokenLayers<M: Ops> {
+pub(crate) struct DeviceTokenLayers<M: Ops> {
     width: usize,
     table: Table,
     table_scale: f32,
@@ -13,12 +13,12 @@ pub(super) struct DeviceTokenLayers<M: Ops> {
     projection_scale: f32,
     norm: M::Norm,
     /// Memory on the device, bytes.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl<M: Ops> DeviceTokenLayers<M> {
     /// Uploads projection and norm; the projection gets weights of this type.
-    pub(super) fn new(ops: &M, layers: TokenLayers, epsilon: f32, kind: WeightType) -> Self {
+    pub(crate) fn new(ops: &M, layers: TokenLayers, epsilon: f32, kind: WeightType) -> Self {
         let TokenLayers {
             width,
             table,
@@ -51,7 +51,7 @@ impl<M: Ops> DeviceTokenLayers<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
-    pub(super) fn inputs(&self, ops: &M, tokens: &[u32], x: &M::Matrix) -> Result<Vec<M::Matrix>, OpsError> {
+    pub(crate) fn inputs(&self, ops: &M, tokens: &[u32], x: &M::Matrix) -> Result<Vec<M::Matrix>, OpsError> {
         let projected = ops.multiply(x, &self.projection);
         let projected = ops.values(&projected)?;
         let all = projected.len() / tokens.len().max(1);

@@ -9,17 +9,17 @@ use crate::decoder::weights::{Encoder, ModelConfig, TokenInputs};
 use crate::ops::{AttentionSpans, Ops, OpsError, RelativeBias, Span};
 
 /// The parts of an encoder besides its layers, on the device.
-pub(super) struct DeviceEncoder<M: Ops> {
+pub(crate) struct DeviceEncoder<M: Ops> {
     /// Number of its layers, the first in the list.
-    pub(super) layers: usize,
+    pub(crate) layers: usize,
     /// Maximum tokens of a prompt.
-    pub(super) context: usize,
+    pub(crate) context: usize,
     /// Whether `context` is a setting alone.
-    pub(super) reads_any_length: bool,
+    pub(crate) reads_any_length: bool,
     /// First token of every answer.
-    pub(super) start_token: u32,
+    pub(crate) start_token: u32,
     /// What is added to its embedded tokens.
-    pub(super) inputs: TokenInputs,
+    pub(crate) inputs: TokenInputs,
     norm: M::Norm,
     position_bias: Option<M::Matrix>,
     bytes: u64,
@@ -27,7 +27,7 @@ pub(super) struct DeviceEncoder<M: Ops> {
 
 impl<M: Ops> DeviceEncoder<M> {
     /// Uploads an encoder whose `layers` layers are placed separately.
-    pub(super) fn new(ops: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
+    pub(crate) fn new(ops: &M, encoder: Encoder, layers: usize, epsilon: f32) -> Self {
         let reads_any_length = encoder.reads_any_length();
         let (position_bias, norm) = (encoder.relative_bias, encoder.final_norm);
         let bytes = |bias: &RelativeBias| size_of_val(bias.values.as_slice()) as u64;
@@ -48,7 +48,7 @@ impl<M: Ops> DeviceEncoder<M> {
     }
 
     /// Bytes it takes besides its layers.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -57,7 +57,7 @@ impl<M: Ops> DeviceEncoder<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
-    pub(super) fn read(
+    pub(crate) fn read(
         &self,
         (ops, model_config): (&M, &ModelConfig),
         (index, layer): (usize, &Layer<M>),

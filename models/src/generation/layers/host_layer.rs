@@ -21,7 +21,7 @@ const LATENT_EPSILON: f32 = 1e-6;
 
 /// Weights of a layer in host memory: prepared for the device, in the order of [`Parts::visited`].
 #[derive(Debug)]
-pub(super) struct HostLayer {
+pub(crate) struct HostLayer {
     tensors: Vec<HostWords>,
     shape: Box<Shape>,
 }
@@ -305,7 +305,7 @@ impl<M: Ops> Visit<bool, usize, LinearShape, Arc<RecurrentShape>, Arc<ExpertShap
 
 impl HostLayer {
     /// Prepares a layer; its linear layers get weights of this type.
-    pub(super) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32, kind: WeightType) -> Self {
+    pub(crate) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32, kind: WeightType) -> Self {
         let (local, activation, sparsity) = (weights.local, weights.activation, weights.sparsity);
         let reuses_kv = weights.reuses_kv;
         let (parts, coefficients) = parts(weights);
@@ -331,7 +331,7 @@ impl HostLayer {
     }
 
     /// Keeps the tensors in the host memory that the device copies from fastest.
-    pub(super) fn held<M: Ops>(self, ops: &M) -> Self {
+    pub(crate) fn held<M: Ops>(self, ops: &M) -> Self {
         let tensors = self.tensors.into_iter();
         Self {
             tensors: tensors.map(|tensor| ops.hold(tensor.into_vec())).collect(),
@@ -340,27 +340,27 @@ impl HostLayer {
     }
 
     /// Size in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.tensors.iter().map(HostWords::bytes).sum()
     }
 
     /// Returns whether the layer has an attention, whose tokens are cached.
-    pub(super) fn has_attention(&self) -> bool {
+    pub(crate) fn has_attention(&self) -> bool {
         self.shape.parts.attention.is_some()
     }
 
     /// The tensors in the order of transfer.
-    pub(super) fn tensors(&self) -> &[HostWords] {
+    pub(crate) fn tensors(&self) -> &[HostWords] {
         &self.tensors
     }
 
     /// Builds the layer on the device from its tensors, or copies of them.
-    pub(super) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<HostWords>) -> Layer<M> {
+    pub(crate) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<HostWords>) -> Layer<M> {
         build(ops, &self.shape, tensors)
     }
 
     /// Builds the layer on the device, to stay there.
-    pub(super) fn resident<M: Ops>(self, ops: &M) -> Layer<M> {
+    pub(crate) fn resident<M: Ops>(self, ops: &M) -> Layer<M> {
         build(ops, &self.shape, self.tensors)
     }
 }

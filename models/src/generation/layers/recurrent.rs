@@ -14,27 +14,27 @@ use crate::precision::WeightType;
 
 /// States of a request's recurrences after its cached tokens: one vector per layer, empty for a layer without a recurrence.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct RecurrentState {
+pub(crate) struct RecurrentState {
     layers: Vec<Vec<f32>>,
 }
 
 impl RecurrentState {
     /// The states before the first token; `sizes` are those of the layers, elements.
-    pub(super) fn zeros(sizes: &[usize]) -> Self {
+    pub(crate) fn zeros(sizes: &[usize]) -> Self {
         Self {
             layers: sizes.iter().map(|size| vec![0.0; *size]).collect(),
         }
     }
 
     /// Returns the state of a layer; `None` if it has no recurrence.
-    pub(super) fn layer(&mut self, index: usize) -> Option<&mut [f32]> {
+    pub(crate) fn layer(&mut self, index: usize) -> Option<&mut [f32]> {
         let state = self.layers.get_mut(index)?;
         (!state.is_empty()).then_some(state.as_mut_slice())
     }
 }
 
 /// Sizes of the states of layers, elements; empty if no layer has a recurrence.
-pub(super) fn state_sizes(layers: &[LayerWeights]) -> Vec<usize> {
+pub(crate) fn state_sizes(layers: &[LayerWeights]) -> Vec<usize> {
     let sizes: Vec<usize> = layers.iter().map(LayerWeights::state_elements).collect();
     if sizes.iter().all(|size| *size == 0) {
         return Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn state_sizes(layers: &[LayerWeights]) -> Vec<usize> {
 }
 
 /// A layer's recurrent mixer.
-pub(super) struct RecurrentMixer<M: Ops> {
+pub(crate) struct RecurrentMixer<M: Ops> {
     input: M::Linear,
     /// Projections to the gates: of the layer's input, or two in turn of the convolved tokens.
     gates: Vec<M::Linear>,
@@ -53,7 +53,7 @@ pub(super) struct RecurrentMixer<M: Ops> {
 
 /// Sizes of the linear layers of a mixer, in the order of transfer.
 #[derive(Debug)]
-pub(super) struct RecurrentShape {
+pub(crate) struct RecurrentShape {
     input: LinearShape,
     gates: Vec<LinearShape>,
     output: LinearShape,
@@ -62,7 +62,7 @@ pub(super) struct RecurrentShape {
 
 impl RecurrentShape {
     /// Stores the linear layers, with weights of this type but for those of the gates.
-    pub(super) fn new(
+    pub(crate) fn new(
         weights: RecurrentWeights,
         kind: WeightType,
         store: &mut impl FnMut(LinearWeights, WeightType) -> LinearShape,
@@ -84,7 +84,7 @@ impl RecurrentShape {
     }
 
     /// Builds the mixer on the device, in the order in which its layers were stored.
-    pub(super) fn mixer<M: Ops>(
+    pub(crate) fn mixer<M: Ops>(
         &self,
         linear: &mut impl FnMut(LinearShape) -> M::Linear,
     ) -> RecurrentMixer<M> {
@@ -99,7 +99,7 @@ impl RecurrentShape {
 
 impl<M: Ops> RecurrentMixer<M> {
     /// Number of elements of a request's state.
-    pub(super) fn state_elements(&self) -> usize {
+    pub(crate) fn state_elements(&self) -> usize {
         self.recurrence.state_elements()
     }
 
@@ -107,7 +107,7 @@ impl<M: Ops> RecurrentMixer<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails; the states are then useless.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         ops: &M,
         act: &M::Matrix,

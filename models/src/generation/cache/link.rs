@@ -14,7 +14,7 @@ const SLACK: Duration = Duration::from_millis(2);
 
 /// A direction of the link.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(crate) struct Link {
     /// Bytes per second as the bits of an f64; 0 is unthrottled.
     bandwidth: AtomicU64,
     /// Scheduled end of all transfers so far.
@@ -25,7 +25,7 @@ pub(super) struct Link {
 
 impl Link {
     /// Creates a link with a bandwidth in bytes per second; unthrottled if `None`.
-    pub(super) fn new(bandwidth: Option<f64>) -> Self {
+    pub(crate) fn new(bandwidth: Option<f64>) -> Self {
         let link = Self {
             bandwidth: AtomicU64::new(0),
             free_at: Mutex::new(Instant::now()),
@@ -36,19 +36,19 @@ impl Link {
     }
 
     /// Sets the bandwidth, bytes per second. Values that are not positive and finite remove the throttle.
-    pub(super) fn throttle(&self, bandwidth: Option<f64>) {
+    pub(crate) fn throttle(&self, bandwidth: Option<f64>) {
         let bandwidth = bandwidth.filter(|bandwidth| bandwidth.is_finite() && *bandwidth > 0.0);
         self.bandwidth
             .store(bandwidth.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
     }
 
     /// Bandwidth, bytes per second, if throttled.
-    pub(super) fn bandwidth(&self) -> Option<f64> {
+    pub(crate) fn bandwidth(&self) -> Option<f64> {
         Some(f64::from_bits(self.bandwidth.load(Ordering::Relaxed))).filter(|bandwidth| *bandwidth > 0.0)
     }
 
     /// Records a transfer that began at `began`; returns its scheduled end.
-    pub(super) fn record_transfer(&self, began: Instant, bytes: u64) -> Instant {
+    pub(crate) fn record_transfer(&self, began: Instant, bytes: u64) -> Instant {
         if self.bandwidth().is_none() {
             return began;
         }
@@ -63,7 +63,7 @@ impl Link {
     }
 
     /// Runs `copy` as a transfer of `bytes` bytes, and returns after its scheduled end.
-    pub(super) fn transfer<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
+    pub(crate) fn transfer<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let copied = copy();
         // Late starts and late wake-ups do not change the time that the transfer took on the link.
@@ -82,12 +82,12 @@ impl Link {
 
     /// Total time of the transfers of [`Link::transfer`] since the link was created, seconds: that of the copies, or of
     /// the throttle if it is longer.
-    pub(super) fn busy_s(&self) -> f64 {
+    pub(crate) fn busy_s(&self) -> f64 {
         Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
 
     /// Waits for the scheduled end of all transfers.
-    pub(super) fn drain(&self) {
+    pub(crate) fn drain(&self) {
         let free_at = *self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         wait_until(free_at);
     }

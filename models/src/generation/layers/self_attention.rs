@@ -5,30 +5,30 @@ use crate::decoder::weights::QueryKeyNorm;
 use crate::ops::{Activation, AttentionSpans, Heads, Ops, ScoreRules};
 
 /// A layer's self-attention on the device.
-pub(super) struct SelfAttention<M: Ops> {
+pub(crate) struct SelfAttention<M: Ops> {
     /// Whether it sees a window only, or has rotary positions of its own.
-    pub(super) local: bool,
-    pub(super) queries: Projection<M>,
-    pub(super) keys_values: Projection<M>,
-    pub(super) sinks: Option<M::Matrix>,
+    pub(crate) local: bool,
+    pub(crate) queries: Projection<M>,
+    pub(crate) keys_values: Projection<M>,
+    pub(crate) sinks: Option<M::Matrix>,
     /// Position bias of this layer alone.
-    pub(super) position_bias: Option<M::Matrix>,
+    pub(crate) position_bias: Option<M::Matrix>,
     /// Projection to the gates of the heads' elements, whose sigmoid multiplies them.
-    pub(super) gate: Option<M::Linear>,
+    pub(crate) gate: Option<M::Linear>,
     /// Norm of what the output projection reads.
-    pub(super) heads_norm: Option<M::Norm>,
-    pub(super) output: M::Linear,
+    pub(crate) heads_norm: Option<M::Norm>,
+    pub(crate) output: M::Linear,
 }
 
 /// A projection to queries, or to keys and values.
-pub(super) struct Projection<M: Ops> {
+pub(crate) struct Projection<M: Ops> {
     /// Projection to a latent vector, and the norm of its first elements.
-    pub(super) latent: Option<(M::Linear, M::Norm)>,
-    pub(super) linear: M::Linear,
+    pub(crate) latent: Option<(M::Linear, M::Norm)>,
+    pub(crate) linear: M::Linear,
     /// Norm of the heads of queries or keys.
-    pub(super) norm: Option<M::Norm>,
+    pub(crate) norm: Option<M::Norm>,
     /// Factors that follow it.
-    pub(super) factors: Option<M::Norm>,
+    pub(crate) factors: Option<M::Norm>,
 }
 
 impl<M: Ops> Projection<M> {
@@ -89,7 +89,7 @@ impl<M: Ops> Projection<M> {
 
 impl<M: Ops> SelfAttention<M> {
     /// KV Gen (equation 7): computes keys and values from activations, by the projection alone.
-    pub(super) fn generate(
+    pub(crate) fn generate(
         &self,
         ctx: LayerContext<'_, M>,
         acts: &M::Matrix,
@@ -99,7 +99,7 @@ impl<M: Ops> SelfAttention<M> {
     }
 
     /// Computes the attention of the new tokens, whose inputs are `act`.
-    pub(super) fn attend(
+    pub(crate) fn attend(
         &self,
         ctx: LayerContext<'_, M>,
         act: &M::Matrix,

@@ -11,14 +11,14 @@ use kaskade_policy::hybrid_cache::{Kind, Traffic};
 
 use super::block_cache::BlockSlice;
 use super::block_cache::HostCache;
-use super::host_layer::HostLayer;
-use super::layer::Layer;
 use super::link::Link;
+use crate::generation::layers::host_layer::HostLayer;
+use crate::generation::layers::layer::Layer;
 use crate::ops::{HostWords, Ops};
 
 /// A transfer.
 #[derive(Debug, Clone)]
-pub(super) enum TransferJob<'a> {
+pub(crate) enum TransferJob<'a> {
     /// Part `part` of `of` of a layer's weights; the last one completes the layer.
     Weights {
         layer: usize,
@@ -31,33 +31,33 @@ pub(super) enum TransferJob<'a> {
 }
 
 /// A completed transfer.
-pub(super) enum Transferred<M: Ops> {
+pub(crate) enum Transferred<M: Ops> {
     Weights(usize, Layer<M>),
     Blocks(StagedBlocks<M>),
 }
 
 /// Blocks of a mini-batch in a layer on the device, the slices of each kind stacked in the order of the requests.
-pub(super) struct StagedBlocks<M: Ops> {
-    pub(super) act: M::Matrix,
-    pub(super) kv: M::Matrix,
+pub(crate) struct StagedBlocks<M: Ops> {
+    pub(crate) act: M::Matrix,
+    pub(crate) kv: M::Matrix,
 }
 
 /// Free buffers: one message per buffer.
-pub(super) struct Buffers {
-    pub(super) weights: Receiver<()>,
-    pub(super) blocks: Receiver<Buffer>,
+pub(crate) struct Buffers {
+    pub(crate) weights: Receiver<()>,
+    pub(crate) blocks: Receiver<Buffer>,
 }
 
 /// Memory for a mini-batch's blocks. It is reused, because allocating costs the operating system as much as the copy.
 #[derive(Debug, Default)]
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     act: Vec<f32>,
     kv: Vec<f32>,
 }
 
 impl<M: Ops> StagedBlocks<M> {
     /// Returns the buffer after the blocks have been used.
-    pub(super) fn free(self, ops: &M) -> Buffer {
+    pub(crate) fn free(self, ops: &M) -> Buffer {
         Buffer {
             act: ops.recycle(self.act),
             kv: ops.recycle(self.kv),
@@ -66,7 +66,7 @@ impl<M: Ops> StagedBlocks<M> {
 }
 
 /// Runs the jobs in order until they are done or the receiver is dropped. Returns the transferred bytes.
-pub(super) fn copy<M: Ops>(
+pub(crate) fn copy<M: Ops>(
     ops: &M,
     link: &Link,
     host: &HostCache,
@@ -164,7 +164,7 @@ fn copy_weights(stored: &HostLayer, parts: &mut Vec<Vec<u32>>, until: u64) {
 }
 
 /// Transfers a mini-batch's blocks of one layer to the device.
-pub(super) fn stage<M: Ops>(
+pub(crate) fn stage<M: Ops>(
     ops: &M,
     link: &Link,
     host: &HostCache,

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::sampling::Sampling;
+use crate::generation::sampling::Sampling;
 
 /// Lowers the logits of tokens that the text has: `repetition_penalty` by a factor, for prompt and answer (Keskar et al.
 /// 2019, "CTRL"), then `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of `OpenAI`; the
 /// order is vLLM's. Adds `logit_bias`. Returns `None` if there is nothing to change.
-pub(super) fn changed_logits(
+pub(crate) fn changed_logits(
     logits: &[f32],
     sampling: &Sampling,
     prompt: &[u32],
@@ -56,7 +56,7 @@ pub(super) fn changed_logits(
 }
 
 /// Returns the `count` most probable tokens with the logarithms of their probabilities among all, largest first.
-pub(super) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+pub(crate) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     if count == 0 {
         return Vec::new();
     }
@@ -75,7 +75,7 @@ pub(super) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
 }
 
 /// Returns the logarithm of a token's probability; that of an impossible token is -9999, as in the API of `OpenAI`.
-pub(super) fn logprob(logit: f32, log_of_sum: f64) -> f32 {
+pub(crate) fn logprob(logit: f32, log_of_sum: f64) -> f32 {
     let logprob = (f64::from(logit) - log_of_sum) as f32;
     if logprob == f32::NEG_INFINITY {
         -9_999.0
@@ -85,7 +85,7 @@ pub(super) fn logprob(logit: f32, log_of_sum: f64) -> f32 {
 }
 
 /// Returns the natural logarithm of the sum of the exponentials of the logits.
-pub(super) fn log_of_sum(logits: &[f32]) -> f64 {
+pub(crate) fn log_of_sum(logits: &[f32]) -> f64 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
     f64::from(most) + total.ln()

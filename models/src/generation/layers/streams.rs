@@ -10,18 +10,18 @@ use crate::precision::WeightType;
 const LEAST: f32 = 1e-5;
 
 /// How a layer predicts and corrects the streams.
-pub(super) struct DeviceStreams<M: Ops> {
-    pub(super) router_norm: M::Norm,
-    pub(super) router: M::Linear,
+pub(crate) struct DeviceStreams<M: Ops> {
+    pub(crate) router_norm: M::Norm,
+    pub(crate) router: M::Linear,
     /// `[streams * streams, streams]`.
-    pub(super) prediction: Vec<f32>,
+    pub(crate) prediction: Vec<f32>,
     /// `[streams, streams]`.
-    pub(super) correction: Vec<f32>,
-    pub(super) output_scale: Option<M::Norm>,
-    pub(super) residual: [M::Linear; 2],
-    pub(super) residual_norm: M::Norm,
+    pub(crate) correction: Vec<f32>,
+    pub(crate) output_scale: Option<M::Norm>,
+    pub(crate) residual: [M::Linear; 2],
+    pub(crate) residual_norm: M::Norm,
     /// Factors of one over the root of two.
-    pub(super) half: M::Norm,
+    pub(crate) half: M::Norm,
 }
 
 impl<M: Ops> DeviceStreams<M> {
@@ -36,7 +36,7 @@ impl<M: Ops> DeviceStreams<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
-    pub(super) fn predict(
+    pub(crate) fn predict(
         &self,
         ctx: LayerContext<'_, M>,
         x: &mut M::Matrix,
@@ -58,7 +58,7 @@ impl<M: Ops> DeviceStreams<M> {
     }
 
     /// Adds the learned residual to what the attention has given, and scales the sum.
-    pub(super) fn add_residual(&self, ops: &M, x: &mut M::Matrix, input: &M::Matrix) {
+    pub(crate) fn add_residual(&self, ops: &M, x: &mut M::Matrix, input: &M::Matrix) {
         let [left, right] = &self.residual;
         let learned = ops.multiply(&ops.multiply(input, left), right);
         ops.add(x, input);
@@ -71,7 +71,7 @@ impl<M: Ops> DeviceStreams<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
-    pub(super) fn correct(
+    pub(crate) fn correct(
         &self,
         ctx: LayerContext<'_, M>,
         (x, prediction): (&mut M::Matrix, M::Matrix),
@@ -109,16 +109,16 @@ impl<M: Ops> DeviceStreams<M> {
 }
 
 /// The projections by which streams begin and end.
-pub(super) struct DeviceProjections<M: Ops> {
+pub(crate) struct DeviceProjections<M: Ops> {
     begin: Vec<M::Linear>,
     end: Vec<M::Linear>,
     /// Memory on the device, bytes.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl<M: Ops> DeviceProjections<M> {
     /// Uploads the projections with weights of this type.
-    pub(super) fn new(ops: &M, projections: StreamProjections, kind: WeightType) -> Self {
+    pub(crate) fn new(ops: &M, projections: StreamProjections, kind: WeightType) -> Self {
         let bytes = projections.bytes(kind) as u64;
         let upload = |linears: Vec<LinearWeights>| {
             let linears = linears.into_iter().map(|linear| {
@@ -145,7 +145,7 @@ impl<M: Ops> DeviceProjections<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
-    pub(super) fn begin(&self, ops: &M, x: &M::Matrix, width: usize) -> Result<Vec<M::Matrix>, OpsError> {
+    pub(crate) fn begin(&self, ops: &M, x: &M::Matrix, width: usize) -> Result<Vec<M::Matrix>, OpsError> {
         let lengths = squares(ops, x, width)?;
         let scaled = |linear| scaled(ops, &ops.multiply(x, linear), width, &lengths, 1.0);
         self.begin.iter().map(scaled).collect()
@@ -155,7 +155,7 @@ impl<M: Ops> DeviceProjections<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
-    pub(super) fn end(
+    pub(crate) fn end(
         &self,
         ops: &M,
         x: &M::Matrix,

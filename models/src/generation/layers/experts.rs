@@ -7,7 +7,7 @@ use crate::ops::{Ops, OpsError, Span};
 use crate::precision::WeightType;
 
 /// A layer's experts on the device.
-pub(super) struct Experts<M: Ops> {
+pub(crate) struct Experts<M: Ops> {
     router: M::Linear,
     /// Added to the probabilities for the choice.
     correction: Vec<f32>,
@@ -33,7 +33,7 @@ struct BesideNorms<M: Ops> {
 
 /// Sizes of the linear layers of a layer's experts, in the order of transfer.
 #[derive(Debug)]
-pub(super) struct ExpertShape {
+pub(crate) struct ExpertShape {
     router: LinearShape,
     correction: Vec<f32>,
     experts: Vec<[LinearShape; 2]>,
@@ -52,7 +52,7 @@ struct Group {
 
 impl ExpertShape {
     /// Stores the linear layers; the experts get weights of this type, router and gate stay f32.
-    pub(super) fn new(
+    pub(crate) fn new(
         weights: ExpertWeights,
         (kind, epsilon): (WeightType, f32),
         store: &mut impl FnMut(LinearWeights, WeightType) -> LinearShape,
@@ -72,7 +72,7 @@ impl ExpertShape {
     }
 
     /// Builds the linear layers on the device, in the order in which they were stored.
-    pub(super) fn experts<M: Ops>(
+    pub(crate) fn experts<M: Ops>(
         &self,
         ops: &M,
         linear: &mut impl FnMut(LinearShape) -> M::Linear,
@@ -106,7 +106,7 @@ impl<M: Ops> Experts<M> {
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &self,
         ops: &M,
         model_config: &ModelConfig,

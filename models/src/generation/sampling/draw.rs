@@ -3,10 +3,10 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::sampling::Sampling;
+use crate::generation::sampling::Sampling;
 
 /// Returns a token that the sampling parameters allow, or `None` if no token may come.
-pub(super) fn draw(rng: &mut ChaCha8Rng, logits: &[f32], sampling: &Sampling) -> Option<usize> {
+pub(crate) fn draw(rng: &mut ChaCha8Rng, logits: &[f32], sampling: &Sampling) -> Option<usize> {
     let mut tokens = Descending::new(logits, sampling.top_k);
     let most = *logits.get(tokens.at(0)?)?;
     let temperature = f64::from(sampling.temperature);

@@ -6,52 +6,52 @@ use std::ops::Range;
 use kaskade_policy::hybrid_cache::{Kind, Place};
 
 use super::block_cache::{BlockSlice, DeviceCache, Segment};
-use super::cross_attention::CrossAttention;
 use super::transfer::StagedBlocks;
 use crate::decoder::weights::ModelConfig;
+use crate::generation::layers::cross_attention::CrossAttention;
 use crate::ops::{AttentionSpans, Ops, Span};
 
 /// A request in a forward pass.
 #[derive(Debug, Clone)]
-pub(super) struct BatchEntry {
-    pub(super) request: u64,
+pub(crate) struct BatchEntry {
+    pub(crate) request: u64,
     /// Tokens at the beginning of its table that an encoder reads.
-    pub(super) source: usize,
+    pub(crate) source: usize,
     /// Cached tokens of its table: none, or at least the source.
-    pub(super) cached: usize,
+    pub(crate) cached: usize,
     /// Tokens that the decoder computes.
-    pub(super) new: usize,
+    pub(crate) new: usize,
     /// Where the cached tokens are stored.
-    pub(super) slices: Vec<BlockSlice>,
+    pub(crate) slices: Vec<BlockSlice>,
 }
 
 impl BatchEntry {
     /// Tokens that the encoder reads in this pass.
-    pub(super) fn encoded(&self) -> usize {
+    pub(crate) fn encoded(&self) -> usize {
         if self.cached == 0 { self.source } else { 0 }
     }
 
     /// Indices of the decoder's new tokens in the table.
-    pub(super) fn places(&self) -> Range<usize> {
+    pub(crate) fn places(&self) -> Range<usize> {
         let first = self.cached.max(self.source);
         first..first + self.new
     }
 }
 
 /// Cached tokens of a mini-batch in a layer.
-pub(super) struct CachedContext<'b, M: Ops> {
-    pub(super) entries: &'b [BatchEntry],
+pub(crate) struct CachedContext<'b, M: Ops> {
+    pub(crate) entries: &'b [BatchEntry],
     /// Transferred blocks.
-    pub(super) staged: Option<&'b StagedBlocks<M>>,
-    pub(super) device: &'b DeviceCache<M>,
+    pub(crate) staged: Option<&'b StagedBlocks<M>>,
+    pub(crate) device: &'b DeviceCache<M>,
     /// Index of the layer in the cache.
-    pub(super) layer: usize,
+    pub(crate) layer: usize,
 }
 
 impl<'b, M: Ops> CachedContext<'b, M> {
     /// KV Gen for all ACT blocks of a segment, on the device and transferred, in the order of the requests: `project`
     /// computes keys and values from the gathered entries, `width` wide, and their positions.
-    pub(super) fn generate(
+    pub(crate) fn generate(
         &self,
         ops: &M,
         width: usize,
@@ -85,7 +85,7 @@ impl<'b, M: Ops> CachedContext<'b, M> {
 
     /// Returns the keys and values of a segment for each request, in token order: transferred blocks, blocks on the
     /// device, and generated ones.
-    pub(super) fn spans<'c>(
+    pub(crate) fn spans<'c>(
         &self,
         part: Segment,
         generated: Option<&'c M::Matrix>,
@@ -123,7 +123,7 @@ impl<'b, M: Ops> CachedContext<'b, M> {
 
     /// Computes the keys and values of prompts that are not cached as such: of whole prompts if `encoded` is the
     /// encoder's new output, else those of ACT blocks.
-    pub(super) fn prompt_kv(
+    pub(crate) fn prompt_kv(
         &self,
         ops: &M,
         model_config: &ModelConfig,
@@ -140,7 +140,7 @@ impl<'b, M: Ops> CachedContext<'b, M> {
 
     /// Returns the prompt that each request's new tokens attend to. `prompt_kv` is the result of
     /// [`CachedContext::prompt_kv`]; `encoded` tells whether it holds whole prompts.
-    pub(super) fn prompts<'c>(
+    pub(crate) fn prompts<'c>(
         &self,
         prompt_kv: Option<&'c M::Matrix>,
         encoded: bool,
