@@ -14,19 +14,19 @@ use kaskade_actors::ids;
 use kaskade_actors::wire::headers::check_request_id;
 use tokio::time::timeout;
 
-use crate::api::{Api, is_grpc_probe, is_grpc_stream};
-use crate::body::{Coding, compressed};
-use crate::cors;
-use crate::dashboard;
-use crate::failure::Failure;
-use crate::grpc_status;
-use crate::header_names;
-use crate::limited_body::LimitedBody;
-use crate::other_paths::without_empty_parts;
-use crate::permits::Permits;
+use crate::endpoints::dashboard;
+use crate::http::api::{Api, is_grpc_probe, is_grpc_stream};
+use crate::http::body::{Coding, compressed};
+use crate::http::cors;
+use crate::http::failure::Failure;
+use crate::http::grpc_status;
+use crate::http::header_names;
+use crate::http::other_paths::without_empty_parts;
+use crate::limits::limited_body::LimitedBody;
+use crate::limits::permits::Permits;
+use crate::limits::tenant::Tenant;
+use crate::requests::trace::{self, HttpSpan};
 use crate::state::GatewayState;
-use crate::tenant::Tenant;
-use crate::trace::{self, HttpSpan};
 
 /// Returns the tenant whose key the request carries.
 fn tenant<'a>(shared: &'a GatewayState, headers: &HeaderMap) -> Result<Option<&'a Arc<Tenant>>, Failure> {

@@ -24,15 +24,17 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use crate::api::Api;
-use crate::app_state::{AppState, follow};
+use crate::apps::app_state::{AppState, follow};
 use crate::config::{AppOptions, Limits};
-use crate::failure::Failure;
-use crate::grpc_status;
+use crate::connections;
+use crate::endpoints::{dashboard, feedback, grpc, health, oip, openai, openapi, tei, tokenize};
+use crate::http::api::Api;
+use crate::http::failure::Failure;
+use crate::http::grpc_status;
 use crate::middleware::Guarded;
+use crate::requests::trace;
 use crate::state::{GatewayState, Served};
 use crate::tls::{TlsError, TlsListener, acceptor};
-use crate::{connections, dashboard, feedback, grpc, health, oip, openai, openapi, tei, tokenize, trace};
 
 /// Why a gateway does not start, or does not serve an app.
 #[derive(Debug, Error)]

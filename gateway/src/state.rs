@@ -14,15 +14,15 @@ use kaskade_actors::wire::{InferReply, InferRequest};
 use tokio::sync::{Semaphore, watch};
 
 use crate::answer_kind::AnswerKind;
-use crate::app_state::AppState;
-use crate::body;
+use crate::apps::app_state::AppState;
+use crate::apps::latency::LatencyHistograms;
+use crate::apps::observed_signature::{LearnedSignature, ObservedSignature, TensorInfo, covers, infos};
 use crate::config::{AppOptions, Limits};
-use crate::failure::Failure;
-use crate::latency::LatencyHistograms;
-use crate::limited_body::take_room;
-use crate::observed_signature::{LearnedSignature, ObservedSignature, TensorInfo, covers, infos};
-use crate::permits::{InProgress, Permits};
-use crate::tenant::Tenant;
+use crate::http::body;
+use crate::http::failure::Failure;
+use crate::limits::limited_body::take_room;
+use crate::limits::permits::{InProgress, Permits};
+use crate::limits::tenant::Tenant;
 use crate::tokenizer::AppTokenizer;
 
 /// Time within which a gateway that follows an app knows what its workers announce: they do so every half a second.

@@ -9,8 +9,8 @@ use kaskade_models::language::tokenization::CheckpointTokenizer;
 use serde::Serialize;
 
 use crate::config::{AppOptions, TokenizerPath};
-use crate::failure::Failure;
-use crate::header_names;
+use crate::http::failure::Failure;
+use crate::http::header_names;
 use crate::state::{GatewayState, Served};
 
 /// The tokenizer of an app; loaded when it is first needed.

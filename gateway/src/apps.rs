@@ -1,0 +1,12 @@
+//! What a gateway observes of the apps that it serves.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`overview`], `app_state` | rates, power and queues of a running app; the task that follows an app through its broker |
+//! | `observed_signature` | names, types and shapes of the tensors that an app takes and answers |
+//! | `latency` | latency histograms |
+
+pub(crate) mod app_state;
+pub(crate) mod latency;
+pub(crate) mod observed_signature;
+pub mod overview;

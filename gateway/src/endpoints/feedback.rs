@@ -1,0 +1,110 @@
+//! `POST /v1/feedback`: the right answer to a request that was answered before.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode};
+use axum::routing::post;
+use kaskade_actors::wire::{FeedbackReply, RightAnswer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::endpoints::oip::json_response;
+use crate::http::api::Api;
+use crate::http::body;
+use crate::http::failure::Failure;
+use crate::http::json_body;
+use crate::limits::permits::Permits;
+use crate::requests::request_ids;
+use crate::state::GatewayState;
+
+/// Time within which the ingress that answered the request replies; without a reply, none remembers it.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Returns the route.
+pub(crate) fn routes() -> Router<Arc<GatewayState>> {
+    Router::new().route("/v1/feedback", post(create))
+}
+
+#[derive(Deserialize)]
+struct FeedbackBody {
+    #[serde(default)]
+    model: Option<String>,
+    request_id: String,
+    label: Value,
+}
+
+async fn create(State(shared): State<Arc<GatewayState>>, request: Request) -> Response<Body> {
+    match label(&shared, request).await {
+        Ok(reply) => json_response(
+            StatusCode::OK,
+            json!({
+                "object": "feedback",
+                "request_id": reply.id,
+                "right": reply.right,
+                "variant": reply.variant,
+                "audited": reply.audited,
+                "unchecked": reply.unchecked,
+            })
+            .to_string(),
+        ),
+        Err(failure) => failure.response(Api::OpenAi),
+    }
+}
+
+async fn label(shared: &GatewayState, request: Request) -> Result<FeedbackReply, Failure> {
+    let (parts, body) = request.into_parts();
+    let body = shared.read_body(&parts, body).await?;
+    let asked: FeedbackBody = body::process(body, |body| json_body::read(body)).await?;
+    let app = shared.app_or_only(asked.model.as_deref())?;
+    let right = right_answer(asked.label)?;
+    let permits = parts.extensions.get::<Permits>();
+    let id = asked.request_id;
+    if !request_ids::is_of(permits.and_then(Permits::tenant), &id) {
+        return Err(Failure::unknown_request(&id));
+    }
+    let reply = app.client.feedback(&id, right, TIMEOUT).await?;
+    let reply = reply.ok_or_else(|| Failure::unknown_request(&id))?;
+    match reply.refused {
+        Some(reason) => Err(Failure {
+            param: Some("label".into()),
+            ..Failure::wrong_kind(reason)
+        }),
+        None => Ok(reply),
+    }
+}
+
+fn right_answer(label: Value) -> Result<RightAnswer, Failure> {
+    let class = label.as_u64().map(RightAnswer::Class);
+    let text = |label| match label {
+        Value::String(text) => Some(RightAnswer::Text(text)),
+        _ => None,
+    };
+    class.or_else(|| text(label)).ok_or_else(|| {
+        Failure::param(
+            "label",
+            "the field `label` must be the number of a class from 0, or a text",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_a_number_or_a_text() {
+        assert_eq!(right_answer(json!(7)).unwrap(), RightAnswer::Class(7));
+        assert_eq!(
+            right_answer(json!("yes")).unwrap(),
+            RightAnswer::Text("yes".to_owned())
+        );
+        for wrong in [json!(-1), json!(0.5), json!(null), json!([1]), json!({})] {
+            let failure = right_answer(wrong).unwrap_err();
+            assert_eq!(failure.param.as_deref(), Some("label"));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Metadata, readiness and configuration of models and their versions.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{Response, StatusCode};
+use kaskade_actors::{Code, Fault};
+use kaskade_models::{Datatype, Extent};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{answer, json_response};
+use crate::apps::observed_signature::{TensorInfo, merge};
+use crate::endpoints::health::not_ready;
+use crate::http::failure::{Failure, shortened};
+use crate::http::json_body::{self, or_default};
+use crate::http::path_params::Path;
+use crate::state::{GatewayState, Served};
+
+type Apps = State<Arc<GatewayState>>;
+
+pub(super) async fn model(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
+    let found = async {
+        let app = shared.app(&model)?;
+        Ok(metadata(&app, &versions(&app)).await)
+    };
+    answer(found.await)
+}
+
+pub(super) async fn version(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
+    let found = async {
+        let app = of_version(&shared, &model, &version)?;
+        Ok(metadata(&app, std::slice::from_ref(&version)).await)
+    };
+    answer(found.await)
+}
+
+pub(super) async fn ready(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
+    match shared.app(&model) {
+        Err(failure) => answer(Err(failure)),
+        Ok(app) => model_state(
+            &model,
+            not_ready(&shared).is_none() && !app.watched.live().is_empty(),
+        ),
+    }
+}
+
+pub(super) async fn version_ready(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
+    match of_version(&shared, &model, &version) {
+        Err(failure) => answer(Err(failure)),
+        Ok(app) => model_state(&model, app.watched.live().contains_key(&version)),
+    }
+}
+
+pub(super) async fn config(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
+    let found = async {
+        let app = shared.app(&model)?;
+        Ok(configuration(&app).await)
+    };
+    answer(found.await)
+}
+
+pub(super) async fn version_config(
+    State(shared): Apps,
+    Path((model, version)): Path<(String, String)>,
+) -> Response<Body> {
+    let found = async {
+        let app = of_version(&shared, &model, &version)?;
+        Ok(configuration(&app).await)
+    };
+    answer(found.await)
+}
+
+#[derive(Deserialize, Default)]
+struct Index {
+    /// Whether only the versions that are ready are listed.
+    #[serde(default, deserialize_with = "or_default")]
+    ready: bool,
+}
+
+pub(super) async fn index(State(shared): Apps, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let asked = async {
+        let body = shared.read_body(&parts, body).await?;
+        if body.trim_ascii().is_empty() {
+            return Ok(Index::default());
+        }
+        json_body::read(&body)
+    };
+    let asked = match asked.await {
+        Ok(asked) => asked,
+        Err(failure) => return answer(Err(failure)),
+    };
+    let mut rows = Vec::new();
+    for app in shared.apps() {
+        let live = app.watched.live();
+        for version in versions(&app) {
+            let is_live = live.contains_key(&version);
+            if asked.ready && !is_live {
+                continue;
+            }
+            let state = if is_live { "READY" } else { "UNAVAILABLE" };
+            rows.push(json!({"name": app.options.name, "version": version, "state": state, "reason": ""}));
+        }
+    }
+    answer(Ok(rows.into()))
+}
+
+fn model_state(model: &str, ready: bool) -> Response<Body> {
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    json_response(status, json!({"name": model, "ready": ready}).to_string())
+}
+
+/// Returns the variants of an app's plan, or those that its workers report.
+pub(crate) fn versions(app: &Served) -> Vec<String> {
+    match app.watched.plan() {
+        Some((_, plan)) => plan.variants.iter().map(|variant| variant.name.clone()).collect(),
+        None => app.watched.live().into_keys().collect(),
+    }
+}
+
+/// Returns the app, if it has that version.
+pub(crate) fn of_version(shared: &GatewayState, model: &str, version: &str) -> Result<Arc<Served>, Failure> {
+    let app = shared.app(model)?;
+    let known = versions(&app);
+    if known.iter().any(|name| name == version) {
+        return Ok(app);
+    }
+    let message = format!(
+        "app `{model}` has no version `{}`; its versions are its variants {known:?}",
+        shortened(version)
+    );
+    Err(Fault::new(Code::UnknownApp, message).into())
+}
+
+/// Returns inputs and outputs: those that the app's options state or its workers announce, and those of answered requests.
+pub(crate) async fn tensors(app: &Served) -> (Vec<TensorInfo>, Vec<TensorInfo>) {
+    let announced = app.announced().await;
+    let learned = app.learned();
+    let known = app
+        .options
+        .signature
+        .iter()
+        .flat_map(|signature| &signature.inputs);
+    let mut inputs: Vec<TensorInfo> = known
+        .map(|input| TensorInfo {
+            name: input.name.clone(),
+            datatype: input.datatype,
+            shape: input
+                .shape
+                .iter()
+                .map(|extent| match extent {
+                    Extent::Exactly(size) => i64::try_from(*size).unwrap_or(-1),
+                    Extent::UpTo(_) | Extent::AtMost(_) | Extent::Tokens(_) => -1,
+                })
+                .collect(),
+        })
+        .collect();
+    if inputs.is_empty() {
+        inputs = announced.inputs;
+    }
+    if inputs.is_empty() {
+        inputs = learned.inputs;
+    }
+    let mut outputs = announced.outputs;
+    merge(&mut outputs, &learned.outputs);
+    (inputs, outputs)
+}
+
+async fn metadata(app: &Served, versions: &[String]) -> Value {
+    let (inputs, outputs) = tensors(app).await;
+    let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
+        let tensors = tensors.into_iter();
+        tensors
+            .map(|tensor| json!({"name": tensor.name, "datatype": tensor.datatype.name(), "shape": tensor.shape}))
+            .collect()
+    };
+    json!({
+        "name": app.options.name,
+        "versions": versions,
+        "platform": "kaskade",
+        "inputs": list(inputs),
+        "outputs": list(outputs),
+    })
+}
+
+/// Returns the configuration as Triton's clients read it. Requests have no batch dimension: the app batches by itself.
+async fn configuration(app: &Served) -> Value {
+    let (inputs, outputs) = tensors(app).await;
+    let list = |tensors: Vec<TensorInfo>| -> Vec<Value> {
+        let tensors = tensors.into_iter();
+        tensors
+            .map(|tensor| {
+                let datatype = match tensor.datatype {
+                    Datatype::Bytes => "TYPE_STRING".to_owned(),
+                    other => format!("TYPE_{}", other.name()),
+                };
+                json!({"name": tensor.name, "data_type": datatype, "dims": tensor.shape})
+            })
+            .collect()
+    };
+    json!({
+        "name": app.options.name,
+        "platform": "kaskade",
+        "backend": "kaskade",
+        "max_batch_size": 0,
+        "input": list(inputs),
+        "output": list(outputs),
+        "model_transaction_policy": {"decoupled": false},
+    })
+}

@@ -1,0 +1,146 @@
+//! What becomes of texts that are longer than a model reads.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use kaskade_models::language::tokenization::CheckpointTokenizer;
+use serde::Deserialize;
+
+use super::check_count;
+use super::tokens::MAX_BYTES;
+use crate::http::failure::Failure;
+use crate::state::{GatewayState, Served};
+use crate::tokenizer::{refused, with_tokenizer};
+
+/// The fields of text-embeddings-inference that say it. Models cut the end off.
+#[derive(Deserialize, Default)]
+pub(super) struct Truncation {
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Option<String>,
+}
+
+impl Truncation {
+    /// Refuses sequences that are too long for a request with `truncate: false`, as far as the gateway has the tokenizer of the app. A
+    /// sequence is a text, or a pair that the model reads together.
+    ///
+    /// # Errors
+    /// `KSK0001`: with status 413 for a sequence that is too long, for no or too many of them, for a direction other than `Right`, and for an
+    /// unknown prompt.
+    pub(super) async fn check(
+        &self,
+        shared: &GatewayState,
+        app: &Arc<Served>,
+        sequences: impl ExactSizeIterator<Item = Vec<&str>>,
+        prompt_name: Option<&str>,
+    ) -> Result<(), Failure> {
+        check_count(sequences.len())?;
+        let direction = self.truncation_direction.as_deref();
+        if direction.is_some_and(|direction| !direction.eq_ignore_ascii_case("right")) {
+            return Err(Failure::param(
+                "truncation_direction",
+                "`truncation_direction` other than `Right` is not supported: models cut the end off; shorten the texts",
+            ));
+        }
+        if self.truncate != Some(false) {
+            return Ok(());
+        }
+        let owned = |texts: Vec<&str>| texts.into_iter().map(ToOwned::to_owned).collect();
+        let sequences: Vec<Vec<String>> = sequences.map(owned).collect();
+        if sequences.iter().flatten().map(String::len).sum::<usize>() > MAX_BYTES {
+            return Err(too_large(format!(
+                "the texts have more than {MAX_BYTES} bytes together; send several requests, or `truncate: true`"
+            )));
+        }
+        let prompt_name = prompt_name.map(ToOwned::to_owned);
+        let checked = with_tokenizer(shared, app, move |tokenizer| {
+            let Some(most) = tokenizer.context() else {
+                return Ok(());
+            };
+            for texts in &sequences {
+                let count = count(tokenizer, texts, prompt_name.as_deref())?;
+                if count > most {
+                    return Err(too_large(format!(
+                        "a text has {count} tokens, and the model reads {most}; shorten it, or send `truncate: true`"
+                    )));
+                }
+            }
+            Ok(())
+        });
+        match checked.await {
+            Err(failure) if failure.status == StatusCode::NOT_FOUND => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+}
+
+/// Returns the number of tokens of a sequence, special ones included. How many separate two texts is not known; the smallest number counts,
+/// so that a sequence that fits is never refused.
+fn count(
+    tokenizer: &CheckpointTokenizer,
+    texts: &[String],
+    prompt_name: Option<&str>,
+) -> Result<usize, Failure> {
+    let mut count = 0;
+    for text in texts {
+        let tokens = tokenizer.tokens(text, true, prompt_name);
+        let tokens = tokens.map_err(|error| refused(error, None))?;
+        let special = tokens.iter().filter(|token| token.span.is_none()).count();
+        // The second text of a pair has no token of its own for the beginning.
+        let beginning = if count == 0 { 0 } else { special.min(1) };
+        count += tokens.len() - beginning;
+    }
+    Ok(count)
+}
+
+/// Refuses documents of more than `most` tokens, after which the client wants them cut off: the gateway does not cut. A model that reads
+/// no more than that cuts them off earlier.
+///
+/// # Errors
+/// `KSK0001` with the field, also if the gateway cannot count the tokens.
+pub(super) async fn check_documents(
+    shared: &GatewayState,
+    app: &Arc<Served>,
+    texts: &[String],
+    most: usize,
+) -> Result<(), Failure> {
+    // A token has at least one byte.
+    let long: Vec<String> = texts.iter().filter(|text| text.len() > most).cloned().collect();
+    if long.is_empty() {
+        return Ok(());
+    }
+    let refusal = || {
+        Failure::param(
+            "max_tokens_per_doc",
+            "a document may have more than `max_tokens_per_doc` tokens, and this gateway cuts none off; leave the field out, documents are \
+             cut off at what the model reads, or shorten them",
+        )
+    };
+    let checked = with_tokenizer(shared, app, move |tokenizer| {
+        if tokenizer.context().is_some_and(|context| most >= context) {
+            return Ok(());
+        }
+        if long.iter().map(String::len).sum::<usize>() > MAX_BYTES {
+            return Err(refusal());
+        }
+        for text in &long {
+            let tokens = tokenizer.tokens(text, false, None);
+            if tokens.map_err(|error| refused(error, None))?.len() > most {
+                return Err(refusal());
+            }
+        }
+        Ok(())
+    });
+    match checked.await {
+        Err(failure) if failure.status == StatusCode::NOT_FOUND => Err(refusal()),
+        other => other.map(|_| ()),
+    }
+}
+
+fn too_large(message: String) -> Failure {
+    Failure {
+        status: StatusCode::PAYLOAD_TOO_LARGE,
+        ..Failure::param("inputs", message)
+    }
+}

@@ -1,0 +1,417 @@
+//! Typed errors as HTTP responses, in the form of each API.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, Response, StatusCode, header};
+use kaskade_actors::{Code, Fault, ids};
+use serde_json::json;
+
+use crate::http::api::Api;
+use crate::http::body::MIN_BYTES_PER_PAUSE;
+use crate::http::grpc_status;
+use crate::http::other_paths::remedy;
+
+/// Pauses that clients should make before they send a refused request again, if nothing states one, milliseconds: as drawn from these, so
+/// that clients that were refused together do not come again together. Clients give up after a few tries, so a shorter pause would end
+/// before an overload does.
+const RETRY_AFTER_MS: std::ops::Range<u128> = 750..1_250;
+
+/// Code of a request without a key that is known.
+const UNAUTHORISED: &str = "unauthorised";
+
+/// Most characters of what a client sent that a message repeats.
+const MAX_ECHO: usize = 100;
+
+/// Inputs of models, and the fields of bodies that hold them.
+const FIELDS: [(&str, &str); 20] = [
+    ("messages", "messages"),
+    ("response_format", "response_format"),
+    ("tools", "tools"),
+    ("tool_choice", "tool_choice"),
+    ("parallel_tool_calls", "parallel_tool_calls"),
+    ("logit_bias", "logit_bias"),
+    ("logit_bias_tokens", "logit_bias"),
+    ("stop", "stop"),
+    ("max_tokens", "max_tokens"),
+    ("min_tokens", "min_tokens"),
+    ("temperature", "temperature"),
+    ("top_k", "top_k"),
+    ("top_p", "top_p"),
+    ("min_p", "min_p"),
+    ("num_beams", "num_beams"),
+    ("chat_template_kwargs", "chat_template_kwargs"),
+    ("prompt_logprobs", "prompt_logprobs"),
+    ("top_logprobs", "top_logprobs"),
+    ("prompt_name", "prompt_name"),
+    ("passages", "documents"),
+];
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{code}: {message}")]
+pub(crate) struct Failure {
+    /// HTTP status.
+    pub status: StatusCode,
+    /// Stable code: `KSK0001`, or a word where the gateway itself refuses.
+    pub code: &'static str,
+    /// The problem and its remedy, for people.
+    pub message: String,
+    /// Whether the same request may succeed after a moment.
+    pub retryable: bool,
+    /// Time after which it may, if that is known.
+    pub retry_after: Option<Duration>,
+    /// The field of the body that is wrong.
+    pub param: Option<Cow<'static, str>>,
+}
+
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        let param = field_of(&fault).map(Cow::from);
+        Self {
+            status: StatusCode::from_u16(fault.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR),
+            code: fault.code.id(),
+            message: fault.message,
+            retryable: fault.code.retryable(),
+            retry_after: None,
+            param,
+        }
+    }
+}
+
+/// Returns the field of a body that holds the input that a worker's message names. That of a text differs between paths.
+fn field_of(fault: &Fault) -> Option<&'static str> {
+    if !matches!(fault.code, Code::InvalidInput | Code::TooLong | Code::Malformed) {
+        return None;
+    }
+    let (_, behind) = fault.message.split_once("input `")?;
+    let (input, _) = behind.split_once('`')?;
+    FIELDS
+        .iter()
+        .find_map(|(name, field)| (*name == input).then_some(*field))
+}
+
+impl From<kaskade_models::TensorError> for Failure {
+    fn from(error: kaskade_models::TensorError) -> Self {
+        Fault::from(error).into()
+    }
+}
+
+impl Failure {
+    /// The body cannot be read.
+    pub(crate) fn malformed(message: impl Into<String>) -> Self {
+        Fault::new(Code::Malformed, message).into()
+    }
+
+    /// A field of the body has an invalid value.
+    pub(crate) fn param(param: impl Into<Cow<'static, str>>, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::malformed(message)
+        }
+    }
+
+    /// The gateway serves no app of that name.
+    pub(crate) fn unknown_app(name: &str) -> Self {
+        let name = shortened(name);
+        let message = format!("this gateway serves no app `{name}`; GET /v1/models lists its apps");
+        Self {
+            param: Some("model".into()),
+            ..Fault::new(Code::UnknownApp, message).into()
+        }
+    }
+
+    /// The gateway serves no app yet.
+    pub(crate) fn starting() -> Self {
+        let message = "the service is starting: its models are not loaded yet";
+        Fault::new(Code::Unavailable, message).into()
+    }
+
+    /// The app's answers are of another kind than the endpoint gives.
+    pub(crate) fn wrong_kind(message: impl Into<String>) -> Self {
+        Self {
+            param: Some("model".into()),
+            ..Fault::new(Code::InvalidInput, message).into()
+        }
+    }
+
+    /// The gateway has no such path.
+    pub(crate) fn unknown_path(path: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            code: "unknown_path",
+            message: format!(
+                "this gateway has no path `{}`; {}",
+                shortened(path),
+                remedy(path).map_or("GET /openapi.json lists its paths", |remedy| remedy.say)
+            ),
+            retryable: false,
+            retry_after: None,
+            param: None,
+        }
+    }
+
+    /// No ingress remembers the request that a label is for, or it is another tenant's.
+    pub(crate) fn unknown_request(id: &str) -> Self {
+        Self {
+            status: StatusCode::NOT_FOUND,
+            code: "unknown_request",
+            message: format!(
+                "no request `{}` waits for a label: send the id that the header x-kaskade-request-id of the answer had, once, and soon enough \
+                 (`[ingress] recent_replies`); only requests under a certified plan take labels",
+                shortened(id)
+            ),
+            retryable: false,
+            retry_after: None,
+            param: Some("request_id".into()),
+        }
+    }
+
+    /// The gateway has no tokenizer of the app.
+    pub(crate) fn no_tokenizer(app: &str, reason: &str) -> Self {
+        Self {
+            // No 5xx, which clients send again.
+            status: StatusCode::NOT_FOUND,
+            code: "no_tokenizer",
+            message: format!(
+                "this gateway has no tokenizer of the app `{}`: {reason}",
+                shortened(app)
+            ),
+            retryable: false,
+            retry_after: None,
+            param: None,
+        }
+    }
+
+    /// The path exists, but not for this method.
+    pub(crate) fn wrong_method(method: &Method, path: &str) -> Self {
+        Self {
+            status: StatusCode::METHOD_NOT_ALLOWED,
+            code: "wrong_method",
+            message: format!(
+                "`{}` does not answer the method {}; the header `allow` has those that it does",
+                shortened(path),
+                shortened(method.as_str())
+            ),
+            retryable: false,
+            retry_after: None,
+            param: None,
+        }
+    }
+
+    /// The client stopped sending its body, or sends it too slowly.
+    pub(crate) fn stalled(after: Duration) -> Self {
+        Self {
+            status: StatusCode::REQUEST_TIMEOUT,
+            code: "body_timeout",
+            message: format!(
+                "the body is not complete, and less than {} KiB of it arrived within {} ms",
+                MIN_BYTES_PER_PAUSE >> 10,
+                after.as_millis()
+            ),
+            retryable: true,
+            retry_after: None,
+            param: None,
+        }
+    }
+
+    /// The request has no key, or one that is not known.
+    pub(crate) fn unauthorised() -> Self {
+        Self {
+            status: StatusCode::UNAUTHORIZED,
+            code: UNAUTHORISED,
+            message: "send a valid key as `Authorization: Bearer KEY`".to_owned(),
+            retryable: false,
+            retry_after: None,
+            param: None,
+        }
+    }
+
+    /// The key is known, but not that of an operator.
+    pub(crate) fn operators_only() -> Self {
+        Self {
+            status: StatusCode::FORBIDDEN,
+            code: "operators_only",
+            message: "this shows the errors and the load of all tenants; send the key of an operator, one with `operator = true` in \
+                      `[gateway.keys]`"
+                .to_owned(),
+            retryable: false,
+            retry_after: None,
+            param: None,
+        }
+    }
+
+    /// The tenant sends requests faster than its rate, which admits the next one after that time.
+    pub(crate) fn too_fast(after: Duration) -> Self {
+        Self {
+            retry_after: Some(after),
+            ..Self::full("the tenant's rate of requests is exceeded")
+        }
+    }
+
+    /// Returns the pause that the client should make before it sends the request again; `None` if it should not.
+    pub(crate) fn pause_ms(&self) -> Option<u32> {
+        let drawn = || {
+            let width = RETRY_AFTER_MS.end - RETRY_AFTER_MS.start;
+            RETRY_AFTER_MS.start + u128::from(ids::unique()) % width
+        };
+        let pause = self.retry_after.map(|after| after.as_micros().div_ceil(1_000));
+        self.retryable
+            .then(|| u32::try_from(pause.unwrap_or_else(drawn)).unwrap_or(u32::MAX))
+    }
+
+    /// A limit of the gateway or of the tenant is reached.
+    pub(crate) fn full(message: impl Into<String>) -> Self {
+        Fault::new(Code::Overloaded, message).into()
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            404 => "not_found_error",
+            429 => "rate_limit_error",
+            400..=498 => "invalid_request_error",
+            504 => "timeout_error",
+            _ => "server_error",
+        }
+    }
+
+    /// Returns the body of the error as OpenAI's API has it; also an event of a stream. `code` is OpenAI's where it has one, because clients
+    /// shorten a prompt, or wait, by it; `fault` is the code of this gateway.
+    pub(crate) fn openai(&self) -> serde_json::Value {
+        let known = [
+            (Code::TooLong.id(), "context_length_exceeded"),
+            (Code::UnknownApp.id(), "model_not_found"),
+            (Code::Overloaded.id(), "rate_limit_exceeded"),
+            (UNAUTHORISED, "invalid_api_key"),
+        ];
+        let known = known.into_iter().find(|(own, _)| *own == self.code);
+        let code = known.map_or(self.code, |(_, code)| code);
+        json!({"error": {
+            "message": self.message,
+            "type": self.kind(),
+            "param": self.param,
+            "code": code,
+            "fault": self.code,
+        }})
+    }
+
+    /// Returns the response in the form of the API.
+    pub(crate) fn response(&self, api: Api) -> Response<Body> {
+        let body = match api {
+            Api::Grpc => return grpc_status::of(self).into_http(),
+            Api::Oip => json!({"error": self.to_string()}),
+            Api::OpenAi => self.openai(),
+            Api::Anthropic => {
+                json!({"type": "error", "error": {"type": self.kind(), "message": self.message}})
+            }
+            Api::Tei => json!({"error": self.to_string(), "error_type": self.kind()}),
+        };
+        let mut response = Response::new(Body::from(body.to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert("x-kaskade-fault", HeaderValue::from_static(self.code));
+        let retry = if self.retryable { "true" } else { "false" };
+        headers.insert("x-should-retry", HeaderValue::from_static(retry));
+        if let Some(pause) = self.pause_ms() {
+            headers.insert("retry-after-ms", HeaderValue::from(pause));
+            headers.insert(
+                header::RETRY_AFTER,
+                HeaderValue::from(pause.div_ceil(1_000).max(1)),
+            );
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// The beginning of what a client sent, for a message.
+pub(crate) fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_ECHO) {
+        None => text.into(),
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retryable_faults_say_so_and_others_forbid_it() {
+        for code in Code::ALL {
+            let failure = Failure::from(Fault::new(*code, "why"));
+            let response = failure.response(Api::OpenAi);
+            let headers = response.headers();
+            let expected = if code.retryable() { "true" } else { "false" };
+            assert_eq!(headers["x-should-retry"], expected, "{code}");
+            assert_eq!(headers.contains_key("retry-after-ms"), code.retryable(), "{code}");
+            assert_eq!(response.status().as_u16(), code.status());
+        }
+    }
+
+    /// The SDK of OpenAI tries again twice: with pauses of 100 ms it gave up within a quarter of a second.
+    #[test]
+    fn a_pause_is_that_of_the_rate_or_about_a_second() {
+        let pauses = |failure: &Failure| {
+            let response = failure.response(Api::OpenAi);
+            let number = |name: &str| response.headers()[name].to_str().unwrap().parse::<u32>().unwrap();
+            (number("retry-after-ms"), number("retry-after"))
+        };
+        let rate = Failure::too_fast(Duration::from_micros(2_400_100));
+        assert_eq!(pauses(&rate), (2_401, 3));
+        let short = Failure::too_fast(Duration::from_millis(7));
+        assert_eq!(pauses(&short), (7, 1));
+        let (full, seconds) = pauses(&Failure::full("many"));
+        assert!(
+            (750..1_250).contains(&full) && (1..=2).contains(&seconds),
+            "{full}"
+        );
+    }
+
+    #[test]
+    fn codes_and_fields_are_those_of_openai_where_it_has_them() {
+        for (failure, code, fault, param) in [
+            (
+                Failure::unknown_app("x"),
+                "model_not_found",
+                "KSK0004",
+                json!("model"),
+            ),
+            (Failure::full("x"), "rate_limit_exceeded", "KSK0006", json!(null)),
+            (
+                Failure::unauthorised(),
+                "invalid_api_key",
+                "unauthorised",
+                json!(null),
+            ),
+            (
+                Fault::new(
+                    Code::InvalidInput,
+                    "variant a: input `logit_bias_tokens` cannot be used: 7",
+                )
+                .into(),
+                "KSK0003",
+                "KSK0003",
+                json!("logit_bias"),
+            ),
+        ] {
+            let error = &failure.openai()["error"];
+            assert_eq!((&error["code"], &error["fault"]), (&json!(code), &json!(fault)));
+            assert_eq!(error["param"], param);
+        }
+    }
+
+    #[test]
+    fn every_api_has_its_own_form() {
+        let failure = Failure::param("model", "no");
+        assert_eq!(failure.openai()["error"]["param"], "model");
+        assert_eq!(failure.openai()["error"]["type"], "invalid_request_error");
+        let long = Failure::unknown_app(&"é".repeat(1_000)).message;
+        assert!(long.contains("é...`") && long.len() < 300, "{long}");
+    }
+}
