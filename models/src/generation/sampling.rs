@@ -29,7 +29,7 @@ use self::beam_options::BeamOptions;
 use self::draw::draw;
 use self::grammar::{AllowedTokens, Grammar};
 use self::penalties::{changed_logits, log_of_sum};
-use self::token_rules::{self, TextSoFar};
+use self::token_rules::TextSoFar;
 use crate::checkpoint::TokenRules;
 use crate::ops::elementwise::exp_of_negative;
 
