@@ -1,5 +1,7 @@
-//! Checkpoints: Hugging Face directories (`config.json`, `model.safetensors` or its shards, optionally
-//! `tokenizer.json`, or the vocabulary or `SentencePiece` model of a known tokenizer), and GGUF files.
+//! Checkpoints: Hugging Face directories and GGUF files.
+//!
+//! A Hugging Face directory has `config.json`, `model.safetensors` or its shards, and optionally `tokenizer.json`, or
+//! the vocabulary or `SentencePiece` model of a supported tokenizer class.
 
 pub(crate) mod chat_template;
 mod config;
@@ -43,24 +45,25 @@ use tokenizer_settings::SequenceSettings;
 pub(crate) use weights::transposed;
 pub use weights::{WeightTotals, Weights};
 
-/// A checkpoint with parsed configuration; weights are read when they are taken.
+/// A checkpoint with parsed configuration. Reads a tensor's data only when it is requested.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// The directory's name.
     pub name: String,
-    /// `config.json`.
+    /// Parsed `config.json`.
     pub config: Config,
-    /// `model.safetensors`.
+    /// Tensors of `model.safetensors`, its shards, or the GGUF file.
     pub weights: Weights,
     /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<TokenizerFile>,
-    /// `generation_config.json`.
+    /// Parsed `generation_config.json`.
     pub generation: GenerationConfig,
     /// The chat template and the special tokens.
     pub chat: ChatTemplate,
-    /// The modules after the encoder, if sentence-transformers saved the directory.
+    /// The modules after the encoder, if the directory was saved by sentence-transformers.
     pub sentence: Option<SentenceModules>,
-    /// `image_processor` of `processor_config.json`, else `preprocessor_config.json`, if there is one: how image files become tensors.
+    /// Image preprocessing: `image_processor` of `processor_config.json`, else `preprocessor_config.json`, if there is
+    /// one.
     pub preprocessor: Option<Config>,
 }
 
@@ -69,15 +72,15 @@ pub struct Checkpoint {
 pub struct TokenizerFile {
     /// Name of the file in errors.
     pub file: String,
-    /// Its content.
+    /// Content of the file.
     pub json: Bytes,
-    /// Whether the model gets the token types: `model_input_names` of `tokenizer_config.json` may leave them out.
+    /// Whether the model receives token type ids: `model_input_names` of `tokenizer_config.json` may omit them.
     pub types: bool,
-    /// Text of the padding token, if the files beside it state it.
+    /// Padding token, if the files beside `tokenizer.json` state one.
     pub(crate) padding: Option<String>,
-    /// How texts become sequences.
+    /// Settings for truncation, special tokens and pairs.
     pub(crate) sequences: SequenceSettings,
-    /// What becomes of a text before it is tokenized.
+    /// Preparation of a text before tokenization: prompts and lower case.
     pub(crate) preparation: sentence::Preparation,
 }
 
@@ -107,8 +110,9 @@ impl TokenizerFile {
         }
     }
 
-    /// Reads the `tokenizer.json` of a directory, or builds it from Mistral's file ([`tekken`]) or the vocabulary of a known class
-    /// ([`slow_tokenizer`], [`sentencepiece`]). `None` without any.
+    /// Reads the `tokenizer.json` of a directory, or builds it from Mistral's file ([`tekken`]) or from the vocabulary
+    /// of a supported tokenizer class ([`slow_tokenizer`], [`sentencepiece`]). `None` if the directory has none of
+    /// them.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable or too large.
@@ -143,8 +147,8 @@ impl TokenizerFile {
     }
 }
 
-/// Whether transformers gives a model the token types of this `tokenizer_config.json`. The class that transformers 5 saves for a tokenizer
-/// without a class of its own has none.
+/// Returns whether transformers passes token type ids for this `tokenizer_config.json`. The generic class that
+/// transformers 5 saves for a tokenizer without a class of its own passes none.
 fn takes_types(config: &Config) -> Result<bool, LoadError> {
     if let Some(names) = config.optional::<Vec<String>>("model_input_names")? {
         return Ok(names.iter().any(|name| name == "token_type_ids"));
@@ -165,11 +169,11 @@ impl Config {
 }
 
 impl Config {
-    /// Reads the `config.json` of a checkpoint; sentence-transformers may have saved it in a folder of the directory. Of a GGUF file,
-    /// the configuration follows from its metadata.
+    /// Reads the configuration of a checkpoint: its `config.json`, which sentence-transformers may have saved in a
+    /// subfolder, or the configuration derived from the metadata of a GGUF file.
     ///
     /// # Errors
-    /// As [`Config::open`].
+    /// Same as [`Config::open`].
     pub(crate) fn of_directory(dir: &Path) -> Result<Self, LoadError> {
         if let Some(files) = gguf::find(dir)? {
             return gguf::configuration(&files);
@@ -183,13 +187,13 @@ impl Config {
     }
 }
 
-/// Returns the fingerprint of a Hugging Face directory, a GGUF file or an ONNX file: 16 hexadecimal digits of the SHA-256 of what decides
-/// its answers.
+/// Returns the fingerprint of a Hugging Face directory, a GGUF file or an ONNX file: the first 16 hexadecimal digits
+/// of the SHA-256 of everything that determines the model's outputs.
 ///
-/// That is the names and contents of configurations, vocabularies, templates and weights; what training leaves beside them does not count, nor
-/// does the directory's own name. Of a weights file over 32 MiB the header and both ends of each tensor are read (4 KiB each; of a format
-/// other than safetensors, 4,096 places), so that a fingerprint takes milliseconds: it tells a retrained model from the one before,
-/// and is no proof against tampering.
+/// The hash covers names and contents of configurations, vocabularies, templates and weights, but not training
+/// artefacts nor the directory's own name. For a weights file over 32 MiB it covers the header and the first and last
+/// 4 KiB of each tensor (4,096 samples for formats other than safetensors), so that a fingerprint takes milliseconds.
+/// It tells a retrained model from its predecessor, but is no protection against tampering.
 ///
 /// # Errors
 /// [`LoadError`] if a file cannot be read.
@@ -205,10 +209,10 @@ pub fn fingerprint(path: &Path) -> Result<String, LoadError> {
 }
 
 impl Config {
-    /// Reads the configuration of the encoder of sentence-transformers in a folder, or of a directory without `modules`.
+    /// Reads the configuration of the sentence-transformers encoder in a folder, or of a directory without `modules`.
     ///
     /// # Errors
-    /// As [`Config::open`]; [`LoadError::AdapterBesideWeights`] if the folder also holds an adapter.
+    /// Same as [`Config::open`]; [`LoadError::AdapterBesideWeights`] if the folder also holds an adapter.
     fn of_encoder(folder: &Path, modules: Option<&SentenceModules>) -> Result<Self, LoadError> {
         files::check_adapter(folder)?;
         match modules {
@@ -219,13 +223,14 @@ impl Config {
 }
 
 impl Checkpoint {
-    /// Whether modules of sentence-transformers make one vector of those of the tokens, so that a head of the class has no use.
+    /// Returns whether sentence-transformers modules pool the token vectors into one, so that the head of the
+    /// architecture is not needed.
     pub(crate) fn pools_tokens(&self) -> bool {
         let modules = self.sentence.as_ref();
         modules.is_some_and(|modules| modules.pooling.is_some() && !modules.is_scored)
     }
 
-    /// Returns the names of the prompts of sentence-transformers.
+    /// Returns the names of the prompts in `config_sentence_transformers.json`.
     pub(crate) fn prompts(&self) -> Vec<String> {
         let tokenizer = self.tokenizer.iter();
         let names = tokenizer.flat_map(|tokenizer| tokenizer.preparation.prompts.keys());
@@ -251,7 +256,7 @@ impl Checkpoint {
         let dir = &folder.map_or_else(|| dir.to_owned(), |folder| dir.join(folder));
         let mut config = Config::of_encoder(dir, modules)?;
         if quantised::has_adapters(&config) {
-            // A prompt goes with an adapter, and that of the default prompt is in the weights.
+            // Each prompt selects an adapter; that of the default prompt is merged into the weights.
             preparation.prompts.clear();
         }
         let task = preparation.prompt_name.as_deref();
@@ -330,13 +335,14 @@ impl Checkpoint {
     }
 }
 
-/// Whether a path is a checkpoint: a Hugging Face directory, one of sentence-transformers, a GGUF file, or a directory with one. Its content may be malformed.
+/// Returns whether a path is a checkpoint: a Hugging Face or sentence-transformers directory, a GGUF file, or a
+/// directory that holds one. The content is not validated.
 pub fn is_checkpoint(path: &Path) -> bool {
     let has = |name: &str| path.join(name).is_file();
     has("config.json") || has("modules.json") || !matches!(gguf::find(path), Ok(None))
 }
 
-/// Returns why a path is no checkpoint by [`is_checkpoint`] and what to do about it, as words that follow the path.
+/// Returns why a path is no checkpoint by [`is_checkpoint`] and how to fix it, as text to append to the path.
 pub fn why_no_checkpoint(path: &Path) -> String {
     files::why_no_checkpoint(path)
 }

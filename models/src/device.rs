@@ -1,7 +1,8 @@
 //! The device that models run on, selected by name at startup.
 //!
-//! The CPU runs this crate's kernels, a GPU burn's. burn panics if a requested GPU does not exist, so this module checks first: whether the program has the CUDA back
-//! end, whether a driver lists the device, whether kernels can be compiled.
+//! The CPU runs this crate's kernels, a GPU burn's. burn panics if a requested GPU does not exist, so this module
+//! checks first whether the program has the CUDA back end, whether a driver lists the device, and whether kernels can
+//! be compiled.
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -18,8 +19,8 @@ use thiserror::Error;
 pub use handle::Device;
 pub(crate) use handle::with_ops;
 
-/// A device by name: `cpu`, `cuda` (the first GPU) or `cuda:N`. `cpu:N` is also the CPU: plans use it to name places
-/// for one replica each.
+/// A device by name: `cpu`, `cuda` (the first GPU) or `cuda:N`. `cpu:N` also parses as the CPU: plans use it to name
+/// slots for one replica each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
@@ -77,7 +78,7 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Description of an opened device. Its [`Display`](fmt::Display) is the text in profiles: `cpu (AMD EPYC, 2 cores)`,
+/// Description of an opened device. [`Display`](fmt::Display) gives the text in profiles: `cpu (AMD EPYC, 2 cores)`,
 /// `cuda:0 NVIDIA H200`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DeviceInfo {
@@ -158,11 +159,11 @@ pub enum DeviceError {
     },
 }
 
-/// Opens a device. On a GPU it compiles and runs one tiny kernel, so that a returned device has worked once.
+/// Opens a device. On a GPU, compiles and runs one tiny kernel as a check.
 ///
 /// # Errors
-/// A [`DeviceError`] that states what was found instead and how to fix it. Panics of the CUDA libraries are caught (the
-/// message they print on standard error remains).
+/// A [`DeviceError`] that states what was found instead and how to fix it. Panics of the CUDA libraries are caught,
+/// but the message that they print to standard error remains.
 pub fn open(choice: DeviceChoice) -> Result<Device, DeviceError> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
@@ -206,8 +207,8 @@ fn processor_name() -> Option<String> {
     model_name(&table)
 }
 
-/// Returns the model name in the text of `/proc/cpuinfo`, without the core count that some vendors include: the
-/// description has the cores of this process.
+/// Returns the model name in the text of `/proc/cpuinfo`, without the core count that some vendors append: the
+/// description states the cores of this process.
 fn model_name(table: &str) -> Option<String> {
     let line = table.lines().find(|line| line.starts_with("model name"))?;
     let (_, name) = line.split_once(':')?;
@@ -295,7 +296,7 @@ mod tests {
         assert!(info.cores >= 1);
     }
 
-    /// With the feature and a GPU this opens the GPU; otherwise it must fail with a hint.
+    /// Opens the GPU if the feature is enabled and a GPU is present; otherwise expects an error with a hint.
     #[test]
     fn a_gpu_opens_or_is_rejected_with_a_reason() {
         match open(DeviceChoice::Cuda(0)) {

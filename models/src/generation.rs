@@ -11,13 +11,13 @@
 //! |---|---|
 //! | [`config`], `memory_plan`, `cost_sampling` | configuration, planning it from memory limits, and measuring costs |
 //! | `engine`, `requests`, `step` | the engine's state, submission and cancellation, one step |
-//! | `sequence`, `answers`, `beams` | state of a request; the tokens, texts and ends of answers; the sequences of beam searches |
+//! | `sequence`, `answers`, `beams` | state of a request; the tokens, texts and finish reasons of answers; the sequences of beam searches |
 //! | `forward_pass`, `partition` | a pass through all layers; a partition of the layers, for models over several workers |
-//! | `prompt_logprobs` | probabilities of the tokens of a prompt |
+//! | `prompt_logprobs` | log probabilities of the tokens of a prompt |
 //! | `cache` | blocks of the cache, their storage and their transfer between host memory and device |
 //! | `layers` | the layers on the device and in host memory |
-//! | `sampling` | the next token: probabilities, penalties, grammars, beam search |
-//! | `detokenizer` | tokens as text |
+//! | `sampling` | choice of the next token: probabilities, penalties, grammars, beam search |
+//! | `detokenizer` | conversion of tokens to text |
 //! | `error` | errors of the engine |
 
 mod answers;

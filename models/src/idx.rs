@@ -30,7 +30,7 @@ pub struct Idx {
 pub struct LabelledImages {
     height: usize,
     width: usize,
-    /// Row-major, `labels.len() * height * width` of them.
+    /// Pixels of all images, row-major, `labels.len() * height * width` in total.
     pixels: Vec<u8>,
     labels: Vec<u8>,
 }
@@ -53,9 +53,9 @@ pub enum IdxError {
     BadMagic {
         /// The file.
         file: String,
-        /// Its first bytes, at most four.
+        /// First bytes of the file, at most four.
         found: Vec<u8>,
-        /// A hint how to fix it, if the bytes reveal the format.
+        /// A hint how to fix the problem, if the bytes reveal the format.
         hint: &'static str,
     },
     /// The number of dimensions is wrong.
@@ -63,7 +63,7 @@ pub enum IdxError {
     WrongShape {
         /// The file.
         file: String,
-        /// Its shape.
+        /// Shape of the file.
         actual: Vec<usize>,
         /// The expected shape, as text.
         wanted: &'static str,
@@ -73,9 +73,9 @@ pub enum IdxError {
     WrongLength {
         /// The file.
         file: String,
-        /// Bytes according to the header, itself included.
+        /// File size according to the header, header included, bytes.
         expected: u64,
-        /// Bytes of the file.
+        /// File size, bytes.
         actual: u64,
     },
     /// The file exceeds the size limit.
@@ -93,11 +93,11 @@ pub enum IdxError {
     CountMismatch {
         /// The images' file.
         images_file: String,
-        /// Images in it.
+        /// Number of images in the file.
         images: usize,
         /// The labels' file.
         labels_file: String,
-        /// Labels in it.
+        /// Number of labels in the file.
         labels: usize,
     },
     /// The parts of a split need more images than there are.
@@ -105,7 +105,7 @@ pub enum IdxError {
     SplitTooLarge {
         /// The requested parts.
         parts: Vec<usize>,
-        /// Their sum, saturating.
+        /// Sum of the parts, saturating.
         needed: usize,
         /// Available images.
         images: usize,
@@ -163,11 +163,11 @@ impl Idx {
     /// Reads a file.
     ///
     /// # Errors
-    /// As [`Idx::parse`], and [`IdxError::Io`].
+    /// The errors of [`Idx::parse`], and [`IdxError::Io`].
     pub fn read(path: &Path) -> Result<Self, IdxError> {
         let file = path.display().to_string();
         let mut bytes = Vec::new();
-        // Reading one byte over the limit detects files that are too large.
+        // Reads one byte over the limit, to detect files that are too large.
         File::open(path)
             .and_then(|handle| handle.take(MAX_BYTES + 1).read_to_end(&mut bytes))
             .map_err(|source| IdxError::Io {
@@ -196,7 +196,7 @@ impl LabelledImages {
         )
     }
 
-    /// Parses files in memory, each given with its name in errors.
+    /// Parses files in memory; each is given with the name to use in errors.
     ///
     /// # Errors
     /// [`IdxError`], naming the file.
@@ -256,7 +256,7 @@ impl LabelledImages {
         (self.height, self.width)
     }
 
-    /// Every image's pixels, row-major, with its label.
+    /// Iterates over the pixels of each image, row-major, with the label.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], u8)> {
         self.pixels
             .chunks_exact(self.height * self.width)

@@ -34,33 +34,33 @@ pub use error::ImageError;
 pub(crate) use input::ImageInput;
 pub use input::{IMAGE_FILE, image_file};
 
-/// Most pixels of a decoded or resized image: 32 Mi, which take 96 MiB as RGB.
+/// Maximum pixels of a decoded or resized image: 32 Mi, which take 96 MiB as RGB.
 pub const MAX_PIXELS: usize = 1 << 25;
 
-/// Longest side of an image, pixels: that of JPEG.
+/// Maximum side of an image, pixels; the limit of JPEG.
 const MAX_SIDE: usize = 65_535;
 
-/// Pixels of 8 bits per channel, row-major, the channels of a pixel beside each other.
+/// Pixels of 8 bits per channel, row-major, channels interleaved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pixels {
     width: usize,
     height: usize,
-    /// 1 (grey) or 3 (RGB); of a file that is not yet opaque also 2 or 4, the last for the opacity.
+    /// 1 (grey) or 3 (RGB); 2 or 4 for a file with an alpha channel, which comes last.
     channels: usize,
     data: Vec<u8>,
 }
 
-/// What becomes of transparency.
+/// Treatment of transparency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Transparency {
-    /// The colours stay, as where PIL converts to RGB.
+    /// Drops the alpha channel, as PIL does when it converts to RGB.
     Dropped,
-    /// The image lies on white, as where transformers does (`do_convert_rgb`).
+    /// Composites the image onto white, as transformers does for `do_convert_rgb`.
     OnWhite,
 }
 
-/// Returns height and width of the images that a `preprocessor_config.json` prepares for a model with so many channels;
-/// `None` if they depend on the image.
+/// Returns the height and width of the images that a `preprocessor_config.json` produces for a model with `channels`
+/// channels; `None` if they depend on the image.
 ///
 /// # Errors
 /// [`LoadError`] if the file describes steps that are not supported, or images that are too large.
@@ -72,10 +72,10 @@ pub(crate) fn fixed_size(config: &Config, channels: usize) -> Result<Option<[usi
     Ok(fixed)
 }
 
-/// Checks the height and width of images that `key` of a configuration states.
+/// Checks that images of the height and width that `key` of a configuration states are allowed.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] if they are too large.
+/// [`LoadError::BadKey`] if they are too large or empty.
 pub(crate) fn limit_size(config: &Config, key: &str, [height, width]: [usize; 2]) -> Result<(), LoadError> {
     check_size(width, height).map_err(|error| config.invalid_value(key, error.to_string()))
 }

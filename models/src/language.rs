@@ -1,4 +1,4 @@
-//! Language models behind the `Model` trait: texts in, texts with a confidence out, with continuous batching.
+//! Language models behind the `Model` trait: prompts in, texts with a confidence out, with continuous batching.
 
 mod answer;
 mod inputs;
@@ -37,34 +37,40 @@ pub use settings::Generation;
 use settings::configure;
 use tools::{CallScanner, FORMAT_BESIDE_TOOLS, Tools};
 
-/// Number of the first request of a batch; smaller ones are those of [`Continuous::submit`].
+/// Request number of the first request of a batch; smaller numbers belong to [`Continuous::submit`].
 const FIRST_OF_BATCHES: u64 = 1 << 63;
 
-/// Maximum tokens of the answer of a chat (`messages`) where request, app and checkpoint state none: a chat ends by itself, unlike a text.
+/// Default `max_tokens` of a chat (`messages`) if neither request, app nor checkpoint states one. A chat usually ends
+/// with an EOS token, unlike a text completion.
 pub const MAX_CHAT_TOKENS: usize = 2_048;
 
-/// A language model.
+/// A language model that generates text from a prompt.
 ///
-/// Inputs: `text` (BYTES `[1]`), `messages` (BYTES `[1]`, a JSON array of `{role, content}`) or `input_ids` (INT64
-/// `[tokens]`); optional, to override the defaults of app and checkpoint: `max_tokens`, `top_k`, `seed`, `top_logprobs`
-/// (INT64 `[1]`), `prompt_logprobs` (INT64 `[1]`, no default), `ignore_eos` (BOOL `[1]`), `temperature`, `top_p`, `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32
-/// `[1]`) and `stop` (BYTES `[texts]`). Without a seed it follows from the prompt, so that every try of a request gives
-/// the same answer.
+/// Required inputs, exactly one: `text` (BYTES `[1]`), `messages` (BYTES `[1]`, a JSON array of `{role, content}`) or
+/// `input_ids` (INT64 `[tokens]`).
+///
+/// Optional inputs, which override the defaults of app and checkpoint: `max_tokens`, `top_k`, `seed`, `top_logprobs`
+/// (INT64 `[1]`), `prompt_logprobs` (INT64 `[1]`, no default), `ignore_eos` (BOOL `[1]`), `temperature`, `top_p`,
+/// `min_p`, `repetition_penalty`, `presence_penalty`, `frequency_penalty` (FP32 `[1]`) and `stop` (BYTES `[texts]`).
+/// The default seed is a hash of the prompt, so that every attempt of a request gives the same answer.
+///
 /// Outputs: `text` (BYTES `[1]`, with a tokenizer), `tokens` (INT64 `[tokens]`), `probabilities` (FP32 `[tokens]`),
-/// with `top_logprobs` (also 0) `token_texts` (BYTES `[tokens]`, with a tokenizer), above 0 `top_tokens` (INT64), `top_token_texts` (BYTES) and
-/// `top_logprobs` (FP32), `[tokens, top_logprobs]` each, with `prompt_logprobs` those that describe the prompt (`prompt_outputs`), `confidence` (FP32 `[1]`: the smallest [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
+/// `confidence` (FP32 `[1]`: the minimum [`SampledToken::confidence`](crate::generation::SampledToken::confidence) of
 /// the tokens, HybridServe §IV-A), `end` (BYTES `[1]`: the finish reason) and [`usage`](crate::USAGE).
+/// With `top_logprobs` (0 included) also `token_texts` (BYTES `[tokens]`, with a tokenizer); with `top_logprobs` above
+/// 0 also `top_tokens` (INT64), `top_token_texts` (BYTES) and `top_logprobs` (FP32), each `[tokens, top_logprobs]`.
+/// With `prompt_logprobs` also the outputs that describe the prompt (`prompt_outputs`).
 pub struct LanguageModel<M: Ops> {
     engine: Engine<M>,
     prompts: Arc<Prompts>,
-    /// Defaults of the app, and of the checkpoint where the app has none.
+    /// Default sampling options: those of the app, then those of the checkpoint.
     sampling: SamplingOptions,
     answers: BTreeMap<u64, PartialAnswer>,
-    /// Number of the next request of a batch.
+    /// Request number of the next request of a batch.
     next_of_batch: u64,
 }
 
-/// Loads a language model, or a partition of its layers, onto a device. Returns its weight totals too.
+/// Loads a language model, or a partition of its layers, onto a device. Also returns the weight totals.
 ///
 /// # Errors
 /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] if the device has too
@@ -85,7 +91,7 @@ pub(crate) fn load(
 }
 
 impl<M: Ops + Clone> LanguageModel<M> {
-    /// Loads a language model from a checkpoint; returns its weight totals too.
+    /// Loads a language model from a checkpoint. Also returns the weight totals.
     ///
     /// # Errors
     /// [`LoadError`], naming the file and within it the key or tensor; [`LoadError::NotServed`] if the device has too
@@ -105,7 +111,7 @@ impl<M: Ops + Clone> LanguageModel<M> {
             stated.stop = None;
         }
         if decoder.encoder.is_some() {
-            // The start token is one of them.
+            // `max_length` counts the decoder start token.
             let max_tokens = max_length.map(|length| length.saturating_sub(1).max(1));
             stated.max_tokens = stated.max_tokens.or(max_tokens);
         }
@@ -143,8 +149,8 @@ impl<M: Ops + Clone> LanguageModel<M> {
 }
 
 impl<M: Ops> LanguageModel<M> {
-    /// The defaults with the overrides of the request, for a prompt. A default for the number of tokens is lowered to
-    /// what the context leaves; a request's own number is not.
+    /// Returns the sampling options of a request for a prompt: its own, else the defaults. A default `max_tokens` is
+    /// lowered to what the context leaves; a stated `max_tokens` is not.
     fn sampling(
         &self,
         inputs: &Inputs,
@@ -165,21 +171,21 @@ impl<M: Ops> LanguageModel<M> {
         let seed = request::default_seed(inputs)?.unwrap_or_else(|| seed_of(prompt));
         let mut merged = own.or(&self.sampling);
         if merged.temperature.is_none() {
-            // Greedy search would ignore which tokens a request wants to sample from.
+            // Greedy search would ignore a request's `top_k`, `top_p` or `min_p`.
             merged.temperature = request::default_temperature(inputs)?.or(own.truncates().then_some(1.0));
         }
         let mut sampling = merged.sampling(seed);
         if tools.is_some() && !is_constrained {
-            // The app's own format has no calls.
+            // The app's default format does not allow tool calls.
             sampling.grammar = None;
         }
-        // The default of app or checkpoint is for answers that a search can find.
+        // A default beam width applies only to requests that beam search supports.
         let is_searched =
             sampling.temperature <= 0.0 && sampling.grammar.is_none() && sampling.prompt_logprobs.is_none();
         if !beams_stated && !is_searched {
             sampling.beam.beams = 1;
         }
-        // An answer of a format ends by itself, and the app's stop texts may occur in it.
+        // A constrained answer ends by itself, and may contain the app's stop texts.
         if sampling.grammar.is_some() && !has_stops {
             sampling.stop.clear();
         }
@@ -195,7 +201,7 @@ impl<M: Ops> LanguageModel<M> {
         Ok(sampling)
     }
 
-    /// Returns what separates the parts of an answer to a prompt. An answer of a grammar begins at once, without reasoning.
+    /// Returns the scanner that separates the parts of an answer. An answer under a grammar has no reasoning.
     fn scanner(
         &self,
         prompt: &[u32],
@@ -212,7 +218,7 @@ impl<M: Ops> LanguageModel<M> {
         AnswerScanner::new(reasoning, calls, tools)
     }
 
-    /// Adds the events of a step to the answer of the request that they are all of.
+    /// Adds the events of a step to the answer of their request; all events must belong to the same request.
     fn take(&mut self, events: &[Event]) -> Option<Progress> {
         let number = events.first()?.request;
         let tokenizer = self.prompts.tokenizer.as_ref();
@@ -250,7 +256,7 @@ impl<M: Ops> LanguageModel<M> {
         })
     }
 
-    /// Fails all requests after a failure of the device.
+    /// Fails all requests in flight after a device error.
     fn fail_all(&mut self, error: &EngineError) -> Vec<Progress> {
         let failed = std::mem::take(&mut self.answers)
             .into_iter()
@@ -361,7 +367,7 @@ impl<M: Ops> Model for LanguageModel<M> {
 
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         if !self.answers.is_empty() {
-            // A panic ended the batch before.
+            // A panic may have ended the previous batch.
             self.answers.clear();
             self.engine.abort_all();
         }
@@ -397,7 +403,7 @@ impl<M: Ops> Model for LanguageModel<M> {
     }
 }
 
-/// The seed of requests that state none: a hash of the prompt, the same for every try of a request.
+/// Returns the default seed of a request: a hash of the prompt, equal for every attempt.
 fn seed_of(prompt: &[u32]) -> u64 {
     fnv1a(prompt.iter().copied())
 }

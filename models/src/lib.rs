@@ -1,22 +1,22 @@
-//! Models: checkpoints, architectures, the executor and the engine for language models.
+//! Model serving for Kaskade: checkpoints, architectures, the model executor and the language model engine.
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, limits on processor time, hidden states between partitions |
+//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, CPU limits, hidden states between partitions |
 //! | [`checkpoint`] | Hugging Face directories and GGUF files: configuration, weights, tokenizer file |
 //! | [`idx`] | labelled images in IDX files |
-//! | [`images`] | image files as inputs: decoding, and `preprocessor_config.json` |
-//! | [`device`] | the device that models run on, and its memory |
-//! | `precision/` | types of weights ([`WeightType`]): f32, bf16, f16, and GGML's blocks |
-//! | `quantise` | quantises a checkpoint offline |
+//! | [`images`] | decoding of image files, and preprocessing by `preprocessor_config.json` |
+//! | [`device`] | selection of the device that models run on, and its memory |
+//! | `precision/` | weight types ([`WeightType`]): f32, bf16, f16, and GGML's block formats |
+//! | `quantise` | offline quantisation of a checkpoint |
 //! | [`power`] | energy readings of a device, with their source |
 //! | [`ops`] | tensor operations of models: kernels for the CPU, and burn with the feature `burn` |
 //! | `decoder/` | configuration and weights of language models, one file per architecture |
 //! | [`generation`] | the engine for language models: hybrid cache, offloading, continuous batching |
 //! | [`language`] | language models behind the [`Model`] trait |
 //! | [`architectures`] | classifiers, detectors and question answering, and the registry of all architectures |
-//! | `tasks/` | answers of classifiers, question answering and embeddings; [`entities`] of token classifiers |
-//! | [`mod@selftest`] | the suite that checks a device's results and measures its speed; [`fixtures`] hold known answers |
+//! | `tasks/` | outputs of classifiers, question answering and embedding models; [`entities`] of token classifiers |
+//! | [`mod@selftest`] | the suite that checks a device's results and measures its speed; [`fixtures`] hold checkpoints with expected outputs |
 
 pub mod architectures;
 pub mod checkpoint;

@@ -1,8 +1,9 @@
 //! Tensor operations that models need, behind the trait [`Ops`].
 //!
-//! Two types implement it. [`Cpu`](cpu::Cpu) uses kernels whose bits do not depend on the batch, with weights packed
-//! once. `Burn`, with the feature `burn`, runs on any device of burn, such as a GPU. burn would work on the CPU too, but
-//! its products pack the weights on every call, and its CPU back end is a third of a build.
+//! Two types implement it. [`Cpu`](cpu::Cpu) runs this crate's kernels: their results do not depend on the batch, bit
+//! for bit, and weights are packed once. `Burn`, with the feature `burn`, runs on any device of burn, such as a GPU.
+//! burn also has a CPU back end, but its matrix products pack the weights on every call, and it takes a third of the
+//! build time.
 
 #![expect(
     clippy::inline_always,
@@ -52,7 +53,7 @@ pub(crate) use softmax::probabilities;
 use crate::checkpoint::transposed;
 use crate::precision::WeightType;
 
-/// The device failed.
+/// Failure of the device.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("the device failed: {reason}")]
 pub struct OpsError {
@@ -69,10 +70,10 @@ pub trait Ops: Send + Sync + 'static {
     /// A norm on the device.
     type Norm: Send + Sync;
 
-    /// Uploads row-major values as a matrix. `values` is a whole number of rows.
+    /// Uploads row-major values as a matrix. The length of `values` must be a multiple of `width`.
     fn upload(&self, values: Vec<f32>, width: usize) -> Self::Matrix;
 
-    /// Returns the memory of a matrix for the next [`Ops::upload`]; empty if reuse saves nothing.
+    /// Returns the memory of a matrix for reuse by the next [`Ops::upload`]; empty if reuse saves nothing.
     fn recycle(&self, matrix: Self::Matrix) -> Vec<f32> {
         drop(matrix);
         Vec::new()
@@ -84,7 +85,7 @@ pub trait Ops: Send + Sync + 'static {
     /// [`OpsError`] with the message of the device.
     fn values<'a>(&self, matrix: &'a Self::Matrix) -> Result<Cow<'a, [f32]>, OpsError>;
 
-    /// Copies several spans into one matrix, in order; all are `width` wide.
+    /// Concatenates spans of rows into one matrix, in order; all spans are `width` wide.
     fn gather(&self, spans: &[Span<'_, Self::Matrix>], width: usize) -> Self::Matrix;
 
     /// Returns a matrix of zeros.
@@ -92,18 +93,19 @@ pub trait Ops: Send + Sync + 'static {
         self.upload(vec![0.0; rows * width], width)
     }
 
-    /// Copies rows of a matrix into another one of the same width: each pair is a row of `source` and its row in `target`,
-    /// which occurs once.
+    /// Copies rows of `source` into a matrix of the same width. Each pair of `rows` is a row of `source` and its row
+    /// in `target`; a target row occurs at most once.
     fn write(&self, target: &mut Self::Matrix, source: &Self::Matrix, rows: &[(usize, usize)]);
 
-    /// Whether [`Ops::read_output`] reads linear layers, so that an embedding and a head of the same weights are held once.
+    /// Whether [`Ops::read_output`] can read linear layers, so that an embedding tied to the output head is stored
+    /// once.
     const READS_OUTPUTS: bool = false;
 
-    /// Prepares the weight of a linear layer, `[inputs, outputs]` row-major, for host memory and for upload, in a type. A
-    /// device that has no kernels for the type, or a type that cannot represent the weight, gives f32.
+    /// Packs the weight of a linear layer, `[inputs, outputs]` row-major, as `kind`, for host memory and for upload.
+    /// Falls back to f32 if the device has no kernels for the type, or the type cannot represent the weight.
     fn prepare(&self, weight: Vec<f32>, inputs: usize, outputs: usize, kind: WeightType) -> PreparedWeight;
 
-    /// Prepares a weight as [`Ops::prepare`] does, from its transpose `[outputs, inputs]`.
+    /// Packs a weight as [`Ops::prepare`] does, from its transpose `[outputs, inputs]`.
     fn prepare_transposed(
         &self,
         weight: Vec<f32>,
@@ -114,19 +116,19 @@ pub trait Ops: Send + Sync + 'static {
         self.prepare(transposed(&weight, inputs), inputs, outputs, kind)
     }
 
-    /// Writes the weights of an output of a linear layer, if its memory [can be read](Ops::READS_OUTPUTS).
+    /// Writes the weights of one output of a linear layer to `out`, if the device [supports it](Ops::READS_OUTPUTS).
     fn read_output(&self, linear: &Self::Linear, output: usize, out: &mut [f32]) {
         let _ = (linear, output, out);
     }
 
-    /// Creates a linear layer from a prepared weight; the bias has `outputs` elements or none.
+    /// Creates a linear layer from a packed weight; the bias has `outputs` elements or none.
     fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize)
     -> Self::Linear;
 
-    /// Whether the device has memory of its own, into which it copies by itself.
+    /// Whether the device has its own memory, separate from host memory, with asynchronous copies.
     const OWN_MEMORY: bool = false;
 
-    /// Keeps a tensor in the host memory that the device copies from fastest.
+    /// Stores a tensor in the kind of host memory from which the device copies fastest, such as pinned memory.
     fn hold(&self, words: Vec<u32>) -> HostWords {
         HostWords::Shared(words.into())
     }
@@ -143,18 +145,18 @@ pub trait Ops: Send + Sync + 'static {
         self.linear(PreparedWeight { kind, words }, bias, inputs, outputs)
     }
 
-    /// Copies a tensor to the device and drops it there; `to` stands for the memory of a device that has none of its own. For
-    /// measurements.
+    /// Copies a tensor to the device and drops it there, for measurements. `to` is the copy's target on a device
+    /// without memory of its own.
     fn load(&self, from: &HostWords, to: &mut [u32]) {
         to.copy_from_slice(&from.words());
     }
 
-    /// Runs transfers to the device, beside what other threads compute on it.
+    /// Runs transfers to the device, concurrently with the computations of other threads.
     fn transferring<T>(&self, transfers: impl FnOnce() -> T) -> T {
         transfers()
     }
 
-    /// Waits until the device has done what this thread has asked for.
+    /// Blocks until the device has finished the work that this thread submitted.
     ///
     /// # Errors
     /// [`OpsError`] with the message of the device.
@@ -165,32 +167,33 @@ pub trait Ops: Send + Sync + 'static {
     /// Creates a layer norm, or an RMS norm if `beta` is `None`.
     fn norm(&self, gamma: Vec<f32>, beta: Option<Vec<f32>>, epsilon: f32) -> Self::Norm;
 
-    /// Normalises every row.
+    /// Applies a norm to every row.
     fn normalise(&self, rows: &Self::Matrix, norm: &Self::Norm) -> Self::Matrix;
 
-    /// Normalises each of the first `heads` heads of every row by itself, in place; the norm is as wide as a head.
+    /// Applies a norm to each of the first `heads` heads of every row separately, in place; the norm is as wide as a
+    /// head.
     fn normalise_heads(&self, rows: &mut Self::Matrix, heads: usize, norm: &Self::Norm);
 
     /// Multiplies rows by a linear layer and adds its bias.
     fn multiply(&self, rows: &Self::Matrix, linear: &Self::Linear) -> Self::Matrix;
 
-    /// Multiplies every row by the factors of a norm, in place, without normalising it.
+    /// Multiplies every row by the weight of a norm, in place, without normalising.
     fn scale(&self, rows: &mut Self::Matrix, factors: &Self::Norm);
 
     /// Adds `other` to `rows`.
     fn add(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
 
-    /// Multiplies every element of `rows` by that of `other`, of the same shape.
+    /// Multiplies `rows` by `other` of the same shape, element by element, in place.
     fn times(&self, rows: &mut Self::Matrix, other: &Self::Matrix);
 
-    /// Adds each row of `other`, multiplied by its factor, to the row of `rows` with the index in `at`. No index occurs twice.
+    /// Adds row `i` of `other`, multiplied by `factors[i]`, to row `at[i]` of `rows`. No index occurs twice.
     fn add_scaled(&self, rows: &mut Self::Matrix, other: &Self::Matrix, at: &[usize], factors: &[f32]);
 
     /// Applies the activation to every element. If `gated`, multiplies the activation of each row's first half by its
     /// second half.
     fn activate(&self, rows: Self::Matrix, activation: Activation, gated: bool) -> Self::Matrix;
 
-    /// Applies two linear layers in turn, and between them [`Ops::activate`].
+    /// Applies two linear layers in turn, with [`Ops::activate`] between them.
     fn feed_forward(
         &self,
         rows: &Self::Matrix,
@@ -201,7 +204,7 @@ pub trait Ops: Send + Sync + 'static {
         self.multiply(&self.activate(self.multiply(rows, up), activation, gated), down)
     }
 
-    /// Applies a linear layer to the normalised rows.
+    /// Applies a norm to the rows, then a linear layer.
     fn multiply_normalised(
         &self,
         rows: &Self::Matrix,
@@ -211,7 +214,7 @@ pub trait Ops: Send + Sync + 'static {
         self.multiply(&self.normalise(rows, norm), linear)
     }
 
-    /// Applies a linear layer and adds `residual`, of the shape of the result.
+    /// Applies a linear layer and adds `residual`, which has the shape of the result.
     fn multiply_and_add(
         &self,
         rows: &Self::Matrix,
@@ -223,7 +226,7 @@ pub trait Ops: Send + Sync + 'static {
         out
     }
 
-    /// Applies [`Ops::feed_forward`] to the rows, normalised if there is a norm, and adds the rows.
+    /// Applies [`Ops::feed_forward`] to the rows, after `norm` if there is one, and adds the rows.
     fn feed_forward_residual(
         &self,
         rows: &Self::Matrix,
@@ -238,7 +241,7 @@ pub trait Ops: Send + Sync + 'static {
         out
     }
 
-    /// Applies the rotary embedding to the first `heads` heads of every row, by its position.
+    /// Applies rotary position embeddings to the first `heads` heads of every row, in place.
     fn rotate(
         &self,
         rows: &mut Self::Matrix,
@@ -248,8 +251,8 @@ pub trait Ops: Send + Sync + 'static {
         positions: &[usize],
     );
 
-    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. A window reaches
-    /// both ways in requests without new keys.
+    /// Computes attention. The rows of `queries` are grouped by request, in the order of `requests`. A sliding window
+    /// extends both ways in requests without new keys.
     fn attend(
         &self,
         queries: &Self::Matrix,
@@ -260,8 +263,7 @@ pub trait Ops: Send + Sync + 'static {
 
     /// Computes the self-attention of an encoder: every token attends to the visible tokens of its sequence.
     ///
-    /// The rows of `projected` are `[queries | keys | values]` of equal width, grouped by sequence. `sequences` holds one
-    /// entry per token of a sequence: true if the token is visible.
+    /// The rows of `projected` are `[queries | keys | values]` of equal width, grouped by sequence. Each entry of `sequences` is the attention mask of a sequence: true for a visible token.
     fn attend_sequences(
         &self,
         projected: &Self::Matrix,
@@ -269,8 +271,8 @@ pub trait Ops: Send + Sync + 'static {
         attention: &EncoderAttention<'_, Self::Matrix>,
     ) -> Self::Matrix;
 
-    /// Multiplies every window of the images by a linear layer, whose inputs are the window's pixels row by row, each
-    /// with its channels.
+    /// Computes a convolution: multiplies every window of the images by a linear layer, whose inputs are the window's
+    /// pixels row by row, channels interleaved.
     fn convolve(
         &self,
         images: &Self::Matrix,
@@ -278,7 +280,8 @@ pub trait Ops: Send + Sync + 'static {
         linear: &Self::Linear,
     ) -> Self::Matrix;
 
-    /// As [`Self::convolve`], with an epilogue. The bits are those of the single operations.
+    /// Computes [`Self::convolve`] with an epilogue. The results are bit-identical to those of the separate
+    /// operations.
     fn convolve_with(
         &self,
         images: &Self::Matrix,
@@ -292,8 +295,8 @@ pub trait Ops: Send + Sync + 'static {
         epilogue.apply(self, self.convolve(images, convolution, linear))
     }
 
-    /// Multiplies every channel of the windows by weights of its own (a depthwise convolution). `weights` is
-    /// `[kernel * kernel + 1, channels]`: a row per pixel of the window, and the bias.
+    /// Computes a depthwise convolution. `weights` is `[kernel * kernel + 1, channels]`: one row per pixel of the
+    /// window, then the bias.
     fn convolve_channels(
         &self,
         images: &Self::Matrix,
@@ -301,23 +304,23 @@ pub trait Ops: Send + Sync + 'static {
         weights: &Self::Matrix,
     ) -> Self::Matrix;
 
-    /// Returns the largest value of every channel in the windows; the border does not count.
+    /// Computes max pooling: the maximum of every channel in each window, padding excluded.
     fn pool_largest(&self, images: &Self::Matrix, convolution: &Convolution) -> Self::Matrix;
 
-    /// Returns the mean of every `count` rows.
+    /// Returns the mean of every `count` consecutive rows.
     fn mean(&self, rows: &Self::Matrix, count: usize) -> Self::Matrix;
 
-    /// Adds the response normalisation of images of `count` pixels, in place (Woo et al. 2023, section 3):
-    /// `x * (gamma * r + 1) + beta`, where `r` is the length of a channel of the image over the mean length of its
+    /// Adds the global response normalisation of images of `count` pixels, in place (Woo et al. 2023, section 3): `x *
+    /// (gamma * r + 1) + beta`, where `r` is the L2 norm of a channel of the image over the mean L2 norm of its
     /// channels.
     fn normalise_responses(&self, rows: &mut Self::Matrix, count: usize, norm: &Self::Norm);
 
-    /// Multiplies the `count` rows of every image by its row of `factors`, in place.
+    /// Multiplies the `count` rows of every image by the image's row of `factors`, in place.
     fn scale_images(&self, rows: &mut Self::Matrix, count: usize, factors: &Self::Matrix);
 
-    /// Copies single rows into one matrix; a row that the matrix does not have is zeros.
+    /// Copies single rows into one matrix; a row index that is out of range gives zeros.
     fn select(&self, matrix: &Self::Matrix, rows: &[usize]) -> Self::Matrix;
 
-    /// Returns the same values as rows of another width, which divides their number.
+    /// Reshapes a matrix to rows of another width, which must divide the number of values.
     fn with_width(&self, matrix: Self::Matrix, width: usize) -> Self::Matrix;
 }

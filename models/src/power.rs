@@ -1,16 +1,16 @@
-//! Energy readings: one meter for all sources.
+//! Energy readings of a device, from NVML, RAPL or a power model.
 //!
 //! Sources, in the order of preference:
 //!
 //! | source | device | measures |
 //! |---|---|---|
-//! | `nvml` | GPU | the board, by its energy counter (Volta and later) |
-//! | `nvml (power sampled)` | GPU | the board, its power integrated over the samples |
-//! | `rapl` | CPU | all packages and their memory, all processes |
+//! | `nvml` | GPU | energy counter of the board (Volta and later) |
+//! | `nvml (power sampled)` | GPU | power of the board, integrated over the samples |
+//! | `rapl` | CPU | energy of all packages and their memory, all processes |
 //! | `modelled: ...` | both | busy time of this process times a stated wattage, plus idle power |
 //!
-//! A meter starts no thread and never waits: the owner of the clock calls [`PowerMeter::sample`] every 100 ms. Unknown
-//! values are `None`, never zero.
+//! A meter starts no thread and never blocks: the caller calls [`PowerMeter::sample`] every 100 ms. Unknown values are
+//! `None`, never zero.
 
 mod modelled;
 mod nvml;
@@ -36,18 +36,18 @@ use modelled::process_cpu_s;
 pub struct PowerConfig {
     /// Allowed sources, best first.
     pub sources: Vec<SourceKind>,
-    /// Assumed power of the CPU; the active watts are per busy core.
+    /// Assumed power of the CPU; the active power is per busy core.
     pub processor: Wattage,
-    /// Assumed power of a GPU; the active watts are those of the whole busy GPU. GPUs differ by an order of magnitude,
-    /// so there is no default: without NVML and without this, a GPU's energy is unknown.
+    /// Assumed power of a GPU; the active power is that of the whole busy GPU. GPUs differ by an order of magnitude,
+    /// so there is no default: without NVML and without this value, a GPU's energy is unknown.
     pub gpu: Option<Wattage>,
-    /// Directory of RAPL's zones.
+    /// Root directory of the RAPL zones in sysfs.
     pub rapl_root: PathBuf,
 }
 
 impl Default for PowerConfig {
-    /// Every source; 10 W idle and 10 W per busy core, round figures of a small machine: good for comparisons on one
-    /// machine, not for absolute values.
+    /// All sources; 10 W idle and 10 W per busy core, round figures of a small machine. They serve comparisons on one
+    /// machine, not absolute values.
     fn default() -> Self {
         Self {
             sources: vec![SourceKind::Nvml, SourceKind::Rapl, SourceKind::Modelled],
@@ -61,19 +61,19 @@ impl Default for PowerConfig {
     }
 }
 
-/// A kind of source.
+/// Kind of an energy source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceKind {
-    /// The GPU driver's management library.
+    /// NVIDIA Management Library (NVML).
     Nvml,
-    /// The CPU's running average power limit counters.
+    /// Running Average Power Limit (RAPL) counters of the CPU.
     Rapl,
-    /// Busy time and a stated wattage.
+    /// Modelled: busy time times an assumed power.
     Modelled,
 }
 
-/// Source of energy readings. Its text is the `energy_source` in profiles and reports.
+/// Source of energy readings. [`Display`](fmt::Display) gives the `energy_source` in profiles and reports.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(into = "String")]
 pub enum EnergySource {
@@ -118,31 +118,31 @@ impl From<EnergySource> for String {
     }
 }
 
-/// The number that the kernel drew when it started.
+/// File with the random boot id of the kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// One reading. Totals count from [`PowerMeter::detect`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct EnergySample {
-    /// Energy so far, joules; `None` if the source could not be read.
+    /// Energy, joules; `None` if the source could not be read.
     pub joules_total: Option<f64>,
     /// Source of the energy.
     pub source: EnergySource,
-    /// CPU time of this process so far, seconds, all cores.
+    /// CPU time of this process on all cores, seconds.
     pub busy_core_s: f64,
-    /// Time so far, seconds.
+    /// Wall time, seconds.
     pub wall_s: f64,
 }
 
 /// Why a meter cannot be created.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum PowerError {
-    /// A stated power is invalid.
+    /// An assumed power is invalid.
     #[error("{what} is {watts} W: a stated power must be finite and not negative")]
     BadWattage {
-        /// The setting.
+        /// Name of the setting.
         what: &'static str,
-        /// Its value.
+        /// Value of the setting, watts.
         watts: f64,
     },
 }
@@ -150,7 +150,7 @@ pub enum PowerError {
 /// Reads one device's energy.
 pub struct PowerMeter {
     reader: Reader,
-    /// PCI address of the device, if it has one.
+    /// PCI address of the device; `None` without one.
     pci_address: Option<String>,
     passed_over: Vec<String>,
     started: Instant,
@@ -159,7 +159,7 @@ pub struct PowerMeter {
 }
 
 enum Reader {
-    // Boxed for its size: it contains NVML's function table.
+    // Boxed because it contains NVML's function table, which is large.
     Nvml(Box<NvmlReader>),
     Rapl(Rapl),
     Cores(Wattage),
@@ -168,10 +168,10 @@ enum Reader {
 }
 
 impl PowerMeter {
-    /// Creates a meter on the best available source of a device.
+    /// Creates a meter with the best available source for a device.
     ///
     /// # Errors
-    /// [`PowerError::BadWattage`] for an invalid stated power.
+    /// [`PowerError::BadWattage`] for an invalid assumed power.
     pub fn detect(config: &PowerConfig, device: &DeviceInfo) -> Result<Self, PowerError> {
         config.processor.check("power.processor")?;
         if let Some(gpu) = config.gpu {
@@ -211,8 +211,9 @@ impl PowerMeter {
         }
     }
 
-    /// Returns the name of the counter that is read, if it counts the energy of other processes too: the same in every process of the host,
-    /// in containers as well, and another one on another host. `None` for energy that is of this process alone.
+    /// Returns the id of the hardware counter if it includes the energy of other processes. The id is equal in all
+    /// processes of a host, containers included, and differs between hosts. `None` if the energy is that of this
+    /// process alone.
     pub fn counter(&self) -> Option<String> {
         let host = std::fs::read_to_string(BOOT_ID).ok()?;
         let host = host.split('-').next().unwrap_or_default();
@@ -223,12 +224,12 @@ impl PowerMeter {
         }
     }
 
-    /// Why better sources are not used, as text.
+    /// Reasons why better sources are not used.
     pub(crate) fn passed_over(&self) -> &[String] {
         &self.passed_over
     }
 
-    /// Adds busy time of the GPU, seconds. A modelled GPU needs it: until the first call its energy is unknown.
+    /// Adds busy time of the GPU, seconds. Required for a modelled GPU, whose energy is unknown until the first call.
     pub fn add_device_busy(&mut self, seconds: f64) {
         if seconds.is_finite() && seconds >= 0.0 {
             *self.device_busy_s.get_or_insert(0.0) += seconds;

@@ -1,4 +1,4 @@
-//! Types of weights: how many bits a weight has in memory and in files, and what it is rounded to.
+//! Weight types: the storage format of weights in memory and in files.
 
 mod blocks;
 mod codec;
@@ -16,8 +16,8 @@ pub(crate) use codec::{decode, encode};
 pub use embedding_table::Table;
 pub(crate) use half_floats::f16_to_f32;
 
-/// Type of the weights of a model's linear layers, convolutions and embeddings. Norms, biases and activations are f32, and
-/// so are sums; only while they are multiplied by a quantised type, activations are rounded to 16 bits by blocks of 32.
+/// Storage type of the weights of a model's linear layers, convolutions and embeddings. Norms, biases, activations and
+/// accumulators are f32; only products with a quantised type round activations to 16 bits, in blocks of 32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
@@ -25,18 +25,18 @@ pub enum WeightType {
     /// 32-bit floating point.
     #[default]
     F32,
-    /// The upper 16 bits of an f32: its range, 8 bits of precision.
+    /// The upper 16 bits of an f32: the same range, 8 bits of precision.
     Bf16,
-    /// IEEE half precision: 11 bits of precision, up to 65,504.
+    /// IEEE half precision: 11 bits of precision, maximum 65,504.
     F16,
     /// GGML's `Q8_0`: blocks of 32 weights, 8 bits each, with a scale in f16.
     Q8_0,
-    /// GGML's `Q4_0`: blocks of 32 weights, 4 bits each, with a scale in f16. Embeddings and the head of a language model
-    /// are [`WeightType::Q8_0`] then, because their error reaches every token.
+    /// GGML's `Q4_0`: blocks of 32 weights, 4 bits each, with a scale in f16. Embeddings and the head of a language
+    /// model then use [`WeightType::Q8_0`], because their error affects every token.
     Q4_0,
 }
 
-/// The name is not a type of weights.
+/// The name is not a weight type.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is not a type of weights; use f32, bf16, f16, q8_0 or q4_0")]
 pub struct UnknownWeightType(String);
@@ -45,7 +45,7 @@ impl WeightType {
     /// All types, from the largest to the smallest.
     pub const ALL: [Self; 5] = [Self::F32, Self::Bf16, Self::F16, Self::Q8_0, Self::Q4_0];
 
-    /// Its name in app.toml and in configurations.
+    /// Returns the name in app.toml and in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -56,12 +56,12 @@ impl WeightType {
         }
     }
 
-    /// Whether weights share a scale by blocks.
+    /// Returns whether weights are stored in blocks with a shared scale.
     pub const fn is_quantised(self) -> bool {
         matches!(self, Self::Q8_0 | Self::Q4_0)
     }
 
-    /// Size of this many weights, bytes; of a quantised type, of whole blocks.
+    /// Returns the size of `weights` weights, bytes; for a quantised type, the size of their whole blocks.
     pub const fn bytes(self, weights: usize) -> usize {
         match self {
             Self::F32 => 4 * weights,
@@ -71,7 +71,7 @@ impl WeightType {
         }
     }
 
-    /// The type of embeddings and of the head of a language model whose layers have this type.
+    /// Returns the type of the embeddings and the head of a language model whose layers have this type.
     #[must_use]
     pub(crate) const fn of_embeddings(self) -> Self {
         match self {
@@ -80,12 +80,12 @@ impl WeightType {
         }
     }
 
-    /// Returns this type if it can represent the rows of a matrix, `inputs` long each, else f32: blocks must divide the
-    /// rows, and no value may become infinite.
+    /// Returns this type if it can represent the rows of a matrix, `inputs` values each, else f32: the block size must
+    /// divide `inputs`, and no value may become infinite.
     #[must_use]
     pub(crate) fn for_rows(self, inputs: usize, values: &[f32]) -> Self {
         let largest = |values: &[f32]| values.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
-        // Half of the distance to the next value above the largest finite one is rounded up to infinity.
+        // Rounding to the type may give infinity, so the checks apply to the rounded maximum.
         let fits = match self {
             Self::F32 => true,
             Self::Bf16 => half::bf16::from_f32(largest(values)).is_finite(),

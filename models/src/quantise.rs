@@ -15,7 +15,8 @@ use crate::checkpoint::weights::RawTensor;
 use crate::checkpoint::{Checkpoint, LoadError, transposed};
 use crate::precision::{WeightType, encode};
 
-/// Ends of the names of matrices whose columns are outputs, by `model_type`; those of all others are inputs.
+/// Suffixes of the names of matrices stored as `[inputs, outputs]`, by `model_type`; all others are `[outputs,
+/// inputs]`.
 const TRANSPOSED: [(&str, &[&str]); 1] = [(
     "gpt2",
     &[
@@ -25,14 +26,14 @@ const TRANSPOSED: [(&str, &[&str]); 1] = [(
         "mlp.c_proj.weight",
     ],
 )];
-/// Parts of the names of embeddings and of heads of language models, which are `Q8_0` where layers are `Q4_0`.
+/// Substrings of the names of embeddings and language model heads, which become `Q8_0` if layers become `Q4_0`.
 const EMBEDDINGS: [&str; 5] = ["embed", "wte", "wpe", "shared", "lm_head"];
-/// Parts of the names of layers beside embeddings.
+/// Substrings of the names of projections next to embeddings, which count as layers.
 const PROJECTIONS: [&str; 2] = ["mapping", "proj"];
-/// Parts of the names of matrices that are no layers: tables of scores, and norms with factors for every head.
+/// Substrings of the names of matrices that are copied: position bias tables, and norms with a weight per head.
 const OTHERS: [&str; 3] = ["relative_attention_bias", "q_norm", "k_norm"];
 
-/// Ends of the names of the layers that choose experts, which are computed in f32.
+/// Suffixes of the names of expert routers, which are computed in f32.
 const ROUTERS: [&str; 4] = [
     ".gate.weight",
     ".router.weight",
@@ -40,12 +41,12 @@ const ROUTERS: [&str; 4] = [
     ".shared_expert_gate.weight",
 ];
 
-/// What [`quantise`] wrote.
+/// Summary of a completed [`quantise`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantised {
-    /// Number of matrices that are quantised.
+    /// Number of quantised matrices.
     pub matrices: usize,
-    /// Number of tensors that are as before.
+    /// Number of unchanged tensors.
     pub others: usize,
     /// Size of all tensors before, bytes.
     pub bytes_before: u64,
@@ -60,7 +61,7 @@ pub enum QuantiseError {
     /// The checkpoint cannot be read.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The type is none that checkpoints are quantised to.
+    /// The target type is not a quantised type.
     #[error("checkpoints are quantised to q8_0 or q4_0; for `{0}`, save the checkpoint in that type")]
     NotQuantised(WeightType),
     /// The checkpoint is quantised already.
@@ -69,9 +70,9 @@ pub enum QuantiseError {
          converts while loading"
     )]
     Already {
-        /// Its configuration.
+        /// Configuration file of the checkpoint.
         file: String,
-        /// The key that says so.
+        /// The key that shows it.
         key: &'static str,
     },
     /// The checkpoint is a GGUF file.
@@ -81,25 +82,25 @@ pub enum QuantiseError {
         path.display()
     )]
     Gguf {
-        /// The checkpoint.
+        /// Path of the checkpoint.
         path: PathBuf,
     },
     /// The target exists.
     #[error("`{}` exists already; name a new directory", path.display())]
     Exists {
-        /// The target.
+        /// Path of the target.
         path: PathBuf,
     },
     /// The target is inside the checkpoint.
     #[error("`{}` is inside the checkpoint, whose files are copied there; name a directory outside it", path.display())]
     Inside {
-        /// The target.
+        /// Path of the target.
         path: PathBuf,
     },
-    /// No matrix consists of whole blocks.
+    /// No matrix can be divided into whole blocks.
     #[error("`{file}` has no matrix whose rows consist of blocks of 32 weights; nothing would be smaller")]
     Nothing {
-        /// Its weights.
+        /// Weights of the checkpoint.
         file: String,
     },
     /// The target cannot be written.
@@ -112,30 +113,30 @@ pub enum QuantiseError {
     },
 }
 
-/// A tensor of the new file.
+/// A tensor of the new file, before it is written.
 struct Planned {
     name: String,
-    /// Its shape before.
+    /// Shape in the original.
     before: Vec<usize>,
-    /// Type and shape of its elements, as in the header.
+    /// Element type and shape, as in the header of the new file.
     dtype: String,
     shape: Vec<usize>,
     bytes: usize,
-    /// Its quantised type; `None` if it is copied.
+    /// Type to quantise to; `None` to copy the tensor.
     kind: Option<WeightType>,
 }
 
-/// Quantises the matrices of a Hugging Face directory to `kind` and writes the result to a new directory, with the other
-/// files as they are. Norms, biases, convolutions, routers and matrices without whole blocks are copied, and so are experts
-/// whose tensors are fused.
+/// Quantises the matrices of a Hugging Face directory to `kind` and writes the result to a new directory, with all
+/// other files unchanged. Copies norms, biases, convolutions, routers, fused expert tensors, and matrices that cannot
+/// be divided into whole blocks.
 ///
 /// # Errors
-/// [`QuantiseError`]; nothing remains of the new directory.
+/// [`QuantiseError`]; the new directory is then removed.
 pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, QuantiseError> {
     if !kind.is_quantised() {
         return Err(QuantiseError::NotQuantised(kind));
     }
-    // The architecture decides which matrices are transposed, so it must be a known one.
+    // The architecture determines which matrices are transposed, so it must be supported.
     architecture(from)?;
     if !from.join("config.json").exists() && SentenceModules::open(from)?.is_none() {
         return Err(QuantiseError::Gguf {
@@ -174,7 +175,7 @@ pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, Q
         return Err(QuantiseError::Inside { path: to.to_owned() });
     }
     let partial = partial(to);
-    // An interrupted run of a process with the same number left it.
+    // Left by an interrupted run of a process with the same id.
     let _ = std::fs::remove_dir_all(&partial);
     let written = write(from, &partial, &mut checkpoint, &planned, &quantisation);
     let written = written.and_then(|()| std::fs::rename(&partial, to).map_err(failed(to)));
@@ -185,9 +186,9 @@ pub fn quantise(from: &Path, to: &Path, kind: WeightType) -> Result<Quantised, Q
     Ok(report)
 }
 
-/// Whether a path that does not exist would be inside an existing directory.
+/// Returns whether a path that does not exist yet would be inside an existing directory.
 fn is_inside(path: &Path, directory: &Path) -> bool {
-    // The folders that do not exist yet have no canonical form.
+    // Folders that do not exist have no canonical form.
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let existing = absolute.ancestors().find_map(|folder| folder.canonicalize().ok());
     let directory = directory.canonicalize().ok();
@@ -196,7 +197,7 @@ fn is_inside(path: &Path, directory: &Path) -> bool {
         .is_some_and(|(existing, directory)| existing.starts_with(directory))
 }
 
-/// Returns the directory beside `to` that is written before it is renamed.
+/// Returns the temporary directory next to `to`, which is renamed to `to` when it is complete.
 fn partial(to: &Path) -> PathBuf {
     let mut name = to.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -231,7 +232,7 @@ fn failed(path: &Path) -> impl Fn(std::io::Error) -> QuantiseError {
     }
 }
 
-/// Decides what becomes of a tensor.
+/// Decides whether a tensor is quantised or copied.
 fn plan(tensor: &RawTensor, quantisation: &Quantisation) -> Planned {
     let mut planned = Planned {
         name: tensor.name.clone(),
@@ -269,7 +270,7 @@ fn plan(tensor: &RawTensor, quantisation: &Quantisation) -> Planned {
     planned
 }
 
-/// Copies all files but configuration and weights of `model`, a folder of the checkpoint.
+/// Copies all files except configuration and weights of the folder `model`.
 fn copy_others(from: &Path, to: &Path, inside: &Path, model: &Path) -> Result<(), QuantiseError> {
     let target = to.join(inside);
     std::fs::create_dir_all(&target).map_err(failed(&target))?;
@@ -306,7 +307,7 @@ fn write_config(
     std::fs::write(&path, format!("{:#}\n", Value::Object(keys))).map_err(failed(&path))
 }
 
-/// Writes the tensors one at a time.
+/// Writes the tensors, one at a time.
 fn write_weights(
     checkpoint: &mut Checkpoint,
     path: &Path,
@@ -326,7 +327,7 @@ fn write_weights(
         offset += tensor.bytes;
     }
     let mut header = Value::Object(header).to_string();
-    // Data begins at a multiple of 8 bytes.
+    // The header is padded so that data begins at a multiple of 8 bytes.
     let padding = header.len().next_multiple_of(8) - header.len();
     header.extend(std::iter::repeat_n(' ', padding));
     let mut file = BufWriter::new(File::create(path).map_err(&failed)?);

@@ -1,5 +1,5 @@
-//! What every model is served with: tensors, the `Model` trait, batches, the executor thread, limits on processor time,
-//! hidden states between partitions.
+//! Model runtime: tensors, the `Model` trait, batches, the executor thread, CPU limits, hidden states between
+//! partitions.
 
 pub(crate) mod answers;
 pub(crate) mod batch;

@@ -1,20 +1,20 @@
 //! The self-test: checks a device's results and measures its speed (`kaskade selftest`).
 //!
-//! Everything it needs is in the binary: checkpoints with expected answers, and networks with random weights. Each section fails
-//! alone: a panic or an error in one is reported, and the others still run.
+//! The binary contains everything that the test needs: checkpoints with expected outputs, and networks with random
+//! weights. Sections are independent: a panic or an error in one is reported, and the others still run.
 //!
 //! | section | holds |
 //! |---|---|
 //! | `device` | device, driver, memory |
-//! | `parity` | every architecture against expected answers |
-//! | `language` | the language engine against expected answers, and its speed of decoding |
-//! | `throughput` | BERT and ViT by batch size |
-//! | `transfers` | host to device and back, by size |
+//! | `parity` | every architecture against expected outputs |
+//! | `language` | the language model engine against expected outputs, and its decoding speed |
+//! | `throughput` | throughput of BERT and ViT by batch size |
+//! | `transfers` | transfer speed between host and device, both ways, by size |
 //! | `memory` | memory of the device and of this process |
-//! | `energy` | the meter over the whole run |
+//! | `energy` | energy of the whole run |
 //!
-//! Beside the sections: `options` of a run, the report's `section`, the measured networks (`shapes`, with `random` weights),
-//! and `transfer_times` of burn.
+//! Further modules: `options` of a run, `section` of the report, the measured networks (`shapes`, with `random`
+//! weights), and `transfer_times` of burn.
 
 pub mod fixtures;
 mod language;
@@ -58,22 +58,22 @@ pub struct SelftestReport {
     pub version: u32,
     /// Version of this program.
     pub program: &'static str,
-    /// True if no section that ran failed and every compared architecture matches.
+    /// True if no section that ran failed and the outputs of every compared architecture match.
     pub passed: bool,
     /// Duration, seconds.
     pub seconds: f64,
-    /// Average number of runnable processes over the minute before the run and over its last minute. Far above the
-    /// number of cores, other processes distorted the times.
+    /// Load average over the minute before the run and over its last minute. Values far above the number of cores mean
+    /// that other processes distorted the times.
     pub load: [Option<f64>; 2],
     /// The device.
     pub device: Section<DeviceReport>,
-    /// Results against expected answers.
+    /// Parity with expected outputs.
     pub parity: Section<ParityReport>,
-    /// The language engine.
+    /// The language model engine.
     pub language: Section<LanguageReport>,
-    /// Speed of networks.
+    /// Throughput of networks.
     pub throughput: Section<ThroughputReport>,
-    /// Speed of transfers.
+    /// Transfer speed.
     pub transfers: Section<Vec<Transfer>>,
     /// Memory after the run.
     pub memory: Section<MemoryReport>,
@@ -84,7 +84,7 @@ pub struct SelftestReport {
 /// The device that was tested.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceReport {
-    /// Its description, as in profiles.
+    /// Description of the device, as in profiles.
     pub description: String,
     /// Details of the device.
     #[serde(flatten)]
@@ -103,13 +103,13 @@ pub struct EnergyReport {
     pub total: EnergySample,
     /// Mean power over the run, watts.
     pub mean_watts: Option<f64>,
-    /// Why better sources were not used.
+    /// Reasons why better sources are not used.
     pub passed_over: Vec<String>,
 }
 
-/// Runs the suite. `progress` receives one line of text before each step that takes time.
+/// Runs the suite. Calls `progress` with one line of text before each step that takes time.
 ///
-/// It always returns a report: sections that cannot run state the reason.
+/// Always returns a report; a section that cannot run states the reason.
 pub fn selftest(options: &SelftestOptions, progress: &mut dyn FnMut(&str)) -> SelftestReport {
     let started = Instant::now();
     let load = memory::load();
@@ -290,7 +290,7 @@ mod tests {
         assert!(json["energy"]["done"]["source"].is_string());
     }
 
-    /// A choice of decoders leaves nothing to compare among the encoders, which is no failure.
+    /// Checks that a selection of decoders only, which leaves no encoder to compare, is not a failure.
     #[test]
     fn only_chosen_checkpoints_are_compared() {
         let compared = |families: &[&str]| {
@@ -316,7 +316,7 @@ mod tests {
         );
     }
 
-    /// A network that the full suite times without being named could not be chosen.
+    /// Checks that every network of the full suite has a name that the options accept.
     #[test]
     fn every_timed_network_is_named() {
         let full = SelftestOptions {

@@ -1,5 +1,5 @@
-//! What models answer: outputs of classifiers, token classifiers, question answering and embeddings from the numbers that an
-//! architecture computes.
+//! Task outputs: converts logits to the outputs of classifiers, token classifiers, question answering and embedding
+//! models.
 
 pub(crate) mod answer_span;
 pub mod class_names;

@@ -1,4 +1,4 @@
-//! Support for tests: the partitions of a model in a chain, compared with the whole.
+//! Test helpers: run the partitions of a model in a chain and compare them with the whole model.
 #![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
 
 use kaskade_policy::plan::Partition;
@@ -9,10 +9,10 @@ use crate::runtime::loaded::Loaded;
 use crate::runtime::model::{Extent, Inputs, Outputs};
 use crate::runtime::partitioning::Partitioning;
 
-/// Runs requests, in one batch, through the `of` partitions of a model; 1 is the whole model.
+/// Runs requests in one batch through all `of` partitions of a model; with 1, through the whole model.
 ///
 /// # Errors
-/// Those of `load`. Panics if a partition refuses a request.
+/// Errors of `load`. Panics if a partition rejects a request.
 pub(crate) fn chained(
     load: impl Fn(Partition) -> Result<Loaded, LoadError>,
     of: u32,
@@ -29,7 +29,7 @@ pub(crate) fn chained(
     Ok(batch)
 }
 
-/// Asserts that two models answer alike: the same outputs, numbers within 1e-5; `what` begins the message otherwise.
+/// Asserts that two models give equal outputs, numbers within 1e-5; `what` is the prefix of the message.
 pub(crate) fn assert_close(what: &str, whole: &[Outputs], chained: &[Outputs]) {
     assert_eq!(whole.len(), chained.len(), "{what}");
     for (whole, chained) in whole.iter().zip(chained) {
@@ -53,7 +53,7 @@ pub(crate) fn assert_close(what: &str, whole: &[Outputs], chained: &[Outputs]) {
     }
 }
 
-/// Asserts that a model has the layers and the width that were read from its configuration alone.
+/// Asserts that a model has the number of layers and the width that were read from its configuration alone.
 pub(crate) fn assert_partitioning(
     what: &str,
     load: impl Fn(Partition) -> Result<Loaded, LoadError>,

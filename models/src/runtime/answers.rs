@@ -1,10 +1,10 @@
-//! What a model answers, as clients learn it before their first request: its outputs, and the names of its classes.
+//! Outputs and class names of a model, announced to clients before their first request.
 
 use super::datatype::Datatype;
 use super::model::{Availability, Continuous, Inputs, Model, ModelError, Outputs, Signature};
 use super::sample_request::{SampleSize, sample_request};
 
-/// Sizes of the synthetic requests that show which dimensions of the outputs vary: elements, and tokens of a language model.
+/// Sizes of the synthetic requests that show which output dimensions vary: elements, and tokens of a language model.
 const SIZES: [SampleSize; 2] = [
     SampleSize {
         elements: 4,
@@ -16,27 +16,28 @@ const SIZES: [SampleSize; 2] = [
     },
 ];
 
-/// What a model answers.
+/// Description of the answers of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answers {
-    /// Its outputs; empty if they are unknown.
+    /// Outputs; empty if they are unknown.
     pub outputs: Vec<OutputSpec>,
-    /// Names of its classes in the order of the logits; empty if it has none, or they have no names.
+    /// Class names in the order of the logits; empty if there are no classes, or they have no names.
     pub labels: Vec<String>,
 }
 
-/// An output of a model.
+/// Specification of an output of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputSpec {
-    /// Its name.
+    /// Name of the output.
     pub name: String,
-    /// Its element type.
+    /// Element type.
     pub datatype: Datatype,
-    /// Its dimensions, without the batch dimension; `None` for one that varies.
+    /// Dimensions, without the batch dimension; `None` for a dimension whose size varies.
     pub shape: Vec<Option<usize>>,
 }
 
-/// Runs synthetic requests of two sizes, and returns the outputs that answer them; none if the model takes no synthetic request.
+/// Runs synthetic requests of two sizes and returns the observed outputs; empty if the model takes no synthetic
+/// request.
 pub fn observe_outputs(model: &mut dyn Model) -> Vec<OutputSpec> {
     let signature = model.signature();
     if signature.inputs.is_empty() {
@@ -77,14 +78,14 @@ fn add(observed: &mut Vec<OutputSpec>, outputs: &Outputs) {
     }
 }
 
-/// A model together with what it answers.
+/// A model with the description of its answers.
 pub struct Described {
     model: Box<dyn Model>,
     answers: Answers,
 }
 
 impl Described {
-    /// Adds to a model what it answers.
+    /// Attaches the description of its answers to a model.
     pub fn new(model: Box<dyn Model>, answers: Answers) -> Self {
         Self { model, answers }
     }
@@ -122,7 +123,7 @@ mod tests {
     use crate::runtime::model::{Extent, InputSpec};
     use crate::runtime::tensor::Tensor;
 
-    /// Answers a vector per element, and the sum of the elements.
+    /// Test model: returns the input vector and the sum of its elements.
     struct Sums;
 
     impl Model for Sums {

@@ -1,4 +1,4 @@
-//! Batches of requests: a malformed request fails alone, the others are computed together.
+//! Runs batches of requests: a malformed request fails alone, the others are computed together.
 
 use rayon::prelude::*;
 
@@ -7,7 +7,7 @@ use super::tensor;
 use crate::device::Device;
 use crate::ops::{Ops, OpsError};
 
-/// Results of a batch, one per request, in its order.
+/// Results of a batch, one per request, in request order.
 pub(crate) type BatchResults = Vec<Result<Outputs, ModelError>>;
 
 /// Runs a batch. Requests that `read` rejects fail alone; `forward` computes the others together and returns one result
@@ -20,7 +20,7 @@ pub(crate) fn run_batch<T>(
     run_batch_of(batch.iter().map(read).collect(), forward)
 }
 
-/// Runs a batch like [`run_batch`], of requests that are read already.
+/// Runs a batch like [`run_batch`], of requests that are already parsed.
 pub(crate) fn run_batch_of<T>(
     parsed: Vec<Result<T, ModelError>>,
     forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
@@ -28,8 +28,8 @@ pub(crate) fn run_batch_of<T>(
     run_parsed(parsed, |requests| exactly_one_each(&requests, forward))
 }
 
-/// Runs a batch like [`run_batch`], on all cores of the CPU: they share the reading, which includes tokenising texts, and
-/// [`map_in_parallel`] distributes the requests by their `size`.
+/// Runs a batch like [`run_batch`], on all CPU cores: parses requests in parallel, tokenization included, and
+/// distributes them by `size` with [`map_in_parallel`].
 pub(crate) fn run_batch_in_parallel<T: Send + Sync>(
     device: &Device,
     batch: &[Inputs],
@@ -72,7 +72,7 @@ fn run_parsed<T>(
         .collect()
 }
 
-/// Calls `forward` and returns one result per request, also if it fails or returns another number of results.
+/// Calls `forward` and returns one result per request, even if it fails or returns another number of results.
 fn exactly_one_each<T>(
     requests: &[T],
     forward: impl FnOnce(&[T]) -> Result<BatchResults, ModelError>,
@@ -91,14 +91,14 @@ fn exactly_one_each<T>(
     }
 }
 
-/// Returns the error of a request whose device failed.
+/// Returns the error of a request after a device error.
 pub(crate) fn device_failed(error: &OpsError) -> ModelError {
     ModelError::Failed {
         reason: error.to_string(),
     }
 }
 
-/// Downloads the rows of a matrix that is `columns` wide.
+/// Downloads the rows of a matrix that has `columns` columns.
 ///
 /// # Errors
 /// [`ModelError::Failed`] with the message of the device.
@@ -113,10 +113,10 @@ pub(crate) fn logits_per_row(rows: Vec<Vec<f32>>) -> BatchResults {
     rows.into_iter().map(outputs).collect()
 }
 
-/// Maps the items of a batch: on the CPU in one part per core, each on its own core; on other devices in one part.
+/// Maps the items of a batch: on the CPU in one part per core, in parallel; on other devices in one part.
 ///
-/// The parts have about the same sum of `size`, so that no core waits for another; items are not padded to the size of
-/// others. `answer` returns as many results as it receives items; the results are in the order of the items.
+/// The parts have about equal sums of `size`, so that cores finish together; items of different parts are not padded
+/// to the same size. `answer` returns one result per item; the results are in the order of the items.
 fn map_in_parallel<T: Send + Sync, R: Send>(
     device: &Device,
     items: Vec<T>,
@@ -128,7 +128,7 @@ fn map_in_parallel<T: Send + Sync, R: Send>(
     }
     let parts = rayon::current_num_threads().min(items.len());
     if parts <= 1 {
-        // On a thread of the pool, which shares work with the others faster than the model's thread.
+        // A thread of the pool shares work with the other threads faster than the model's thread.
         return rayon::scope(|_| answer(&items));
     }
     let parts = balanced(items, parts, size);
@@ -144,7 +144,7 @@ fn map_in_parallel<T: Send + Sync, R: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Distributes items over parts: the largest first, each to the part with the smallest sum. Returns the places of the
+/// Distributes items over parts: the largest first, each to the part with the smallest sum. Returns the indices of the
 /// items of each part, and the items.
 fn balanced<T>(items: Vec<T>, parts: usize, size: impl Fn(&T) -> usize) -> Vec<(Vec<usize>, Vec<T>)> {
     let mut ordered: Vec<(usize, T)> = items.into_iter().enumerate().collect();
@@ -152,7 +152,7 @@ fn balanced<T>(items: Vec<T>, parts: usize, size: impl Fn(&T) -> usize) -> Vec<(
     let mut filled: Vec<_> = (0..parts).map(|_| (0, Vec::new(), Vec::new())).collect();
     for (place, item) in ordered {
         if let Some((sum, places, items)) = filled.iter_mut().min_by_key(|(sum, _, _)| *sum) {
-            // An item without any size is distributed too.
+            // Counts an item of size 0 as 1, so that such items are distributed too.
             *sum += size(&item).max(1);
             places.push(place);
             items.push(item);
@@ -182,7 +182,8 @@ mod tests {
         }
     }
 
-    /// Parts of as many items each would differ by half: texts of 20 tokens for one core, of 120 for the other.
+    /// Parts with equal numbers of items would be unequal here: texts of 20 tokens on one core, of 120 tokens on the
+    /// other.
     #[test]
     fn parts_take_equally_long() {
         let lengths: Vec<usize> = (0..32).map(|text| 20 + (text * 37) % 101).collect();

@@ -1,9 +1,9 @@
-//! Models limited to a share of a core.
+//! Limits a model to a share of a CPU core.
 //!
 //! Replicas on one processor slow each other down: a batch takes longer while others compute. A limited model sleeps
-//! after every batch until its use of the processor is at most its share. Replicas whose shares sum up to less than the
-//! cores therefore behave like separate devices: slower, but as slow as they were profiled. A container's CPU limit
-//! does the same per period of the scheduler instead of per batch.
+//! after every batch until its CPU use is at most its share. Replicas whose shares sum to at most the number of cores
+//! therefore behave like separate devices: each runs as slowly as it was profiled. A container's CPU limit has the
+//! same effect, per scheduler period instead of per batch.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ use crate::runtime::model::{Continuous, Progress};
 #[serde(try_from = "f64", into = "f64")]
 pub struct CoreShare(f64);
 
-/// The number is not a share of a core.
+/// The number is not a valid share of a core.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 #[error("{0} is not a share of a core; give a number above 0 and up to 1, such as 0.25")]
 pub struct InvalidCoreShare(f64);
@@ -30,12 +30,12 @@ impl CoreShare {
     /// A whole core; the model never sleeps.
     pub const WHOLE: Self = Self(1.0);
 
-    /// The share, in (0, 1].
+    /// Returns the share, in (0, 1].
     pub const fn get(self) -> f64 {
         self.0
     }
 
-    /// Time to sleep after a batch that took `cpu` processor time and `wall` time.
+    /// Returns the time to sleep after a batch that took `cpu` CPU time and `wall` time.
     fn rest(self, cpu: Duration, wall: Duration) -> Duration {
         cpu.div_f64(self.0).saturating_sub(wall)
     }
@@ -45,7 +45,7 @@ impl TryFrom<f64> for CoreShare {
     type Error = InvalidCoreShare;
 
     fn try_from(share: f64) -> Result<Self, InvalidCoreShare> {
-        // Below a thousandth of a core no objective can be met.
+        // No latency objective can be met with less than a thousandth of a core.
         if (0.001..=1.0).contains(&share) {
             Ok(Self(share))
         } else {
@@ -60,14 +60,14 @@ impl From<CoreShare> for f64 {
     }
 }
 
-/// A model limited to a share of a core. The results of a batch are returned after the sleep.
+/// A model limited to a share of a core. Returns the results of a batch after the sleep.
 ///
-/// The model computes on its own thread only, so that the thread's clock measures all of its work: work that the
-/// kernels would give to other cores stays on this thread.
+/// The model computes on its own thread only, so that the thread's CPU clock measures all of its work: work that
+/// kernels would distribute over other cores stays on this thread.
 pub struct Throttled {
     model: Box<dyn Model>,
     share: CoreShare,
-    /// Thread pool of the model's own thread, created on that thread; `None` until the first batch.
+    /// Thread pool that contains only the model's own thread, and is created on it; `None` until the first batch.
     pool: Option<ThreadPool>,
 }
 
@@ -91,7 +91,7 @@ impl Throttled {
 }
 
 impl Throttled {
-    /// Computes, then sleeps as the share demands.
+    /// Computes, then sleeps to keep CPU use at the share.
     fn run_paced<T>(&mut self, compute: impl FnOnce(&mut dyn Model) -> T) -> T {
         self.ensure_single_thread();
         let (started, used) = (Instant::now(), thread_time());
@@ -142,7 +142,7 @@ impl Continuous for Throttled {
     }
 }
 
-/// CPU time used so far by this thread.
+/// Returns the CPU time of this thread so far.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let whole = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(serde_json::to_string(&read).unwrap(), "0.1");
     }
 
-    /// Reports the number of threads it may use, and keeps the processor busy for a while.
+    /// Test model: returns the number of threads it may use, and keeps the CPU busy for a while.
     struct Spin(Duration);
 
     impl Model for Spin {

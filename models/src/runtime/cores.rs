@@ -1,4 +1,4 @@
-//! Cores of a model: a pool of threads of its own, so that models of one process do not wait for each other's tasks.
+//! A thread pool per model, so that models of one process do not wait for each other's tasks.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::runtime::model::{
     Continuous, Inputs, Model, ModelError, Outputs, Preprocessor, Progress, Signature, Waker,
 };
 
-/// The threads that one model computes with.
+/// Thread pool of one model.
 #[derive(Debug, Clone)]
 pub struct Cores(Arc<ThreadPool>);
 
-/// The threads could not be started.
+/// The thread pool could not be started.
 #[derive(Debug, Error)]
 #[error("cannot start {cores} threads: {reason}; lower `cores`, or raise the limit of threads")]
 pub struct CoresError {
@@ -24,11 +24,11 @@ pub struct CoresError {
 }
 
 impl Cores {
-    /// Starts the threads. The default is one per core that this process may use: those of its affinity mask and within
-    /// its control group's quota, or as many as `RAYON_NUM_THREADS` says.
+    /// Starts a pool of `cores` threads. The default is the number of cores that this process may use, by its affinity
+    /// mask and its cgroup quota, or `RAYON_NUM_THREADS` if it is set.
     ///
     /// # Errors
-    /// [`CoresError`] if the system refuses a thread.
+    /// [`CoresError`] if the operating system cannot start a thread.
     pub fn start(cores: Option<NonZeroUsize>) -> Result<Self, CoresError> {
         let cores = cores.map_or_else(rayon::current_num_threads, NonZeroUsize::get);
         let pool = ThreadPoolBuilder::new()
@@ -41,18 +41,18 @@ impl Cores {
         Ok(Self(Arc::new(pool)))
     }
 
-    /// Number of threads.
+    /// Returns the number of threads.
     pub fn count(&self) -> usize {
         self.0.current_num_threads()
     }
 
-    /// Computes on these threads and waits for the result. A panic continues on this thread.
+    /// Computes on these threads and waits for the result. A panic propagates to the calling thread.
     pub fn compute<T: Send>(&self, compute: impl FnOnce() -> T + Send) -> T {
         self.0.install(compute)
     }
 }
 
-/// A model that computes on its own cores.
+/// A model that computes on its own thread pool.
 pub struct PinnedModel {
     model: Box<dyn Model>,
     cores: Cores,
@@ -60,7 +60,7 @@ pub struct PinnedModel {
 }
 
 impl PinnedModel {
-    /// Lets a model compute on these cores only.
+    /// Makes a model compute on this thread pool only.
     pub fn new(mut model: Box<dyn Model>, cores: Cores) -> Self {
         let preprocessor = model.continuous().and_then(|model| model.preprocessor());
         Self {
@@ -107,7 +107,7 @@ impl Continuous for PinnedModel {
     }
 
     fn waker(&self) -> Option<Waker> {
-        // Models that wait for others compute elsewhere and are not given cores.
+        // Models that wait for others compute elsewhere and get no thread pool.
         None
     }
 
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
     use crate::runtime::tensor::Tensor;
 
-    /// Reports the number of threads it may use and the name of the one it runs on.
+    /// Test model: returns the number of threads it may use and the name of its thread.
     struct Report;
 
     impl Model for Report {
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Two models that need each other's progress: with one shared thread they would wait forever.
+    /// Runs two models that need each other's progress: with one shared thread they would deadlock.
     #[test]
     fn models_do_not_wait_for_each_others_tasks() {
         struct Meet(Arc<Barrier>);

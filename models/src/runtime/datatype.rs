@@ -54,7 +54,7 @@ impl Datatype {
         Self::Bytes,
     ];
 
-    /// Its name in the protocol.
+    /// Returns the name in the protocol.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bool => "BOOL",
@@ -74,7 +74,7 @@ impl Datatype {
         }
     }
 
-    /// Returns the type of that name.
+    /// Returns the type with a protocol name.
     ///
     /// # Errors
     /// [`TensorError::UnknownDatatype`] if the protocol has no such name.

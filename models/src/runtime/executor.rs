@@ -1,9 +1,9 @@
 //! The executor: one thread per model.
 //!
-//! A model blocks for as long as a batch takes, may not be movable between threads once its device is initialised, and
-//! may panic in third-party code. The executor therefore builds, runs and drops the model on one dedicated thread, and
-//! checks every output before it returns it. A model that asks for it ([`Model::runs_inline`]) runs on the thread of the
-//! caller instead, for as long as its batches are short.
+//! A model blocks while a batch runs, may not be movable between threads once its device is initialised, and may panic
+//! in third-party code. The executor therefore builds, runs and drops the model on one dedicated thread, and checks
+//! every output before it returns it. A model with [`Model::runs_inline`] runs on the caller's thread instead, as long
+//! as its batches are short.
 
 mod clocks;
 mod in_flight;
@@ -29,21 +29,21 @@ use in_flight::InFlight;
 use inline::{Inline, Ran, ThreadMoved};
 
 /// A model on its own thread. It runs one batch at a time or, if the model is
-/// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between its steps. Dropping it waits
-/// for the batch or the step in progress.
+/// [`Continuous`](crate::runtime::model::Continuous), requests that join and leave between steps. Dropping the
+/// executor waits for the running batch or step.
 pub struct Executor {
-    /// `None` only while the executor is dropped.
+    /// Sends commands to the model's thread; `None` only during drop.
     commands: Option<Sender<Command>>,
-    /// Takes requests to the preprocessing thread, which passes them on; `None` if the model's own thread reads them.
+    /// Sends requests to the preprocessing thread, which forwards them; `None` if the model's thread parses requests.
     preprocessing: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
-    /// Runs batches here, as long as it has the model.
+    /// Runs batches on the caller's thread while the model is inline.
     inline: Inline,
     busy: Arc<AtomicBool>,
     signature: Signature,
     answers: Answers,
     continuous: bool,
-    /// Ends a step that waits, so that it takes the next command.
+    /// Wakes a step that waits, so that the thread takes the next command.
     waker: Option<Waker>,
     availability: Option<Availability>,
 }
@@ -51,9 +51,9 @@ pub struct Executor {
 /// Result of one step of a continuous model.
 #[derive(Debug)]
 pub struct StepResult {
-    /// Progress of the requests; every `Ok` end has passed `check_outputs`.
+    /// Progress of the requests; every `Ok` result has passed `check_outputs`.
     pub progress: Vec<Progress>,
-    /// Time of the step, microseconds: wall time, or processor time of a model whose steps wait for others.
+    /// Duration of the step, microseconds: wall time, or CPU time for a model whose steps wait for others.
     pub run_us: u64,
 }
 
@@ -65,13 +65,13 @@ type Listener = Box<dyn FnMut(StepResult) + Send>;
 pub struct BatchResult {
     /// One result per request, in order; every `Ok` has passed `check_outputs`.
     pub outputs: Vec<Result<Outputs, ModelError>>,
-    /// The batch, unchanged, so that its owner need not copy inputs that it forwards.
+    /// The batch, returned unchanged so that the caller need not copy inputs that it forwards.
     pub inputs: Vec<Inputs>,
-    /// Wall time of the model's run, microseconds.
+    /// Wall time of the run, microseconds.
     pub run_us: u64,
 }
 
-/// Why a batch was not accepted. The variants return the batch unchanged.
+/// Why a batch was not accepted. Each variant returns the batch unchanged.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// Another batch is running.
@@ -101,7 +101,7 @@ pub enum SpawnError<E> {
 
 /// Commands to the model's thread.
 enum Command {
-    /// Runs this model from here on.
+    /// Runs this model from now on.
     Model(Box<dyn Model>),
     Batch {
         batch: Vec<Inputs>,
@@ -116,7 +116,7 @@ enum Command {
     Cancel(u64),
 }
 
-/// Properties of a model, reported once it is built.
+/// Properties of a model, reported once the model is built.
 struct Traits {
     signature: Signature,
     answers: Answers,
@@ -124,7 +124,7 @@ struct Traits {
     waker: Option<Waker>,
     availability: Option<Availability>,
     preprocessor: Option<Preprocessor>,
-    /// The model, if its batches run on the thread of the caller.
+    /// The model, if its batches run on the caller's thread.
     inline: Option<Box<dyn Model>>,
 }
 
@@ -148,7 +148,7 @@ impl Executor {
                     Err(error) => drop(report.send(Err(error))),
                     Ok(model) => {
                         let (traits, model) = traits(model);
-                        // The receiver is gone if the process is shutting down.
+                        // Sending fails only if the process is shutting down.
                         if report.send(Ok(traits)).is_ok() {
                             serve(model, &queue, &busy);
                         }
@@ -180,17 +180,17 @@ impl Executor {
         })
     }
 
-    /// The inputs that a request must have.
+    /// Returns the inputs of the model.
     pub fn signature(&self) -> &Signature {
         &self.signature
     }
 
-    /// Returns what the model answers ([`Model::answers`]).
+    /// Returns the model's [`Model::answers`].
     pub fn answers(&self) -> &Answers {
         &self.answers
     }
 
-    /// Returns whether the model batches continuously; requests are then passed by [`Executor::submit`].
+    /// Returns whether the model batches continuously; [`Executor::submit`] then passes requests.
     pub fn is_continuous(&self) -> bool {
         self.continuous
     }
@@ -201,7 +201,7 @@ impl Executor {
     }
 
     /// Returns whether the model's steps wait for others, such as a remote endpoint, instead of computing
-    /// ([`crate::runtime::model::Continuous::waker`]): their number and run time say nothing about the model.
+    /// ([`crate::runtime::model::Continuous::waker`]): number and duration of steps are then meaningless.
     pub fn waits_for_others(&self) -> bool {
         self.waker.is_some()
     }
@@ -212,13 +212,13 @@ impl Executor {
         self.send(Command::Listen(Box::new(listener)));
     }
 
-    /// Submits a request under a number that no other request in flight has. The listener receives its progress, also
-    /// if the model rejects it. Returns false if the model's thread has ended.
+    /// Submits a request under a number that no other request in flight has. The listener receives its progress,
+    /// including a rejection by the model. Returns false if the model's thread has ended.
     pub fn submit(&self, number: u64, inputs: Inputs) -> bool {
         self.submit_within(number, inputs, Duration::MAX)
     }
 
-    /// Submits a request like [`Executor::submit`], with the time in which it must be answered.
+    /// Submits a request like [`Executor::submit`], with the time within which it must be answered.
     pub fn submit_within(&self, number: u64, inputs: Inputs, budget: Duration) -> bool {
         self.send(Command::Submit {
             number,
@@ -227,13 +227,13 @@ impl Executor {
         })
     }
 
-    /// Cancels a request before the model's next step; the listener receives nothing more about it.
+    /// Cancels a request before the model's next step; the listener receives no further progress of the request.
     pub fn cancel(&self, number: u64) {
         self.send(Command::Cancel(number));
     }
 
     fn send(&self, command: Command) -> bool {
-        // A request is cancelled on the same way as it came, so that neither overtakes the other.
+        // A cancellation takes the same channel as its request, so that it cannot overtake the request.
         let way = match command {
             Command::Submit { .. } | Command::Cancel(_) => {
                 self.preprocessing.as_ref().or(self.commands.as_ref())
@@ -251,8 +251,8 @@ impl Executor {
         }
     }
 
-    /// Ends the model without waiting for it: its thread finishes the batch or the step in progress and drops the model. Later
-    /// batches are refused. The handle waits for that thread.
+    /// Stops the model without waiting: its thread finishes the running batch or step and drops the model. Later
+    /// batches are rejected. Call [`Ending::wait`] on the result to wait for the thread.
     pub fn end(&mut self) -> Ending {
         self.commands = None;
         self.preprocessing = None;
@@ -266,15 +266,15 @@ impl Executor {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Returns whether batches run on the thread of the caller.
+    /// Returns whether batches run on the caller's thread.
     #[cfg(test)]
     pub(crate) fn is_inline(&self) -> bool {
         self.inline.has_model()
     }
 
-    /// Submits a batch and returns at once. `done` runs on the model's thread after the executor is free for the next
-    /// batch; it blocks that thread, so it should only forward the result. If the model runs inline, the batch has ended and
-    /// `done` was called, on this thread, when this returns.
+    /// Submits a batch and returns immediately. Calls `done` on the model's thread once the executor is free for the
+    /// next batch; `done` blocks that thread, so it should only forward the result. If the model runs inline, the
+    /// batch is complete and `done` has been called, on this thread, when this returns.
     ///
     /// # Errors
     /// [`RunError`] with the batch; `done` is then not called.
@@ -296,7 +296,7 @@ impl Executor {
                         run_us = result.run_us,
                         "the batches of a model that runs inline take long; it gets a thread of its own"
                     );
-                    // Without a receiver the thread has ended, which the next batch finds out.
+                    // Sending fails if the thread has ended; the next batch then returns an error.
                     let _ = commands.send(Command::Model(model));
                 }
                 self.busy.store(false, Ordering::Release);
@@ -331,14 +331,14 @@ impl Drop for Executor {
     }
 }
 
-/// The thread of a model that was asked to end.
+/// Handle of the thread of a model that is stopping.
 #[derive(Debug)]
 pub struct Ending(Option<JoinHandle<()>>);
 
 impl Ending {
-    /// Waits until the model is dropped. Blocks the calling thread, unless that is the model's own.
+    /// Blocks until the model is dropped. Returns at once on the model's own thread.
     pub fn wait(self) {
-        // The last handle may be dropped inside `done`, on the thread itself, which cannot join itself.
+        // The last handle may be dropped inside `done`, on the model's thread, which cannot join itself.
         let elsewhere = self
             .0
             .filter(|thread| thread.thread().id() != std::thread::current().id());
@@ -357,7 +357,7 @@ fn build<E>(model: impl FnOnce() -> Result<Box<dyn Model>, E>) -> Result<Box<dyn
     }
 }
 
-/// Returns the traits of a model, and what its thread runs: the model, or a stand-in if it runs on the thread of its caller.
+/// Returns the traits of a model, and the model for its thread: a placeholder if it runs on the caller's thread.
 fn traits(mut model: Box<dyn Model>) -> (Traits, Box<dyn Model>) {
     let mut traits = Traits {
         signature: model.signature(),
@@ -397,7 +397,7 @@ fn serve(mut model: Box<dyn Model>, queue: &Receiver<Command>, busy: &AtomicBool
     }
 }
 
-/// Calls the receiver of a result and logs its panic, if it panics.
+/// Calls the receiver of a result. Logs a panic of the receiver.
 fn call_receiver(receiver: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(receiver)) {
         tracing::error!(
@@ -411,9 +411,9 @@ fn panicked(panic: &(dyn std::any::Any + Send)) -> ModelError {
     failed(format!("it panicked: {}", panic_message(panic)))
 }
 
-/// Runs a batch. A panic does not tell which request caused it, so a batch that panics runs again in halves until the
-/// failing request is alone and the others are answered. One such request costs twice the logarithm of the batch size
-/// in additional runs.
+/// Runs a batch. A panic does not reveal which request caused it, so a batch that panics runs again in halves until
+/// the failing request is isolated and the others are answered. One such request costs `2 * log2(batch size)`
+/// additional runs.
 fn run_halving(model: &mut dyn Model, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
     match catch_unwind(AssertUnwindSafe(|| model.run(batch))) {
         Ok(outputs) => check_results(outputs, batch.len()),
@@ -442,8 +442,8 @@ fn run(model: &mut dyn Model, batch: Vec<Inputs>) -> BatchResult {
     }
 }
 
-/// Returns one result per request, with checked outputs. If the number of results is wrong, they cannot be assigned to
-/// requests, and all requests fail.
+/// Returns one result per request, with checked outputs. If the number of results is wrong, results cannot be assigned
+/// to requests, and all requests fail.
 fn check_results(
     outputs: Vec<Result<Outputs, ModelError>>,
     requests: usize,

@@ -9,8 +9,9 @@ pub enum Extent {
     UpTo(usize),
     /// Any size from 0 to this.
     AtMost(usize),
-    /// Any number of tokens from 1 to this. A request with more is too long ([`ModelError::TooLong`](super::model::ModelError::TooLong)), so that a model
-    /// with a longer context answers it.
+    /// Any number of tokens from 1 to this. A request with more tokens fails with
+    /// [`ModelError::TooLong`](super::model::ModelError::TooLong), so that a model with a longer context can answer
+    /// it.
     Tokens(usize),
 }
 

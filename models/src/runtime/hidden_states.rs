@@ -9,7 +9,7 @@ use crate::runtime::tensor::{self, Datatype};
 pub(crate) const HIDDEN_STATES: &str = "hidden_states";
 /// Name of the mask tensor.
 pub(crate) const ATTENTION_MASK: &str = "attention_mask";
-/// Name of the tensor of segments.
+/// Name of the token type ids tensor.
 pub(crate) const TOKEN_TYPE_IDS: &str = "token_type_ids";
 
 /// The signature of every partition but the first.
@@ -31,7 +31,7 @@ pub(crate) fn values(inputs: &[tensor::Tensor]) -> Result<Vec<f32>, ModelError> 
     Ok(found.map(tensor::Tensor::to_f32).transpose()?.unwrap_or_default())
 }
 
-/// Adds to the outputs of each request the inputs that the next partition also gets.
+/// Appends to the outputs of each request the inputs that the next partition also needs.
 pub(crate) fn with_inputs<'a>(
     outputs: BatchResults,
     inputs: impl Iterator<Item = &'a [tensor::Tensor]>,
@@ -45,7 +45,7 @@ pub(crate) fn with_inputs<'a>(
     added.collect()
 }
 
-/// Builds the outputs of every partition but the last: the states of each sequence, which follow each other in `states`,
+/// Builds the outputs of every partition but the last: the hidden states of each sequence, concatenated in `states`,
 /// and its `mask` if there is one.
 pub(crate) fn outputs(
     states: &[f32],

@@ -1,11 +1,11 @@
-//! Loaded models and their description.
+//! Loaded models with their descriptions.
 
 use serde::{Deserialize, Serialize};
 
 use super::model::Model;
 use crate::tasks::embedding::Similarity;
 
-/// A model as its architecture builds it; the registry adds the rest of the description.
+/// A model as built by its architecture; the registry adds the rest of the description.
 pub(crate) struct Built {
     /// The model.
     pub model: Box<dyn Model>,
@@ -19,29 +19,29 @@ pub(crate) struct Built {
 pub struct Loaded {
     /// The model.
     pub model: Box<dyn Model>,
-    /// Its description.
+    /// Description of the model.
     pub info: ModelInfo,
 }
 
 /// Description of a loaded model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelInfo {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
-    /// Its architecture, by the name in `config.json`.
+    /// Architecture, by its name in `config.json`.
     pub architecture: String,
     /// Number of parameters.
     pub parameters: u64,
-    /// Memory of the weights on the device, bytes.
+    /// Size of the weights on the device, bytes.
     pub weight_bytes: u64,
     /// Meaning of its outputs.
     pub task: Task,
     /// Class names in the order of the logits; empty for tasks without classes.
     pub labels: Vec<String>,
-    /// Names of the prompts that a request for an embedding may name as [`PROMPT_NAME`](crate::PROMPT_NAME).
+    /// Prompt names that an embedding request may state as [`PROMPT_NAME`](crate::PROMPT_NAME).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub prompts: Vec<String>,
-    /// How the embeddings of two texts are compared.
+    /// Similarity function for embeddings of two texts.
     #[serde(default, skip_serializing_if = "Similarity::is_default")]
     pub similarity: Similarity,
 }
@@ -53,18 +53,18 @@ pub struct ModelInfo {
 pub enum Task {
     /// One class per request: `logits` FP32 `[labels]`.
     Classification,
-    /// Several labels at once: `logits` and `probabilities` FP32 `[labels]`, and `confidence` FP32 `[1]`.
+    /// Independent labels: `logits` and `probabilities` FP32 `[labels]`, and `confidence` FP32 `[1]`.
     MultiLabel,
-    /// The score of a pair of texts: `score` FP32 `[1]`. It has no confidence.
+    /// The score of a pair of texts: `score` FP32 `[1]`, without confidence.
     Reranking,
-    /// A vector: `embedding` FP32 `[width]`. It has no confidence.
+    /// A vector: `embedding` FP32 `[width]`, without confidence.
     Embedding,
-    /// The best of some passages for a query: `logits` and `scores` FP32 `[passages]`.
+    /// The best of several passages for a query: `logits` and `scores` FP32 `[passages]`.
     Ranking,
     /// A span of the context: `start_logits` and `end_logits` FP32 `[sequence]`.
     QuestionAnswering,
-    /// A label for every token of a text: `logits` FP32 `[tokens, labels]`, `confidence` FP32 `[1]`, and the [entities](crate::entities)
-    /// of the text.
+    /// A label per token of a text: `logits` FP32 `[tokens, labels]`, `confidence` FP32 `[1]`, and the
+    /// [entities](crate::entities) of the text.
     TokenClassification,
     /// Objects in an image: `boxes` FP32 `[found, 4]`, and one crop per object as input of a downstream task.
     Detection,

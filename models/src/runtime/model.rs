@@ -18,29 +18,30 @@ pub type Outputs = Vec<Tensor>;
 
 /// A model that answers requests, one batch at a time.
 ///
-/// The executor runs it on a dedicated thread, so it may block, unless it [runs inline](Self::runs_inline). It never receives an
-/// empty batch.
+/// The executor runs a model on a dedicated thread, so a model may block, unless it [runs inline](Self::runs_inline).
+/// A batch is never empty.
 pub trait Model: Send {
-    /// The inputs that a request must have. They are checked before a request is queued, so `run` receives only inputs
-    /// that match. An empty signature accepts anything.
+    /// Returns the inputs of a request. Requests are checked against them before they are queued, so `run` receives
+    /// only matching inputs. An empty signature accepts anything.
     fn signature(&self) -> Signature {
         Signature::default()
     }
 
-    /// Returns what the model answers, as far as it is known before the first request. Workers announce it, so that a gateway can
-    /// describe the app, and an ingress knows the names of the classes.
+    /// Returns the model's outputs and class names, as far as they are known before the first request. Workers
+    /// announce them, so that a gateway can describe the app and an ingress knows the class names.
     fn answers(&self) -> Answers {
         Answers::default()
     }
 
-    /// Runs one batch and returns one result per request, in the same order. A request that cannot be answered fails
+    /// Runs one batch and returns one result per request, in request order. A request that cannot be answered fails
     /// alone.
     fn run(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>>;
 
-    /// Returns whether batches run on the thread that routes their results, instead of a thread of their own: for a model that
-    /// never waits for anything, and whose batches take less time than a switch between threads, some tens of microseconds.
-    /// Everything else on that thread waits meanwhile, so a model whose batches take longer than 1 ms three times in a row is
-    /// given a thread of its own. A model that batches continuously always has one.
+    /// Returns whether batches run on the thread that routes their results instead of a dedicated thread. Meant for
+    /// models that never block and whose batches take less time than a thread switch, some tens of microseconds.
+    ///
+    /// An inline batch blocks that thread, so a model whose batches take longer than 1 ms three times in a row gets a
+    /// dedicated thread. A model with continuous batching always has one.
     fn runs_inline(&self) -> bool {
         false
     }
@@ -50,19 +51,19 @@ pub trait Model: Send {
         None
     }
 
-    /// Returns the model's availability flag, or `None` if nothing but this process decides whether it can answer. A model
-    /// behind an endpoint that is down cannot; its replica is avoided until it can again.
+    /// Returns the model's availability flag, or `None` if the model is always available. A model behind an endpoint
+    /// that is down is not; routers avoid its replica until the flag is set again.
     fn availability(&self) -> Option<Availability> {
         None
     }
 }
 
-/// Availability flag of a model: whether it can answer at present. Clones share it.
+/// Flag that says whether a model can answer at present. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Availability(Arc<AtomicBool>);
 
 impl Default for Availability {
-    /// True by default.
+    /// Returns a flag that is set.
     fn default() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }
@@ -74,7 +75,7 @@ impl Availability {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the model can answer. Returns whether that is a change.
+    /// Sets whether the model can answer. Returns whether the flag changed.
     pub fn set(&self, available: bool) -> bool {
         self.0.swap(available, Ordering::Relaxed) != available
     }
@@ -91,26 +92,26 @@ pub trait Continuous {
     /// [`ModelError`] if the request cannot be answered.
     fn submit(&mut self, number: u64, inputs: &Inputs) -> Result<(), ModelError>;
 
-    /// Accepts a request that must be answered within `budget`. A model that computes needs no such limit: the caller
-    /// cancels late requests between two steps. One that waits for others ends the request itself.
+    /// Accepts a request that must be answered within `budget`. A model that computes can ignore the budget: the
+    /// caller cancels late requests between steps. A model that waits for others must end the request itself.
     ///
     /// # Errors
-    /// As [`Continuous::submit`].
+    /// Same as [`Continuous::submit`].
     fn submit_within(&mut self, number: u64, inputs: &Inputs, _budget: Duration) -> Result<(), ModelError> {
         self.submit(number, inputs)
     }
 
-    /// Cancels a request if it is in flight; later steps report nothing about it.
+    /// Cancels a request if it is in flight; later steps do not report it.
     fn cancel(&mut self, number: u64);
 
-    /// Returns what ends a step that waits, or `None` if no step waits for anything but the processor. The time of steps
-    /// that wait is no run time of this machine.
+    /// Returns the function that wakes a waiting step, or `None` if steps only compute. The duration of a step that
+    /// waits is not counted as run time of this machine.
     fn waker(&self) -> Option<Waker> {
         None
     }
 
-    /// Returns what turns requests into inputs that the model reads faster, such as texts into tokens, or `None` if there
-    /// is nothing to do before. The executor calls it on another thread than the model's.
+    /// Returns the function that converts requests to inputs that the model parses faster, such as texts to tokens, or
+    /// `None` if there is no preprocessing. The executor calls it on another thread than the model's.
     fn preprocessor(&self) -> Option<Preprocessor> {
         None
     }
@@ -119,11 +120,11 @@ pub trait Continuous {
     fn step(&mut self) -> Vec<Progress>;
 }
 
-/// Preprocesses inputs off the model thread, for example by tokenisation; `None` if they stay as they are, also if they are
-/// wrong. May be called from any thread.
+/// Preprocesses inputs off the model's thread, for example by tokenization. Returns `None` to leave the inputs
+/// unchanged, also if they are invalid. May be called from any thread.
 pub type Preprocessor = Arc<dyn Fn(&Inputs) -> Option<Inputs> + Send + Sync>;
 
-/// Ends a step of a [`Continuous`] model that waits; may be called from any thread.
+/// Wakes a waiting step of a [`Continuous`] model; may be called from any thread.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
 /// Progress of a request in one step.
@@ -131,7 +132,7 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 pub struct Progress {
     /// Number of the request.
     pub number: u64,
-    /// Output units so far, the new ones included: tokens of a language model.
+    /// Output units so far, including new ones; tokens of a language model.
     pub pieces: u32,
     /// New part of the answer, for streaming; may be empty.
     pub part: Outputs,
@@ -139,28 +140,28 @@ pub struct Progress {
     pub end: Option<Result<Outputs, ModelError>>,
 }
 
-/// The inputs that a model takes.
+/// Input specification of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Signature {
-    /// The inputs the model knows; it rejects others.
+    /// Accepted inputs; others are rejected.
     pub inputs: Vec<InputSpec>,
 }
 
-/// An input of a [`Signature`].
+/// Specification of an input in a [`Signature`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InputSpec {
-    /// Its name.
+    /// Name of the input.
     pub name: String,
-    /// Its element type.
+    /// Element type.
     pub datatype: Datatype,
-    /// Its dimensions, without the batch dimension.
+    /// Dimensions, without the batch dimension.
     pub shape: Vec<Extent>,
     /// Whether a request may omit it.
     pub optional: bool,
 }
 
 impl InputSpec {
-    /// An input that every request must have.
+    /// Creates an input that every request must have.
     pub fn required(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
         Self {
             name: name.into(),
@@ -170,7 +171,7 @@ impl InputSpec {
         }
     }
 
-    /// An input that a request may omit.
+    /// Creates an input that a request may omit.
     pub fn optional(name: impl Into<String>, datatype: Datatype, shape: Vec<Extent>) -> Self {
         Self {
             optional: true,
@@ -179,23 +180,24 @@ impl InputSpec {
     }
 }
 
-/// Input that holds the seed of a request for which neither the request nor the app states one. Models behind endpoints choose their own.
+/// Name of the input with the seed to use if neither the request nor the app states one. Models behind endpoints
+/// choose their own.
 pub const DEFAULT_SEED: &str = "default_seed";
 
-/// Input that holds the temperature of a request for which neither the request, nor the app, nor the checkpoint states one.
+/// Name of the input with the temperature to use if neither the request, the app nor the checkpoint states one.
 pub const DEFAULT_TEMPERATURE: &str = "default_temperature";
 
 /// Inputs that the gateway adds to requests of language models. Models that do not sample ignore them.
 const DEFAULTS: [&str; 2] = [DEFAULT_SEED, DEFAULT_TEMPERATURE];
 
-/// Why a text is refused by a model that takes the tokens of one.
+/// Reason for rejecting a text if the checkpoint has no tokenizer.
 pub(crate) const NO_TOKENIZER: &str = "this checkpoint has no tokenizer.json, and no files that a known tokenizer is built from \
      (such as vocab.txt, spiece.model, or source.spm with vocab.json); transformers writes them: \
      AutoTokenizer.from_pretrained(NAME).save_pretrained(DIRECTORY). Or send `input_ids`";
 
 impl Signature {
-    /// Checks that the inputs are known and complete, match in type and shape, and are finite. The inputs [`DEFAULT_SEED`] and
-    /// [`DEFAULT_TEMPERATURE`] are known to all models, which may ignore them.
+    /// Checks that the inputs are specified and complete, match in type and shape, and are finite. Every model accepts
+    /// the inputs [`DEFAULT_SEED`] and [`DEFAULT_TEMPERATURE`], which it may ignore.
     ///
     /// # Errors
     /// The first [`ModelError`] found, naming the input.
@@ -248,10 +250,10 @@ impl Signature {
     }
 }
 
-/// Returns the outputs if they can be served: at least one, each well-formed, not empty and finite.
+/// Returns the outputs if they are valid: at least one, each well-formed, not empty and finite.
 ///
 /// # Errors
-/// [`ModelError::BadOutput`] for the first that is not.
+/// [`ModelError::BadOutput`] for the first invalid output.
 pub fn check_outputs(outputs: Outputs) -> Result<Outputs, ModelError> {
     let bad = |reason: String| ModelError::BadOutput { reason };
     if outputs.is_empty() {
@@ -313,7 +315,7 @@ impl InputSpec {
     }
 }
 
-/// Returns the kind of a model with inputs of these names, as far as they tell.
+/// Returns the kind of a model, guessed from the names of its inputs.
 fn kind_of(inputs: &[String]) -> &'static str {
     let takes = |name: &str| inputs.iter().any(|input| input == name);
     if takes("max_tokens") {
@@ -335,7 +337,7 @@ pub enum ModelError {
     MissingInput {
         /// The input.
         name: String,
-        /// All inputs it takes.
+        /// All inputs that the model takes.
         expected: Vec<String>,
     },
     /// An input that the model does not take.
@@ -343,7 +345,7 @@ pub enum ModelError {
     UnknownInput {
         /// The input.
         name: String,
-        /// All inputs it takes.
+        /// All inputs that the model takes.
         expected: Vec<String>,
     },
     /// An input is given twice.
@@ -357,7 +359,7 @@ pub enum ModelError {
     WrongShape {
         /// The input.
         name: String,
-        /// The shape the model takes, as text.
+        /// The shape that the model takes, as text.
         expected: String,
         /// The shape received.
         actual: Vec<usize>,
@@ -370,7 +372,7 @@ pub enum ModelError {
         /// The reason.
         reason: String,
     },
-    /// The request, with its answer, has more tokens than the model or its cache takes.
+    /// The request has more tokens, prompt and answer together, than the model or its cache can hold.
     #[error("the request is too long for the model: {reason}")]
     TooLong {
         /// The reason.
@@ -382,34 +384,34 @@ pub enum ModelError {
         /// The reason.
         reason: String,
     },
-    /// The endpoint behind the model does not answer now; the same request may succeed later.
+    /// The endpoint behind the model does not respond; the same request may succeed later.
     #[error("the endpoint is unavailable: {reason}")]
     Unavailable {
         /// The reason.
         reason: String,
     },
-    /// The endpoint behind the model finds the request invalid; the same request fails again.
+    /// The endpoint behind the model considers the request invalid; a retry would fail too.
     #[error("the endpoint finds the request invalid: {reason}")]
     InvalidRequest {
         /// The reason.
         reason: String,
     },
-    /// The endpoint behind the model refuses the request, its key or its user for good.
+    /// The endpoint behind the model permanently refuses the request, its key or its user.
     #[error("the endpoint refused the request: {reason}")]
     Refused {
         /// The reason.
         reason: String,
     },
-    /// The endpoint behind the model was not called, because a limit of spending would be exceeded.
+    /// The endpoint behind the model was not called, because a spending limit would be exceeded.
     #[error("the endpoint was not called: {reason}")]
     SpendLimit {
         /// The reason.
         reason: String,
     },
-    /// The budget of the request ended before the endpoint behind the model had answered.
+    /// The request's budget ended before the endpoint behind the model answered.
     #[error("the budget ended before the endpoint had answered: {reason}")]
     Late {
-        /// What was awaited.
+        /// The pending operation.
         reason: String,
     },
     /// The model itself failed.

@@ -1,13 +1,13 @@
-//! How a checkpoint can be split into partitions.
+//! Limits for splitting a checkpoint into partitions.
 
-/// Layers of a checkpoint that can be split, and the size of what its partitions send each other.
+/// Number of layers of a checkpoint, and the size of the hidden states that its partitions exchange.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Partitioning {
-    /// Number of layers: the most partitions.
+    /// Number of layers, which is the maximum number of partitions.
     pub layers: usize,
-    /// Values of the hidden state of one token or patch.
+    /// Width of the hidden state of one token or patch.
     pub width: usize,
-    /// Longest sequence, in tokens or patches; `None` if the model has no limit.
+    /// Maximum sequence length, tokens or patches; `None` if the model has no limit.
     pub tokens: Option<usize>,
 }

@@ -1,4 +1,4 @@
-//! Synthetic requests from a signature: for measuring memory, and for warming up a device.
+//! Synthetic requests built from a signature, to measure memory and to warm up a device.
 
 use thiserror::Error;
 
@@ -6,44 +6,44 @@ use super::datatype::Datatype;
 use super::model::{Extent, InputSpec, Inputs, Signature};
 use super::tensor::{Tensor, TensorError};
 
-/// Words of a text.
+/// Number of words of a synthetic text.
 const WORDS: usize = 16;
 
 /// Size of a synthetic request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SampleSize {
-    /// Most elements of a dimension whose size may vary; the model's maximum if that is less.
+    /// Maximum size of a variable dimension; the model's maximum applies if it is smaller.
     pub elements: usize,
-    /// Tokens that a language model generates.
+    /// Number of tokens that a language model generates.
     pub tokens: usize,
 }
 
 impl SampleSize {
-    /// The longest request that a model takes. A language model generates one token.
+    /// The longest request that a model accepts. A language model generates one token.
     pub const LONGEST: Self = Self {
         elements: usize::MAX,
         tokens: 1,
     };
 }
 
-/// Why no synthetic request is made.
+/// Why no synthetic request can be built.
 #[derive(Debug, Error)]
 pub enum SampleError {
     /// An input is of a type without synthetic values.
     #[error("input `{input}` is {datatype:?}; no synthetic values exist for this type")]
     Input {
-        /// The input.
+        /// Name of the input.
         input: String,
-        /// Its type.
+        /// Type of the input.
         datatype: Datatype,
     },
-    /// The request is no tensor.
+    /// The request is not a valid tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// Makes up a request of ones; a text has 16 words, whatever the size. If every input may be left out, it is one of tokens
-/// rather than a text, whose length would depend on the tokenizer.
+/// Builds a request of ones; a text has 16 words, whatever the size. If all inputs are optional, chooses tokens rather
+/// than a text, because the length of a text depends on the tokenizer.
 ///
 /// # Errors
 /// [`SampleError`].

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 pub(crate) use crate::runtime::datatype::Datatype;
 
-/// A named tensor: row-major, little-endian.
+/// A named tensor, row-major, little-endian.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     /// Name of the input or output.
@@ -16,7 +16,7 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     /// Element type.
     pub datatype: Datatype,
-    /// The elements, raw.
+    /// Raw elements.
     pub data: Bytes,
 }
 
@@ -166,7 +166,7 @@ impl Tensor {
         })
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     ///
     /// # Errors
     /// [`TensorError::Overflow`] if the product of the dimensions overflows.
@@ -180,7 +180,7 @@ impl Tensor {
             })
     }
 
-    /// Returns the tensor if its bytes fill its shape.
+    /// Returns the tensor if its data matches its shape.
     ///
     /// # Errors
     /// [`TensorError::WrongLength`], [`TensorError::WrongElements`] or [`TensorError::Overflow`].
@@ -297,7 +297,7 @@ impl Tensor {
         }
     }
 
-    /// Returns the elements of a `BYTES` tensor, as many as its shape states.
+    /// Returns the elements of a `BYTES` tensor and checks that their number matches the shape.
     fn elements_of_bytes(&self) -> Result<Vec<&[u8]>, TensorError> {
         let expected = self.elements()?;
         let mut rest = self.data.as_ref();
@@ -331,13 +331,13 @@ impl Tensor {
     }
 }
 
-/// Returns position and value of the first element that is NaN or infinite.
+/// Returns index and value of the first element that is NaN or infinite.
 fn first_not_finite<const N: usize>(
     data: &[u8],
     is_finite: impl Fn([u8; N]) -> bool,
     read: impl Fn([u8; N]) -> f64,
 ) -> Option<(usize, f64)> {
-    /// Elements that are checked together.
+    /// Number of elements that are checked together.
     const BLOCK: usize = 1024;
     let (elements, _) = data.as_chunks::<N>();
     let sound = |block: &[[u8; N]]| {

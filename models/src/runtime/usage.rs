@@ -1,25 +1,25 @@
-//! Numbers of tokens of a request, by which clients bill and limit.
+//! Token usage of a request, by which clients bill and limit.
 
 use super::model::Outputs;
 use super::tensor::{Tensor, TensorError};
 
-/// Name of the output: INT64 `[2]`, the tokens that the model read and those that it wrote.
+/// Name of the usage output: INT64 `[2]`, prompt tokens and generated tokens.
 pub const USAGE: &str = "usage";
 
-/// Returns the output of these numbers of tokens.
+/// Builds the usage output from the numbers of prompt tokens and generated tokens.
 pub(crate) fn usage(read: usize, written: usize) -> Result<Tensor, TensorError> {
     let counts = [read, written].map(|count| i64::try_from(count).unwrap_or(i64::MAX));
     Tensor::from_i64(USAGE, &[2], &counts)
 }
 
-/// Returns the tokens that a model read and wrote, if it says so by two numbers that are not negative.
+/// Returns the numbers of prompt tokens and generated tokens; `None` without a valid usage output.
 pub fn tokens_of(outputs: &Outputs) -> Option<[u64; 2]> {
     let usage = outputs.iter().find(|output| output.name == USAGE)?;
     let [read, written] = <[i64; 2]>::try_from(usage.to_i64().ok()?).ok()?;
     Some([u64::try_from(read).ok()?, u64::try_from(written).ok()?])
 }
 
-/// Returns the output of the sum of several answers' tokens, if all of them say how many there are.
+/// Returns the usage output for the sum over several answers; `None` unless all of them have one.
 pub fn total_usage<'a>(answers: impl IntoIterator<Item = &'a Outputs>) -> Option<Tensor> {
     let mut total = None;
     for outputs in answers {

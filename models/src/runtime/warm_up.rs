@@ -1,22 +1,22 @@
-//! Warming up a GPU: kernels are compiled when they are first used, which takes seconds to a minute per model.
+//! Warms up a GPU: it compiles kernels on first use, which takes seconds to a minute per model.
 
 use std::time::{Duration, Instant};
 
 use super::model::Model;
 use super::sample_request::{SampleSize, sample_request};
 
-/// Elements of a short request: tokens of a text, say.
+/// Number of elements of a short request, such as tokens of a text.
 const SHORT: usize = 16;
-/// Most elements of a long request.
+/// Maximum number of elements of a long request.
 const LONG: usize = 512;
-/// Tokens that a language model generates.
+/// Number of tokens that a language model generates.
 const TOKENS: usize = 4;
-/// No further batch begins after this time.
+/// Time after which no further batch starts.
 const LIMIT: Duration = Duration::from_mins(3);
 
-/// Runs synthetic batches of 1, 2, 4 and so on up to `most` requests, short and long, so that a GPU has compiled its kernels
-/// before the first request. A model that takes no synthetic request is not warmed up. Returns the number of batches that
-/// ran.
+/// Runs synthetic batches of 1, 2, 4 and so on up to `most` requests, short and long, so that a GPU has compiled its
+/// kernels before the first request. Skips models without synthetic requests. Returns the number of successful
+/// batches.
 pub fn warm_up(model: &mut dyn Model, most: usize) -> usize {
     let began = Instant::now();
     let signature = model.signature();
@@ -51,7 +51,7 @@ mod tests {
     use crate::runtime::datatype::Datatype;
     use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Outputs, Signature};
 
-    /// Refuses batches of more than five requests.
+    /// Test model: rejects batches of more than five requests.
     #[derive(Default)]
     struct Counting(Vec<(usize, usize)>);
 

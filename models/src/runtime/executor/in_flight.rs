@@ -1,4 +1,4 @@
-//! The requests of a continuous model that are in flight, and its steps.
+//! In-flight requests of a continuous model, and its steps.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,17 +10,17 @@ use super::{Command, Listener, StepResult, call_receiver, failed, panicked};
 use crate::device::panic_message;
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Progress, check_outputs};
 
-/// The requests of a continuous model that are in flight.
+/// In-flight requests of a continuous model.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// Output units so far (tokens of a language model), by request.
+    /// Output units so far (tokens of a language model), by request number.
     pieces: BTreeMap<u64, u32>,
     pub(super) listener: Option<Listener>,
 }
 
 impl InFlight {
-    /// Returns the next command, or `Some(None)` for a step if there is no command and requests are in flight. `None`
-    /// once all handles are dropped.
+    /// Returns the next command, or `Some(None)` to run a step if no command is queued and requests are in flight.
+    /// `None` once all handles are dropped.
     #[expect(
         clippy::option_option,
         reason = "no command means a step, a closed channel means the end"
@@ -111,7 +111,7 @@ impl InFlight {
     }
 }
 
-/// Cancels a request in the model, also if the model panics.
+/// Cancels a request in the model, and catches a panic of the model.
 fn cancel_in_model(model: &mut dyn Model, number: u64) {
     let forgotten = catch_unwind(AssertUnwindSafe(|| {
         if let Some(model) = model.continuous() {

@@ -1,4 +1,4 @@
-//! Batches that run on the thread of the caller, because a switch to another thread would take longer than they do.
+//! Batches that run on the caller's thread, because switching threads would take longer than the batches do.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,41 +6,41 @@ use std::time::Duration;
 use super::{BatchResult, failed, run};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs};
 
-/// Run time above which a batch should not run on the thread of its caller, microseconds.
+/// Run time above which a batch should not run on the caller's thread, microseconds.
 const LONG: u64 = Duration::from_millis(1).as_micros() as u64;
 
-/// Long batches in a row after which the model gets a thread of its own. The system may interrupt a single one.
+/// Consecutive long batches after which the model gets its own thread. Fewer may be due to preemption.
 const LONG_IN_A_ROW: u32 = 3;
 
-/// A model whose batches run on the thread of the caller, while they are short.
+/// A model whose batches run on the caller's thread while they are short.
 pub(super) struct Inline(Mutex<State>);
 
 struct State {
-    /// `None` if the model has a thread of its own.
+    /// `None` if the model has its own thread.
     model: Option<Box<dyn Model>>,
     long: LongBatches,
 }
 
-/// Counts the last batches while they are long.
+/// Number of consecutive long batches.
 #[derive(Default)]
 struct LongBatches(u32);
 
 impl LongBatches {
-    /// Counts a batch. Returns whether the model should get a thread of its own.
+    /// Counts a batch. Returns whether the model should get its own thread.
     fn add(&mut self, run_us: u64) -> bool {
         self.0 = if run_us > LONG { self.0 + 1 } else { 0 };
         self.0 >= LONG_IN_A_ROW
     }
 }
 
-/// A batch that has run, and the model if it must get a thread of its own from here on.
+/// Result of a batch, with the model if it must get its own thread from now on.
 pub(super) struct Ran {
     pub(super) result: BatchResult,
     pub(super) model: Option<Box<dyn Model>>,
 }
 
 impl Inline {
-    /// Runs batches of this model; of none if the model has a thread of its own.
+    /// Runs batches of `model`, or rejects all batches if the model has its own thread.
     pub(super) fn new(model: Option<Box<dyn Model>>) -> Self {
         Self(Mutex::new(State {
             model,
@@ -49,11 +49,11 @@ impl Inline {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Panics of the model are caught within.
+        // Panics of the model are caught inside, so the state is valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether batches run here.
+    /// Returns whether batches run on the caller's thread.
     #[cfg(test)]
     pub(super) fn has_model(&self) -> bool {
         self.state().model.is_some()
@@ -62,7 +62,7 @@ impl Inline {
     /// Runs a batch.
     ///
     /// # Errors
-    /// The batch, if the model has a thread of its own.
+    /// Returns the batch if the model has its own thread.
     pub(super) fn run(&self, batch: Vec<Inputs>) -> Result<Ran, Vec<Inputs>> {
         let mut state = self.state();
         let Some(model) = &mut state.model else {
@@ -84,7 +84,7 @@ impl Inline {
     }
 }
 
-/// Work of the thread of a model while the model runs on another one. It gets no batches.
+/// Placeholder on a model's thread while the model runs inline. It receives no batches.
 pub(super) struct ThreadMoved;
 
 impl Model for ThreadMoved {

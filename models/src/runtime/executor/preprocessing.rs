@@ -1,4 +1,4 @@
-//! The preprocessing thread: turns requests of a language model into tokens while the model computes its steps.
+//! The preprocessing thread: tokenizes requests of a language model while the model computes its steps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use super::Command;
 use crate::runtime::model::{Inputs, Preprocessor};
 
-/// Starts the thread. It passes commands on to the model's thread in their order and ends with the last of its senders.
+/// Starts the thread. It forwards commands to the model's thread in order, and ends when all senders are dropped.
 ///
 /// # Errors
-/// When the operating system cannot start a thread.
+/// The error of the operating system if it cannot start a thread.
 pub(super) fn start(
     name: &str,
     preprocessor: Preprocessor,
@@ -33,7 +33,8 @@ fn preprocess_all(queue: &Receiver<Command>, preprocessor: &Preprocessor, model:
     }
 }
 
-/// Replaces inputs by what the model reads faster. What cannot be read, the model refuses, with the reason.
+/// Replaces inputs by their preprocessed form. Inputs that cannot be parsed stay unchanged, so that the model rejects
+/// them with a reason.
 fn preprocess(preprocessor: &Preprocessor, inputs: &mut Inputs) {
     let preprocessed = catch_unwind(AssertUnwindSafe(|| preprocessor(inputs)));
     if let Ok(Some(preprocessed)) = preprocessed {

@@ -4,7 +4,7 @@ use super::*;
 use crate::runtime::model::Continuous;
 use crate::runtime::tensor::Tensor;
 
-/// Answers each request according to the number in its input.
+/// Test model: answers each request according to the number in its input.
 struct Scripted;
 
 fn number(value: f32) -> Inputs {
@@ -115,7 +115,7 @@ fn an_empty_batch_does_not_reach_the_model() {
     assert_eq!(outputs(&scripted(), &[]), []);
 }
 
-/// Blocks in `run` until it is released.
+/// Test model: blocks in `run` until it is released.
 struct Gated(Receiver<()>);
 
 impl Model for Gated {
@@ -199,7 +199,7 @@ fn time_is_measured() {
     assert!(receive.recv().unwrap().run_us >= 3_000);
 }
 
-/// A continuous model whose steps wait until they are released; its preprocessor does not wait for them.
+/// A continuous test model whose steps wait until they are released; its preprocessor does not wait for them.
 struct Reading {
     entered: Sender<()>,
     gate: Receiver<()>,
@@ -270,7 +270,8 @@ fn requests_are_read_while_the_model_computes() {
     };
     submit(1, 1.0);
     in_step.recv().unwrap();
-    // The model is in a step that does not end before it is released. What the preprocessor cannot read stays as it is.
+    // The model is in a step that does not end before its release. Inputs that the preprocessor cannot parse stay
+    // unchanged.
     submit(2, 2.0);
     submit(3, 3.0);
     executor.cancel(3);
@@ -289,7 +290,7 @@ fn requests_are_read_while_the_model_computes() {
     assert_eq!(answers, [(1, 101.0), (2, 102.0), (4, 11.0), (5, -1.0)]);
 }
 
-/// Says on which thread each batch runs, for as long as its input says, microseconds.
+/// Test model: reports the thread of each batch, and runs for the duration in its input, microseconds.
 struct Inlined(Sender<std::thread::ThreadId>);
 
 impl Model for Inlined {
