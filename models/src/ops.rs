@@ -263,7 +263,8 @@ pub trait Ops: Send + Sync + 'static {
 
     /// Computes the self-attention of an encoder: every token attends to the visible tokens of its sequence.
     ///
-    /// The rows of `projected` are `[queries | keys | values]` of equal width, grouped by sequence. Each entry of `sequences` is the attention mask of a sequence: true for a visible token.
+    /// The rows of `projected` are `[queries | keys | values]` of equal width, grouped by sequence. Each entry of
+    /// `sequences` is the attention mask of a sequence: true for a visible token.
     fn attend_sequences(
         &self,
         projected: &Self::Matrix,

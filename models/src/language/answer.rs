@@ -1,6 +1,6 @@
-//! The parts of a chat's answer: what the model thinks before it answers, the text, and calls of tools.
+//! Splits a chat answer into reasoning, text and tool calls.
 //!
-//! Families of models mark their reasoning in different ways, which their chat templates show.
+//! Model families delimit their reasoning in different ways, which are detected from their chat templates.
 
 mod harmony;
 mod reasoning;
@@ -9,28 +9,28 @@ use super::tools::{CallScanner, ToolCall, Tools};
 use harmony::Harmony;
 use reasoning::Marked;
 
-/// Name of the output that holds the reasoning of an answer.
+/// Name of the output with the reasoning of an answer.
 pub const REASONING: &str = "reasoning";
 
-/// Name of the output that counts the tokens of the reasoning.
+/// Name of the output with the number of reasoning tokens.
 pub const REASONING_TOKENS: &str = "reasoning_tokens";
 
-/// Syntax of a model's reasoning. The chat template of its checkpoint shows it.
+/// Syntax of a model's reasoning, detected from the chat template of its checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReasoningSyntax {
-    /// Between two marks, before the text.
+    /// Reasoning between two markers, before the text.
     Marked {
-        /// The mark before the reasoning, which the prompt may end with.
+        /// Marker before the reasoning; the prompt may end with it.
         begin: &'static str,
-        /// The mark after it.
+        /// Marker after the reasoning.
         end: &'static str,
     },
-    /// Messages on channels, which also hold the text and calls of tools (gpt-oss).
+    /// Messages on channels, which also hold the text and the tool calls (gpt-oss).
     Harmony,
 }
 
 impl ReasoningSyntax {
-    /// Returns the syntax that a chat template shows; `None` if it shows none.
+    /// Detects the syntax from a chat template; `None` if the template contains no markers.
     pub(super) fn of_template(template: &str) -> Option<Self> {
         const MARKS: [[&str; 2]; 4] = [
             ["<think>", "</think>"],
@@ -41,14 +41,14 @@ impl ReasoningSyntax {
         if template.contains(harmony::CHANNEL) && template.contains(harmony::MESSAGE) {
             return Some(Self::Harmony);
         }
-        // Templates of some models that think only name the mark that ends it.
+        // Templates of some reasoning models contain only the end marker.
         let shown = MARKS
             .into_iter()
             .find(|marks| marks.iter().any(|mark| template.contains(mark)));
         shown.map(|[begin, end]| Self::Marked { begin, end })
     }
 
-    /// Returns the marks of the reasoning, which may be special tokens.
+    /// Returns the reasoning markers, which may be special tokens.
     pub(super) fn marks(self) -> Vec<&'static str> {
         match self {
             Self::Marked { begin, end } => vec![begin, end],
@@ -56,7 +56,7 @@ impl ReasoningSyntax {
         }
     }
 
-    /// Returns whether an answer to this prompt begins within the reasoning.
+    /// Returns whether a prompt ends inside the reasoning, so that the answer begins there.
     pub(super) fn is_open_after(self, prompt: &str) -> bool {
         match self {
             Self::Marked { begin, .. } => prompt.trim_end().ends_with(begin),
@@ -65,7 +65,7 @@ impl ReasoningSyntax {
     }
 }
 
-/// New parts of an answer.
+/// Parts of an answer since the previous update.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Parts {
     pub(super) reasoning: String,
@@ -79,7 +79,7 @@ impl Parts {
     }
 }
 
-/// Separates the parts of an answer while it grows.
+/// Splits an answer into its parts while it is generated.
 #[derive(Debug, Clone, Default)]
 pub(super) struct AnswerScanner {
     reasoning: Option<Reasoning>,
@@ -93,8 +93,8 @@ enum Reasoning {
 }
 
 impl AnswerScanner {
-    /// Creates one for an answer with calls of these tools, and with reasoning of this syntax; `is_open` says whether it begins within
-    /// the reasoning.
+    /// Creates a scanner for an answer with calls of `tools` and with reasoning in the given syntax. The boolean
+    /// states whether the answer begins inside the reasoning.
     pub(super) fn new(
         reasoning: Option<(ReasoningSyntax, bool)>,
         calls: Option<CallScanner>,
@@ -106,13 +106,13 @@ impl AnswerScanner {
             ReasoningSyntax::Harmony => Reasoning::Harmony(Harmony::new(names())),
         });
         Self {
-            // Channels say what is a call.
+            // With channels, message headers identify the calls.
             calls: calls.filter(|_| !matches!(reasoning, Some(Reasoning::Harmony(_)))),
             reasoning,
         }
     }
 
-    /// Returns whether the answer so far ends within the reasoning.
+    /// Returns whether the answer so far ends inside the reasoning.
     pub(super) fn is_reasoning(&self) -> bool {
         match &self.reasoning {
             Some(Reasoning::Marked(marked)) => marked.is_reasoning(),
@@ -121,7 +121,7 @@ impl AnswerScanner {
         }
     }
 
-    /// Takes new text of the answer; returns what is certain of its parts.
+    /// Appends new text of the answer; returns the parts that are certain.
     pub(super) fn push(&mut self, text: &str) -> Parts {
         let parts = match &mut self.reasoning {
             Some(Reasoning::Marked(marked)) => marked.push(text),
@@ -144,7 +144,7 @@ impl AnswerScanner {
         }
     }
 
-    /// Ends the answer; returns the rest of its parts, and its calls. `is_cut` says that the maximum of tokens ended it.
+    /// Finishes the answer; returns the rest of its parts, and its calls. `is_cut` states that `max_tokens` ended it.
     pub(super) fn finish(mut self, is_cut: bool) -> (Parts, Vec<ToolCall>) {
         let (rest, mut calls) = match self.reasoning.take() {
             Some(Reasoning::Marked(marked)) => (marked.finish(), Vec::new()),

@@ -1,4 +1,4 @@
-//! Inputs that are texts, and errors that name an input.
+//! Text inputs, and errors that name an input.
 
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::Tensor;
@@ -6,16 +6,16 @@ use crate::runtime::tensor::Tensor;
 /// Maximum text of a request, bytes.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// Returns the one text of a tensor.
+/// Returns the text of a tensor with one element.
 ///
 /// # Errors
-/// [`ModelError`] if it is too long or no text.
+/// [`ModelError`] if the text is too long, or the tensor does not hold one text.
 pub fn only_text(input: &Tensor) -> Result<&str, ModelError> {
     check_length(&input.name, input.data.len())?;
     Ok(input.to_texts()?.into_iter().next().unwrap_or_default())
 }
 
-/// Refuses a text of more bytes than a request may have.
+/// Rejects a text that exceeds the maximum length of a request.
 ///
 /// # Errors
 /// [`ModelError::BadInput`].

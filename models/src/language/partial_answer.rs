@@ -1,4 +1,4 @@
-//! The answer of a request while it grows.
+//! Accumulates the answer of a request while it is generated.
 
 use tokenizers::Tokenizer;
 
@@ -12,35 +12,35 @@ use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::{Tensor, TensorError};
 use crate::runtime::usage::usage;
 
-/// The answer of a request in flight.
+/// The answer so far of a request in flight.
 #[derive(Debug, Clone, Default)]
 pub(super) struct PartialAnswer {
-    /// Tokens of the whole prompt; a partition does not know them.
+    /// Number of prompt tokens; `None` in a partition, which does not receive the prompt.
     pub(super) prompt_tokens: Option<usize>,
-    /// Whether the request has tools, which then are what a grammar follows from.
+    /// Whether the request has tools; a grammar then results from them.
     pub(super) has_tools: bool,
-    /// Whether the texts of the tokens are part of the answer.
+    /// Whether the outputs include the texts of the tokens.
     pub(super) token_texts: bool,
-    /// Token before the answer, if the answer continues the prompt.
+    /// Token before the answer, if the answer continues the prompt's text.
     pub(super) previous: Option<u32>,
-    /// Separates reasoning and calls of tools from the text.
+    /// Separates reasoning and tool calls from the text.
     pub(super) scanner: AnswerScanner,
     pub(super) reasoning: String,
     pub(super) text: String,
     pub(super) tokens: Vec<i64>,
     pub(super) probabilities: Vec<f32>,
-    /// The most probable tokens, with the logarithms of their probabilities, token by token.
+    /// Most probable tokens at each position with their log probabilities, concatenated over the positions.
     pub(super) top: Vec<(u32, f32)>,
-    /// Number of tokens of the reasoning.
+    /// Number of reasoning tokens.
     pub(super) reasoning_tokens: i64,
-    /// The smallest of the tokens so far, without those of the reasoning.
+    /// Minimum confidence of the tokens so far, without reasoning tokens.
     pub(super) confidence: Option<f32>,
-    /// The first token of the prompt, and the others with their probabilities, if the request wants them.
+    /// The first token of the prompt, and the others with their log probabilities, if the request asks for them.
     pub(super) prompt: Option<(u32, Vec<PromptToken>)>,
 }
 
 impl PartialAnswer {
-    /// Adds the text and the token of an event. Returns the new parts of the answer.
+    /// Appends the text and the token of an event. Returns the new parts of the answer.
     pub(super) fn add(&mut self, event: &Event) -> Parts {
         let was_reasoning = self.scanner.is_reasoning();
         let parts = self.scanner.push(&event.text);
@@ -112,7 +112,7 @@ impl PartialAnswer {
         if let Some((first, prompt)) = &self.prompt {
             outputs.extend(prompt_outputs(*first, prompt, tokenizer)?);
         }
-        // An answer that ends within its reasoning is none.
+        // An answer that ends inside its reasoning has no text, so its confidence is 0.
         let confidence = self.confidence.unwrap_or(0.0);
         outputs.push(Tensor::from_f32("confidence", &[1], &[confidence])?);
         outputs.push(Tensor::from_texts("end", &[why])?);
@@ -124,18 +124,19 @@ impl PartialAnswer {
 }
 
 impl PartialAnswer {
-    /// Name of the input that the answer's grammar follows from.
+    /// Returns the name of the input that the answer's grammar is derived from.
     pub(super) fn format_input(&self) -> &'static str {
         if self.has_tools { TOOLS } else { RESPONSE_FORMAT }
     }
 
-    /// Number of most probable tokens that are reported for each token of the answer; `None` for none.
+    /// Returns the number of most probable tokens per position; `None` without any.
     fn top_of_each(&self) -> Option<usize> {
         let each = self.top.len().checked_div(self.tokens.len());
         each.filter(|each| *each > 0)
     }
 
-    /// Returns the tokens from place `from` on: their texts, probabilities, and the most probable ones at each place.
+    /// Returns the outputs for the tokens from index `from` on: tokens, texts, probabilities, and the most probable
+    /// tokens at each position.
     pub(super) fn token_outputs(
         &self,
         from: usize,
@@ -180,7 +181,7 @@ impl PartialAnswer {
     }
 }
 
-/// A BYTES tensor of that shape.
+/// Builds a BYTES tensor of this shape.
 pub(super) fn bytes_tensor(name: &str, shape: &[usize], texts: &[String]) -> Result<Tensor, TensorError> {
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let tensor = Tensor::from_texts(name, &texts)?;

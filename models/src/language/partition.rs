@@ -1,8 +1,8 @@
-//! A partition of a language model: contiguous layers on one worker, for a model that no single device can hold.
+//! A partition of a language model: contiguous layers on one worker, for a model that fits on no single device.
 //!
-//! Partitions pass hidden states on and keep no cache, so a request gets one token, the next: enough for next-word
-//! prediction or classification by a word. Longer answers need repeated requests with the token appended. To generate
-//! long answers with a model larger than the device, let the engine stream it.
+//! Partitions exchange hidden states and keep no cache, so a request generates only one token: enough for next-word
+//! prediction or single-word classification. For longer answers, repeat the request with the token appended. For long
+//! answers of a model larger than the device, use the engine, which streams the weights.
 
 use kaskade_policy::plan::Partition;
 
@@ -20,9 +20,9 @@ use crate::runtime::hidden_states as states;
 use crate::runtime::model::{Extent, Inputs, Model, ModelError, Outputs, Signature};
 use crate::runtime::tensor::Tensor;
 
-/// Contiguous layers of a language model. The first partition takes `text` or `input_ids`, the others `hidden_states` FP32
-/// `[tokens, width]`. The last one returns the outputs of a [`LanguageModel`](super::LanguageModel) for one token, the
-/// others `hidden_states`.
+/// Contiguous layers of a language model. The first partition takes `text` or `input_ids`, the others `hidden_states`
+/// FP32 `[tokens, width]`. The last partition returns the outputs of a [`LanguageModel`](super::LanguageModel) for one
+/// token, the others return `hidden_states`.
 struct LanguagePartition<M: Ops> {
     layers: DecoderPartition<M>,
     partition: Partition,
@@ -41,7 +41,7 @@ pub(super) fn load(
     let prompts = Prompts::take(&mut checkpoint)?;
     let name = checkpoint.name.clone();
     let (mut decoder, totals) = registry::read_partition(checkpoint, partition)?;
-    // A partition generates one token, which needs no end.
+    // The result is ignored: one token is generated, with or without an EOS token.
     prompts.add_end(&mut decoder.model_config);
     if decoder.model_config.rules != TokenRules::default() {
         return Err(LoadError::NotServed {
@@ -64,7 +64,7 @@ pub(super) fn load(
 }
 
 impl<M: Ops> LanguagePartition<M> {
-    /// Returns the hidden states of a request, `[tokens, width]`.
+    /// Reads the hidden states of a request, `[tokens, width]`: embeds its tokens in the first partition.
     fn read(&self, inputs: &Inputs) -> Result<Vec<f32>, ModelError> {
         self.signature().check(inputs)?;
         if !self.partition.is_first() {
@@ -128,7 +128,8 @@ impl<M: Ops> LanguagePartition<M> {
         Ok(logits.iter().map(|logits| self.answer(logits)).collect())
     }
 
-    /// Returns the most probable next token as an answer. Clients append its text to the prompt, which the last partition does not know.
+    /// Returns the most probable next token as an answer. The text is the one that the token appends to any prompt,
+    /// because the last partition does not receive the prompt.
     fn answer(&self, logits: &[f32]) -> Result<Outputs, ModelError> {
         let mut answer = PartialAnswer::default();
         let Some(sampled) = sampling::greedy(logits) else {

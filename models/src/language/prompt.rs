@@ -13,13 +13,13 @@ use crate::generation::{ModelConfig, detokenizer};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, NO_TOKENIZER};
 use crate::runtime::tensor::{Datatype, Tensor};
 
-/// Stands for `messages` in requests that [`Prompts::read`] has read: the tokens of the rendered chat.
+/// Input that replaces `messages` after [`Prompts::read`]: the token ids of the rendered chat.
 const CHAT_IDS: &str = "chat_input_ids";
 
-/// Tokens at the end of a prompt that may say how its answer begins.
+/// Number of tokens at the end of a prompt that may determine how its answer begins.
 const END_TOKENS: usize = 16;
 
-/// The inputs of requests that [`Prompts::read`] has read, beside those of clients.
+/// Returns the inputs that [`Prompts::read`] adds to those of clients.
 pub(super) fn prepared_inputs(context: usize) -> Vec<InputSpec> {
     vec![InputSpec::optional(
         CHAT_IDS,
@@ -35,7 +35,7 @@ pub(super) fn is_chat(inputs: &Inputs) -> bool {
         .any(|input| matches!(input.name.as_str(), "messages" | CHAT_IDS))
 }
 
-/// Name of the input that a client's prompt is in.
+/// Returns the name of the input that holds the client's prompt.
 pub(super) fn name_of(inputs: &Inputs) -> &str {
     let is_prompt = |input: &&Tensor| request::PROMPTS.contains(&input.name.as_str());
     match inputs.iter().find(is_prompt) {
@@ -45,8 +45,9 @@ pub(super) fn name_of(inputs: &Inputs) -> &str {
     }
 }
 
-/// Returns the refusal of a request whose prompt has more than `longest` tokens. It names no input: the tokens may stand for a text or for
-/// messages. Clients know an error of that kind by its first words, as of the engine.
+/// Returns the rejection of a request whose prompt exceeds `longest` tokens. It names no input, because the tokens may
+/// stem from a text or from messages. Clients recognise the error by its first words, which are the same as those of
+/// the engine.
 pub(super) fn too_long(inputs: &Inputs, longest: usize) -> ModelError {
     let is_ids = |input: &&Tensor| matches!(input.name.as_str(), "input_ids" | CHAT_IDS);
     let ids = inputs.iter().find(is_ids);
@@ -58,21 +59,21 @@ pub(super) fn too_long(inputs: &Inputs, longest: usize) -> ModelError {
     }
 }
 
-/// Turns requests into tokens.
+/// Converts requests to token ids.
 #[derive(Debug)]
 pub(super) struct Prompts {
     pub(super) tokenizer: Option<Tokenizer>,
     chat: ChatTemplate,
-    /// How answers of chats are reasoned, if the template shows it.
+    /// Syntax of the reasoning in chat answers, if the template shows one.
     pub(super) reasoning: Option<ReasoningSyntax>,
-    /// The token that begins a text.
+    /// BOS token of the tokenizer.
     bos: Option<u32>,
-    /// The token that ends a text.
+    /// EOS token of the tokenizer.
     eos: Option<u32>,
 }
 
 impl Prompts {
-    /// Takes the tokenizer and the chat template of a checkpoint.
+    /// Takes the tokenizer and the chat template out of a checkpoint.
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`].
@@ -81,7 +82,7 @@ impl Prompts {
         Self::new(tokenizer.as_ref(), std::mem::take(&mut checkpoint.chat))
     }
 
-    /// Builds the tokenizer of a file for prompts that a chat template renders.
+    /// Builds the tokenizer of a file, for prompts rendered by a chat template.
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`].
@@ -102,8 +103,8 @@ impl Prompts {
         })
     }
 
-    /// Adds the tokenizer's end-of-sequence token to those of the model, as vLLM does: a checkpoint that was trained for chats may state it
-    /// there alone. Returns whether the model has such a token.
+    /// Adds the tokenizer's EOS token to those of the model, as vLLM does: a chat checkpoint may state its EOS token
+    /// only in the tokenizer. Returns whether the model has an EOS token.
     pub(super) fn add_end(&self, model_config: &mut ModelConfig) -> bool {
         let ends = &mut model_config.eos_token_ids;
         let known = self.eos.filter(|eos| (*eos as usize) < model_config.vocabulary);
@@ -111,8 +112,8 @@ impl Prompts {
         !ends.is_empty()
     }
 
-    /// The inputs for a prompt of at most `context` tokens: `text`, `messages` and how they become tokens if there is a tokenizer, and
-    /// `input_ids`.
+    /// Returns the inputs for a prompt of at most `context` tokens: `input_ids`, and with a tokenizer also `text`,
+    /// `messages` and the options for their tokenization.
     pub(super) fn inputs(&self, context: usize) -> Vec<InputSpec> {
         if self.tokenizer.is_some() {
             let mut inputs = request::prompt_inputs(context);
@@ -128,7 +129,7 @@ impl Prompts {
         vec![InputSpec::required("input_ids", Datatype::I64, ids)]
     }
 
-    /// Returns the tokens of a request's `text`, `messages` or `input_ids`, exactly one of which must be given.
+    /// Returns the token ids of a request's `text`, `messages` or `input_ids`; exactly one of them must be present.
     ///
     /// # Errors
     /// [`ModelError::BadInput`].
@@ -148,8 +149,8 @@ impl Prompts {
         Ok(tokens)
     }
 
-    /// Returns the tokens of a text or of messages, here `input`, among the inputs of a request. `answer` says whether messages end with
-    /// the beginning of an answer.
+    /// Returns the token ids of `input`, a text or messages, among the inputs of a request. `answer` states whether
+    /// the template appends the generation prompt to messages.
     ///
     /// # Errors
     /// [`ModelError::BadInput`].
@@ -168,7 +169,8 @@ impl Prompts {
         self.encode(input, only_text(input)?, adds.unwrap_or(true))
     }
 
-    /// Returns the special tokens that mark calls and reasoning in an answer, for what separates its parts.
+    /// Returns the special tokens that delimit tool calls and reasoning, which the detokenizer must keep for the
+    /// answer scanner.
     pub(super) fn marks(&self, tools: Option<&Tools>, is_chat: bool) -> Vec<u32> {
         let reasoning = self.reasoning.filter(|_| is_chat).map(ReasoningSyntax::marks);
         let may_call = tools.is_some_and(|tools| tools.choice != ToolChoice::None);
@@ -178,7 +180,7 @@ impl Prompts {
         marks.filter_map(id).collect()
     }
 
-    /// Returns the text of a prompt's end, with special tokens by their names.
+    /// Returns the text of the last tokens of a prompt, including special tokens.
     pub(super) fn end_of(&self, prompt: &[u32]) -> String {
         let last = prompt
             .get(prompt.len().saturating_sub(END_TOKENS)..)
@@ -189,8 +191,8 @@ impl Prompts {
             .unwrap_or_default()
     }
 
-    /// Returns the inputs of a request with tokens in place of its text or messages; `None` if it has none, or if they
-    /// cannot be read: the model says what is wrong, also with more tokens than it takes.
+    /// Returns the inputs of a request with its text or messages replaced by token ids; `None` if it has neither or
+    /// they are invalid. The model then rejects the request with a reason, as it does if there are too many tokens.
     pub(super) fn read(&self, inputs: &Inputs) -> Option<Inputs> {
         let is_text = |input: &Tensor| matches!(input.name.as_str(), "text" | "messages");
         let place = inputs.iter().position(is_text)?;
@@ -202,8 +204,8 @@ impl Prompts {
         Some(read)
     }
 
-    /// Compiles the grammar of a request's answer, so that the thread of the model finds it compiled. The model says what is wrong
-    /// with one that cannot be.
+    /// Compiles the grammar of a request in advance, so that the model's thread finds it compiled. Ignores errors: the
+    /// model rejects an invalid grammar with a reason.
     pub(super) fn compile(&self, grammars: &Grammars, inputs: &Inputs) {
         let tools = Tools::read(inputs).ok().flatten();
         let required = tools.and_then(|tools| tools.grammar());
@@ -214,16 +216,16 @@ impl Prompts {
         }
     }
 
-    /// Returns the syntax in which the model writes calls of tools.
+    /// Returns the syntax of the model's tool calls.
     pub(super) fn syntax(&self) -> Syntax {
         Syntax::of_template(self.chat.source_with_tools().unwrap_or_default())
     }
 
-    /// Renders messages, a JSON array, and the tools of their request by the chat template.
+    /// Renders messages, a JSON array, and the request's tools with the chat template.
     fn rendered(&self, input: &Tensor, inputs: &Inputs, answer: bool) -> Result<String, ModelError> {
         let mut messages = request::messages(input)?;
         for message in &mut messages {
-            // The template of gpt-oss has its own name for it.
+            // The template of gpt-oss calls this key `thinking`.
             if let Some(reasoning) = message.further.get("reasoning_content").cloned() {
                 message.further.entry("thinking").or_insert(reasoning);
             }
@@ -246,7 +248,7 @@ impl Prompts {
             .encode(text, special)
             .map_err(|error| bad_input(&input.name, format!("the tokenizer failed: {error}")))?;
         let mut tokens = encoding.get_ids().to_vec();
-        // A text that a client rendered by a chat template begins with the token that the tokenizer adds.
+        // A text that a client rendered with a chat template begins with BOS, which the tokenizer adds again.
         if special
             && let (Some(bos), [first, second, ..]) = (self.bos, tokens.as_slice())
             && *first == bos

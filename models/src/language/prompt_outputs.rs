@@ -7,10 +7,12 @@ use crate::generation::{PromptToken, detokenizer};
 use crate::runtime::model::Outputs;
 use crate::runtime::tensor::{Tensor, TensorError};
 
-/// Returns what the input `prompt_logprobs` asks for: `prompt_tokens` (INT64 `[tokens]`), with a tokenizer `prompt_token_texts` (BYTES
-/// `[tokens]`) and `prompt_text` (BYTES `[1]`), and of every token but the first `prompt_logprobs` (FP32 `[tokens - 1]`, natural logarithms) and the most probable
-/// ones, `prompt_top_tokens` (INT64), `prompt_top_token_texts` (BYTES) and `prompt_top_logprobs` (FP32), `[tokens - 1, count]` each.
-/// What would be empty is left out.
+/// Returns the outputs for `prompt_logprobs`; empty ones are omitted.
+///
+/// For all tokens: `prompt_tokens` (INT64 `[tokens]`), and with a tokenizer `prompt_token_texts` (BYTES `[tokens]`)
+/// and `prompt_text` (BYTES `[1]`). For all tokens but the first: `prompt_logprobs` (FP32 `[tokens - 1]`, natural
+/// logarithms) and the most probable tokens at each position, `prompt_top_tokens` (INT64), `prompt_top_token_texts`
+/// (BYTES) and `prompt_top_logprobs` (FP32), each `[tokens - 1, count]`.
 pub(super) fn prompt_outputs(
     first: u32,
     others: &[PromptToken],
@@ -49,11 +51,11 @@ pub(super) fn prompt_outputs(
     Ok(outputs)
 }
 
-/// The texts that tokens add to those before them.
+/// Texts of tokens, each in the context of the token before it.
 #[derive(Default)]
 struct Texts {
     tokens: Vec<String>,
-    /// The text of all tokens: those of a token alone have no characters that several tokens share.
+    /// Text of all tokens together. Concatenated token texts would lack characters that span several tokens.
     whole: String,
     top: Vec<String>,
 }

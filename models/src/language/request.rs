@@ -1,5 +1,5 @@
-//! Requests of a language model: the prompt, the messages of a chat, and sampling options. Models behind endpoints take the
-//! same inputs.
+//! Inputs of language model requests: the prompt, chat messages, and sampling options. Models behind endpoints take
+//! the same inputs.
 
 use std::sync::Arc;
 
@@ -16,28 +16,31 @@ pub use crate::runtime::model::{DEFAULT_SEED, DEFAULT_TEMPERATURE};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
 
-/// Maximum stop texts per request.
+/// Maximum number of stop texts per request.
 const MAX_STOP_TEXTS: usize = 16;
 
-/// Maximum tokens with a bias per request, as in the API of `OpenAI`.
+/// Maximum number of biased tokens per request, as in the `OpenAI` API.
 const MAX_BIASES: usize = 1024;
 
-/// Input that holds variables of the chat template, a JSON object, such as `{"enable_thinking": false}`.
+/// Input with variables for the chat template, a JSON object such as `{"enable_thinking": false}`.
 pub const TEMPLATE_VARIABLES: &str = "chat_template_kwargs";
 
-/// Input that says whether the tokenizer adds its special tokens to the prompt: without it to a text, but not to a chat.
+/// Input that states whether the tokenizer adds special tokens to the prompt. Default: true for a text, false for a
+/// chat.
 pub const ADD_SPECIAL_TOKENS: &str = "add_special_tokens";
 
-/// Variable of chat templates that says how much a model reasons.
+/// Variable of chat templates that sets the reasoning effort.
 pub const REASONING_EFFORT: &str = "reasoning_effort";
 
-/// Input that asks for the probabilities of the prompt's tokens, and for so many most probable tokens at each place.
+/// Input that requests log probabilities of the prompt's tokens. The value is the number of most probable tokens to
+/// report at each position.
 pub const PROMPT_LOGPROBS: &str = "prompt_logprobs";
 
-/// Inputs that hold the prompt.
+/// Names of the inputs that can hold the prompt.
 pub(super) const PROMPTS: [&str; 3] = ["text", "messages", "input_ids"];
 
-/// A message as the API of `OpenAI` has it. Templates read further keys, such as `tool_calls`, `tool_call_id` and `name`.
+/// A message in the format of the `OpenAI` API. Templates use further keys, such as `tool_calls`, `tool_call_id` and
+/// `name`.
 #[derive(Deserialize)]
 struct RawMessage {
     role: String,
@@ -63,14 +66,16 @@ struct Part {
     kind: String,
 }
 
-/// The inputs for a prompt as a text, as messages, or as at most `context` tokens. A request must have exactly one of them.
+/// Returns the inputs for a prompt: a text, messages, or at most `context` token ids. A request must have exactly one
+/// of them.
 pub fn prompt_inputs(context: usize) -> Vec<InputSpec> {
     let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
     let ids = InputSpec::optional("input_ids", Datatype::I64, vec![Extent::Tokens(context)]);
     vec![text("text"), text("messages"), ids]
 }
 
-/// The inputs that set sampling; `tokenizer` says whether there is one, which stop texts, formats and tools need.
+/// Returns the inputs for sampling options. `tokenizer` states whether there is a tokenizer, which stop texts,
+/// response formats and tools need.
 pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
     let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
     let mut inputs = vec![
@@ -103,7 +108,7 @@ pub fn sampling_inputs(tokenizer: bool) -> Vec<InputSpec> {
     inputs
 }
 
-/// The inputs of beam search, which models behind endpoints and partitions do not have.
+/// Returns the inputs for beam search, which models behind endpoints and partitions do not support.
 pub fn beam_inputs() -> Vec<InputSpec> {
     let one = |name, datatype| InputSpec::optional(name, datatype, vec![Extent::Exactly(1)]);
     vec![
@@ -113,7 +118,7 @@ pub fn beam_inputs() -> Vec<InputSpec> {
     ]
 }
 
-/// The input [`PROMPT_LOGPROBS`], which models behind endpoints and partitions do not have.
+/// Returns the specification of [`PROMPT_LOGPROBS`], which models behind endpoints and partitions do not support.
 pub fn prompt_logprobs_input() -> InputSpec {
     InputSpec::optional(PROMPT_LOGPROBS, Datatype::I64, vec![Extent::Exactly(1)])
 }
@@ -167,7 +172,7 @@ pub fn sampling_options(inputs: &Inputs) -> Result<SamplingOptions, ModelError> 
     Ok(options)
 }
 
-/// Returns the [`DEFAULT_TEMPERATURE`] of a request.
+/// Returns the value of [`DEFAULT_TEMPERATURE`] in a request.
 ///
 /// # Errors
 /// [`ModelError`], naming the input.
@@ -177,7 +182,7 @@ pub fn default_temperature(inputs: &Inputs) -> Result<Option<f32>, ModelError> {
     temperature.map(value).transpose()
 }
 
-/// Returns the [`ADD_SPECIAL_TOKENS`] of a request.
+/// Returns the value of [`ADD_SPECIAL_TOKENS`] in a request.
 ///
 /// # Errors
 /// [`ModelError`], naming the input.
@@ -186,7 +191,7 @@ pub fn add_special_tokens(inputs: &Inputs) -> Result<Option<bool>, ModelError> {
     input.map(flag).transpose()
 }
 
-/// Returns the [`DEFAULT_SEED`] of a request.
+/// Returns the value of [`DEFAULT_SEED`] in a request.
 ///
 /// # Errors
 /// [`ModelError`], naming the input.
@@ -196,7 +201,7 @@ pub fn default_seed(inputs: &Inputs) -> Result<Option<u64>, ModelError> {
         .transpose()
 }
 
-/// Returns the biases with their tokens, which are another input.
+/// Returns the pairs of token and logit bias; `logit_bias_tokens` holds the tokens.
 fn logit_bias(biases: &Tensor, inputs: &Inputs) -> Result<Vec<(u32, f32)>, ModelError> {
     let tokens = inputs.iter().find(|input| input.name == "logit_bias_tokens");
     let tokens = tokens.map(Tensor::to_i64).transpose()?.unwrap_or_default();
@@ -219,10 +224,10 @@ fn logit_bias(biases: &Tensor, inputs: &Inputs) -> Result<Vec<(u32, f32)>, Model
     biases.collect()
 }
 
-/// Returns the one input that holds the prompt.
+/// Returns the input that holds the prompt.
 ///
 /// # Errors
-/// [`ModelError::BadInput`] if there is none, or another one.
+/// [`ModelError::BadInput`] if there is none, or more than one.
 pub fn prompt(inputs: &Inputs) -> Result<&Tensor, ModelError> {
     let mut given = inputs
         .iter()
@@ -238,10 +243,10 @@ pub fn prompt(inputs: &Inputs) -> Result<&Tensor, ModelError> {
     Ok(input)
 }
 
-/// Returns the variables that a request sets for the chat template.
+/// Returns the variables that a request passes to the chat template.
 ///
 /// # Errors
-/// [`ModelError::BadInput`] if they are no JSON object.
+/// [`ModelError::BadInput`] if they are not a JSON object.
 pub fn template_variables(inputs: &Inputs) -> Result<Map<String, Value>, ModelError> {
     let Some(input) = inputs.iter().find(|input| input.name == TEMPLATE_VARIABLES) else {
         return Ok(Map::new());
@@ -250,10 +255,10 @@ pub fn template_variables(inputs: &Inputs) -> Result<Map<String, Value>, ModelEr
     variables.map_err(|error| bad_input(TEMPLATE_VARIABLES, format!("it is not a JSON object: {error}")))
 }
 
-/// Returns the messages of a chat, a JSON array of `{role, content}` and what else a template reads.
+/// Returns the messages of a chat: a JSON array of `{role, content}` and further keys for the template.
 ///
 /// # Errors
-/// [`ModelError::BadInput`] if there are none, or for a part that is no text.
+/// [`ModelError::BadInput`] if there are none, or for a content part that is not text.
 pub fn messages(input: &Tensor) -> Result<Vec<Message>, ModelError> {
     let rejected = |reason: String| bad_input(&input.name, reason);
     let raw: Vec<RawMessage> = serde_json::from_str(only_text(input)?)

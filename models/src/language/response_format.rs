@@ -1,4 +1,4 @@
-//! The format that a request asks its answer to have, in the form of `response_format` of the API of `OpenAI`.
+//! Response formats: constraints on the answer, in the form of `response_format` of the `OpenAI` API.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,10 +11,10 @@ use crate::runtime::model::{Inputs, ModelError};
 /// Name of the input.
 pub const RESPONSE_FORMAT: &str = "response_format";
 
-/// Maximum length of a grammar, bytes. Compiling one takes a time that grows with the square of its length.
+/// Maximum length of a grammar, bytes. The compile time grows with the square of the length.
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
 
-/// A format as requests write it; `regex`, `choice` and `grammar` are those of vLLM's `structured_outputs`.
+/// A response format as requests state it; `regex`, `choice` and `grammar` are those of vLLM's `structured_outputs`.
 #[derive(Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Format {
@@ -23,7 +23,7 @@ enum Format {
     JsonSchema {
         #[serde(default)]
         json_schema: Option<Schema>,
-        /// Where the API of responses has it.
+        /// Location of the schema in the `OpenAI` Responses API.
         #[serde(default)]
         schema: Option<Value>,
         #[serde(default)]
@@ -48,10 +48,10 @@ struct Schema {
     strict: Option<bool>,
 }
 
-/// Returns what the answer to a request must match; `None` for any text.
+/// Returns the grammar of a request's response format; `None` for unconstrained text.
 ///
 /// # Errors
-/// [`ModelError::BadInput`] for a format that is not known.
+/// [`ModelError::BadInput`] for an unknown format.
 pub fn response_format(inputs: &Inputs) -> Result<Option<Grammar>, ModelError> {
     let Some(input) = inputs.iter().find(|input| input.name == RESPONSE_FORMAT) else {
         return Ok(None);
@@ -62,10 +62,10 @@ pub fn response_format(inputs: &Inputs) -> Result<Option<Grammar>, ModelError> {
     grammar(&format).map_err(rejected)
 }
 
-/// Returns what an answer of a format must match; `None` for any text.
+/// Converts a response format to a grammar; `None` for unconstrained text.
 ///
 /// # Errors
-/// The reason, for a format that is not known.
+/// The reason, for an unknown format.
 pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
     if !format.is_object() {
         return Err("it is not an object with a `type`".to_owned());
@@ -99,7 +99,7 @@ pub fn grammar(format: &Value) -> Result<Option<Grammar>, String> {
     })
 }
 
-/// Returns the format of a grammar.
+/// Converts a grammar to a response format.
 pub fn format_of(grammar: &Grammar) -> Value {
     match grammar {
         Grammar::JsonSchema(schema) => {

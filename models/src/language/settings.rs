@@ -1,26 +1,27 @@
-//! Settings of a language model, and the engine's configuration that follows from them.
+//! Settings of a language model, and the engine configuration derived from them.
 
 use crate::decoder::weights::Decoder;
 use crate::generation::{Caching, EngineConfig, MemoryLimits, SamplingOptions};
 use crate::ops::Ops;
 
-/// Maximum length of a request that memory is reserved for, tokens.
+/// Maximum request length that memory is reserved for, tokens.
 const MAX_CONTEXT_TOKENS: usize = 1 << 20;
 
 /// Settings of a language model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Generation {
-    /// Defaults for requests that do not set their own; those of the checkpoint apply to what is missing.
+    /// Sampling defaults of the app; those of the checkpoint apply where an option is missing.
     pub sampling: SamplingOptions,
-    /// Maximum running requests; others wait.
+    /// Maximum number of running requests; others wait.
     pub max_num_seqs: usize,
-    /// Memory of the cache, bytes: a bound. Requests that need more are refused.
+    /// Limit of the cache memory, bytes. Requests that need more are rejected.
     pub cache_bytes: u64,
-    /// Maximum tokens of a request, prompt and answer; `None`: the model's context, or what the cache holds if that is
-    /// less. It may be above the context of an encoder with positions by distance (T5), which reads prompts of any length.
+    /// Maximum length of a request, prompt and answer, tokens. `None`: the minimum of the model's context and the
+    /// cache capacity. May exceed the context of an encoder with relative positions (T5), which accepts prompts of any
+    /// length.
     pub max_model_len: Option<usize>,
-    /// Memory budget on the device, bytes; `None`: the whole model is resident. Layers that do not fit are streamed,
-    /// and the cache is then in host memory.
+    /// Device memory budget, bytes. `None`: the whole model is resident. Otherwise layers that do not fit are
+    /// streamed, and the cache is then in host memory.
     pub device_bytes: Option<u64>,
 }
 
@@ -36,10 +37,10 @@ impl Default for Generation {
     }
 }
 
-/// Sizes the cache by its memory, and lowers the context of `decoder` to what the settings allow.
+/// Sizes the cache by its memory limit, and lowers the context of `decoder` to what the settings allow.
 ///
 /// # Errors
-/// The reason, if the cache is too small for `max_model_len`, or for a block, or if the device is.
+/// The reason, if the cache is too small for `max_model_len` or for one block, or if the device memory is too small.
 pub(super) fn configure<M: Ops>(
     ops: M,
     decoder: &mut Decoder,
@@ -78,7 +79,7 @@ pub(super) fn configure<M: Ops>(
         encoder.context = encoder.context.max(stated);
     }
     limit_context(decoder, stated.unwrap_or(usize::MAX).min(held));
-    // The cache holds the encoder's prompt followed by the answer.
+    // The cache holds the encoder's prompt, then the answer.
     let answer = match &decoder.encoder {
         None => 0,
         Some(_) => generation.sampling.max_tokens.unwrap_or_default(),
@@ -97,7 +98,7 @@ pub(super) fn configure<M: Ops>(
         cache_bytes: Some(left),
     };
     let plan = EngineConfig::plan(ops, decoder, &memory_limits).map_err(|error| error.to_string())?;
-    // Blocks of activations may be larger than those of keys and values.
+    // Activation blocks may be larger than KV blocks.
     let held = plan.config.capacity.total().saturating_mul(block);
     if held < stated.unwrap_or(1).min(decoder.longest_prompt()) {
         return Err(too_few(held));
@@ -106,7 +107,7 @@ pub(super) fn configure<M: Ops>(
     Ok(plan.config)
 }
 
-/// Lowers the context of a decoder, and of its encoder.
+/// Lowers the context of a decoder and of its encoder.
 fn limit_context(decoder: &mut Decoder, limit: usize) {
     decoder.model_config.context = decoder.model_config.context.min(limit);
     if let Some(encoder) = &mut decoder.encoder {
@@ -114,8 +115,9 @@ fn limit_context(decoder: &mut Decoder, limit: usize) {
     }
 }
 
-/// Returns the maximum of running requests: as many as the settings say, but recurrent states may take half of the cache's
-/// memory, or all of it if no layer has keys and values. One request may take more than half.
+/// Returns the maximum number of running requests: `max_num_seqs`, limited so that recurrent states take at most half
+/// of the cache memory, or all of it if no layer has keys and values. At least 1, even if one request takes more than
+/// half.
 fn running_requests(decoder: &Decoder, generation: &Generation) -> Result<usize, String> {
     let (stated, state, cache) = (
         generation.max_num_seqs.max(1),

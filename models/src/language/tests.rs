@@ -10,7 +10,7 @@ use kaskade_policy::hybrid_cache::Kind;
 use super::*;
 use crate::generation::Cpu;
 
-/// A small random GPT-2 saved by transformers.
+/// Returns a small random GPT-2 checkpoint saved by transformers.
 fn checkpoint() -> Checkpoint {
     Checkpoint::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2")).unwrap()
 }
@@ -47,7 +47,7 @@ pub(super) fn tokens(outputs: &Outputs) -> Vec<i64> {
     output(outputs, "tokens").to_i64().unwrap()
 }
 
-/// Keys and values of 16 tokens in two layers, 24 wide.
+/// Bytes of a KV block: 16 tokens in two layers, 24 wide.
 const BLOCK_BYTES: u64 = 2 * 16 * 2 * 24 * 4;
 
 #[test]
@@ -96,7 +96,7 @@ fn the_cache_is_a_bound_in_host_memory_too() {
         let taken = host.act as u64 * bytes(Kind::Act) + host.kv as u64 * bytes(Kind::Kv);
         assert!(taken <= generation.cache_bytes, "{name}: {host:?} take {taken}");
         assert!(host.total() > 5, "{name}: {host:?}");
-        // The longest request that is accepted is answered.
+        // The longest accepted request gets an answer.
         let context = model.engine.model_config().context;
         let ids = Tensor::from_i64("input_ids", &[context - 2], &vec![3; context - 2]).unwrap();
         let answered = model
@@ -112,7 +112,7 @@ fn recurrent_states_count_in_the_cache() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/lfm2");
         LanguageModel::new(Cpu, Checkpoint::open(&folder).unwrap(), generation)
     };
-    // Three tokens of two layers, 32 wide; keys and values of 16 tokens in one layer, 16 wide each.
+    // State: three tokens of two layers, 32 wide. Block: keys and values of 16 tokens in one layer, 16 wide each.
     let (state, block) = (2 * 3 * 32 * 4, 16 * 2 * 16 * 4);
     let cache_bytes = 8 * state;
     let (model, _) = load(&Generation {
@@ -165,7 +165,7 @@ fn a_batch_after_a_panic_is_answered() {
     let mut model = model(|_| ());
     let ask = vec![text("the inner thing")];
     let expected = model.run(std::slice::from_ref(&ask)).remove(0).unwrap();
-    // The state that a panic in the middle of a batch leaves.
+    // Simulates the state after a panic in the middle of a batch.
     let first = model.next_of_batch;
     for number in first..first + 3 {
         model.submit(number, &ask).unwrap();
@@ -192,7 +192,7 @@ fn without_a_seed_prompts_have_their_own_and_every_try_the_same() {
     assert_ne!(super::seed_of(&[5]), super::seed_of(&[6]));
 }
 
-/// A copy of the checkpoint with more files.
+/// Returns a copy of the checkpoint with additional files.
 pub(super) fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/gpt2");
@@ -251,7 +251,7 @@ fn messages_are_rendered_by_the_chat_template() {
     assert!(error.contains("no chat template"), "{error}");
 }
 
-/// The tokenizer adds the token that begins a text.
+/// Post-processor with which the tokenizer adds a BOS token.
 pub(super) const BEGINNING: &str = r#""post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"</s>","type_id":0}},{"Sequence":{"id":"A","type_id":0}}],"pair":[{"Sequence":{"id":"A","type_id":0}},{"Sequence":{"id":"B","type_id":1}}],"special_tokens":{"</s>":{"id":"</s>","ids":[0],"tokens":["</s>"]}}}"#;
 
 #[test]
@@ -396,7 +396,7 @@ fn a_cancelled_request_ends_at_the_next_step() {
 
 #[test]
 fn a_small_cache_queues_requests_and_a_small_budget_is_rejected() {
-    // Keys and values of two layers, 24 wide: three blocks of 16 tokens.
+    // Three KV blocks: 16 tokens each, in two layers, 24 wide.
     let mut tight = model(|generation| generation.cache_bytes = 3 * BLOCK_BYTES);
     let ask: Vec<Inputs> = (0..5).map(|_| vec![text("the inner thing")]).collect();
     let results = tight.run(&ask);
@@ -428,7 +428,7 @@ fn what_the_preprocessor_reads_is_answered_like_the_text() {
     assert_eq!(answers[0], answers[1]);
     assert_eq!(preprocessor(&tokenised), None, "nothing to read");
     assert_eq!(preprocessor(&vec![text("")]), None, "the model refuses it");
-    // It was tokenised again on the thread of the model.
+    // Regression: the prompt was tokenized again on the model's thread.
     let tokenised = preprocessor(&vec![text(&"word ".repeat(5000))]).unwrap();
     let refused = model.run(&[tokenised]).remove(0).unwrap_err();
     let ModelError::TooLong { reason } = &refused else {

@@ -1,4 +1,4 @@
-//! Tokens of texts and chats without a model: the tokenizer and the chat template of a checkpoint.
+//! Tokenization of texts and chats without a model: the tokenizer and the chat template of a checkpoint.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -26,11 +26,11 @@ pub struct CheckpointTokenizer {
 /// A token of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TextToken {
-    /// Its id.
+    /// Token id.
     pub id: u32,
-    /// The part of the text that it stands for; of a token that the tokenizer added, its name.
+    /// The part of the text that the token represents; the token's name if the tokenizer added it.
     pub text: String,
-    /// First byte of that part and the byte after it; `None` for a token that the tokenizer added.
+    /// Byte range of that part, end exclusive; `None` for a token that the tokenizer added.
     pub span: Option<[usize; 2]>,
 }
 
@@ -52,14 +52,14 @@ impl CheckpointTokenizer {
         }))
     }
 
-    /// Maximum length of a sequence that the checkpoint states, tokens.
+    /// Maximum sequence length that the checkpoint states, tokens.
     pub const fn context(&self) -> Option<usize> {
         self.context
     }
 
-    /// Returns the token ids of the input `text` or `messages`, as a language model reads it: `add_special_tokens`, `tools` and
-    /// `chat_template_kwargs` apply. A text is prepared as for an encoder of sentence-transformers. `answer` says whether messages end
-    /// with the beginning of an answer.
+    /// Returns the token ids of the input `text` or `messages`, tokenized as for a language model:
+    /// `add_special_tokens`, `tools` and `chat_template_kwargs` apply. A text is prepared as for a
+    /// sentence-transformers encoder. `answer` states whether the template appends the generation prompt to messages.
     ///
     /// # Errors
     /// [`ModelError::BadInput`], naming the input.
@@ -73,11 +73,12 @@ impl CheckpointTokenizer {
         self.prompts.text_tokens(&prepared, inputs, answer)
     }
 
-    /// Returns the tokens of a text with the parts of it that they stand for. `special` says whether the tokenizer adds its special tokens.
-    /// The parts are those of the text with the prompt of the model in front of it: that of the name, else its own.
+    /// Returns the tokens of a text with the parts of the text that they represent. `special` states whether the
+    /// tokenizer adds special tokens. The text is prefixed with the model's prompt `prompt_name`, or its default
+    /// prompt; parts refer to the prefixed text.
     ///
     /// # Errors
-    /// [`ModelError::BadInput`] for a text that is too long, and for an unknown prompt.
+    /// [`ModelError::BadInput`] for a text that is too long, and for an unknown prompt name.
     pub fn tokens(
         &self,
         text: &str,
@@ -105,7 +106,7 @@ impl CheckpointTokenizer {
         Ok(tokens.collect())
     }
 
-    /// Returns the names of tokens, as the vocabulary writes them.
+    /// Returns the names of token ids in the vocabulary.
     ///
     /// # Errors
     /// [`ModelError::BadInput`] for a token that is not in the vocabulary.
@@ -119,7 +120,7 @@ impl CheckpointTokenizer {
         ids.iter().map(name).collect()
     }
 
-    /// Returns the text of tokens, with special tokens by their names or without them.
+    /// Decodes token ids to text, with or without special tokens.
     ///
     /// # Errors
     /// [`ModelError::BadInput`] for a token that is not in the vocabulary.
@@ -140,7 +141,7 @@ impl CheckpointTokenizer {
         tokenizer.ok_or_else(|| bad_input("text", NO_TOKENIZER))
     }
 
-    /// Returns the text to tokenize.
+    /// Returns the text to tokenize: `text` after the prompt of that name or the default prompt.
     fn prepared<'a>(&self, text: &'a str, prompt_name: Option<&str>) -> Result<Cow<'a, str>, ModelError> {
         let Preparation { prompt, prompts, .. } = &self.preparation;
         let prompt = match prompt_name {
@@ -157,7 +158,7 @@ impl CheckpointTokenizer {
     }
 }
 
-/// Returns a part of a text; a token may stand for a part of a character.
+/// Returns a part of a text; a token may represent part of a character.
 fn part(text: &str, start: usize, end: usize) -> String {
     let bytes = text.as_bytes().get(start..end).unwrap_or_default();
     String::from_utf8_lossy(bytes).into_owned()

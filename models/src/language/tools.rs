@@ -1,7 +1,8 @@
-//! Tools that a request offers to a language model, and the calls of its answer.
+//! Tools that a request offers to a language model, and the tool calls in its answer.
 //!
-//! The chat template writes the tools into the prompt. Families of models write calls in different ways (`syntax`), which
-//! their chat templates show. A call that is required is sampled under a grammar, the same for all models.
+//! The chat template writes the tools into the prompt. Model families write calls in different ways (`syntax`), which
+//! are detected from their chat templates. A required call is sampled under a grammar, which is the same for all
+//! models.
 
 mod call;
 mod offered;

@@ -1,23 +1,24 @@
-//! Messages on channels (OpenAI 2025, "Harmony response format"): `<|channel|>analysis<|message|>...<|end|>`, then
-//! `<|start|>assistant<|channel|>final<|message|>...`, or `commentary to=functions.NAME <|constrain|>json<|message|>{...}` for a call.
+//! Parser of the Harmony response format, with messages on channels (OpenAI 2025, "Harmony response format"):
+//! `<|channel|>analysis<|message|>...<|end|>`, then `<|start|>assistant<|channel|>final<|message|>...`, or `commentary
+//! to=functions.NAME <|constrain|>json<|message|>{...}` for a call.
 
 use super::Parts;
 use crate::generation::detokenizer::stop_prefix_len;
 use crate::language::tools::ToolCall;
 
-/// The mark before the name of a channel.
+/// Marker before the name of a channel.
 pub(super) const CHANNEL: &str = "<|channel|>";
 
-/// The mark between the header of a message and its text.
+/// Marker between the header of a message and its text.
 pub(super) const MESSAGE: &str = "<|message|>";
 
-/// The mark before the header of a message; an answer begins behind it.
+/// Marker before the header of a message; the prompt already ends with the first one.
 const START: &str = "<|start|>";
 
-/// Marks after the text of a message. The last one of an answer ends it, and is no part of its text.
+/// Markers after the text of a message. The last marker ends the answer and is not part of its text.
 const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", START];
 
-/// All marks of an answer.
+/// All markers of an answer.
 pub(super) const MARKS: [&str; 7] = [
     CHANNEL,
     MESSAGE,
@@ -28,13 +29,13 @@ pub(super) const MARKS: [&str; 7] = [
     "<|constrain|>",
 ];
 
-/// How the header of the first message may begin.
+/// Prefixes of the header of the first message.
 const HEADERS: [&str; 3] = [CHANNEL, START, "to="];
 
-/// What functions are called as.
+/// Namespace of functions in call recipients.
 const FUNCTIONS: &str = "functions.";
 
-/// Separates the messages of an answer.
+/// Parser of the messages of an answer.
 #[derive(Debug, Clone)]
 pub(super) struct Harmony {
     /// Names of the functions that the request offers.
@@ -48,11 +49,11 @@ pub(super) struct Harmony {
 enum State {
     /// Before the first message.
     Start,
-    /// Within the header of a message.
+    /// Inside the header of a message.
     Header,
     Reasoning,
     Text,
-    /// Within the arguments of a call of this function.
+    /// Inside the arguments of a call of this function.
     Call(String),
     /// The answer has no messages.
     Plain,
@@ -121,7 +122,7 @@ impl Harmony {
         }
     }
 
-    /// Adds what is certain of a message. Arguments that are no JSON object are text.
+    /// Adds the certain part of a message. Arguments that are not a JSON object are treated as text.
     fn add(&mut self, body: &str, parts: &mut Parts) {
         match &self.state {
             State::Reasoning => parts.reasoning.push_str(body),
@@ -136,7 +137,7 @@ impl Harmony {
         }
     }
 
-    /// Returns what a message with this header holds.
+    /// Returns the kind of content that follows a message header.
     fn of_header(&self, header: &str) -> State {
         let recipient = header.split_once("to=").map(|(_, after)| {
             let name = after.split(|letter: char| letter.is_whitespace() || letter == '<');
@@ -156,7 +157,7 @@ impl Harmony {
         }
     }
 
-    /// Ends the answer. `is_cut` says that the maximum of tokens ended it, so that a call may lack arguments.
+    /// Finishes the answer. `is_cut` states that `max_tokens` ended it, so that a call may lack arguments.
     pub(super) fn finish(mut self, is_cut: bool) -> (Parts, Vec<ToolCall>) {
         let mut parts = Parts::default();
         let held = std::mem::take(&mut self.held);

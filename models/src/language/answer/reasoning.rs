@@ -1,9 +1,9 @@
-//! Reasoning between two marks.
+//! Parser of reasoning between two markers.
 
 use super::Parts;
 use crate::generation::detokenizer::stop_prefix_len;
 
-/// Separates reasoning between two marks from the text that follows it.
+/// Separates reasoning between two markers from the text after it.
 #[derive(Debug, Clone)]
 pub(super) struct Marked {
     begin: &'static str,
@@ -14,9 +14,9 @@ pub(super) struct Marked {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Nothing but white space and a part of the first mark has come.
+    /// Only white space and a prefix of the begin marker have been received.
     Start,
-    /// Within the reasoning, of which nothing has come.
+    /// Inside the reasoning, before its first letter.
     Begun,
     Reasoning,
     /// After the reasoning, before the first letter of the text.
@@ -63,7 +63,7 @@ impl Marked {
                 }
                 State::Reasoning => {
                     let Some((reasoning, rest)) = self.held.split_once(self.end) else {
-                        // White space before the mark is no part of the reasoning.
+                        // White space before the end marker is not part of the reasoning.
                         let certain = self.held.len() - stop_prefix_len(&self.held, self.end);
                         let certain = self.held.get(..certain).map_or(0, |text| text.trim_end().len());
                         let held = self.held.split_off(certain);

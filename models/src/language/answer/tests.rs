@@ -12,7 +12,7 @@ fn tools() -> Tools {
     Tools::read(&inputs).unwrap().unwrap()
 }
 
-/// The parts and calls of an answer that comes in pieces of `size` bytes at most.
+/// Returns the parts and calls of an answer that is received in pieces of at most `size` bytes.
 fn scanned(template: &str, is_open: bool, answer: &str, size: usize, is_cut: bool) -> (Parts, Vec<String>) {
     let syntax = ReasoningSyntax::of_template(template).map(|syntax| (syntax, is_open));
     let tools = tools();
@@ -41,7 +41,8 @@ const CALL: &str = r#"{"name":"weather","arguments":{"city":"Paris"}}"#;
 const QWEN: &str = "{{ '<think>' }} <tool_call>";
 const HARMONY: &str = "<|start|>assistant<|channel|>final<|message|>";
 
-/// Template, whether the prompt opened the reasoning, answer, reasoning, text, whether there is the call.
+/// Template, whether the prompt opened the reasoning, answer, expected reasoning, expected text, whether a call is
+/// expected.
 #[rustfmt::skip]
 const ANSWERS: &[(&str, bool, &str, &str, &str, bool)] = &[
     (QWEN, false, "<think>\nlet me see\n</think>\n\nParis is\n", "let me see", "Paris is\n", false),
@@ -59,7 +60,7 @@ const ANSWERS: &[(&str, bool, &str, &str, &str, bool)] = &[
     (HARMONY, false, "<|channel|>analysis<|message|>x<|end|><|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\":\"Paris\"}", "x", "", true),
     (HARMONY, false, "<|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}<|call|>", "", "", true),
     (HARMONY, false, "<|channel|>commentary<|message|>I ask. <|end|><|start|>assistant<|channel|>commentary to=functions.weather<|message|>{\"city\":\"Paris\"}", "", "I ask. ", true),
-    // What is not offered, or no JSON, is text.
+    // Calls of unknown functions and arguments that are not JSON are text.
     (HARMONY, false, "<|channel|>commentary to=functions.other<|message|>{\"city\":1}", "", "{\"city\":1}", false),
     (HARMONY, false, "<|channel|>commentary to=functions.weather<|message|>{\"city\"", "", "{\"city\"", false),
     (HARMONY, false, "to be or not", "", "to be or not", false),
@@ -101,12 +102,12 @@ fn prompts_that_open_the_reasoning_are_seen() {
     assert!(syntax.is_open_after("<|im_start|>assistant\n<think>\n"));
     assert!(!syntax.is_open_after("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
     assert_eq!(ReasoningSyntax::of_template("{{ message }}"), None);
-    // It removes the reasoning of earlier answers alone.
+    // Some templates only strip the reasoning of earlier answers.
     assert!(ReasoningSyntax::of_template("content.split('</think>')").is_some());
 }
 
 proptest! {
-    /// Nothing is lost or made up, whatever a model writes.
+    /// Checks that no text is lost or invented, whatever a model generates.
     #[test]
     fn answers_without_marks_are_text(answer in "[a-z <|>\n/]{0,40}", size in 1_usize..9) {
         prop_assume!(!answer.contains("<think>") && !answer.contains("<|"));

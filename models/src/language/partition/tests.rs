@@ -6,7 +6,8 @@ use crate::runtime::loaded::Loaded;
 use crate::runtime::usage::USAGE;
 use crate::test_support::{assert_close, assert_partitioning, chained};
 
-/// A partition of a small random model saved by transformers, with weights of a type, or of that of the file.
+/// Loads a partition of a small random checkpoint saved by transformers, with weights of type `dtype`, or of the
+/// file's type.
 fn loaded(name: &str, partition: Partition, dtype: Option<WeightType>) -> Result<Loaded, LoadError> {
     let options = LoadOptions {
         partition,
@@ -24,8 +25,8 @@ fn asking(ids: &[i64]) -> Inputs {
     vec![Tensor::from_i64("input_ids", &[ids.len()], ids).unwrap()]
 }
 
-/// Checkpoints of [`DECODERS`] that cannot be split: encoder-decoders, and models whose layers need more than the states of the
-/// layers before them.
+/// Checkpoints of [`DECODERS`] that cannot be split: encoder-decoders, and models whose layers depend on more than the
+/// previous layer's hidden states.
 const NOT_SPLIT: [&str; 13] = [
     "t5",
     "t5-v1_1",
@@ -59,7 +60,7 @@ fn chained_partitions_equal_the_whole_model() {
             let load = |partition| loaded(name, partition, dtype);
             let mut whole = chained(load, 1, &to_whole).unwrap();
             for outputs in &mut whole {
-                // The last partition does not know the prompt.
+                // The last partition does not receive the prompt.
                 outputs.retain(|output| output.name != USAGE);
             }
             for of in [2, 3] {
@@ -107,11 +108,11 @@ fn partitions_count_the_weights_that_they_hold() {
             .info;
         (info.parameters, info.weight_bytes)
     };
-    // 96 tokens, 24 wide: the tied head and the embedding are one matrix.
+    // 96 tokens, 24 wide: the tied head shares the matrix of the embedding.
     let (parameters, whole) = bytes("gpt2", 0, 1);
     assert_eq!(whole, 4 * parameters);
     let halves = bytes("gpt2", 0, 2).1 + bytes("gpt2", 1, 2).1;
-    // The last partition has a copy of it, and every partition keeps the final norm.
+    // The last partition has its own copy of the embedding, and both partitions keep the final norm.
     assert_eq!(halves, whole + 4 * (96 * 24 + 2 * 24));
     let (parameters, separate) = bytes("gptj", 0, 1);
     assert_eq!(separate, 4 * parameters);

@@ -1,4 +1,4 @@
-//! What an answer holds: parts, marks, probabilities, reasoning.
+//! Contents of an answer: parts, markers, probabilities, reasoning.
 
 use super::*;
 
@@ -130,7 +130,7 @@ fn an_answer_goes_on_after_the_end_of_sequence_if_the_request_ignores_it() {
 #[test]
 fn an_answer_shows_the_special_tokens_that_its_parts_are_marked_by() {
     let json = std::fs::read_to_string(directory(&[]).path().join("tokenizer.json")).unwrap();
-    // Three of its tokens become special ones.
+    // Turns three tokens of the checkpoint into special tokens.
     let names = [("7", "<think>"), ("8", "[TOOL_CALLS]"), ("9", "[OTHER]")];
     let json = names.iter().fold(json, |json, (old, new)| {
         json.replacen(&format!("\"{old}\""), &format!("\"{new}\""), 1)
@@ -169,7 +169,7 @@ fn an_answer_shows_the_special_tokens_that_its_parts_are_marked_by() {
 fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}<think>";
     let json = std::fs::read_to_string(directory(&[]).path().join("tokenizer.json")).unwrap();
-    // One of its tokens becomes the mark.
+    // Turns one token of the checkpoint into the marker.
     let mark = r#"{"id":63,"content":"<think>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":false}"#;
     let mut tokenizer: serde_json::Value =
         serde_json::from_str(&json.replacen("\"9\"", "\"<think>\"", 1)).unwrap();
@@ -180,7 +180,7 @@ fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
     let mut model = of(&dir);
     let chat = Tensor::from_texts("messages", &[r#"[{"role": "user", "content": "the one"}]"#]).unwrap();
     let ask = |model: &mut LanguageModel<Cpu>, inputs: Inputs| {
-        // As the executor does, which reads prompts on another thread.
+        // Like the executor, which tokenizes prompts on another thread.
         let read = model.preprocessor().unwrap()(&inputs).unwrap();
         model
             .run(&[read, inputs])
@@ -196,7 +196,7 @@ fn an_answer_that_ends_within_its_reasoning_has_no_text_and_no_confidence() {
         assert_eq!(output(&answer, REASONING_TOKENS).to_i64().unwrap(), [5]);
         assert_eq!(tokens(&answer).len(), 5);
     }
-    // An answer of a format begins at once.
+    // A constrained answer has no reasoning.
     let format = Tensor::from_texts("response_format", &[r#"{"type": "choice", "choice": ["a b"]}"#]);
     for answer in ask(&mut model, vec![chat, format.unwrap()]) {
         assert!(answer.iter().all(|output| output.name != REASONING));
@@ -263,7 +263,7 @@ fn each_step_of_a_beam_search_is_one_progress_and_the_last_has_the_answer() {
     for name in ["tokens", "probabilities", "top_logprobs", "token_texts", "text"] {
         assert_eq!(output(&part, name), output(&whole, name), "{name}");
     }
-    // A prompt whose tokens are described has no beams by default, and refuses stated ones.
+    // A request for `prompt_logprobs` disables the default beams, and rejects stated ones.
     let described = vec![text("one"), number("num_beams", 2), number("prompt_logprobs", 0)];
     let error = model.submit(2, &described).unwrap_err().to_string();
     assert!(

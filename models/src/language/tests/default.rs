@@ -1,4 +1,4 @@
-//! What a request does not state: ends of answers, temperature, special tokens.
+//! Defaults of a request: EOS tokens, temperature, special tokens.
 
 use std::path::Path;
 

@@ -1,11 +1,11 @@
-//! Formats of answers, tools, biases and minimum lengths.
+//! Response formats, tools, logit biases and minimum lengths.
 
 use super::{loaded, model, number, output, text, tokens};
 use crate::generation::Cpu;
 use crate::language::*;
 use std::path::Path;
 
-/// A model whose vocabulary is all bytes.
+/// Returns a model whose vocabulary is all bytes.
 fn model_of_bytes(change: impl FnOnce(&mut Generation)) -> LanguageModel<Cpu> {
     let folder =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/shakespeare/weights/shakespeare-pico");
@@ -22,7 +22,7 @@ fn answers_have_the_requested_format() {
         "properties": {"sure": {"type": "boolean"}, "n": {"enum": [1, 22]}}, "required": ["sure", "n"], "additionalProperties": false}}}"#;
     let mut model = model_of_bytes(|generation| {
         generation.sampling.max_tokens = Some(200);
-        // The app's stop texts would cut the answers.
+        // The app's stop texts would truncate the answers.
         generation.sampling.stop = Some(vec!["\"".to_owned(), " ".to_owned()]);
     });
     let format = |json: &str| Tensor::from_texts(response_format::RESPONSE_FORMAT, &[json]).unwrap();
@@ -38,7 +38,7 @@ fn answers_have_the_requested_format() {
         );
         assert_eq!(output(&outputs, "end").to_texts().unwrap(), ["token"]);
     }
-    // Several answers at once, each with a format of its own.
+    // Several concurrent answers with different formats.
     let choice = |word: &str| {
         vec![
             text("to be"),
@@ -96,7 +96,7 @@ fn required_tools_are_called() {
         "$defs": {"city": {"enum": ["Paris", "Oslo"]}}}}}, {"type": "function", "function": {"name": "clock"}}]"##;
     let mut model = model_of_bytes(|generation| generation.sampling.max_tokens = Some(400));
     let texts = |name: &str, value: &str| Tensor::from_texts(name, &[value]).unwrap();
-    // A model of Shakespeare would list calls until its maximum of tokens.
+    // Favours `]`, because the model would otherwise list calls until `max_tokens`.
     let close = model
         .prompts
         .tokenizer
@@ -119,7 +119,7 @@ fn required_tools_are_called() {
         ("required", 32),
         (r#"{"type": "function", "function": {"name": "weather"}}"#, 1),
     ] {
-        // A random model may not end within its maximum of tokens.
+        // A random model may not stop before `max_tokens`.
         let mut answers = (0..20).map(|seed| answered(&mut model, ask(choice, seed)).unwrap());
         let outputs = answers
             .find(|outputs| output(outputs, "end").to_texts().unwrap() == ["token"])

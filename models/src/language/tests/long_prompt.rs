@@ -1,4 +1,4 @@
-//! Prompts beyond the length that an encoder with positions by distance was trained with.
+//! Prompts longer than the training length of an encoder with relative positions.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ fn a_stated_maximum_raises_that_of_an_encoder_with_distances() {
         let refused = ask(None, 600).unwrap_err().to_string();
         assert!(refused.contains("has 600"), "{name}: {refused}");
         assert_eq!(tokens(&ask(Some(700), 600).unwrap()).len(), 4, "{name}");
-        // What fits is answered as before.
+        // Requests that fit get the same answer as before.
         let answer = tokens(&ask(None, 80).unwrap());
         assert_eq!(tokens(&ask(Some(700), 80).unwrap()), answer, "{name}");
     }

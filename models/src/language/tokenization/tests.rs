@@ -1,7 +1,7 @@
 use super::*;
 use crate::checkpoint::Checkpoint;
 
-/// A folder with the tokenizer of the smallest language model and a chat template, without weights.
+/// Returns a folder with the tokenizer of the smallest language model and a chat template, without weights.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let model =
@@ -88,7 +88,7 @@ fn texts_of_a_static_embedding_are_tokenized() {
     );
 }
 
-/// As the model of embeddings reads its texts, without the weights of its modules.
+/// Texts are prepared as the embedding model does it, although the weights of its modules are absent.
 #[test]
 fn texts_of_sentence_transformers_are_prepared() {
     let folder = folder();

@@ -1,21 +1,21 @@
-//! A call of a tool.
+//! A tool call.
 
 use serde_json::{Value, json};
 
-/// Name of the output that holds the calls, each a JSON object of `name` and `arguments`.
+/// Name of the output with the calls, each a JSON object with `name` and `arguments`.
 pub const TOOL_CALLS: &str = "tool_calls";
 
-/// A call of a function.
+/// Call of a function.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {
     /// Name of the function.
     pub name: String,
-    /// Its arguments, a JSON object.
+    /// Arguments, a JSON object.
     pub arguments: Value,
 }
 
 impl ToolCall {
-    /// Returns a call; `None` without a name, or if the arguments are no object.
+    /// Creates a call; `None` without a name, or if the arguments are not an object.
     pub(in crate::language) fn new(name: &str, arguments: Value) -> Option<Self> {
         let name = name.trim();
         (arguments.is_object() && !name.is_empty()).then(|| Self {
@@ -24,7 +24,7 @@ impl ToolCall {
         })
     }
 
-    /// Returns the call as an element of the output `tool_calls`.
+    /// Returns the call as an element of [`TOOL_CALLS`].
     pub fn json(&self) -> String {
         json!({"name": self.name, "arguments": self.arguments}).to_string()
     }

@@ -9,51 +9,51 @@ use crate::language::inputs::{bad_input, only_text};
 use crate::runtime::model::{Inputs, ModelError};
 use crate::runtime::tensor::{Datatype, Tensor};
 
-/// Name of the input that holds the tools, a JSON array.
+/// Name of the input with the tools, a JSON array.
 pub const TOOLS: &str = "tools";
 
-/// Name of the input that says whether a tool must be called.
+/// Name of the input that states whether a tool must be called.
 pub const TOOL_CHOICE: &str = "tool_choice";
 
-/// Name of the input that says whether an answer may have several calls.
+/// Name of the input that states whether an answer may have several calls.
 pub const PARALLEL_TOOL_CALLS: &str = "parallel_tool_calls";
 
-/// Reason of the refusal of a format beside tools that the model may call: one grammar for all templates cannot say which of the two
-/// an answer is.
+/// Reason for rejecting a response format together with tools that the model may call: one grammar for all templates
+/// cannot tell which of the two an answer is.
 pub const FORMAT_BESIDE_TOOLS: &str = "a format and tools that the model may call exclude each other; set `tool_choice` to `none` or `required`";
 
-/// Maximum tools of a request.
+/// Maximum number of tools per request.
 const MAX_TOOLS: usize = 512;
 
-/// Calls of one answer that a grammar allows.
+/// Maximum number of calls per answer that a grammar allows.
 const MAX_CALLS: usize = 32;
 
-/// Choice of the tools that may or must be called.
+/// Which tools may or must be called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ToolChoice {
-    /// As the model decides.
+    /// The model decides.
     #[default]
     Auto,
     /// The model does not see the tools.
     None,
-    /// At least one of them is.
+    /// At least one tool must be called.
     Required,
-    /// This function is, once.
+    /// This function must be called, exactly once.
     Function(String),
 }
 
 /// The tools of a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tools {
-    /// The tools as the request wrote them.
+    /// The tools as the request states them.
     pub tools: Vec<Value>,
-    /// Whether they are called.
+    /// Which tools may or must be called.
     pub choice: ToolChoice,
     /// Whether an answer may have several calls.
     pub parallel: bool,
 }
 
-/// A tool as the API of `OpenAI` has it.
+/// A tool in the format of the `OpenAI` API.
 #[derive(Deserialize)]
 struct Tool {
     #[serde(rename = "type")]
@@ -66,16 +66,17 @@ struct Function {
     name: String,
     #[serde(default)]
     parameters: Option<Value>,
-    /// Whether the arguments must match all of the schema.
+    /// Whether the arguments must match the whole schema.
     #[serde(default)]
     strict: Option<bool>,
 }
 
 impl Tools {
-    /// Returns the tools of a request; `None` without any, or if none may be called.
+    /// Parses the tools of a request; `None` without tools, or if none may be called.
     ///
     /// # Errors
-    /// [`ModelError::BadInput`] for tools that are no functions, for two of one name, or for a choice of a tool that is missing.
+    /// [`ModelError::BadInput`] for a tool that is not a function, two functions of the same name, or a required tool
+    /// that is missing.
     pub fn read(inputs: &Inputs) -> Result<Option<Self>, ModelError> {
         let text = |name: &str| {
             inputs
@@ -152,13 +153,13 @@ impl Tools {
         functions.collect()
     }
 
-    /// The names of the functions.
+    /// Returns the names of the functions.
     pub(in crate::language) fn names(&self) -> Vec<String> {
         let functions = self.functions().unwrap_or_default().into_iter();
         functions.map(|function| function.name).collect()
     }
 
-    /// The functions with the types of their parameters.
+    /// Returns the names of the functions, each with the schemas of its parameters.
     pub(super) fn signatures(&self) -> Vec<(String, Value)> {
         let functions = self.functions().unwrap_or_default().into_iter();
         let signatures = functions.map(|function| {
@@ -171,7 +172,8 @@ impl Tools {
         signatures.collect()
     }
 
-    /// Returns the grammar of an answer that must be calls: `[{"name": ..., "arguments": ...}, ...]`. `None` if the model decides.
+    /// Returns the grammar of an answer that consists of calls: `[{"name": ..., "arguments": ...}, ...]`. `None` if
+    /// the model decides.
     pub fn grammar(&self) -> Option<Grammar> {
         let (named, most) = match &self.choice {
             ToolChoice::Auto | ToolChoice::None => return None,
@@ -198,7 +200,7 @@ impl Tools {
                 schema
             };
             let schema = with_options(schema, NARROW_SPACE);
-            // Every schema is a document of its own, so that its references are resolved within it.
+            // Each schema is its own document, so that its references resolve inside it.
             rules.push(format!(
                 "f{number}: {} a{number} \"}}\"\na{number}: %json {schema}\n",
                 Value::from(before)
@@ -222,7 +224,7 @@ fn kind_of(tool: &Value) -> Option<&str> {
     tool.get("type").and_then(Value::as_str)
 }
 
-/// The refusal of a tool that is no function.
+/// Returns the rejection of a tool that is not a function.
 fn other_kind(tool: &Value) -> ModelError {
     let kind = kind_of(tool).unwrap_or_default();
     bad_input(
@@ -231,7 +233,7 @@ fn other_kind(tool: &Value) -> ModelError {
     )
 }
 
-/// Returns whether an answer may have several calls; without the input it may.
+/// Returns whether an answer may have several calls; true by default.
 fn parallel(inputs: &[Tensor]) -> Result<bool, ModelError> {
     let Some(input) = inputs.iter().find(|input| input.name == PARALLEL_TOOL_CALLS) else {
         return Ok(true);
@@ -242,7 +244,7 @@ fn parallel(inputs: &[Tensor]) -> Result<bool, ModelError> {
     }
 }
 
-/// Reads a choice: `auto`, `none`, `required`, or an object that names a function.
+/// Parses a tool choice: `auto`, `none`, `required`, or an object that names a function.
 fn choice(text: &str) -> Result<ToolChoice, ModelError> {
     #[derive(Deserialize)]
     struct Named {

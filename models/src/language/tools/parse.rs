@@ -1,4 +1,4 @@
-//! Calls of tools, read from the text of an answer.
+//! Parses tool calls from the text of an answer.
 
 use serde_json::{Map, Value};
 
@@ -6,8 +6,8 @@ use super::call::ToolCall;
 use super::python;
 use super::syntax::{DEEPSEEK_CALL, MISTRAL_ARGUMENTS, MISTRAL_CALLS, MISTRAL_ID, PYTHON_TAG, Syntax};
 
-/// Reads the calls of a text that begins with them; `None` if it is malformed. `signatures` are the functions with their
-/// parameters.
+/// Parses the calls of a text that begins with them; `None` if it is malformed. `signatures` are the functions with
+/// the schemas of their parameters.
 pub(super) fn calls(syntax: Syntax, text: &str, signatures: &[(String, Value)]) -> Option<Vec<ToolCall>> {
     match syntax {
         Syntax::Marked { begin, end } => {
@@ -24,14 +24,14 @@ pub(super) fn calls(syntax: Syntax, text: &str, signatures: &[(String, Value)]) 
         Syntax::Bare => {
             let text = text.trim().trim_start_matches(PYTHON_TAG);
             let calls = json_calls(text).or_else(|| python::calls(text))?;
-            // Without a mark, JSON is a call only if it names a function.
+            // Without a marker, JSON is a call only if it names a function of the request.
             let is_known = |call: &ToolCall| signatures.iter().any(|(name, _)| *name == call.name);
             calls.iter().all(is_known).then_some(calls)
         }
     }
 }
 
-/// Reads JSON objects that are calls, or lists of them, one after another; semicolons may separate them.
+/// Parses consecutive JSON objects or lists that are calls; semicolons may separate them.
 pub(super) fn json_calls(text: &str) -> Option<Vec<ToolCall>> {
     let (mut calls, mut rest) = (Vec::new(), text);
     loop {
@@ -50,7 +50,7 @@ pub(super) fn json_calls(text: &str) -> Option<Vec<ToolCall>> {
     }
 }
 
-/// Reads the calls of a JSON list that may be cut off, as far as they are whole.
+/// Parses the complete calls of a JSON list that may be truncated.
 pub(super) fn whole_calls(text: &str) -> Vec<ToolCall> {
     let is_between = |letter: char| letter.is_whitespace() || letter == ',';
     let mut rest = text.trim_start().strip_prefix('[').unwrap_or_default();
@@ -79,7 +79,7 @@ fn json_call(value: &Value) -> Option<ToolCall> {
     ToolCall::new(name, arguments)
 }
 
-/// Returns the texts between marks; the last mark may be missing.
+/// Returns the texts between begin and end markers; the last end marker may be missing.
 fn between<'a>(text: &'a str, begin: &str, end: &str) -> Vec<&'a str> {
     let mut bodies = Vec::new();
     let mut rest = text;
@@ -91,8 +91,8 @@ fn between<'a>(text: &'a str, begin: &str, end: &str) -> Vec<&'a str> {
     bodies
 }
 
-/// Reads what is between the marks of a call: JSON, `<function=name>` with parameters (Qwen3-Coder), or a name with
-/// `<arg_key>` and `<arg_value>` (GLM 4.5).
+/// Parses the text between the markers of a call: JSON, `<function=name>` with parameters (Qwen3-Coder), or a name
+/// with `<arg_key>` and `<arg_value>` (GLM 4.5).
 fn marked(body: &str, begin: &str, signatures: &[(String, Value)]) -> Option<Vec<ToolCall>> {
     const FUNCTION: &str = "<function=";
     let body = body.trim();
@@ -120,7 +120,7 @@ fn marked(body: &str, begin: &str, signatures: &[(String, Value)]) -> Option<Vec
     Some(vec![ToolCall::new(name, Value::Object(arguments.collect()))?])
 }
 
-/// Reads `name>` followed by JSON, or by elements `<parameter=key>value</parameter>`.
+/// Parses `name>` followed by JSON, or by elements `<parameter=key>value</parameter>`.
 fn elements(body: &str, signatures: &[(String, Value)]) -> Option<ToolCall> {
     let (name, rest) = body.split_once('>')?;
     if rest.trim_start().starts_with('{') {
@@ -134,8 +134,8 @@ fn elements(body: &str, signatures: &[(String, Value)]) -> Option<ToolCall> {
     ToolCall::new(name, Value::Object(parameters.collect::<Option<Map<_, _>>>()?))
 }
 
-/// Returns the text of an argument as a value of a type that the function's parameter has: line breaks around it are those of the
-/// elements. What may be a string is another value only if the parameter has that type too.
+/// Converts the text of an argument to a type of the function's parameter, without the line breaks that surround it.
+/// If the schema allows a string, other types are chosen only if the schema names them too.
 fn typed(text: &str, function: &str, parameter: &str, signatures: &[(String, Value)]) -> Value {
     let text = text.strip_prefix('\n').unwrap_or(text);
     let text = text.strip_suffix('\n').unwrap_or(text);
@@ -147,7 +147,7 @@ fn typed(text: &str, function: &str, parameter: &str, signatures: &[(String, Val
     read.unwrap_or_else(|| text.into())
 }
 
-/// Returns the types that a JSON Schema names.
+/// Returns the types that a JSON Schema allows.
 fn types(schema: &Value) -> Vec<&str> {
     let own = match schema.get("type") {
         Some(Value::Array(several)) => several.as_slice(),
@@ -160,7 +160,7 @@ fn types(schema: &Value) -> Vec<&str> {
     own.iter().filter_map(Value::as_str).chain(options).collect()
 }
 
-/// Returns whether a value that is no string has that type of JSON Schema.
+/// Returns whether a value has this JSON Schema type; `value` is not a string.
 fn is_of(value: &Value, kind: &str) -> bool {
     match value {
         Value::Null => kind == "null",
@@ -172,7 +172,7 @@ fn is_of(value: &Value, kind: &str) -> bool {
     }
 }
 
-/// `[TOOL_CALLS]` before a JSON list, or before each name, which `[ARGS]` or the arguments themselves follow.
+/// Parses `[TOOL_CALLS]` before a JSON list, or before each function name, which `[ARGS]` or the arguments follow.
 fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     let mut calls = Vec::new();
     for body in text.split(MISTRAL_CALLS).skip(1) {
@@ -183,7 +183,7 @@ fn mistral(text: &str) -> Option<Vec<ToolCall>> {
             let (name, arguments) = body
                 .split_once(MISTRAL_ARGUMENTS)
                 .or_else(|| body.split_at_checked(body.find('{')?))?;
-            // Some write the id of the call behind the name.
+            // Some models write the call id after the name.
             let name = name.split(MISTRAL_ID).next()?;
             calls.push(ToolCall::new(name, serde_json::from_str(arguments.trim()).ok()?)?);
         }
@@ -191,7 +191,7 @@ fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     Some(calls)
 }
 
-/// A name and its arguments; `function` and the marks of a block of code may be around them (`DeepSeek` V3 and R1).
+/// Parses names with their arguments; `function` and a Markdown code block may surround them (`DeepSeek` V3 and R1).
 fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
     let [begin, separator, end] = DEEPSEEK_CALL;
     let calls = between(text, begin, end).into_iter().map(|body| {

@@ -1,4 +1,4 @@
-//! Calls in Python's syntax: `[f(a=1, b="x"), g()]`, with literals as arguments.
+//! Parses calls in Python syntax: `[f(a=1, b="x"), g()]`, with literals as arguments.
 
 use serde_json::{Map, Number, Value};
 
@@ -7,7 +7,7 @@ use super::call::ToolCall;
 /// Maximum depth of nested lists and dictionaries.
 const MAX_DEPTH: usize = 32;
 
-/// Reads a list of calls, or one call without brackets; `None` if the text is anything else.
+/// Parses a list of calls, or one call without brackets; `None` if the text is anything else.
 pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
     let mut reader = Reader(text.trim());
     let listed = reader.take("[");
@@ -24,11 +24,11 @@ pub(super) fn calls(text: &str) -> Option<Vec<ToolCall>> {
     reader.0.trim().is_empty().then_some(calls)
 }
 
-/// The text that is left.
+/// Parser; holds the remaining text.
 struct Reader<'a>(&'a str);
 
 impl Reader<'_> {
-    /// Takes a symbol, and white space before it.
+    /// Consumes a symbol and white space before it. Returns whether the symbol was there.
     fn take(&mut self, symbol: &str) -> bool {
         let rest = self.0.trim_start().strip_prefix(symbol);
         self.0 = rest.unwrap_or(self.0);
@@ -116,7 +116,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a text between quotes.
+    /// Parses a quoted string.
     fn text(&mut self, quote: char) -> Option<String> {
         let text = self.0.trim_start();
         let mut letters = text.char_indices().skip(1);

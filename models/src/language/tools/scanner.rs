@@ -1,4 +1,4 @@
-//! Separates the calls of an answer from its text while it grows.
+//! Separates tool calls from the text of an answer while it is generated.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::parse;
 use super::syntax::{PYTHON_TAG, Syntax};
 use crate::generation::detokenizer::stop_prefix_len;
 
-/// Separates calls from text: it holds back text that is a call, or may become one.
+/// Separates calls from text. Holds back text that is a call, or may become one.
 #[derive(Debug, Clone)]
 pub(in crate::language) struct CallScanner {
     syntax: Syntax,
@@ -22,9 +22,9 @@ pub(in crate::language) struct CallScanner {
 enum State {
     /// No call has begun.
     Text,
-    /// What is held is a call.
+    /// The held text is a call.
     Call,
-    /// What is held is a JSON list of calls, which a grammar has forced.
+    /// The held text is a JSON list of calls, enforced by a grammar.
     Required,
     /// No call can begin any more.
     Plain,
@@ -44,7 +44,7 @@ impl CallScanner {
         }
     }
 
-    /// Takes new text of the answer; returns the text that is no call.
+    /// Appends new text of the answer; returns the text that is certainly not part of a call.
     pub(in crate::language) fn push(&mut self, text: &str) -> String {
         self.held.push_str(text);
         let shown = match self.state {
@@ -56,7 +56,7 @@ impl CallScanner {
         std::mem::replace(&mut self.held, rest)
     }
 
-    /// Returns the length of what is certainly no call.
+    /// Returns the length of the held text that is certainly not part of a call.
     fn text_before_calls(&mut self) -> usize {
         let Some(mark) = self.syntax.begin() else {
             let begun = self.held.trim_start();
@@ -78,13 +78,13 @@ impl CallScanner {
         } else {
             self.held.len() - stop_prefix_len(&self.held, mark)
         };
-        // White space before a call is no part of the text.
+        // White space before a call is not part of the text.
         self.held.get(..before).map_or(0, |text| text.trim_end().len())
     }
 
-    /// Ends the answer; returns the rest of its text and its calls. What is no well-formed call is text, and so is a call that the
-    /// maximum of tokens has cut off (`is_cut`): its last argument would be a part of one. Of a list that a grammar has forced, the calls
-    /// before the one that was cut off remain.
+    /// Finishes the answer; returns the rest of its text and its calls. A malformed call is returned as text, and so
+    /// is a call that `max_tokens` truncated (`is_cut`), because its last argument would be incomplete. From a list
+    /// that a grammar enforced, the calls before the truncated one are kept.
     pub(in crate::language) fn finish(self, is_cut: bool) -> (String, Vec<ToolCall>) {
         let calls = match self.state {
             State::Plain => None,

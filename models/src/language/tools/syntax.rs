@@ -1,45 +1,45 @@
-//! The ways in which models write calls of tools.
+//! Syntaxes of tool calls.
 
-/// Syntax of a model's calls. The chat template of its checkpoint shows it.
+/// Syntax of a model's tool calls, detected from the chat template of its checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::language) enum Syntax {
-    /// Each call between two marks: JSON, or the parts of a call as elements (Hermes, Qwen, GLM, Granite, Phi).
+    /// Each call between two markers: JSON, or the parts of a call as elements (Hermes, Qwen, GLM, Granite, Phi).
     Marked {
-        /// The mark before a call.
+        /// Marker before a call.
         begin: &'static str,
-        /// The mark after a call, which may be missing at the end of an answer.
+        /// Marker after a call, which may be missing at the end of an answer.
         end: &'static str,
     },
-    /// Python calls in a list between two marks (LFM2).
+    /// Python calls in a list between two markers (LFM2).
     Python {
-        /// The mark before the list.
+        /// Marker before the list.
         begin: &'static str,
-        /// The mark after the list.
+        /// Marker after the list.
         end: &'static str,
     },
     /// `[TOOL_CALLS]`, then a JSON list of calls, or a name and its arguments (Mistral).
     Mistral,
-    /// Names and arguments between marks of their own (`DeepSeek`).
+    /// Names and arguments between several markers (`DeepSeek`).
     Deepseek,
-    /// The whole answer is one call or several: JSON, or a list of Python calls (Llama).
+    /// No markers: the whole answer is one or several calls, as JSON or a list of Python calls (Llama).
     Bare,
 }
 
-/// Marks of `DeepSeek`.
+/// Marker of `DeepSeek` before the list of calls.
 pub(super) const DEEPSEEK_CALLS: &str = "<｜tool▁calls▁begin｜>";
 pub(super) const DEEPSEEK_CALL: [&str; 3] =
     ["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"];
 
-/// The mark of Mistral.
+/// Marker of Mistral before calls.
 pub(super) const MISTRAL_CALLS: &str = "[TOOL_CALLS]";
 
-/// The mark of Mistral before the arguments of a call.
+/// Marker of Mistral before the arguments of a call.
 pub(super) const MISTRAL_ARGUMENTS: &str = "[ARGS]";
 
-/// The mark of Mistral before the id of a call.
+/// Marker of Mistral before the id of a call.
 pub(super) const MISTRAL_ID: &str = "[CALL_ID]";
 
-/// Marks between those of a call.
+/// Markers inside a call.
 const ELEMENTS: [&str; 8] = [
     "<function=",
     "</function>",
@@ -51,11 +51,11 @@ const ELEMENTS: [&str; 8] = [
     "</arg_value>",
 ];
 
-/// A mark that Llama may write before a call.
+/// Marker that Llama may write before a call.
 pub(super) const PYTHON_TAG: &str = "<|python_tag|>";
 
 impl Syntax {
-    /// Returns the syntax that a chat template shows.
+    /// Detects the syntax from a chat template.
     pub(in crate::language) fn of_template(template: &str) -> Self {
         const MARKED: [[&str; 2]; 4] = [
             ["<tool_call>", "</tool_call>"],
@@ -77,7 +77,7 @@ impl Syntax {
         marked.map_or(Self::Bare, |[begin, end]| Self::Marked { begin, end })
     }
 
-    /// The text that begins calls; `None` if only the beginning of an answer can be a call.
+    /// Returns the marker that begins calls; `None` if only the start of an answer can be a call.
     pub(super) const fn begin(self) -> Option<&'static str> {
         match self {
             Self::Marked { begin, .. } | Self::Python { begin, .. } => Some(begin),
@@ -87,7 +87,7 @@ impl Syntax {
         }
     }
 
-    /// Returns the marks of calls, which may be special tokens.
+    /// Returns the markers of calls, which may be special tokens.
     pub(in crate::language) fn marks(self) -> Vec<&'static str> {
         match self {
             Self::Marked { begin, end } => [&[begin, end], &ELEMENTS[..]].concat(),
@@ -98,7 +98,8 @@ impl Syntax {
         }
     }
 
-    /// Returns whether the last call of a text lacks its end mark, where nothing else says that its arguments are complete.
+    /// Returns whether the last call of a text lacks its end marker, in a syntax where only that marker shows that its
+    /// arguments are complete.
     pub(super) fn is_open(self, text: &str) -> bool {
         match self {
             Self::Marked { begin, end } => text.rfind(begin) > text.rfind(end),

@@ -20,7 +20,7 @@ fn tools(choice: &str) -> Tools {
         .unwrap()
 }
 
-/// Texts and calls of an answer that comes in pieces.
+/// Returns text and calls of an answer that is received in pieces.
 fn scanned(syntax: Syntax, pieces: &[&str]) -> (String, Vec<(String, String)>) {
     let mut scanner = CallScanner::new(syntax, &tools("auto"));
     let mut text: String = pieces.iter().map(|piece| scanner.push(piece)).collect();
@@ -36,14 +36,14 @@ fn syntax(mark: &str) -> Syntax {
     Syntax::of_template(mark)
 }
 
-/// The mark of Hermes.
+/// Marker of Hermes.
 const HERMES: &str = "<tool_call>";
 
-/// Arguments of a call, and of one with another argument.
+/// Arguments of a call, and of another one.
 const ONE: &str = r#"{"city":"Paris"}"#;
 const TWO: &str = r#"{"city":"Paris","days":2}"#;
 
-/// A mark of a template, an answer that is a call of `weather`, and its arguments.
+/// Marker of a template, an answer that is a call of `weather`, and the arguments of that call.
 #[rustfmt::skip]
 const WRITTEN: &[(&str, &str, &str)] = &[
     (
@@ -51,7 +51,7 @@ const WRITTEN: &[(&str, &str, &str)] = &[
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>",
         ONE,
     ),
-    // The end may be missing, and arguments may be a text of JSON.
+    // The end marker may be missing, and arguments may be a string of JSON.
     (
         HERMES,
         "<tool_call>{\"name\": \"weather\", \"arguments\": \"{\\\"city\\\": \\\"Paris\\\"}\"}",
@@ -185,7 +185,7 @@ fn what_is_no_call_is_text() {
     );
 }
 
-/// Without the end mark, a cut value cannot be told from a whole one.
+/// Without the end marker, a truncated value cannot be distinguished from a complete one.
 #[test]
 fn a_call_that_the_maximum_of_tokens_cuts_off_is_text() {
     for (mark, answer) in [
@@ -346,7 +346,7 @@ fn malformed_tools_are_named() {
 }
 
 proptest! {
-    /// Whatever a model writes: nothing panics, and without a call nothing is lost.
+    /// Checks that parsing never panics, and that without a call no text is lost, whatever a model generates.
     #[test]
     fn no_text_is_lost(pieces in prop::collection::vec(prop::sample::select(vec![
         "<tool_call>", "</tool_call>", "<tool", "{", "}", "\"name\": \"weather\"", "[", "]", "(", ")", "weather", "=", ",", "é", " ", "\n",
