@@ -78,7 +78,7 @@ pub struct TokenizerFile {
     pub types: bool,
     /// Padding token, if the files beside `tokenizer.json` state one.
     pub(crate) padding: Option<String>,
-    /// Settings for truncation, special tokens and pairs.
+    /// Maximum length, truncation side and padding side of sequences.
     pub(crate) sequences: SequenceSettings,
     /// Preparation of a text before tokenization: prompts and lower case.
     pub(crate) preparation: sentence::Preparation,

@@ -1,4 +1,4 @@
-//! Opening a GPU: checks the device list, then the kernel compiler, then runs one kernel.
+//! Opens a GPU: checks the device list and the kernel compiler, then runs one kernel.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use nvml_wrapper::Nvml;
 
 use super::{DeviceChoice, DeviceError, panic_message};
 
-/// A kernel that includes the headers of most generated kernels, without the barrier header, which alone takes two
+/// A kernel that includes the headers of most generated kernels, except the barrier header, which alone takes two
 /// seconds to compile.
 const PROBE: &str = "#include <cuda_fp16.h>
 #include <mma.h>
 extern \"C\" __global__ void probe(float *x) { x[threadIdx.x] += 1.0f; }
 ";
 
-/// One header of each package that generated kernels include (half precision, matrix instructions, the barriers of
-/// Hopper's bulk copies), the folders to search, and the package's name on `PyPI`.
+/// One header of each package that generated kernels include (half precision, matrix instructions, barriers of
+/// Hopper's bulk copies), the folders to search, and the name of the package on `PyPI`.
 const HEADERS: [(&str, &[&str], &str); 3] = [
     ("cuda_fp16.h", &["include"], "nvidia-cuda-runtime"),
     ("crt/mma.h", &["include"], "nvidia-cuda-crt"),
@@ -100,7 +100,8 @@ fn driver_state() -> String {
     }
 }
 
-/// Directories in which cubecl searches for headers, in its order; without one it panics at the first kernel.
+/// Returns the directory in which cubecl searches for headers, by its own rules; without one, cubecl panics at the
+/// first kernel.
 fn toolkit_root() -> Option<PathBuf> {
     if let Some(root) = std::env::var_os("CUDA_PATH") {
         return Some(root.into());
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!(check_headers(root.path()), Ok(()));
     }
 
-    /// With NVRTC installed the error names the missing header, without it NVRTC.
+    /// Expects an error that names the missing header, or NVRTC if that is missing too.
     #[test]
     fn a_probe_that_does_not_compile_gives_a_reason() {
         let root = tempfile::tempdir().unwrap();
@@ -203,7 +204,8 @@ mod tests {
         );
     }
 
-    /// Compiles if the toolkit or its packages are installed; otherwise checks that the error names what to install.
+    /// Expects a compiled probe if the toolkit or its packages are installed, else an error that names what to
+    /// install.
     #[test]
     fn the_compiler_works_or_the_error_names_what_to_install() {
         if let Err(rejection) = check_compiler(toolkit_root().as_deref()) {

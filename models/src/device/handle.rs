@@ -1,10 +1,10 @@
 //! The handle of an opened device.
 
-/// The device that a model's tensors are stored and computed on; selected at run time.
+/// The device on which a model's tensors are stored and computed; selected at run time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Device {
-    /// Host memory and the CPU kernels.
+    /// Host memory with the kernels of this crate.
     Cpu,
     /// A device of burn.
     #[cfg(feature = "burn")]
@@ -12,7 +12,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Returns memory that the device keeps for later use.
+    /// Frees memory that the device's allocator has cached.
     pub(crate) fn release_memory(&self) {
         match self {
             Self::Cpu => {}
@@ -21,7 +21,7 @@ impl Device {
         }
     }
 
-    /// Memory that the device keeps, bytes; `None` if unknown, as on the CPU.
+    /// Memory reserved by the device's allocator, bytes; `None` if unknown, as on the CPU.
     pub(crate) fn reserved_bytes(&self) -> Option<u64> {
         match self {
             Self::Cpu => None,
@@ -31,7 +31,7 @@ impl Device {
     }
 }
 
-/// Evaluates an expression with the operations of a device bound to a name.
+/// Evaluates an expression with a name bound to the [`Ops`](crate::ops::Ops) of a device.
 macro_rules! with_ops {
     ($device:expr, $ops:ident => $body:expr) => {
         match $device {

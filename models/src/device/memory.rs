@@ -21,20 +21,19 @@ pub(crate) fn of_process() -> ProcessMemory {
     fs::read_to_string("/proc/self/status").map_or_else(|_| ProcessMemory::default(), |status| parse(&status))
 }
 
-/// Resets the peak of this process. Returns false if the system does not allow it; the peak is then that of the whole
-/// run.
+/// Resets the peak of this process. Returns false if the system does not allow it; the peak then covers the whole run.
 pub(crate) fn reset_peak() -> bool {
     fs::write("/proc/self/clear_refs", "5").is_ok()
 }
 
-/// Reads the memory in use on a model's device: on the CPU that of this process, on a GPU that of all processes.
+/// Reads the memory in use on a device: that of this process on a CPU, that of all processes on a GPU.
 pub struct MemoryReader(Option<Gpu>);
 
 impl MemoryReader {
     /// Opens the reader of a device.
     ///
     /// # Errors
-    /// Why the GPU's memory cannot be read, as text.
+    /// The reason why the GPU's memory cannot be read, as text.
     pub fn of(info: &DeviceInfo) -> Result<Self, String> {
         match info.choice {
             DeviceChoice::Cpu => Ok(Self(None)),
@@ -42,7 +41,7 @@ impl MemoryReader {
         }
     }
 
-    /// Memory in use, bytes; `None` if the system does not report it.
+    /// Returns the memory in use, bytes; `None` if the system does not report it.
     pub fn now(&self) -> Option<u64> {
         match &self.0 {
             Some(gpu) => gpu.memory().ok().map(|memory| memory.used),
@@ -55,8 +54,8 @@ impl MemoryReader {
         self.0.is_some() || reset_peak()
     }
 
-    /// Maximum memory in use since the last reset, bytes. On a GPU the current memory, because burn keeps what a batch
-    /// has needed.
+    /// Returns the maximum memory in use since the last reset, bytes. On a GPU, the current memory: burn's allocator
+    /// does not return what a batch has needed.
     pub fn peak(&self) -> Option<u64> {
         match &self.0 {
             Some(_) => self.now(),

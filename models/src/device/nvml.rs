@@ -1,7 +1,7 @@
-//! Readings of one GPU from the driver's management library (NVML).
+//! Readings of a GPU from the NVIDIA Management Library (NVML).
 //!
-//! The library is loaded at run time; without a driver, opening a GPU fails. A program without the feature `cuda` opens no
-//! GPU and contains no code for it.
+//! The library is loaded at run time; without a driver, opening a GPU fails. Without the feature `cuda`, this module
+//! contains no code for GPUs and opening one always fails.
 
 #[cfg(feature = "cuda")]
 mod driver;
@@ -24,12 +24,12 @@ pub struct GpuMemory {
     pub used: u64,
 }
 
-/// Utilisation of a GPU by kernels.
+/// Kernel utilisation of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KernelUtilisation {
-    /// Share of time in which a kernel ran, in [0, 1].
+    /// Fraction of time in which a kernel ran, in [0, 1].
     pub share: f64,
-    /// Time of the newest sample, microseconds of the driver's clock.
+    /// Time of the newest sample by the driver's clock, microseconds.
     pub newest: u64,
 }
 

@@ -10,7 +10,7 @@ fn encode(shape: &[u32], data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Builds images `[count, height, width]` with increasing pixel values, and as many labels.
+/// Builds images `[count, height, width]` with increasing pixel values, and `count` labels.
 fn image_set(count: u32, height: u32, width: u32) -> LabelledImages {
     let pixels: Vec<u8> = (0..count * height * width).map(|pixel| pixel as u8).collect();
     let labels: Vec<u8> = (0..count).map(|label| label as u8).collect();
@@ -77,7 +77,7 @@ fn each_mismatch_names_the_file() {
     let parse = |bytes: &[u8]| Idx::parse("f", bytes).unwrap_err().to_string();
     assert!(parse(&[0x1f, 0x8b, 8, 0]).ends_with("gunzip it first"));
     assert!(parse(&[]).starts_with("`f` begins with []"));
-    // Type 0x0d is f32, and an image set needs dimensions.
+    // Type 0x0d is f32; the second case has no dimensions.
     assert!(parse(&[0, 0, 0x0d, 1, 0, 0, 0, 0]).starts_with("`f` begins with [00, 00, 0d, 01]"));
     assert!(parse(&[0, 0, 8, 0, 7]).starts_with("`f` begins with [00, 00, 08, 00]"));
     assert_eq!(

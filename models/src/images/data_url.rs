@@ -1,14 +1,14 @@
-//! Files as data URLs (RFC 2397): JSON has no bytes, so a client may send `data:image/png;base64,...` as text.
+//! Decodes data URLs (RFC 2397): JSON has no binary type, so a client may send `data:image/png;base64,...` as text.
 
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
 
 use super::ImageError;
 
-/// The beginning of every data URL; no image file begins like this.
+/// Prefix of every data URL; no image file begins with it.
 const SCHEME: &[u8] = b"data:";
 
-/// Returns the file in a data URL, or `None` if these bytes are none.
+/// Returns the file in a data URL, or `None` if the bytes are not a data URL.
 ///
 /// # Errors
 /// [`ImageError::DataUrl`] if it is not base64.
@@ -28,7 +28,7 @@ pub(super) fn decoded(bytes: &[u8]) -> Result<Option<Vec<u8>>, ImageError> {
         .ok_or(ImageError::DataUrl)
 }
 
-/// Standard base64, with or without padding, as clients send it.
+/// Accepts standard base64 with or without padding.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()

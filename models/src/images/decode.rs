@@ -10,20 +10,20 @@ use super::{ImageError, MAX_SIDE, Pixels, Transparency, check_size, data_url, ex
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n";
 const JPEG: &[u8] = b"\xff\xd8\xff";
-/// The first bytes of a WebP file are those of RIFF, then four of the length, then these.
+/// Format name in a WebP file, after the RIFF signature and four bytes of length.
 const WEBP: &[u8] = b"WEBP";
 const GIF: [&[u8]; 2] = [b"GIF87a", b"GIF89a"];
 const BMP: &[u8] = b"BM";
 
-/// Most bytes that the PNG decoder allocates beside the pixels: palettes, profiles, one row.
+/// Maximum memory of the PNG decoder besides the pixels, bytes: palettes, profiles, one row.
 const PNG_LIMIT: usize = 16 << 20;
-/// Most passes of a progressive JPEG; each one goes through all pixels.
+/// Maximum scans of a progressive JPEG; each scan covers all pixels.
 const JPEG_SCANS: usize = 64;
 
-/// Decodes a file, or a data URL of one, into `channels` channels (1 or 3), upright.
+/// Decodes a file or a data URL to an upright image with `channels` channels (1 or 3).
 ///
 /// # Errors
-/// [`ImageError`] if it is no such file, or damaged, or too large.
+/// [`ImageError`] if the file has no supported format, is damaged, or is too large.
 pub(super) fn decode(
     bytes: &[u8],
     channels: usize,
@@ -105,7 +105,7 @@ fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
         format: "JPEG",
         reason,
     };
-    // Strict: otherwise a file that was cut off decodes to an image with a grey rest.
+    // Strict mode rejects a truncated file; otherwise its missing part would decode to grey.
     let options = DecoderOptions::default()
         .set_max_width(MAX_SIDE)
         .set_max_height(MAX_SIDE)
@@ -120,7 +120,7 @@ fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     check_size(width, height)?;
     let (colours, channels) = match decoder.input_colorspace() {
         Some(ColorSpace::Luma) => (ColorSpace::Luma, 1),
-        // Inks are stored inverted, as by Adobe's programs: the decoder multiplies them by the black, which is what PIL computes.
+        // As Adobe's programs do, CMYK values are stored inverted: the decoder multiplies each by black, as PIL does.
         Some(ColorSpace::YCbCr | ColorSpace::RGB | ColorSpace::CMYK | ColorSpace::YCCK) => {
             (ColorSpace::RGB, 3)
         }
@@ -147,7 +147,7 @@ fn jpeg(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     ))
 }
 
-/// Returns pixels without the channel of opacity, the last of 2 or 4.
+/// Removes the alpha channel, the last of 2 or 4.
 fn opaque(pixels: Pixels, transparency: Transparency) -> Pixels {
     let channels = match pixels.channels {
         2 => 1,
@@ -170,14 +170,14 @@ fn opaque(pixels: Pixels, transparency: Transparency) -> Pixels {
     }
 }
 
-/// Returns a colour before white, in the integer arithmetic of PIL's `alpha_composite`.
+/// Blends a colour over white, in the integer arithmetic of PIL's `alpha_composite`.
 fn on_white(colour: u8, opacity: u8) -> u8 {
     let [colour, opacity, white] = [u32::from(colour), u32::from(opacity), 255];
     let sum = (colour * opacity + white * (255 - opacity) + 0x80) << 7;
     ((((sum >> 8) + sum) >> 8) >> 7) as u8
 }
 
-/// Converts between grey and RGB; grey is PIL's mode `L` (ITU-R 601-2).
+/// Converts between grey and RGB; grey is PIL's mode `L` (ITU-R 601-2 luma).
 fn in_channels(pixels: Pixels, channels: usize) -> Pixels {
     let data = match (pixels.channels, channels) {
         (1, 3) => pixels.data.iter().flat_map(|grey| [*grey; 3]).collect(),

@@ -1,10 +1,10 @@
-//! The orientation in EXIF data: cameras store pixels as the sensor has them, and how to turn them.
+//! EXIF orientation: cameras store pixels in the order of the sensor, with the rotation as metadata.
 
 use super::Pixels;
 
-/// The tag of the orientation, in the first directory.
+/// Tag of the orientation, in the first image file directory.
 const ORIENTATION: u16 = 0x0112;
-/// Bytes of an entry of a directory.
+/// Size of a directory entry, bytes.
 const ENTRY: usize = 12;
 
 /// Returns the orientation, 1 to 8, of EXIF data in TIFF form; 1 (upright) if it has none.
@@ -13,7 +13,7 @@ pub(super) fn orientation(exif: &[u8]) -> u8 {
 }
 
 fn read(exif: &[u8]) -> Option<u8> {
-    // The marker segment of a JPEG file begins with this name, which some decoders leave in place.
+    // Some decoders keep this prefix of a JPEG marker segment.
     let tiff = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
     let little = match tiff.get(..4)? {
         b"II*\0" => true,
@@ -42,13 +42,13 @@ fn read(exif: &[u8]) -> Option<u8> {
     (0..entries)
         .find_map(|index| {
             let entry = first.checked_add(index * ENTRY)?;
-            // The value is a single short, so it is in the entry itself.
+            // The value is a single short, so it is stored in the entry itself.
             (u16_at(entry)? == ORIENTATION).then(|| u16_at(entry + 8))?
         })
         .and_then(|value| u8::try_from(value).ok())
 }
 
-/// Turns and mirrors pixels so that they are upright, as PIL's `ImageOps.exif_transpose` does.
+/// Rotates and mirrors pixels to the upright orientation, as PIL's `ImageOps.exif_transpose` does.
 pub(super) fn upright(pixels: Pixels, orientation: u8) -> Pixels {
     if orientation <= 1 {
         return pixels;
@@ -88,7 +88,7 @@ pub(super) fn upright(pixels: Pixels, orientation: u8) -> Pixels {
 mod tests {
     use super::*;
 
-    /// EXIF data with one entry.
+    /// Builds EXIF data with one entry.
     fn exif(little: bool, value: u16) -> Vec<u8> {
         let short = |value: u16| {
             if little {

@@ -1,4 +1,4 @@
-//! WebP, GIF and BMP files as pixels. Of an animation it is the first frame.
+//! Decodes WebP, GIF and BMP files; of an animation, only the first frame.
 
 use std::io::Cursor;
 use std::num::NonZeroU64;
@@ -9,7 +9,7 @@ use zune_core::options::DecoderOptions;
 
 use super::{ImageError, MAX_SIDE, Pixels, check_size, exif};
 
-/// Most bytes that a decoder allocates at once: 32 Mi pixels with transparency, and as much again.
+/// Maximum memory of a decoder, bytes: 32 Mi pixels with alpha channel, twice.
 const MEMORY: usize = 1 << 28;
 
 fn damaged(format: &'static str, reason: impl Into<String>) -> ImageError {
@@ -36,14 +36,14 @@ pub(super) fn webp(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     let mut data = vec![0; size];
     decoder.read_image(&mut data).map_err(damaged)?;
     let channels = if decoder.has_alpha() { 4 } else { 3 };
-    // Metadata that cannot be read do not make the image unreadable.
+    // Unreadable metadata does not make the image unreadable.
     let orientation = decoder.exif_metadata().ok().flatten();
     let orientation = orientation.map_or(1, |found| exif::orientation(&found));
     Ok((pixels(width, height, channels, data, "WebP")?, orientation))
 }
 
-/// Decodes the first frame of a GIF file. What it leaves free has the background's colour, and is transparent if the frame has
-/// transparent pixels.
+/// Decodes the first frame of a GIF file. Pixels outside the frame have the background colour, and are transparent if
+/// the frame has transparent pixels.
 ///
 /// # Errors
 /// [`ImageError`] if it is damaged or too large.
@@ -80,7 +80,7 @@ pub(super) fn gif(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     Ok((pixels(width, height, 4, canvas, "GIF")?, 1))
 }
 
-/// Decodes a BMP file. The fourth byte of a pixel is its opacity only if the header says so, as for PIL.
+/// Decodes a BMP file. The fourth byte of a pixel is alpha only if the header says so, as in PIL.
 ///
 /// # Errors
 /// [`ImageError`] if it is damaged or too large.
@@ -105,9 +105,9 @@ pub(super) fn bmp(bytes: &[u8]) -> Result<(Pixels, u8), ImageError> {
     }
 }
 
-/// Returns whether the header of a BMP file names the bits of the opacity.
+/// Returns whether the header of a BMP file has a mask for the alpha channel.
 fn has_opacity(bytes: &[u8]) -> bool {
-    /// The kind of compression with a mask for each channel.
+    /// Compression type with a bit mask per channel.
     const BIT_FIELDS: u32 = 3;
     let u32_at = |at: usize| {
         let bytes = bytes.get(at..at + 4)?.first_chunk::<4>()?;

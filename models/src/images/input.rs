@@ -1,4 +1,4 @@
-//! The inputs of an image model: a tensor, or a file if the checkpoint says how to prepare it.
+//! Inputs of an image model: a tensor, or an image file if the checkpoint states the preprocessing.
 
 use rayon::prelude::*;
 
@@ -8,10 +8,10 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use crate::runtime::model::{Extent, InputSpec, Inputs, ModelError, Signature};
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
-/// Name of the input that takes an image file: BYTES `[1]`, the file itself or a data URL of it.
+/// Name of the input for an image file: BYTES `[1]`, the file itself or a data URL.
 pub const IMAGE_FILE: &str = "image_file";
 
-/// Builds the input of an image file.
+/// Builds an [`IMAGE_FILE`] input.
 ///
 /// # Errors
 /// [`TensorError::Overflow`] if the file exceeds the protocol's 32-bit length.
@@ -19,11 +19,11 @@ pub fn image_file(file: &[u8]) -> Result<Tensor, TensorError> {
     Tensor::from_byte_strings(IMAGE_FILE, &[file])
 }
 
-/// The inputs of an image model.
+/// Inputs of an image model.
 pub(crate) struct ImageInput {
     /// Name of the tensor.
     tensor: &'static str,
-    /// Its shape.
+    /// Shape of the tensor.
     shape: Vec<usize>,
     processor: Option<ImageProcessor>,
 }
@@ -32,7 +32,7 @@ impl ImageInput {
     /// Reads the `preprocessor_config.json` of a checkpoint, if it has one, for a model that takes `tensor` of `shape`.
     ///
     /// # Errors
-    /// [`LoadError`] if the file describes steps that are not supported, or images of another size than the model's.
+    /// [`LoadError`] if the file describes unsupported steps, or images of another size than the model's.
     pub(crate) fn read(
         checkpoint: &Checkpoint,
         tensor: &'static str,
@@ -50,7 +50,8 @@ impl ImageInput {
         })
     }
 
-    /// The tensor; with a `preprocessor_config.json`, `image_file` (BYTES `[1]`) as an alternative.
+    /// Returns the signature: the tensor, or with a `preprocessor_config.json` alternatively `image_file` (BYTES
+    /// `[1]`).
     pub(crate) fn signature(&self) -> Signature {
         let shape = self.shape.iter().copied().map(Extent::Exactly).collect();
         let inputs = if self.processor.is_none() {
@@ -64,7 +65,7 @@ impl ImageInput {
         Signature { inputs }
     }
 
-    /// Returns the values of the tensor for each request; the cores share the decoding of files.
+    /// Returns the tensor values of each request; decodes image files in parallel.
     pub(crate) fn batch(&self, batch: &[Inputs]) -> Vec<Result<Vec<f32>, ModelError>> {
         let is_file = |inputs: &Inputs| inputs.iter().any(|input| input.name == IMAGE_FILE);
         if batch.len() > 1 && batch.iter().any(is_file) {
@@ -73,7 +74,7 @@ impl ImageInput {
         batch.iter().map(|inputs| self.values(inputs)).collect()
     }
 
-    /// Returns the values of the tensor for one request.
+    /// Returns the tensor values of one request.
     ///
     /// # Errors
     /// [`ModelError`], naming the invalid input.

@@ -1,16 +1,16 @@
-//! Prepares decoded images as `preprocessor_config.json` says.
+//! Preprocesses decoded images by `preprocessor_config.json`.
 
 use super::resample::resize;
 use super::settings::{Settings, Size};
 use super::{ImageError, Pixels, Transparency, check_size};
 use crate::checkpoint::{Config, LoadError};
 
-/// Turns pixels into the tensor of a model.
+/// Converts pixels to the input tensor of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ImageProcessor {
     settings: Settings,
     channels: usize,
-    /// Height and width that the model takes.
+    /// Height and width that the model expects.
     model: [usize; 2],
 }
 
@@ -54,10 +54,10 @@ impl ImageProcessor {
         self.settings.transparency
     }
 
-    /// Returns the values `[channels, height, width]`.
+    /// Preprocesses an image; returns values `[channels, height, width]`.
     ///
     /// # Errors
-    /// [`ImageError::Unfit`] if they do not have the size that the model takes.
+    /// [`ImageError::Unfit`] if the result does not have the size that the model expects.
     pub(super) fn prepare(&self, pixels: Pixels) -> Result<Vec<f32>, ImageError> {
         let pixels = match self.settings.resize {
             None => pixels,
@@ -113,12 +113,12 @@ impl ImageProcessor {
     }
 }
 
-/// Height and width after resizing.
+/// Returns height and width after resizing.
 fn resized(size: Size, [height, width]: [usize; 2]) -> [usize; 2] {
     match size {
         Size::Exactly(sides) => sides,
         Size::Shortest(shorter) => {
-            // Truncated, as Python's `int(size * long / short)`.
+            // Truncates like Python's `int(size * long / short)`.
             let longer = |long: usize, short: usize| (shorter as f64 * long as f64 / short as f64) as usize;
             if width <= height {
                 [longer(height, width), shorter]
@@ -129,10 +129,10 @@ fn resized(size: Size, [height, width]: [usize; 2]) -> [usize; 2] {
     }
 }
 
-/// Cuts out the middle; what lies outside the image is zero.
+/// Crops the centre; positions outside the image are zero.
 fn centre_crop(pixels: &Pixels, [height, width]: [usize; 2], rounded: bool) -> Pixels {
-    // Of an odd difference, the smaller half is cut off before, and the larger half added before, as in transformers; torchvision
-    // cuts off the even half.
+    // For an odd difference, cropping removes the smaller half first, and padding adds the larger half first, as in
+    // transformers; torchvision rounds the first half to even.
     let cut = |old: usize, new: usize| {
         let difference = old.saturating_sub(new);
         difference / 2 + usize::from(rounded && difference % 4 == 3)

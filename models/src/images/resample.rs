@@ -1,5 +1,5 @@
-//! PIL's `Image.resize` on 8-bit pixels, with its integer arithmetic (`libImaging/Resample.c`): each side in one pass,
-//! horizontally first; coefficients are rounded to 22 fractional bits, and each pass to a byte.
+//! PIL's `Image.resize` on 8-bit pixels, with its integer arithmetic (`libImaging/Resample.c`): one pass per axis,
+//! horizontal first; coefficients are rounded to 22 fractional bits, and each pass to a byte.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use super::Pixels;
 /// Fractional bits of a coefficient.
 const PRECISION: u32 = 32 - 8 - 2;
 
-/// A filter, by the numbers of PIL's `Image.Resampling`.
+/// Resampling filter; numbered as in PIL's `Image.Resampling`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u8")]
 pub(super) enum Filter {
@@ -37,7 +37,7 @@ impl TryFrom<u8> for Filter {
 }
 
 impl Filter {
-    /// Distance from the centre at which the filter ends, in pixels of the smaller image.
+    /// Returns the filter's radius, in pixels of the smaller image.
     fn support(self) -> f64 {
         match self {
             Self::Nearest | Self::Box => 0.5,
@@ -62,7 +62,7 @@ impl Filter {
             Self::Hamming if distance == 0.0 => 1.0,
             Self::Hamming if distance >= 1.0 => 0.0,
             Self::Hamming => sinc(distance) * (0.54 + 0.46 * (distance * std::f64::consts::PI).cos()),
-            // The cubic of Keys (1981) with a = -0.5.
+            // Cubic convolution of Keys (1981) with a = -0.5.
             Self::Bicubic if distance < 1.0 => ((1.5 * distance) - 2.5) * distance * distance + 1.0,
             Self::Bicubic if distance < 2.0 => (((distance - 5.0) * distance + 8.0) * distance - 4.0) * -0.5,
             Self::Lanczos if (-3.0..3.0).contains(&x) => sinc(x) * sinc(x / 3.0),
@@ -70,7 +70,8 @@ impl Filter {
         }
     }
 
-    /// Returns for each new pixel of a side the first old pixel that it is made of, and their coefficients.
+    /// Returns for each new pixel along an axis the index of its first source pixel, and the coefficients of its
+    /// source pixels.
     fn coefficients(self, old: usize, new: usize) -> Vec<(usize, Vec<i32>)> {
         let scale = old as f64 / new as f64;
         let stretch = scale.max(1.0);
@@ -97,7 +98,7 @@ impl Filter {
     }
 }
 
-/// Resizes pixels.
+/// Resizes an image.
 pub(super) fn resize(pixels: Pixels, width: usize, height: usize, filter: Filter) -> Pixels {
     if (pixels.width, pixels.height) == (width, height) {
         return pixels;

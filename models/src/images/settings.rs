@@ -1,4 +1,4 @@
-//! `preprocessor_config.json`: the steps of transformers' image processors.
+//! Parses `preprocessor_config.json`, the settings of transformers' image processors.
 
 use serde::Deserialize;
 
@@ -6,20 +6,20 @@ use super::Transparency;
 use super::resample::Filter;
 use crate::checkpoint::{Config, LoadError};
 
-/// Keys of steps that are implemented, or that only choose between implementations.
+/// Keys of steps that are implemented, or do not affect the result.
 const KNOWN_STEPS: [&str; 6] = [
     "do_resize",
     "do_center_crop",
     "do_rescale",
     "do_normalize",
     "do_convert_rgb",
-    // Labels of pixels, which no classifier has.
+    // Concerns segmentation labels, which a classifier does not have.
     "do_reduce_labels",
 ];
 
-/// What an image processor does when its file does not say it.
+/// Defaults of an image processor for missing keys.
 struct Defaults {
-    /// Its name without `ImageProcessor` or `FeatureExtractor`.
+    /// Class name without `ImageProcessor` or `FeatureExtractor`.
     name: &'static str,
     size: Size,
     crop: Option<[usize; 2]>,
@@ -28,17 +28,17 @@ struct Defaults {
     std: [f64; 3],
 }
 
-/// The processor with an offset and a second division by the standard deviation.
+/// Processor with a rescale offset and a second division by the standard deviation.
 const EFFICIENTNET: &str = "EfficientNet";
-/// The processor that reverses the channels and does not normalise.
+/// Processor that reverses the channel order and does not normalise.
 const MOBILE_VIT: &str = "MobileViT";
-/// The processor that resizes to more than its size, by `crop_pct`.
+/// Processor that resizes to more than its size, by `crop_pct`, and then crops.
 const POOL_FORMER: &str = "PoolFormer";
-/// The processor of timm's models, whose steps are those of torchvision.
+/// Processor of timm models, with the steps of torchvision.
 const TIMM: &str = "TimmWrapper";
-/// The processors that convert to RGB when their file does not say it.
+/// Processors that convert to RGB by default.
 const CONVERT_RGB: [&str; 4] = ["CLIP", "Siglip", "Bit", "ChineseCLIP"];
-/// The step that only `MobileViT` has.
+/// Key of a step that only `MobileViT` has.
 const REVERSE: &str = "do_flip_channel_order";
 const STANDARD: [f64; 3] = [0.5; 3];
 const IMAGENET_MEAN: [f64; 3] = [0.485, 0.456, 0.406];
@@ -185,34 +185,34 @@ const PROCESSORS: [Defaults; 17] = [
     },
 ];
 
-/// A size after resizing; height before width.
+/// Size after resizing; height before width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// This size, whatever the ratio.
+    /// This size; the aspect ratio may change.
     Exactly([usize; 2]),
-    /// The shorter side; the ratio stays.
+    /// Length of the shorter side; the aspect ratio stays.
     Shortest(usize),
 }
 
-/// The steps of an image processor, in their order.
+/// Steps of an image processor, in order of execution.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Settings {
     pub(super) resize: Option<(Size, Filter)>,
-    /// Height and width.
+    /// Height and width of the centre crop.
     pub(super) crop: Option<[usize; 2]>,
-    /// Factor of every byte.
+    /// Factor for every byte.
     pub(super) rescale: Option<f64>,
-    /// Mean and standard deviation, one of all channels or one each.
+    /// Mean and standard deviation, per channel.
     pub(super) normalise: Option<(Vec<f32>, Vec<f32>)>,
-    /// What becomes of transparent images.
+    /// Treatment of transparent images.
     pub(super) transparency: Transparency,
-    /// Whether the last channel comes first.
+    /// Whether the channel order is reversed.
     pub(super) reversed: bool,
-    /// Whether the half of an odd difference that a crop cuts off before is rounded to the even number.
+    /// Whether the offset of a crop is rounded half to even (torchvision) instead of down.
     pub(super) rounded: bool,
 }
 
-/// A size in the forms that transformers has written.
+/// A size in any of the forms that transformers has used.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -231,7 +231,7 @@ enum Written {
     },
 }
 
-/// One value for all channels, or one each.
+/// One value for all channels, or one per channel.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -243,7 +243,7 @@ enum PerChannel {
 }
 
 impl Settings {
-    /// Reads the file for a model with so many channels.
+    /// Reads the settings for a model with `channels` channels.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for a processor or step that is not implemented, and for invalid values.
@@ -314,7 +314,7 @@ impl Settings {
         })
     }
 
-    /// Height and width of every prepared image, if they do not depend on the image.
+    /// Returns height and width of every preprocessed image, if they do not depend on the image.
     pub(super) fn fixed_size(&self) -> Option<[usize; 2]> {
         match (self.crop, self.resize) {
             (Some(sides), _) | (None, Some((Size::Exactly(sides), _))) => Some(sides),
@@ -323,7 +323,8 @@ impl Settings {
     }
 }
 
-/// The normalisation of `EfficientNetImageProcessor`, which subtracts 1 before it if `offset`, and divides by `again` after it.
+/// Returns the normalisation of `EfficientNetImageProcessor`: with `offset`, subtracts 1 before; with `again`, divides
+/// by it afterwards.
 fn efficientnet(
     normalise: Option<(Vec<f32>, Vec<f32>)>,
     offset: bool,
@@ -346,7 +347,8 @@ fn efficientnet(
     Some((mean, std))
 }
 
-/// The size and crop of `ConvNextImageProcessor`: below 384 pixels a larger image is cropped, from there on it is stretched.
+/// Returns resize and crop of `ConvNextImageProcessor`: below 384 pixels it crops a larger image, else it resizes
+/// without keeping the aspect ratio.
 #[expect(clippy::type_complexity, reason = "a pair of two steps")]
 fn convnext(
     config: &Config,
@@ -364,7 +366,7 @@ fn convnext(
     Ok((Some((Size::Shortest(larger), filter)), Some([side, side])))
 }
 
-/// The size of `PoolFormerImageProcessor`, of which a crop keeps the share `crop_pct`.
+/// Returns the resize of `PoolFormerImageProcessor`, of which the crop keeps the fraction `crop_pct`.
 fn poolformer(config: &Config, stated: Size) -> Result<Size, LoadError> {
     let share = share(config, 0.9)?;
     let larger = |side: usize| (side as f64 / share) as usize;
@@ -374,7 +376,7 @@ fn poolformer(config: &Config, stated: Size) -> Result<Size, LoadError> {
     })
 }
 
-/// Reads the share of a resized image that a crop keeps.
+/// Reads the fraction of a resized image that a crop keeps.
 fn share(config: &Config, default: f64) -> Result<f64, LoadError> {
     let share = config.optional::<f64>("crop_pct")?.unwrap_or(default);
     if share > 0.0 && share <= 1.0 {
@@ -414,7 +416,7 @@ fn defaults(config: &Config) -> Result<&'static Defaults, LoadError> {
         })
 }
 
-/// Refuses steps that are switched on and not implemented: without them the model would get other pixels.
+/// Rejects steps that are enabled but not implemented: without them the model would get different pixels.
 fn refuse_unknown_steps(config: &Config, defaults: &Defaults) -> Result<(), LoadError> {
     let is_known = |key: &str| KNOWN_STEPS.contains(&key) || (key == REVERSE && defaults.name == MOBILE_VIT);
     let unknown = config
@@ -432,7 +434,7 @@ fn refuse_unknown_steps(config: &Config, defaults: &Defaults) -> Result<(), Load
     }
 }
 
-/// Reads a size; a single number is both sides if `square`, else the shorter one.
+/// Reads a size. A single number means both sides if `square`, else the shorter side.
 fn size(config: &Config, key: &str, square: bool) -> Result<Option<Size>, LoadError> {
     let size = match config.optional::<Written>(key)? {
         None => return Ok(None),

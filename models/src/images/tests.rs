@@ -1,4 +1,5 @@
-//! Image files against transformers' image processors, and files and configurations that are refused.
+//! Compares image files with transformers' image processors, and checks that invalid files and configurations are
+//! rejected.
 
 use std::io::Write as _;
 
@@ -62,7 +63,7 @@ fn vit(preprocessor: &Value) -> Result<Loaded, LoadError> {
     load_checkpoint(checkpoint, &Device::Cpu, &LoadOptions::default())
 }
 
-/// The settings of the fixture `vit`.
+/// Returns the settings of the fixture `vit`.
 fn settings() -> Value {
     json!({"image_processor_type": "ViTImageProcessor", "size": {"height": 12, "width": 8}})
 }
@@ -81,7 +82,7 @@ fn prepared_images_are_those_of_transformers() {
             .zip(&case.values)
             .map(|(one, other)| (one - other).abs());
         let largest = differences.fold(0.0, f32::max);
-        // Decoders of JPEG round differently; a PNG file has the same pixels everywhere, and so has all that follows.
+        // JPEG decoders round differently; a PNG file decodes to the same pixels everywhere, so the rest is equal too.
         let step = 2.0 / 255.0;
         let limit = if case.file.contains(".jpg") || case.file == "lossy.webp" {
             1.01 * step
@@ -103,7 +104,7 @@ fn a_vit_classifies_a_file_as_transformers_does() {
     let bytes = file(&name);
     let url = format!("data:image/png;base64,{}", STANDARD.encode(&bytes));
     for sent in [bytes.as_slice(), url.as_bytes()] {
-        // In a batch with a damaged file, which fails alone.
+        // Runs in a batch with a damaged file, which fails alone.
         let damaged = vec![image_file(b"\x89PNG\r\n\x1a\n").unwrap()];
         let results = loaded.model.run(&[vec![image_file(sent).unwrap()], damaged]);
         let outputs = results[0].as_ref().unwrap();
@@ -148,7 +149,7 @@ fn a_checkpoint_directory_brings_its_preprocessor() {
     let load = || crate::load(dir.path(), &Device::Cpu, &LoadOptions::default());
     let inputs = |loaded: Loaded| loaded.model.signature().inputs.len();
     assert_eq!(inputs(load().unwrap()), 1);
-    // Its images have two channels, which no file has.
+    // The model has two channels, which no image file has.
     std::fs::write(
         dir.path().join("preprocessor_config.json"),
         settings().to_string(),
@@ -215,7 +216,7 @@ fn broken_files_are_refused_with_the_reason() {
     ] {
         let whole = file(name);
         assert!(decode(&whole, 3, Transparency::Dropped).is_ok(), "{name}");
-        // Cut within the pixels: no half of an image is classified.
+        // A file truncated within the pixels is rejected, not classified in part.
         for share in [2, 10, 50, 90] {
             let cut = &whole[..whole.len() * share / 100];
             assert!(
@@ -245,7 +246,7 @@ fn broken_files_are_refused_with_the_reason() {
     }
 }
 
-/// A PNG file of so many grey pixels, all black, compressed by the encoder of the crate.
+/// Returns a black grey-scale PNG file of this size.
 fn black(width: u32, height: u32) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut encoder = png::Encoder::new(&mut bytes, width, height);
@@ -277,7 +278,7 @@ fn a_decompression_bomb_is_refused_by_its_header() {
         decode(&black(70_000, 1), 3, Transparency::Dropped),
         Err(ImageError::TooLarge { .. })
     ));
-    // A long strip that passes would be resized to more pixels than are allowed.
+    // A narrow image within the limits would be resized to more pixels than allowed.
     let strip = decode(&black(65_000, 1), 3, Transparency::Dropped).unwrap();
     let settings = json!({
         "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 224},
@@ -288,7 +289,7 @@ fn a_decompression_bomb_is_refused_by_its_header() {
         processor.prepare(strip),
         Err(ImageError::TooLarge { .. })
     ));
-    // The size in a header of JPEG is as cheap to claim.
+    // A JPEG header can also claim any size.
     let mut jpeg = file("grey.jpg");
     let frame = jpeg.windows(2).position(|bytes| bytes == [0xff, 0xc0]).unwrap();
     jpeg[frame + 5..frame + 9].copy_from_slice(&[0x3f, 0xff, 0x3f, 0xff]);
@@ -296,7 +297,7 @@ fn a_decompression_bomb_is_refused_by_its_header() {
     assert!(matches!(refused, Err(ImageError::TooLarge { .. })), "{refused:?}");
 }
 
-/// A file of every kind.
+/// One file of each kind.
 const FILES: [&str; 12] = [
     "rgb.png",
     "rgb.jpg",

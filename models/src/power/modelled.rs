@@ -1,11 +1,11 @@
-//! Modelled energy: time multiplied by a stated power.
+//! Modelled energy: time multiplied by an assumed power.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::PowerError;
 
-/// A stated power.
+/// Assumed power of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Wattage {
@@ -23,13 +23,13 @@ impl Wattage {
             .map_or(Ok(()), |watts| Err(PowerError::BadWattage { what, watts }))
     }
 
-    /// Energy of a period with this busy time, joules.
+    /// Returns the energy of a period with this wall time and busy time, joules.
     pub(super) fn joules(self, wall_s: f64, busy_s: f64) -> f64 {
         self.idle_watts * wall_s + self.active_watts * busy_s
     }
 }
 
-/// CPU time of this process since its start, seconds, all threads.
+/// Returns the CPU time of this process since its start, all threads, seconds.
 pub(crate) fn process_cpu_s() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9

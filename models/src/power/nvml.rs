@@ -1,4 +1,4 @@
-//! A GPU's energy from NVML: its counter if it has one, else its power integrated over the samples.
+//! Energy of a GPU from NVML: its energy counter if it has one, else its sampled power integrated over time.
 
 use std::fmt::Display;
 
@@ -11,7 +11,7 @@ pub(super) struct NvmlReader {
 }
 
 enum Mode {
-    /// Value of the counter when the meter was created, millijoules.
+    /// Value of the energy counter when the meter was created, millijoules.
     Counter(u64),
     Power(Integral),
 }
@@ -27,7 +27,8 @@ impl NvmlReader {
         matches!(self.mode, Mode::Counter(_))
     }
 
-    /// Joules since it was opened; `None` if the GPU cannot be read. `wall_s` is the time since then.
+    /// Returns the energy since the reader was opened, joules; `None` if the GPU cannot be read. `wall_s` is the time
+    /// since then, seconds.
     pub(super) fn joules(&mut self, wall_s: f64) -> Option<f64> {
         match &mut self.mode {
             Mode::Counter(start) => counted(*start, self.gpu.energy_mj().ok()?),
@@ -50,12 +51,13 @@ fn first_reading<E: Display>(
     Ok(Mode::Power(Integral::from(f64::from(milliwatts) / 1e3)))
 }
 
-/// Joules between two readings in millijoules; `None` if the counter decreased, as after the driver was reloaded.
+/// Returns the energy between two readings in millijoules, joules; `None` if the counter decreased, as after a driver
+/// reload.
 fn counted(start_mj: u64, now_mj: u64) -> Option<f64> {
     now_mj.checked_sub(start_mj).map(|counted| counted as f64 / 1e3)
 }
 
-/// Power integrated over time by trapezoids. A missing reading is interpolated.
+/// Integral of power over time by the trapezoidal rule. Missing readings are interpolated.
 struct Integral {
     joules: f64,
     last_s: f64,

@@ -1,11 +1,11 @@
-//! A CPU's energy from RAPL, by Linux's `/sys/class/powercap`.
+//! Energy of a CPU from RAPL, through Linux's `/sys/class/powercap`.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Whether a zone counts towards the CPU's energy: packages, and memory if it has its own zone. Other zones are parts
-/// of a package (`core`, `uncore`) or contain it (`psys`).
+/// Returns whether a zone counts towards the CPU's energy: packages, and memory if it has its own zone. Other zones
+/// are parts of a package (`core`, `uncore`) or contain it (`psys`).
 fn counts(zone: &str) -> bool {
     zone.starts_with("package") || zone == "dram"
 }
@@ -16,10 +16,10 @@ pub(super) struct Rapl {
 
 struct Zone {
     counter: PathBuf,
-    /// The counter wraps after this value, microjoules.
+    /// Maximum value of the counter before it wraps, microjoules.
     range_uj: u64,
     last_uj: u64,
-    /// Total since it was opened, microjoules.
+    /// Energy since the reader was opened, microjoules.
     total_uj: u64,
 }
 
@@ -44,8 +44,8 @@ impl Rapl {
         Ok(Self { zones })
     }
 
-    /// Joules since it was opened; `None` if a zone cannot be read. Counters have 32 bits of some microjoules and wrap
-    /// after minutes under load, so this must be called more often.
+    /// Returns the energy since the reader was opened, joules; `None` if a zone cannot be read. Counters have 32 bits
+    /// of some microjoules and wrap after minutes under load, so call this more often than that.
     pub(super) fn joules(&mut self) -> Option<f64> {
         let readings = self
             .zones
@@ -84,7 +84,7 @@ impl Zone {
     }
 }
 
-/// Microjoules between two readings of a counter that wraps after `range`, at most once in between.
+/// Returns the difference of two readings of a counter that wraps after `range`, at most once in between, microjoules.
 fn counted(before: u64, after: u64, range: u64) -> Option<u64> {
     if before > range || after > range {
         return None;
@@ -106,7 +106,7 @@ fn number(file: &Path) -> Result<u64, String> {
 fn shown(path: &Path, error: &std::io::Error) -> String {
     match error.kind() {
         ErrorKind::NotFound => format!("{} does not exist", path.display()),
-        // Since 2020 only root may read the counters by default, because they leak information about other processes.
+        // Since 2020 only root can read the counters by default, because they leak information about other processes.
         ErrorKind::PermissionDenied => format!(
             "{} may not be read; an administrator can allow it with `chmod a+r`",
             path.display()

@@ -1,19 +1,19 @@
-//! Blocks of quantised weights, in the layout and with the rounding of GGML's `quantize_row_q8_0_ref` and
+//! Quantised weight blocks, with the layout and the rounding of GGML's `quantize_row_q8_0_ref` and
 //! `quantize_row_q4_0_ref`.
 //!
-//! A block that was quantised once is quantised to the same bytes again, so a quantised file may be read as f32 and
-//! packed for the kernels without further loss.
+//! Quantising a decoded block again gives the same bytes, so a quantised file can be read as f32 and packed for the
+//! kernels without further loss.
 
 use half::f16;
 
-/// Weights of a block.
+/// Number of weights per block.
 pub(crate) const BLOCK: usize = 32;
-/// Bytes of a block of `Q8_0`: the scale, then a byte per weight.
+/// Size of a `Q8_0` block, bytes: the scale, then one byte per weight.
 pub(crate) const Q8_0_BYTES: usize = 2 + BLOCK;
-/// Bytes of a block of `Q4_0`: the scale, then two weights per byte.
+/// Size of a `Q4_0` block, bytes: the scale, then two weights per byte.
 pub(crate) const Q4_0_BYTES: usize = 2 + BLOCK / 2;
 
-/// Returns the scale of a block, as the bits of an f16, and its weights: `weight = scale * number`.
+/// Returns the scale of a block, as the bits of an f16, and its quantised weights: `weight = scale * number`.
 pub(crate) fn quantise_q8_0(block: &[f32; BLOCK]) -> (u16, [i8; BLOCK]) {
     let largest = block.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
     let scale = largest / 127.0;
@@ -24,7 +24,8 @@ pub(crate) fn quantise_q8_0(block: &[f32; BLOCK]) -> (u16, [i8; BLOCK]) {
     )
 }
 
-/// The nearest integer, the one farther from zero of two, of a small number. `f32::round` is a call that is not vectorised.
+/// Rounds a small number to the nearest integer, half away from zero. `f32::round` is a function call that is not
+/// vectorised.
 #[inline]
 fn nearest(value: f32) -> i32 {
     let whole = value as i32;
@@ -34,17 +35,18 @@ fn nearest(value: f32) -> i32 {
         .wrapping_sub(i32::from(rest <= -0.5))
 }
 
-/// Returns the scale of a block, as the bits of an f16, and its weights in 0..16: `weight = scale * (number - 8)`.
+/// Returns the scale of a block, as the bits of an f16, and its quantised weights in 0..16: `weight = scale * (number
+/// - 8)`.
 ///
-/// A block that was decoded from `Q4_0` keeps its weights, also if none of its numbers was 0: other programs choose scales by the
-/// importance of the weights.
+/// A block decoded from `Q4_0` keeps its weights exactly, even if none of its numbers was 0: other programs choose
+/// scales by the importance of weights.
 pub(crate) fn quantise_q4_0(block: &[f32; BLOCK]) -> (u16, [u8; BLOCK]) {
     let larger = |most: f32, value: &f32| if value.abs() > most.abs() { *value } else { most };
     let farthest = block.iter().fold(0.0, larger);
     if let Some(exact) = exact_q4_0(block, farthest) {
         return exact;
     }
-    // The value farthest from zero becomes 0, that is -8.
+    // The value farthest from zero maps to the number 0, which stands for -8.
     let scale = farthest / -8.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     (
@@ -53,9 +55,10 @@ pub(crate) fn quantise_q4_0(block: &[f32; BLOCK]) -> (u16, [u8; BLOCK]) {
     )
 }
 
-/// Returns scale and numbers of a block whose weights are multiples of a scale; `farthest` is the one farthest from zero.
+/// Returns scale and numbers of a block whose weights are exact multiples of an f16 scale; `farthest` is the weight
+/// farthest from zero.
 fn exact_q4_0(block: &[f32; BLOCK], farthest: f32) -> Option<(u16, [u8; BLOCK])> {
-    /// Bits that the product of 11 and 4 bits does not have.
+    /// Mantissa bits that are zero in a product of an 11-bit and a 4-bit number.
     const UNUSED: u32 = 0x1ff;
     if farthest == 0.0 || block.iter().any(|value| value.to_bits() & UNUSED != 0) {
         return None;
@@ -73,14 +76,14 @@ fn exact_q4_0(block: &[f32; BLOCK], farthest: f32) -> Option<(u16, [u8; BLOCK])>
     })
 }
 
-/// Writes a block of `Q8_0`.
+/// Appends a `Q8_0` block to `out`.
 pub(super) fn write_q8_0(block: &[f32; BLOCK], out: &mut Vec<u8>) {
     let (scale, numbers) = quantise_q8_0(block);
     out.extend(scale.to_le_bytes());
     out.extend(numbers.map(i8::cast_unsigned));
 }
 
-/// Writes a block of `Q4_0`: weight `i` in the lower half of byte `i`, weight `i + 16` in the upper one.
+/// Appends a `Q4_0` block to `out`: weight `i` in the lower half of byte `i`, weight `i + 16` in the upper half.
 pub(super) fn write_q4_0(block: &[f32; BLOCK], out: &mut Vec<u8>) {
     let (scale, numbers) = quantise_q4_0(block);
     let (low, high) = numbers.split_at(BLOCK / 2);
@@ -88,7 +91,7 @@ pub(super) fn write_q4_0(block: &[f32; BLOCK], out: &mut Vec<u8>) {
     out.extend(low.iter().zip(high).map(|(low, high)| low | high << 4));
 }
 
-/// Reads a block of `Q8_0`.
+/// Decodes a `Q8_0` block.
 pub(super) fn read_q8_0(block: &[u8; Q8_0_BYTES], out: &mut [f32]) {
     let [low, high, numbers @ ..] = block;
     let scale = f16::from_le_bytes([*low, *high]).to_f32();
@@ -97,7 +100,7 @@ pub(super) fn read_q8_0(block: &[u8; Q8_0_BYTES], out: &mut [f32]) {
     }
 }
 
-/// Reads a block of `Q4_0`.
+/// Decodes a `Q4_0` block.
 pub(super) fn read_q4_0(block: &[u8; Q4_0_BYTES], out: &mut [f32]) {
     let [low, high, numbers @ ..] = block;
     let scale = f16::from_le_bytes([*low, *high]).to_f32();

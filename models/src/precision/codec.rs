@@ -1,11 +1,11 @@
-//! Weights as bytes, in the layout of safetensors files and of GGML's blocks.
+//! Encodes and decodes weights, in the layout of safetensors files and of GGML blocks.
 
 use half::{bf16, f16};
 
 use super::WeightType;
 use super::blocks::{BLOCK, Q4_0_BYTES, Q8_0_BYTES, read_q4_0, read_q8_0, write_q4_0, write_q8_0};
 
-/// Returns the bytes of weights, little-endian; for a quantised type, their number is a multiple of 32.
+/// Encodes weights, little-endian; for a quantised type, their number must be a multiple of 32.
 pub(crate) fn encode(values: &[f32], kind: WeightType) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(kind.bytes(values.len()));
     let (blocks, _) = values.as_chunks::<BLOCK>();
@@ -27,7 +27,7 @@ pub(crate) fn encode(values: &[f32], kind: WeightType) -> Vec<u8> {
     bytes
 }
 
-/// Reads weights from bytes, as many as `out` has places.
+/// Decodes `out.len()` weights from bytes.
 pub(crate) fn decode(bytes: &[u8], kind: WeightType, out: &mut [f32]) {
     match kind {
         WeightType::F32 => elements(bytes, out, f32::from_le_bytes),
@@ -71,7 +71,7 @@ mod tests {
         out
     }
 
-    /// Weights of very different magnitudes, with zeros.
+    /// Generates weights of very different magnitudes, including zeros.
     fn weights() -> impl Strategy<Value = Vec<f32>> {
         let value =
             prop_oneof![4 => -1.0_f32..1.0, 1 => Just(0.0), 1 => -1e-6_f32..1e-6, 1 => -300.0_f32..300.0];
@@ -83,7 +83,7 @@ mod tests {
         proptest::collection::vec(block, 1..5).prop_map(|blocks| blocks.concat())
     }
 
-    /// Largest error of a weight of this block.
+    /// Returns the maximum error of a weight of this block.
     fn bound(block: &[f32], kind: WeightType) -> f32 {
         let largest = block.iter().fold(0.0_f32, |most, value| most.max(value.abs()));
         // The scale is rounded to f16, whose subnormal values are multiples of 2^-24.
@@ -93,7 +93,7 @@ mod tests {
             WeightType::Bf16 => largest * 2.0_f32.powi(-8),
             WeightType::F16 => rounded(largest),
             WeightType::Q8_0 => 0.501 * largest / 127.0 + 127.0 * rounded(largest / 127.0),
-            // The end opposite to the value farthest from zero is cut off at 7 steps: up to one step is lost.
+            // The positive end of the range has 7 steps only, so a value there can lose up to one step.
             WeightType::Q4_0 => 1.001 * largest / 8.0 + 8.0 * rounded(largest / 8.0),
         }
     }
@@ -119,7 +119,7 @@ mod tests {
             for kind in WeightType::ALL {
                 let bytes = encode(&values, kind);
                 let again = encode(&decoded(&bytes, kind, values.len()), kind);
-                // The sign of a zero scale may differ; its weights are zero all the same.
+                // The sign of a zero scale may differ; the weights are zero in both cases.
                 if bytes != again {
                     prop_assert_eq!(
                         decoded(&bytes, kind, values.len()),
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// Blocks by GGML's definition, computed by hand.
+    /// Compares with blocks computed by hand from GGML's definition.
     #[test]
     fn blocks_have_the_layout_of_ggml() {
         let mut values = [0.0_f32; BLOCK];
@@ -142,7 +142,7 @@ mod tests {
         (values[0], values[1], values[16], values[31]) = (-8.0, 3.4, 7.6, -1.0);
         let bytes = encode(&values, WeightType::Q4_0);
         assert_eq!(bytes[..2], f16::ONE.to_le_bytes());
-        // Lower halves are weights 0 to 15, upper ones 16 to 31; 8 is zero, and 7.6 is cut off at 7.
+        // Lower nibbles are weights 0 to 15, upper nibbles 16 to 31; the number 8 is zero, and 7.6 is clamped to 7.
         assert_eq!([bytes[2], bytes[3], bytes[17]], [0xf0, 0x8b, 0x78]);
     }
 }

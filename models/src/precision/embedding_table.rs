@@ -1,17 +1,17 @@
-//! Tables of vectors: embeddings, of which a few rows are read at a time.
+//! Tables of vectors, such as embeddings, of which a few rows are read at a time.
 
 use super::{WeightType, decode, encode};
 
-/// A table `[rows, width]` of weights.
+/// A table of weights `[rows, width]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
     kind: WeightType,
     width: usize,
-    /// The weights of f32; empty for other types.
+    /// Weights of an f32 table, row-major; empty for other types.
     values: Vec<f32>,
-    /// The weights of other types, row by row.
+    /// Encoded weights of other types, row by row.
     bytes: Vec<u8>,
-    /// Whether it stays f32, as it is computed and not stored in a file.
+    /// Whether the rows are computed rather than stored in a file, so that the table stays f32.
     computed: bool,
 }
 
@@ -22,7 +22,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// Creates a table of f32 from its rows.
+    /// Creates an f32 table from its rows.
     pub fn new(values: Vec<f32>, width: usize) -> Self {
         Self {
             kind: WeightType::F32,
@@ -41,7 +41,8 @@ impl Table {
         }
     }
 
-    /// Converts a table of f32 to a type; it stays f32 if the type cannot represent it, or if its rows are computed.
+    /// Converts an f32 table to a type. It stays f32 if the type cannot represent the weights, or if the rows are
+    /// computed.
     #[must_use]
     pub fn stored_as(self, kind: WeightType) -> Self {
         let kind = kind.for_rows(self.width, &self.values);
@@ -57,17 +58,17 @@ impl Table {
         }
     }
 
-    /// Whether it has no rows.
+    /// Returns whether the table has no rows.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty() && self.bytes.is_empty()
     }
 
-    /// The weights of a table of f32, row by row; empty for other types.
+    /// Returns the weights of an f32 table, row-major; empty for other types.
     pub(crate) fn values(&self) -> &[f32] {
         &self.values
     }
 
-    /// Returns all weights, row by row.
+    /// Returns all weights, row-major.
     pub(crate) fn into_values(self) -> Vec<f32> {
         if self.kind == WeightType::F32 {
             return self.values;
@@ -77,18 +78,18 @@ impl Table {
         values
     }
 
-    /// Its memory, bytes.
+    /// Returns the memory of the table, bytes.
     pub fn bytes(&self) -> usize {
         size_of_val(self.values.as_slice()) + self.bytes.len()
     }
 
-    /// Number of weights.
+    /// Returns the number of weights.
     pub fn elements(&self) -> usize {
         let row = self.kind.bytes(self.width).max(1);
         self.values.len() + self.bytes.len() / row * self.width
     }
 
-    /// Appends a row to `out`. A row beyond the table is zeros.
+    /// Appends a row to `out`; zeros if the index is out of range.
     pub(crate) fn push_row(&self, index: usize, out: &mut Vec<f32>) {
         let from = out.len();
         out.resize(from + self.width, 0.0);
@@ -97,7 +98,7 @@ impl Table {
         }
     }
 
-    /// Adds a row to `out`. A row beyond the table is zeros.
+    /// Adds a row to `out`; does nothing if the index is out of range.
     pub fn add_row(&self, index: usize, out: &mut [f32]) {
         if self.kind == WeightType::F32 {
             let row = self.values.get(index * self.width..(index + 1) * self.width);
@@ -113,7 +114,7 @@ impl Table {
         }
     }
 
-    /// Writes a row to `out`. A row beyond the table changes nothing.
+    /// Writes a row to `out`; does nothing if the index is out of range.
     pub(crate) fn read_row(&self, index: usize, out: &mut [f32]) {
         if self.kind == WeightType::F32 {
             if let Some(row) = self.values.get(index * self.width..(index + 1) * self.width) {

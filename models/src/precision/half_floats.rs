@@ -1,10 +1,10 @@
-//! A conversion of f16 that compilers vectorise: without branches and without subnormal intermediate values, for
-//! which some processors take a hundred times as long.
+//! Conversion of f16 to f32 that compilers vectorise: without branches and without subnormal intermediate values,
+//! which some processors handle a hundred times slower.
 
-/// Returns the value of a finite f16 by its bits.
+/// Converts a finite f16, given by its bits.
 #[inline(always)]
 pub(crate) fn f16_to_f32(bits: u16) -> f32 {
-    /// Difference of the exponents' biases, in the place of an f32's exponent.
+    /// Difference of the exponent biases, at the position of an f32's exponent.
     const REBIAS: u32 = (127 - 15) << 23;
     /// The smallest subnormal f16, 2^-24.
     const MIN_SUBNORMAL: f32 = 5.960_464_5e-8;

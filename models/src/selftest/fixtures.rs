@@ -1,6 +1,8 @@
-//! Small random checkpoints with their expected answers: `models/fixtures/make_fixtures.py` saves them by transformers,
-//! `make_small_fixtures.py` those of the architectures that transformers lacks, by torch. They are part of the library,
-//! so that a device can be checked wherever the binary runs.
+//! Small random checkpoints with expected outputs, included in the library so that a device can be checked wherever
+//! the binary runs.
+//!
+//! `models/fixtures/make_fixtures.py` generates them with transformers; `make_small_fixtures.py` generates those of
+//! architectures that transformers lacks, with torch.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -14,10 +16,10 @@ use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 use crate::runtime::usage::USAGE;
 use crate::{Device, Model};
 
-/// A checkpoint and its expected answers.
+/// A checkpoint with expected outputs.
 #[derive(Debug, Clone, Copy)]
 pub struct Fixture {
-    /// Name of its folder.
+    /// Name of the folder.
     pub name: &'static str,
     /// `config.json`.
     pub config: &'static [u8],
@@ -25,7 +27,7 @@ pub struct Fixture {
     pub weights: &'static [u8],
     /// `tokenizer.json`, if there is one.
     pub tokenizer: Option<&'static [u8]>,
-    /// `expected.json`: requests and their answers.
+    /// `expected.json`: requests and their expected outputs.
     pub expected: &'static [u8],
 }
 
@@ -50,7 +52,7 @@ macro_rules! fixture {
     };
 }
 
-/// One fixture per form of encoder, beside the heads of BERT.
+/// One fixture per encoder architecture with different operations, and one per head of BERT.
 pub const ALL: [Fixture; 79] = [
     fixture!(
         "bert-classification",
@@ -142,32 +144,32 @@ pub const ALL: [Fixture; 79] = [
     fixture!("mlp"),
 ];
 
-/// A request and its expected answer.
+/// A request with its expected outputs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
     /// Inputs of the request.
     pub inputs: Inputs,
-    /// Outputs of transformers.
+    /// Expected outputs, computed by transformers.
     pub outputs: Outputs,
 }
 
-/// Differences between a device's answers and the expected ones.
+/// Differences between a device's outputs and the expected ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parity {
-    /// Number of compared requests, each alone and all in one padded batch.
+    /// Number of compared requests; each runs alone, and all in one padded batch.
     pub cases: usize,
-    /// Largest absolute difference of a logit from the expected one.
+    /// Maximum absolute difference of a logit from the expected one.
     pub largest_difference: f32,
-    /// Largest absolute value of an expected logit.
+    /// Maximum absolute value of an expected logit.
     pub largest_expected: f32,
-    /// Largest absolute difference of a logit between a request alone and in the padded batch.
+    /// Maximum absolute difference of a logit between a request alone and in the padded batch.
     pub largest_padding_difference: f32,
 }
 
 /// Why a fixture could not be compared.
 #[derive(Debug, Error)]
 pub enum FixtureError {
-    /// The checkpoint was not loaded.
+    /// The checkpoint could not be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The model failed.
@@ -181,12 +183,12 @@ pub enum FixtureError {
         /// The reason.
         reason: String,
     },
-    /// An answer differs in more than rounding: a name, a shape, a text, a position.
+    /// An output differs by more than rounding: in name, shape, text or position.
     #[error("fixture `{name}`, request {case}: the model returned {actual}, expected {expected}")]
     Differs {
         /// The fixture.
         name: &'static str,
-        /// Position of the request.
+        /// Index of the request.
         case: usize,
         /// The model's output.
         actual: String,
@@ -206,7 +208,7 @@ struct ExpectedCase {
     outputs: Vec<JsonTensor>,
 }
 
-/// A tensor in the JSON format of the Open Inference Protocol.
+/// A tensor in the JSON encoding of the Open Inference Protocol.
 #[derive(Deserialize)]
 struct JsonTensor {
     name: String,
@@ -242,7 +244,7 @@ impl Fixture {
     /// Opens the checkpoint.
     ///
     /// # Errors
-    /// [`LoadError`]; the committed fixtures have none.
+    /// [`LoadError`]; does not occur with the committed fixtures.
     pub fn checkpoint(&self) -> Result<Checkpoint, LoadError> {
         let tokenizer = self.tokenizer.map(Bytes::from_static);
         Checkpoint::from_bytes(
@@ -253,10 +255,10 @@ impl Fixture {
         )
     }
 
-    /// Returns the requests and their expected answers.
+    /// Returns the requests with their expected outputs.
     ///
     /// # Errors
-    /// [`FixtureError::Expected`]; the committed fixtures have none.
+    /// [`FixtureError::Expected`]; does not occur with the committed fixtures.
     pub fn cases(&self) -> Result<Vec<Case>, FixtureError> {
         let malformed = |reason: String| FixtureError::Expected {
             name: self.name,
@@ -282,12 +284,12 @@ impl Fixture {
             .collect()
     }
 
-    /// Loads the checkpoint onto a device and compares its answers, each request alone and all in one batch.
+    /// Loads the checkpoint onto a device and compares its outputs, each request alone and all in one batch.
     ///
     /// # Errors
-    /// [`FixtureError`] if it does not load or answer, or an answer has another text, position, name or shape.
+    /// [`FixtureError`] if loading or a request fails, or an output has another text, position, name or shape.
     pub fn compare(&self, device: &Device) -> Result<Parity, FixtureError> {
-        // The expected answers are those in f32, and only the CPU computes so with weights of other types.
+        // The expected outputs were computed in f32, and only the CPU computes in f32 with weights of other types.
         let options = LoadOptions {
             dtype: (*device != Device::Cpu).then_some(WeightType::F32),
             ..LoadOptions::default()
@@ -296,10 +298,10 @@ impl Fixture {
         self.compare_model(model.as_mut())
     }
 
-    /// Compares the answers of a loaded model, as [`Fixture::compare`] does.
+    /// Compares the outputs of a loaded model, as [`Fixture::compare`] does.
     ///
     /// # Errors
-    /// As [`Fixture::compare`].
+    /// Same as [`Fixture::compare`].
     pub(crate) fn compare_model(&self, model: &mut dyn Model) -> Result<Parity, FixtureError> {
         let cases = self.cases()?;
         let requests: Vec<Inputs> = cases.iter().map(|case| case.inputs.clone()).collect();
@@ -341,20 +343,20 @@ impl Fixture {
     }
 }
 
-/// Returns the largest absolute value of a tensor of floats; 0 of others.
+/// Returns the maximum absolute value of a tensor of floats; 0 for other types.
 fn largest(tensor: &Tensor) -> f32 {
     let values = tensor.to_f32().unwrap_or_default();
     values.into_iter().map(f32::abs).fold(0.0, f32::max)
 }
 
-/// Returns the outputs that transformers has too: it does not count tokens.
+/// Removes the token usage, which transformers does not report.
 fn without_usage(outputs: &Outputs) -> Outputs {
     let others = outputs.iter().filter(|output| output.name != USAGE);
     others.cloned().collect()
 }
 
-/// Returns the largest absolute difference of an element; `None` if the tensors differ in more than their floats, or
-/// contain NaN.
+/// Returns the maximum absolute difference of an element; `None` if the tensors differ in more than floats, or contain
+/// NaN.
 fn largest_difference(actual: &[Tensor], expected: &[Tensor]) -> Option<f32> {
     if actual.len() != expected.len() {
         return None;

@@ -1,5 +1,5 @@
-//! Checks and times the language engine: decoders against expected answers, resident and streamed, and decoding by
-//! batch size.
+//! Checks and times the language model engine: decoders against expected outputs, with resident and streamed weights,
+//! and decoding speed by batch size.
 
 use std::time::{Duration, Instant};
 
@@ -17,48 +17,48 @@ use crate::generation::{Caching, Decoder, Engine, EngineConfig, ModelConfig, Sam
 use crate::ops::{Activation, Heads, Ops, Rotary};
 use crate::precision::WeightType;
 
-/// Tokens of a timed prompt.
+/// Length of a timed prompt, tokens.
 const PROMPT: usize = 128;
-/// A timed batch decodes at most this number of tokens per request.
+/// Maximum number of tokens that a timed batch decodes per request.
 const MAX_TOKENS: usize = 256;
-/// Steps after the prompt that are not timed: a GPU compiles and tunes kernels in them.
+/// Warm-up steps after the prompt, not timed, in which a GPU compiles and tunes kernels.
 const WARM_STEPS: usize = 8;
 
-/// Results of the language engine.
+/// Results of the language model engine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LanguageReport {
-    /// One per decoder.
+    /// Results per decoder.
     pub rows: Vec<DecoderRow>,
-    /// Speed of decoding.
+    /// Decoding speed.
     pub decoding: Vec<DecodingPoint>,
 }
 
-/// A decoder against expected answers.
+/// Comparison of a decoder with expected outputs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DecoderRow {
-    /// The checkpoint.
+    /// Name of the checkpoint.
     pub name: &'static str,
-    /// Compared prompts.
+    /// Number of compared prompts.
     pub cases: usize,
-    /// Largest absolute difference of a logit of the last token; `None` without a comparison.
+    /// Maximum absolute difference of a logit of the last token; `None` without a comparison.
     pub max_abs_diff: Option<f64>,
-    /// The bound.
+    /// Maximum allowed difference.
     pub bound: f64,
-    /// Answers whose tokens by greedy search are the expected ones, with all layers on the device.
+    /// Number of answers whose tokens under greedy search equal the expected ones, with all layers resident.
     pub equal_answers: usize,
-    /// The same with all layers streamed from host memory, and half of the cache as activations.
+    /// The same number with all layers streamed from host memory, and half of the cache as activations.
     pub equal_streamed: usize,
     /// Whether the logits are within the bound and, on a CPU, all answers equal.
     pub passed: bool,
-    /// Why there was no comparison.
+    /// Reason if there was no comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// Speed of decoding with random weights at a batch size.
+/// Decoding speed of a network with random weights at one batch size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DecodingPoint {
-    /// The network.
+    /// Name of the network.
     pub network: &'static str,
     /// Requests per batch.
     pub batch: usize,
@@ -66,29 +66,29 @@ pub struct DecodingPoint {
     pub measured: Section<Decoded>,
 }
 
-/// Measurement of a batch that decodes.
+/// Measurement of a decoding batch.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Decoded {
-    /// Time of the step that reads the prompts of 128 tokens, seconds; the first time on the device.
+    /// Duration of the step that prefills the prompts of 128 tokens, seconds; the first such step on the device.
     pub prompt_s: f64,
-    /// Number of timed steps.
+    /// Number of timed decode steps.
     pub steps: usize,
-    /// Median time of a step, seconds.
+    /// Median duration of a decode step, seconds.
     pub step_s: f64,
-    /// Tokens per second of all requests.
+    /// Throughput over all requests, tokens per second.
     pub tokens_per_s: f64,
-    /// Weights that a step reads, bytes per second.
+    /// Bandwidth at which a step reads weights, bytes per second.
     pub weight_bytes_per_s: f64,
 }
 
 impl LanguageReport {
-    /// Whether all comparisons passed and no measurement failed.
+    /// Returns whether all comparisons passed and no measurement failed.
     pub fn passed(&self) -> bool {
         self.rows.iter().all(|row| row.passed) && self.decoding.iter().all(|point| !point.measured.failed())
     }
 }
 
-/// A decoder's checkpoint and its expected answers (`models/fixtures/make_generative_fixtures.py`).
+/// Checkpoint of a decoder with expected outputs (`models/fixtures/make_generative_fixtures.py`).
 struct DecoderFixture {
     name: &'static str,
     config: &'static [u8],
@@ -107,8 +107,9 @@ macro_rules! decoders {
     };
 }
 
-/// One per form of layer: positions learned, rotary and by bias, window and soft limit, experts, sinks, latent keys, an
-/// encoder, short convolutions, state spaces, delta rules, both side by side, and inputs per layer.
+/// One decoder per kind of layer: learned, rotary and ALiBi positions, sliding window and logit soft-capping, experts,
+/// attention sinks, latent attention, an encoder-decoder, short convolutions, state space models, delta rules,
+/// parallel attention and state space layers, and per-layer inputs.
 static DECODERS: [DecoderFixture; 13] = decoders![
     "gpt2",
     "llama2",
@@ -217,7 +218,7 @@ impl DecoderFixture {
         let weights = Bytes::from_static(self.weights);
         let checkpoint = Checkpoint::from_bytes(self.name, self.config, weights, None);
         let mut checkpoint = checkpoint.map_err(|error| error.to_string())?;
-        // The expected answers are those in f32.
+        // The expected outputs were computed in f32.
         checkpoint.weights.request(Some(WeightType::F32));
         read_decoder(checkpoint).map_err(|error| error.to_string())
     }
@@ -260,7 +261,8 @@ impl DecoderFixture {
     }
 }
 
-/// Streams all layers, with the cache in host memory: half keys and values, half activations.
+/// Returns a configuration that streams all layers, with the cache in host memory: half KV blocks, half activation
+/// blocks.
 fn streamed(resident: &EngineConfig) -> EngineConfig {
     let blocks = BlockCounts { act: 128, kv: 128 };
     EngineConfig {
@@ -296,7 +298,7 @@ impl AnswerAgreement {
     }
 }
 
-/// Answers all prompts in one batch by greedy search; returns the number of expected answers.
+/// Answers all prompts in one batch by greedy search; returns the number of answers that equal the expected ones.
 fn equal_answers<M: Ops>(engine: &mut Engine<M>, cases: &[Case]) -> Result<usize, String> {
     for (request, case) in (0..).zip(cases) {
         let sampling = Sampling {
@@ -322,7 +324,7 @@ fn equal_answers<M: Ops>(engine: &mut Engine<M>, cases: &[Case]) -> Result<usize
     Ok(pairs.filter(|(answer, case)| **answer == case.tokens).count())
 }
 
-/// A timed network with random weights.
+/// Dimensions of a timed network with random weights.
 #[derive(Debug, Clone)]
 struct DecoderShape {
     name: &'static str,
@@ -369,7 +371,7 @@ fn tiny() -> DecoderShape {
     }
 }
 
-/// GPT-2's sizes (124 million weights).
+/// Dimensions of GPT-2 (124 million weights).
 fn gpt2() -> DecoderShape {
     DecoderShape {
         name: "gpt-2",
@@ -387,7 +389,7 @@ fn gpt2() -> DecoderShape {
     }
 }
 
-/// `TinyLlama`'s sizes (1.1 billion weights).
+/// Dimensions of `TinyLlama` (1.1 billion weights).
 fn tiny_llama() -> DecoderShape {
     let pairs = 32;
     let frequency = |pair: i16| 10_000_f32.powf(-f32::from(pair) / f32::from(pairs));
@@ -450,7 +452,7 @@ impl DecoderShape {
     }
 }
 
-/// Times the steps of a batch; the first ones warm up.
+/// Times the decode steps of a batch, after warm-up steps.
 fn decode<M: Ops>(engine: &mut Engine<M>, batch: usize, budget: Duration) -> Result<Decoded, String> {
     let vocabulary = engine.model_config().vocabulary;
     for request in 0..batch {

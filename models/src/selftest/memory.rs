@@ -1,4 +1,4 @@
-//! Memory of the device and of this process, and the machine's load.
+//! Memory of the device and of this process, and the machine's load average.
 
 use std::fs;
 
@@ -13,7 +13,7 @@ use crate::device::nvml::{Gpu, GpuMemory};
 pub struct MemoryReport {
     /// Memory of the GPU, all processes; `None` if NVML does not report it.
     pub gpu: Option<GpuMemory>,
-    /// Why the GPU's memory is unknown.
+    /// Reason why the GPU's memory is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_unknown: Option<String>,
     /// Host memory of this process.
@@ -33,7 +33,7 @@ pub(super) fn read(info: &DeviceInfo) -> MemoryReport {
     }
 }
 
-/// Average number of runnable processes over the last minute.
+/// Load average of the last minute.
 pub(super) fn load() -> Option<f64> {
     let averages = fs::read_to_string("/proc/loadavg").ok()?;
     averages.split_whitespace().next()?.parse().ok()

@@ -6,7 +6,7 @@ use crate::device::DeviceChoice;
 use crate::power::PowerConfig;
 use crate::precision::WeightType;
 
-/// The networks that are timed, as [`SelftestOptions::networks`] names them.
+/// Names of the networks that can be timed, for [`SelftestOptions::networks`].
 pub const NETWORKS: [&str; 7] = [
     "bert-tiny",
     "bert-small",
@@ -17,56 +17,56 @@ pub const NETWORKS: [&str; 7] = [
     "tiny-llama-1.1b",
 ];
 
-/// The checkpoints that are compared, as [`SelftestOptions::families`] names them.
+/// Names of the checkpoints that can be compared, for [`SelftestOptions::families`].
 pub fn families() -> impl Iterator<Item = &'static str> + Clone {
     let encoders = super::fixtures::ALL.iter().map(|fixture| fixture.name);
     encoders.chain(super::language::names())
 }
 
-/// Why a part has no result.
+/// Reason for a missing result after the time limit.
 pub(super) const NOT_REACHED: &str = "the time limit was reached before";
 
 /// Options of the self-test.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SelftestOptions {
-    /// The device.
+    /// Device to test.
     pub device: DeviceChoice,
     /// Extent of the suite.
     pub extent: SelftestExtent,
-    /// Time to spend on each shape and batch size, besides loading and warming up.
+    /// Measurement time per shape and batch size, besides loading and warm-up.
     pub budget: Duration,
-    /// Time for the suite; what is not reached by then is reported as such, and the suite does not pass if that is a
-    /// comparison. `None`: no limit.
+    /// Time limit of the suite. Sections that are not reached in time are reported as such; the suite fails if one of
+    /// them is a comparison. `None`: no limit.
     pub limit: Option<Duration>,
     /// Allowed energy sources.
     pub power: PowerConfig,
-    /// The parts to run; empty: all.
+    /// Parts to run; empty: all.
     pub parts: Vec<SelftestPart>,
     /// Names of the networks to time; empty: those of the extent.
     pub networks: Vec<String>,
     /// Batch sizes to time; empty: those of the extent.
     pub batches: Vec<usize>,
-    /// Type of the weights of timed networks.
+    /// Weight type of timed networks.
     pub dtype: WeightType,
     /// Names of the checkpoints to compare, encoders and decoders; empty: all.
     pub families: Vec<String>,
 }
 
-/// A part of the suite that can be chosen.
+/// A part of the suite that can be selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SelftestPart {
-    /// Encoders and image networks against expected answers.
+    /// Encoders and image networks against expected outputs.
     Parity,
-    /// The language engine against expected answers, and its speed.
+    /// Language model engine against expected outputs, and its speed.
     Language,
-    /// Speed of encoders and image networks.
+    /// Throughput of encoders and image networks.
     Throughput,
-    /// Bandwidth to the device and back.
+    /// Bandwidth between host and device, both ways.
     Transfers,
 }
 
 impl SelftestOptions {
-    /// Runs a part if it was chosen.
+    /// Runs a part if it is selected.
     pub(super) fn part<T>(
         &self,
         part: SelftestPart,
@@ -79,27 +79,27 @@ impl SelftestOptions {
         }
     }
 
-    /// Time left of the limit for a suite that began then; `None`: no limit.
+    /// Returns the time left for a suite that started at `began`; `None`: no limit.
     pub(super) fn left(&self, began: Instant) -> Option<Duration> {
         self.limit.map(|limit| limit.saturating_sub(began.elapsed()))
     }
 
-    /// Whether the limit of a suite that began then has passed.
+    /// Returns whether the time limit of a suite that started at `began` has passed.
     pub(super) fn is_over(&self, began: Instant) -> bool {
         self.left(began) == Some(Duration::ZERO)
     }
 
-    /// Returns whether a checkpoint is to be compared.
+    /// Returns whether a checkpoint is selected for comparison.
     pub(super) fn compares(&self, family: &str) -> bool {
         self.families.is_empty() || self.families.iter().any(|name| name == family)
     }
 
-    /// Returns whether a network was chosen.
+    /// Returns whether a network is selected.
     pub(super) fn times(&self, network: &str) -> bool {
         self.networks.is_empty() || self.networks.iter().any(|name| name == network)
     }
 
-    /// Returns the chosen batch sizes in ascending order, or the given ones.
+    /// Returns the selected batch sizes, else `usual`, in ascending order.
     pub(super) fn batches(&self, usual: &[usize]) -> Vec<usize> {
         let mut batches = if self.batches.is_empty() {
             usual.to_vec()
@@ -124,7 +124,7 @@ pub enum SelftestExtent {
 }
 
 impl Default for SelftestOptions {
-    /// The standard suite on the CPU, one second per shape.
+    /// Returns the standard suite on the CPU, one second per shape.
     fn default() -> Self {
         Self {
             device: DeviceChoice::Cpu,

@@ -1,8 +1,8 @@
-//! Checks a device's results: every architecture against expected answers.
+//! Compares a device's results with expected outputs, for every architecture.
 //!
-//! The expected answers belong to the committed checkpoints and were computed by torch. On a GPU, larger networks are
-//! also compared with this program on the CPU, because the committed checkpoints are too small for the kernels of large
-//! matrices.
+//! The expected outputs belong to the committed checkpoints and were computed by torch. On a GPU, larger networks are
+//! also compared with this program on the CPU, because the committed checkpoints are too small for the kernels of
+//! large matrices.
 
 use std::time::Instant;
 
@@ -18,15 +18,15 @@ use crate::selftest::fixtures::{self, Parity};
 
 /// Maximum difference of a logit on a CPU.
 const PROCESSOR_BOUND: f64 = 1e-4;
-/// Maximum difference of a logit on a GPU, as a share of the largest expected one. Its matrix units may use TF32: ten bits of
-/// mantissa, so about one part in two thousand per product, and the errors of a network's products add up. On an H200 gemma2
-/// differed most, by 1 %; rounding the inputs and weights of its linear layers to TF32 in torch alone gives 0.6 %.
+/// Maximum difference of a logit on a GPU, relative to the maximum expected one. Tensor cores may use TF32, whose 10
+/// bits of mantissa give a relative error of about 1/2,000 per product, and errors accumulate over the layers.
 const GPU_SHARE: f64 = 2e-2;
-/// Maximum difference of a large network's logits on a GPU, relative to their norm; rounding errors add up over its
-/// blocks.
+/// Maximum difference of a large network's logits on a GPU, relative to their norm; rounding errors accumulate over
+/// the blocks.
 const GPU_RELATIVE_BOUND: f64 = 1e-2;
 
-/// Maximum difference of a logit on a device, of a network whose largest expected logit has this absolute value.
+/// Returns the maximum difference of a logit on a device, for a network whose maximum expected logit has this absolute
+/// value.
 pub(super) fn bound(choice: DeviceChoice, largest: f64) -> f64 {
     match choice {
         DeviceChoice::Cpu => PROCESSOR_BOUND,
@@ -37,48 +37,48 @@ pub(super) fn bound(choice: DeviceChoice, largest: f64) -> f64 {
 /// Results of the comparisons.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ParityReport {
-    /// One per architecture and checkpoint.
+    /// Results per architecture and checkpoint.
     pub rows: Vec<ParityRow>,
-    /// Large networks on this device and on the CPU; empty if the device is the CPU.
+    /// Agreement of large networks between this device and the CPU; empty if the device is the CPU.
     pub agreement: Vec<Agreement>,
 }
 
-/// One architecture against expected answers.
+/// Comparison of one architecture with expected outputs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ParityRow {
-    /// Checkpoint or architecture.
+    /// Name of the checkpoint or architecture.
     pub name: &'static str,
-    /// Compared requests, each alone and all in one batch.
+    /// Number of compared requests; each runs alone, and all in one batch.
     pub cases: usize,
-    /// Largest absolute difference of a logit; `None` without a comparison.
+    /// Maximum absolute difference of a logit; `None` without a comparison.
     pub max_abs_diff: Option<f64>,
-    /// The bound.
+    /// Maximum allowed difference.
     pub bound: f64,
-    /// Whether it is within the bound.
+    /// Whether the difference is within the bound.
     pub passed: bool,
-    /// Why there was no comparison.
+    /// Reason if there was no comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A large network on this device and on the CPU.
+/// Comparison of a large network on this device with the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agreement {
-    /// The network and its input size.
+    /// Network and input size.
     pub shape: Shape,
-    /// Norm of the difference of all logits divided by their norm on the CPU; `None` without a comparison.
+    /// Norm of the difference of all logits, divided by their norm on the CPU; `None` without a comparison.
     pub relative_difference: Option<f64>,
-    /// The bound.
+    /// Maximum allowed difference.
     pub bound: f64,
-    /// Whether it is within the bound.
+    /// Whether the difference is within the bound.
     pub passed: bool,
-    /// Why there was no comparison.
+    /// Reason if there was no comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
 impl ParityReport {
-    /// Whether all comparisons passed.
+    /// Returns whether all comparisons passed.
     pub fn passed(&self) -> bool {
         !self.rows.is_empty()
             && self.rows.iter().all(|row| row.passed)
@@ -176,7 +176,7 @@ fn relative_difference(shape: Shape, device: &Device) -> Result<f64, String> {
     relative(&logits(device)?, &logits(&Device::Cpu)?)
 }
 
-/// Norm of the difference divided by the norm of `expected`.
+/// Returns the norm of the difference divided by the norm of `expected`.
 fn relative(actual: &[f32], expected: &[f32]) -> Result<f64, String> {
     let norm = |squares: f64| squares.sqrt();
     let difference: f64 = actual
@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(relative_difference(BERT_TINY.at(8), &Device::Cpu), Ok(0.0));
     }
 
-    /// Returns the name of a class without its head. Some classes have the form of another.
+    /// Maps a class to the name of its encoder, without the head; classes with the same operations map to one name.
     fn form(class: &str) -> String {
         let heads = [
             "ForSequenceClassification",
@@ -279,18 +279,18 @@ mod tests {
         }
     }
 
-    /// A form of encoder without a comparison here would not be tested on a GPU.
+    /// Checks that every encoder is compared here, because otherwise it would not be tested on a GPU.
     #[test]
     fn every_form_of_encoder_is_compared() {
         let mut known = crate::architectures::registry::supported();
-        // A detector uses the networks of two other architectures; interpreting their classes needs no device.
+        // The detector reuses the networks of two other architectures; interpreting its classes needs no device.
         known.retain(|family| *family != crate::architectures::grid_detector::MODEL_TYPE);
-        // These have the operations of ResNet, of VGG and of PVT v2; the family tests compare them.
+        // Same operations as ResNet, VGG and PVT v2; the family tests compare them.
         let alike = ["timm-resnet", "timm-repvgg", "PvtForImageClassification"];
         known.retain(|family| !alike.contains(family));
-        // Language models use the operations of `ops`, which are compared in their own tests.
+        // Language models use the operations of `ops`, which have their own comparison tests.
         let generating = crate::decoder::registry::supported();
-        // One class is also that of an encoder.
+        // `Gemma3TextModel` is also an encoder class.
         known.retain(|family| !generating.contains(family) || *family == "Gemma3TextModel");
         let known: BTreeSet<String> = known.iter().map(|class| form(class)).collect();
         let compared: BTreeSet<String> = fixtures::ALL

@@ -1,4 +1,4 @@
-//! Checkpoints with random weights in memory: the measured networks need no files.
+//! Checkpoints with random weights in memory, so that measured networks need no files.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ pub(super) struct Filled {
 }
 
 impl Filled {
-    /// Uniform around `mean`, at most `spread` away.
+    /// Fills a tensor uniformly from `mean - spread` to `mean + spread`.
     pub(super) fn around(name: impl Into<String>, shape: &[usize], mean: f32, spread: f32) -> Self {
         Self {
             name: name.into(),
@@ -23,8 +23,8 @@ impl Filled {
         }
     }
 
-    /// A weight that preserves the variance of its input, so that activations neither vanish nor overflow in deep
-    /// networks: its first dimension is the outputs, the others are summed over.
+    /// Creates a weight that preserves the variance of its input, so that activations neither vanish nor overflow in
+    /// deep networks. The first dimension is the outputs; the others are summed over.
     pub(super) fn weight(name: impl Into<String>, shape: &[usize]) -> Self {
         let summed: usize = shape.iter().skip(1).product();
         Self::around(name, shape, 0.0, (3.0 / summed.max(1) as f32).sqrt())
@@ -34,7 +34,7 @@ impl Filled {
         self.shape.iter().product()
     }
 
-    /// Returns its values, determined by `seed` and `position`.
+    /// Returns the values of the tensor, determined by `seed` and `position`.
     pub(super) fn values(&self, seed: u64, position: usize) -> impl Iterator<Item = f32> + use<> {
         let (mean, spread) = (self.mean, self.spread);
         Uniform::new(seed, position as u64)
@@ -43,7 +43,7 @@ impl Filled {
     }
 }
 
-/// Serialises the tensors as a `model.safetensors`: length of the header, header, values.
+/// Serialises tensors as `model.safetensors`: length of the header, header, values.
 pub(super) fn safetensors(tensors: &[Filled], seed: u64) -> Bytes {
     let mut header = Map::new();
     let mut offset = 0;
@@ -53,7 +53,7 @@ pub(super) fn safetensors(tensors: &[Filled], seed: u64) -> Bytes {
         header.insert(tensor.name.clone(), entry);
         offset = end;
     }
-    // The format requires alignment of the values, by spaces after the header.
+    // The format requires aligned values, so the header is padded with spaces.
     let mut header = Value::Object(header).to_string();
     header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
     let mut file = Vec::with_capacity(8 + header.len() + offset);
@@ -65,8 +65,8 @@ pub(super) fn safetensors(tensors: &[Filled], seed: u64) -> Bytes {
     file.into()
 }
 
-/// Uniform random numbers in [-1, 1) by splitmix64 (Steele, Lea and Flood 2014), because a hundred million of them must
-/// be fast compared with the measurement.
+/// Uniform random numbers in [-1, 1) by splitmix64 (Steele, Lea and Flood 2014); fast, because a network has a hundred
+/// million of them.
 pub(super) struct Uniform {
     state: u64,
 }

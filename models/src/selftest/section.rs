@@ -1,4 +1,4 @@
-//! A section of the report: it fails alone.
+//! Sections of the report, which fail independently.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::device::panic_message;
 
-/// A part of the report.
+/// Outcome of a section of the report.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Section<T> {
@@ -19,12 +19,12 @@ pub enum Section<T> {
 }
 
 impl<T> Section<T> {
-    /// Whether it failed.
+    /// Returns whether the section failed.
     pub fn failed(&self) -> bool {
         matches!(self, Self::Failed(_))
     }
 
-    /// The result, if it ran.
+    /// Returns the result, if the section ran.
     pub fn done(&self) -> Option<&T> {
         match self {
             Self::Done(result) => Some(result),
@@ -33,9 +33,9 @@ impl<T> Section<T> {
     }
 }
 
-/// Runs a section; an error or a panic becomes its failure.
+/// Runs a section; converts an error or a panic to [`Section::Failed`].
 pub(super) fn guarded<T>(section: impl FnOnce() -> Result<T, String>) -> Section<T> {
-    // A panic leaves only state of the back end inconsistent, which it reports at the next call.
+    // A panic can leave only the back end's state inconsistent, which the back end reports at the next call.
     match catch_unwind(AssertUnwindSafe(section)) {
         Ok(Ok(result)) => Section::Done(result),
         Ok(Err(reason)) => Section::Failed(reason),

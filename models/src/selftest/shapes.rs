@@ -1,4 +1,4 @@
-//! The measured networks: published sizes of BERT and ViT, with random weights.
+//! Measured networks: published sizes of BERT and ViT, with random weights.
 
 use std::fmt;
 
@@ -18,20 +18,20 @@ const VOCABULARY: usize = 30_522;
 const CONTEXT: usize = 512;
 const PATCH: usize = 16;
 
-/// A network's size.
+/// Dimensions of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Network {
-    /// Its name.
+    /// Name of the network.
     pub name: &'static str,
-    /// Its architecture.
+    /// Architecture of the network.
     pub family: Family,
-    /// Size of a token's vector.
+    /// Width of the hidden state.
     pub width: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// Attention heads.
+    /// Number of attention heads.
     pub heads: usize,
-    /// Size of the feed-forward layer.
+    /// Width of the feed-forward layer.
     pub inner: usize,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Shape {
 }
 
 impl Network {
-    /// Returns the network with this input size.
+    /// Combines the network with an input size.
     pub(super) const fn at(self, extent: usize) -> Shape {
         Shape {
             network: self,
@@ -89,7 +89,7 @@ impl Network {
 }
 
 impl Shape {
-    /// Loads the network on a device with random weights that are the same each time, and are of a type.
+    /// Loads the network on a device with random weights, which are the same each time and stored as `dtype`.
     pub(super) fn load(self, device: &Device, dtype: WeightType) -> Result<Box<dyn Model>, LoadError> {
         let weights = safetensors(&self.tensors(), SEED);
         let config = self.config().to_string();
@@ -122,7 +122,7 @@ impl Shape {
         Ok(vec![input?])
     }
 
-    /// `config.json` in the format of transformers.
+    /// Returns a `config.json` in the format of transformers.
     fn config(self) -> Value {
         let Network {
             width,
@@ -170,7 +170,7 @@ impl Shape {
         }
     }
 
-    /// All tensors of the checkpoint, by their names in transformers.
+    /// Returns all tensors of the checkpoint, with their names in transformers.
     fn tensors(self) -> Vec<Filled> {
         let width = self.network.width;
         let mut tensors = match self.network.family {
@@ -260,7 +260,8 @@ fn norm(prefix: &str, width: usize) -> [Filled; 2] {
 mod tests {
     use super::*;
 
-    /// Published sizes: 110 million parameters for BERT base, 86 million for ViT base, 5.7 million for ViT tiny.
+    /// Compares with published sizes: 110 million parameters for BERT base, 86 million for ViT base, 5.7 million for
+    /// ViT tiny.
     #[test]
     fn networks_have_their_published_sizes() {
         let millions = |shape: Shape| {

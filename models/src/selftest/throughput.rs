@@ -1,6 +1,6 @@
-//! Speed: latency, throughput, memory and energy of BERT and ViT by batch size.
+//! Measures latency, throughput, memory and energy of BERT and ViT by batch size.
 //!
-//! It times [`Model::run`], from requests in host memory to logits in host memory, as in serving.
+//! Times [`Model::run`], from requests in host memory to logits in host memory, as in serving.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use crate::precision::WeightType;
 use crate::runtime::model::{Inputs, Model, Outputs};
 use crate::runtime::usage::USAGE;
 
-/// A run that would take longer than this many budgets is skipped.
+/// Maximum predicted duration of a run, in budgets; longer runs are skipped.
 const BUDGET_MULTIPLE: u32 = 10;
 const MAX_RUNS: usize = 10_000;
 /// Interval of meter readings, short enough for sampled power.
@@ -25,12 +25,12 @@ const TICK: Duration = Duration::from_millis(100);
 /// Results of the measurements.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ThroughputReport {
-    /// One per network, input size and batch size.
+    /// Results per network, input size and batch size.
     pub points: Vec<Point>,
 }
 
 impl ThroughputReport {
-    /// Whether all runs returned finite logits. Skipped runs do not count.
+    /// Returns whether all runs gave finite logits. Skipped runs do not count.
     pub fn answered(&self) -> bool {
         self.points.iter().all(|point| match &point.measured {
             Section::Done(measured) => measured.finite,
@@ -40,15 +40,15 @@ impl ThroughputReport {
     }
 }
 
-/// One network, input size and batch size.
+/// Result for one network, input size and batch size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
-    /// The network and its input size.
+    /// Network and input size.
     #[serde(flatten)]
     pub shape: Shape,
     /// Requests per batch.
     pub batch: usize,
-    /// Measurement of this program.
+    /// Measurement on this device.
     pub measured: Section<Measured>,
 }
 
@@ -57,16 +57,16 @@ pub struct Point {
 pub struct Measured {
     /// Number of timed batches.
     pub runs: usize,
-    /// Their total time, seconds.
+    /// Total duration of the timed batches, seconds.
     pub window_s: f64,
     /// Median latency of a batch, seconds.
     pub median_s: f64,
-    /// Requests per second over the total time.
+    /// Throughput over the total duration, requests per second.
     pub items_per_s: f64,
     /// Energy per request, joules; `None` if unknown.
     pub joules_per_item: Option<f64>,
-    /// On a CPU the maximum memory of the process during the run; on a GPU the memory reserved by burn at its end.
-    /// Bytes.
+    /// Memory, bytes: on a CPU the process's maximum during the run; on a GPU the memory that burn has reserved at the
+    /// end.
     pub peak_memory_bytes: Option<u64>,
     /// Whether every logit of the last batch is finite.
     pub finite: bool,
@@ -147,7 +147,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Batch sizes ascend, so that a small one predicts whether a large one takes too long.
+    /// Measures batch sizes in ascending order, so that a small one predicts whether a large one takes too long.
     fn by_batch(
         &self,
         batches: &[usize],
@@ -189,7 +189,7 @@ impl Bench<'_> {
         Ok(points)
     }
 
-    /// Returns why a batch is skipped, predicted from the time per request of a smaller one.
+    /// Returns the reason to skip a batch, predicted from the time per request at a smaller batch size.
     fn too_slow(&self, per_item: Option<f64>, batch: usize) -> Option<String> {
         let expected = per_item? * batch as f64;
         let limit = (self.budget * BUDGET_MULTIPLE).as_secs_f64();
@@ -244,8 +244,8 @@ impl Bench<'_> {
         })
     }
 
-    /// On a GPU the first batch compiles and tunes kernels, the second may still do so, the third runs as timed. On a
-    /// CPU one batch is enough, and for a large network it takes long enough.
+    /// Warms up a model: on a GPU the first batch compiles and tunes kernels, the second may still do so, the third
+    /// runs as timed. On a CPU one batch is enough, and takes long for a large network.
     fn warm_up(&self, model: &mut dyn Model, requests: &[Inputs]) -> Result<(), String> {
         let rounds = if self.on_processor { 1 } else { 3 };
         for _ in 0..rounds {
@@ -271,7 +271,7 @@ fn out_of_time_at(shape: Shape, batch: usize) -> Point {
     )
 }
 
-/// Whether all logits are finite.
+/// Returns whether all logits are finite.
 fn all_finite(answers: Vec<Result<Outputs, crate::ModelError>>) -> Result<bool, String> {
     let mut finite = true;
     for answer in answers {
@@ -287,7 +287,7 @@ fn all_finite(answers: Vec<Result<Outputs, crate::ModelError>>) -> Result<bool, 
     Ok(finite)
 }
 
-/// The median; of an even number of values the upper of the two middle ones.
+/// Returns the median; for an even number of values, the upper of the two middle ones.
 pub(super) fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

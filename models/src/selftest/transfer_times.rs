@@ -1,7 +1,7 @@
-//! Measures transfers to a device of burn and back.
+//! Measures transfers between host and device with burn.
 //!
-//! Every size is sent from ordinary memory and from memory prepared by burn (pinned, on a GPU), and the returned bytes
-//! are compared with those sent.
+//! Sends each size from pageable memory and from memory staged by burn (pinned, on a GPU), and compares the returned
+//! bytes with those sent.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::random::Uniform;
 use super::throughput::median;
 use super::transfers::{Direction, Transfer};
 
-/// Bytes per transfer: from latency-bound to bandwidth-bound.
+/// Transfer sizes, bytes: from latency-bound to bandwidth-bound.
 pub(super) const SIZES: &[usize] = &[4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20];
 const RUNS: usize = 7;
 
@@ -45,7 +45,7 @@ fn one_size(device: &Device, values: &[f32]) -> Result<Vec<Transfer>, String> {
     ] {
         let mut there = Vec::new();
         let mut intact = true;
-        // The first transfer allocates and is not counted.
+        // The first transfer allocates and is not timed.
         for run in 0..=RUNS {
             let mut data = TensorData::new(values.to_vec(), [values.len()]);
             if staged {

@@ -1,29 +1,29 @@
-//! Speed of transfers to a device and back, by size: the report's types.
+//! Report types for transfer speed between host and device by size.
 
 use serde::Serialize;
 
-/// Transfers of one size.
+/// Result for transfers of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Transfer {
-    /// Direction and host memory.
+    /// Direction, and kind of host memory.
     pub direction: Direction,
     /// Bytes per transfer.
     pub bytes: usize,
-    /// Median time, seconds.
+    /// Median duration, seconds.
     pub median_s: f64,
-    /// Bytes over the median time.
+    /// Bandwidth at the median duration, bytes per second.
     pub bytes_per_s: f64,
-    /// Whether every byte was returned unchanged.
+    /// Whether all bytes were returned unchanged.
     pub intact: bool,
 }
 
-/// Direction and host memory.
+/// Direction, and kind of host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Ordinary host memory to the device.
+    /// Pageable host memory to the device.
     HostToDevicePageable,
-    /// Host memory prepared by burn (`Device::staging`) to the device; the preparation is not timed.
+    /// Host memory staged by burn (`Device::staging`) to the device; staging is not timed.
     HostToDeviceStaged,
     /// The device to host memory.
     DeviceToHost,

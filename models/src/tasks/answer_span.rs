@@ -1,4 +1,4 @@
-//! The answer to a question: a span of its context.
+//! Question answering: selects the answer as a span of the context.
 
 use crate::architectures::text::second_text::SecondText;
 use crate::runtime::model::{ModelError, Outputs};
@@ -7,19 +7,20 @@ use crate::runtime::tensor;
 /// Maximum length of an answer, tokens: the default of transformers' question answering.
 pub(crate) const MAX_ANSWER_TOKENS: usize = 15;
 
-/// One window of the context, if it came as a text, and the logits of its tokens: start and end.
+/// A window of the context, if the request has texts, and the start and end logits of the window's tokens.
 pub(crate) type Window<'a> = (Option<&'a SecondText>, Vec<Vec<f32>>);
 
-/// Returns the outputs of one question: `start_logits` and `end_logits` FP32 `[sequence]`, raw; for a question and a
-/// context as texts also `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, the answer's first byte in the context and
-/// the one after its last.
+/// Returns the outputs of one question: raw `start_logits` and `end_logits` FP32 `[sequence]`; for a question and a
+/// context as texts also `answer` BYTES `[1]` and `answer_span` INT64 `[2]`, the byte range of the answer in the
+/// context, end exclusive.
 ///
-/// The answer is the span with the largest product of start and end probability within its window among those of at most
-/// [`MAX_ANSWER_TOKENS`] tokens, extended to whole words. The special token that stands for the whole sequence takes part in the
-/// probabilities, as in transformers 4: models choose it in a window without an answer. The logits are those of the window that has it.
+/// The answer is the span with the maximum product of start and end probability within its window, among spans of at
+/// most [`MAX_ANSWER_TOKENS`] tokens, extended to whole words. The special token that represents the whole sequence is
+/// included in the softmax, as in transformers 4: models choose it in a window without an answer. The logits are those
+/// of the answer's window.
 ///
 /// # Errors
-/// [`ModelError::BadInput`] if no window has a token of the context.
+/// [`ModelError::BadInput`] if no window contains a token of the context.
 pub(crate) fn span_outputs(windows: &[Window<'_>]) -> Result<Outputs, ModelError> {
     let answers = windows.iter().map(|(context, logits)| {
         let [start, end] = [0, 1].map(|index| column(logits, index));
@@ -45,11 +46,11 @@ pub(crate) fn span_outputs(windows: &[Window<'_>]) -> Result<Outputs, ModelError
     Ok(outputs)
 }
 
-/// The best span of a window.
+/// Best span of a window.
 struct Answer<'a> {
     text: &'a str,
     bytes: [i64; 2],
-    /// Logarithm of its probability within the window; NaN is the largest, so that it is noticed.
+    /// Log probability of the span within its window. NaN ranks highest, so that it is detected.
     score: f32,
 }
 
@@ -58,7 +59,7 @@ fn column(logits: &[Vec<f32>], index: usize) -> Vec<f32> {
     values.collect()
 }
 
-/// Returns the best span of a window; `None` if it has no token of the context.
+/// Returns the best span of a window; `None` if the window contains no token of the context.
 fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Option<Answer<'a>> {
     let tokens = context.tokens();
     let (starts, ends) = (start.get(tokens.clone())?, end.get(tokens.clone())?);
@@ -67,7 +68,7 @@ fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Optio
         let ends = ends.iter().enumerate().skip(first).take(MAX_ANSWER_TOKENS);
         ends.map(move |(last, end)| (first, last, start + end))
     });
-    // The product of the two probabilities is largest where the sum of the two logits is.
+    // The product of both probabilities is largest where the sum of both logits is.
     let (first, last, sum) = spans.max_by(|(.., a), (.., b)| a.total_cmp(b))?;
     let bytes = context.bytes(tokens.start + first, tokens.start + last)?;
     Some(Answer {
@@ -77,7 +78,7 @@ fn best_answer<'a>(context: &'a SecondText, start: &[f32], end: &[f32]) -> Optio
     })
 }
 
-/// Logarithm of the sum of the exponentials of these values and another one.
+/// Computes the log-sum-exp of `values` and `other`.
 fn logarithm_of_sum(values: &[f32], other: Option<f32>) -> f32 {
     let all = || values.iter().copied().chain(other);
     let most = all().fold(f32::NEG_INFINITY, f32::max);
@@ -92,7 +93,7 @@ mod tests {
     fn a_window_whose_model_finds_no_answer_loses() {
         let text = ["word"; 301].join(" ");
         let context = SecondText::of_words(&text, 2);
-        // The first token, the other special token with the question, and one word above the others.
+        // Logits: first token, other special tokens and question, then one word above the others.
         let window = |first: f32, best: f32, others: f32, place: usize| {
             let mut logits = vec![vec![first; 2]];
             logits.extend(vec![vec![-9.0; 2]; 3]);

@@ -1,10 +1,10 @@
-//! Names of classes, compared across checkpoints.
+//! Class names, compared across checkpoints.
 
 use tokenizers::NormalizedString;
 
-/// Returns a name in the form in which names of classes are compared: those that differ only in Unicode's forms of compatibility, in case,
-/// or in spaces, underscores and hyphens are the same (`not_entailment`, `Not entailment `). The sign of a number counts (`-1`), and so do
-/// names of nothing else (`-`).
+/// Normalises a class name for comparison: names that differ only in Unicode compatibility forms, case, spaces,
+/// underscores or hyphens become equal (`not_entailment`, `Not entailment `). The sign of a number is kept (`-1`), and
+/// so are names that consist of such characters only (`-`).
 pub fn comparable_name(name: &str) -> String {
     let mut normalised = NormalizedString::from(name);
     normalised.nfkc();
@@ -21,14 +21,14 @@ pub fn comparable_name(name: &str) -> String {
     }
 }
 
-/// Returns whether a name says nothing about the class of this number: `LABEL_` and the number.
+/// Returns whether a name is the placeholder of this class: `LABEL_` and the class number.
 pub fn is_placeholder(class: usize, name: &str) -> bool {
     name.strip_prefix("LABEL_")
         .is_some_and(|number| *number == class.to_string())
 }
 
-/// Returns whether the names say nothing about the classes: each is `LABEL_` and its own number, as transformers names classes that have no
-/// names.
+/// Returns whether all names are placeholders, `LABEL_` and the class number, as transformers writes for classes
+/// without names.
 pub fn are_placeholders(names: &[String]) -> bool {
     let mut numbered = names.iter().enumerate();
     numbered.all(|(class, name)| is_placeholder(class, name))
@@ -55,7 +55,7 @@ mod tests {
         );
     }
 
-    /// The classes `-1` and `1` of a sentiment were one, and so were those of `+` and `-`.
+    /// Regression: the sentiment classes `-1` and `1` were equal, and so were `+` and `-`.
     #[test]
     fn signs_are_names() {
         let names = ["-1", "0", "1", "+1", "+", "-", "_"].map(comparable_name);

@@ -1,4 +1,4 @@
-//! Answers of classifiers: one class, several labels at once, or the score of a pair of texts.
+//! Outputs of classifiers: one class, several labels, or the score of a pair of texts.
 
 use crate::checkpoint::sentence::SentenceLayer;
 use crate::checkpoint::{Config, LoadError, SentenceModules};
@@ -6,41 +6,43 @@ use crate::runtime::loaded::Task;
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::Tensor;
 
-/// What the logits of a classifier mean.
+/// Interpretation of a classifier's logits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Classifier {
     kind: Kind,
-    /// Names in the order of the logits.
+    /// Class names in the order of the logits.
     labels: Vec<String>,
-    /// Whether the configuration names them, so that answers name the class.
+    /// Whether the configuration names the classes, so that outputs include the class name.
     named: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Exactly one class is right.
+    /// Single-label: exactly one class applies.
     One,
-    /// Every label is right or not.
+    /// Multi-label: each label applies or not.
     Several,
-    /// One number; `sigmoid` maps it to [0, 1].
+    /// A single score; `sigmoid` maps it to [0, 1].
     Score { sigmoid: bool },
 }
 
 impl Classifier {
-    /// Reads labels and `problem_type`. One label makes a cross-encoder, whose score is the sigmoid of its logit unless
-    /// sentence-transformers' configuration says otherwise; of a regression it is the logit.
+    /// Reads labels and `problem_type`. A model with one label is a cross-encoder, whose score is the sigmoid of its
+    /// logit unless the sentence-transformers configuration states another activation; for a regression, the score is
+    /// the logit.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for labels with gaps, for a regression of several values, and for an unknown problem or activation.
+    /// [`LoadError::BadKey`] for labels with gaps, a regression of several values, and an unknown problem type or
+    /// activation.
     pub(crate) fn read(config: &Config) -> Result<Self, LoadError> {
         Self::read_with(config, None)
     }
 
-    /// Reads a classifier like [`Classifier::read`]; the activation in `config_sentence_transformers.json`, here `settings`, comes
-    /// before those in `config.json`.
+    /// Reads a classifier like [`Classifier::read`]. The activation in `config_sentence_transformers.json`, passed as
+    /// `settings`, takes precedence over `config.json`.
     ///
     /// # Errors
-    /// As [`Classifier::read`].
+    /// Same as [`Classifier::read`].
     pub(crate) fn read_with(config: &Config, settings: Option<&Config>) -> Result<Self, LoadError> {
         let labels = config.labels()?;
         let problem = config.optional::<String>("problem_type")?;
@@ -74,7 +76,8 @@ impl Classifier {
         })
     }
 
-    /// Returns what the scores of a cross-encoder mean that is made of an encoder and modules; `None` if these give a vector.
+    /// Returns the interpretation of the scores of a cross-encoder that consists of an encoder and modules; `None` if
+    /// the modules return a vector.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an activation that is not supported.
@@ -100,17 +103,17 @@ impl Classifier {
         }))
     }
 
-    /// Number of logits.
+    /// Returns the number of logits.
     pub(crate) fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Names of the classes.
+    /// Returns the class names.
     pub(crate) fn labels(&self) -> Vec<String> {
         self.labels.clone()
     }
 
-    /// Meaning of the outputs.
+    /// Returns the task, which states the meaning of the outputs.
     pub(crate) fn task(&self) -> Task {
         match self.kind {
             Kind::One => Task::Classification,
@@ -122,8 +125,9 @@ impl Classifier {
     /// Returns the outputs of one request.
     ///
     /// - One class: `logits` FP32 `[labels]`, and `label` BYTES `[1]` if the configuration names the classes.
-    /// - Several labels: `logits`, `probabilities` FP32 `[labels]`, `confidence` FP32 `[1]` (the probability that every
-    ///   label is judged rightly, if they are independent), and `labels` BYTES `[n]` with those above one half, if any.
+    /// - Several labels: `logits`, `probabilities` FP32 `[labels]`, `confidence` FP32 `[1]` (the probability that
+    /// every decision is right, if labels are independent), and `labels` BYTES `[n]` with those above one half, if
+    /// any.
     /// - Score: `logits` FP32 `[1]` and `score` FP32 `[1]`.
     ///
     /// # Errors
@@ -175,7 +179,8 @@ impl Classifier {
     }
 }
 
-/// Whether the score of a cross-encoder is a sigmoid: by the activation that sentence-transformers saves, if it did.
+/// Returns whether the score of a cross-encoder is a sigmoid, by the activation that sentence-transformers saved;
+/// `None` without one.
 fn activation(config: &Config, settings: Option<&Config>) -> Result<Option<bool>, LoadError> {
     if let Some(stated) = settings.map(stated_activation).transpose()?.flatten() {
         return Ok(Some(stated));
@@ -192,7 +197,7 @@ fn activation(config: &Config, settings: Option<&Config>) -> Result<Option<bool>
     name.map(|name| is_sigmoid(config, key, name)).transpose()
 }
 
-/// Whether the activation in `config_sentence_transformers.json` is a sigmoid, if it states one.
+/// Returns whether the activation in `config_sentence_transformers.json` is a sigmoid; `None` without one.
 fn stated_activation(settings: &Config) -> Result<Option<bool>, LoadError> {
     let key = "activation_fn";
     let name = settings.optional::<String>(key)?;
@@ -207,7 +212,7 @@ fn is_sigmoid(config: &Config, key: &str, name: &str) -> Result<bool, LoadError>
     }
 }
 
-/// Returns the class with the largest score, the first of several equal ones (-0 equals 0); `None` without classes.
+/// Returns the class with the maximum score, the first on ties (-0 equals 0); `None` without classes.
 pub fn best_class(scores: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
     for (class, score) in scores.iter().copied().enumerate() {
@@ -274,7 +279,7 @@ mod tests {
         let json =
             format!(r#"{{"num_labels": 1, "sentence_transformers": {{"activation_fn": "{identity}"}}}}"#);
         assert!((score(&json) - 2.0).abs() < 1e-6);
-        // Training with transformers alone saves a score as a regression.
+        // Trained with transformers alone, a score is saved as a regression.
         assert!((score(r#"{"num_labels": 1, "problem_type": "regression"}"#) - 2.0).abs() < 1e-6);
     }
 

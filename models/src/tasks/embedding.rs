@@ -1,59 +1,60 @@
-//! Embeddings of texts: pooling and the layers after it, as sentence-transformers saves them.
+//! Text embeddings: pooling and the layers after it, as saved by sentence-transformers.
 
 use serde::{Deserialize, Serialize};
 
-/// Name of the input that names a prompt of the model, such as `query`, which is put in front of the text.
+/// Name of the input that selects a prompt of the model, such as `query`, to prepend to the text.
 pub const PROMPT_NAME: &str = "prompt_name";
 
-/// Names of an output that is an embedding, the first one found; models of this build use the first, ONNX files any.
+/// Names of embedding outputs in order of preference. Models of this crate use the first; ONNX files may use any.
 pub const EMBEDDING_OUTPUTS: [&str; 4] = ["embedding", "sentence_embedding", "embeddings", "pooled"];
 
-/// How the vectors of two texts are compared, as sentence-transformers names it: more is more similar, so distances are negative.
+/// Similarity function for the embeddings of two texts, by its name in sentence-transformers. Larger is more similar,
+/// so distances are negative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Similarity {
-    /// The cosine of the angle between them.
+    /// Cosine similarity.
     #[default]
     Cosine,
-    /// Their dot product.
+    /// Dot product.
     Dot,
-    /// Their negative Euclidean distance.
+    /// Negative Euclidean distance.
     Euclidean,
-    /// The negative sum of the distances in each dimension.
+    /// Negative Manhattan distance.
     Manhattan,
 }
 
 impl Similarity {
-    /// Returns whether this is the one of models that state none.
+    /// Returns whether this is the default similarity.
     #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
     pub(crate) fn is_default(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Vector of a text, from those of its tokens.
+/// Pooling: how token vectors are combined into the vector of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pooling {
-    /// That of the first token, visible or not.
+    /// Vector of the first token, visible or not.
     First,
-    /// That of the first visible token.
+    /// Vector of the first visible token.
     FirstVisible,
-    /// That of the last visible token.
+    /// Vector of the last visible token.
     Last,
-    /// That of the last token, visible or not.
+    /// Vector of the last token, visible or not.
     End,
-    /// The mean over the visible tokens.
+    /// Mean of the visible tokens.
     Mean,
-    /// Their sum over the square root of their number.
+    /// Sum of the visible tokens over the square root of their number.
     MeanSqrt,
-    /// Their mean, weighted by their places in the text, which count from 1 for the first visible token.
+    /// Mean of the visible tokens, weighted by position: 1 for the first visible token.
     WeightedMean,
-    /// The largest value over the visible tokens, in each dimension.
+    /// Maximum over the visible tokens, per dimension.
     Max,
 }
 
 /// Returns one vector per sequence, row-major. The rows of `states` are tokens, `width` wide and grouped by sequence;
-/// `masks` says which are visible, at least one of each sequence.
+/// `masks` states which tokens are visible, at least one per sequence.
 pub(crate) fn pooled(states: &[f32], width: usize, masks: &[&[bool]], pooling: Pooling) -> Vec<f32> {
     let mut rows = states.chunks_exact(width.max(1));
     let mut vectors = Vec::with_capacity(masks.len() * width);
@@ -111,7 +112,7 @@ pub(crate) fn pooled(states: &[f32], width: usize, masks: &[&[bool]], pooling: P
     vectors
 }
 
-/// Divides a vector by its length, as torch's `normalize` does.
+/// Normalises a vector to unit length, as torch's `normalize` does.
 pub(crate) fn normalised(vector: &mut [f32]) {
     let length = vector.iter().map(|value| value * value).sum::<f32>().sqrt();
     let length = if length < 1e-12 { 1e-12 } else { length };

@@ -1,4 +1,4 @@
-//! The entities of a text in the answers of token classifiers, and how labels of tokens become entities.
+//! Entities in the outputs of token classifiers, and the aggregation of token labels to entities.
 
 use std::ops::Range;
 
@@ -7,37 +7,37 @@ use serde::{Deserialize, Serialize};
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::{Tensor, TensorError};
 
-/// Input with the name of an [`AggregationStrategy`], BYTES `[1]`.
+/// Name of the input that selects an [`AggregationStrategy`], BYTES `[1]`.
 pub const AGGREGATION_STRATEGY: &str = "aggregation_strategy";
 
-/// Characters of the text that each token covers, INT64 `[tokens, 2]`.
+/// Name of the output with the character range of each token, INT64 `[tokens, 2]`.
 pub(super) const TOKEN_SPANS: &str = "token_spans";
-/// Labels of the entities, BYTES `[n]`.
+/// Name of the output with the labels of the entities, BYTES `[n]`.
 pub(super) const ENTITIES: &str = "entities";
-/// Probabilities of the entities, FP32 `[n]`.
+/// Name of the output with the probabilities of the entities, FP32 `[n]`.
 pub(super) const ENTITY_SCORES: &str = "entity_scores";
-/// Texts of the entities, BYTES `[n]`.
+/// Name of the output with the texts of the entities, BYTES `[n]`.
 pub(super) const ENTITY_WORDS: &str = "entity_words";
-/// Characters of the text that each entity covers, INT64 `[n, 2]`.
+/// Name of the output with the character range of each entity, INT64 `[n, 2]`.
 pub(super) const ENTITY_SPANS: &str = "entity_spans";
 
-/// The label of tokens that belong to no entity.
+/// Label of tokens outside any entity.
 pub const OUTSIDE: &str = "O";
 
-/// How the labels of tokens become entities, as in transformers' `TokenClassificationPipeline`.
+/// Aggregation of token labels to entities, as in transformers' `TokenClassificationPipeline`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AggregationStrategy {
-    /// Every token with a label is an entity, with the prefix of its label.
+    /// Each token with a label is an entity; labels keep their prefix.
     None,
-    /// Neighbouring tokens of one label are an entity; `B-` begins another.
+    /// Adjacent tokens with the same label form an entity; `B-` starts a new one.
     #[default]
     Simple,
-    /// Likewise of words, which have the label of their first token.
+    /// Like `Simple`, on words; a word has the label of its first token.
     First,
-    /// Likewise of words, which have the label with the largest mean probability.
+    /// Like `Simple`, on words; a word has the label with the maximum mean probability.
     Average,
-    /// Likewise of words, which have the label of their most certain token.
+    /// Like `Simple`, on words; a word has the label of its most confident token.
     Max,
 }
 
@@ -45,7 +45,7 @@ impl AggregationStrategy {
     /// All strategies.
     pub const ALL: [Self; 5] = [Self::None, Self::Simple, Self::First, Self::Average, Self::Max];
 
-    /// Returns its name, as transformers writes it.
+    /// Returns the name of the strategy in transformers.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -56,10 +56,10 @@ impl AggregationStrategy {
         }
     }
 
-    /// Returns the strategy of a name.
+    /// Returns the strategy with this name.
     ///
     /// # Errors
-    /// [`ModelError::BadInput`] if there is none.
+    /// [`ModelError::BadInput`] for an unknown name.
     pub(crate) fn named(name: &str) -> Result<Self, ModelError> {
         let found = Self::ALL.into_iter().find(|strategy| strategy.name() == name);
         found.ok_or_else(|| ModelError::BadInput {
@@ -69,23 +69,23 @@ impl AggregationStrategy {
     }
 }
 
-/// A part of a text with a label.
+/// A labelled part of a text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Entity {
-    /// Its label, without the prefix `B-` or `I-`; with it if tokens are not aggregated.
+    /// Label, without the prefix `B-` or `I-`; with it if tokens are not aggregated.
     pub label: String,
-    /// Its probability: the mean over its tokens or words.
+    /// Probability: the mean over the tokens or words of the entity.
     pub score: f32,
-    /// Its text, as the tokens spell it.
+    /// Text of the entity, joined from its tokens.
     pub word: String,
-    /// Its first character in the text, from 0.
+    /// Index of the first character in the text, from 0.
     pub start: usize,
-    /// The character after its last.
+    /// Index after the last character.
     pub end: usize,
 }
 
-/// Returns a span of characters without spaces at its ends. Some tokenizers count the space before a word to its first token; the
-/// entities of models with different tokenizers are compared without it.
+/// Trims spaces from both ends of a character range. Some tokenizers attribute the space before a word to its first
+/// token; without it, the entities of models with different tokenizers can be compared.
 pub fn trimmed(text: &[char], span: Range<usize>) -> Range<usize> {
     let covered = text.get(span.clone()).unwrap_or_default();
     let before = covered
@@ -97,10 +97,10 @@ pub fn trimmed(text: &[char], span: Range<usize>) -> Range<usize> {
     span.start + before..span.end - after
 }
 
-/// Returns the entities among a model's outputs; `None` if the outputs are no answer of a token classifier to a text.
+/// Returns the entities in a model's outputs; `None` if the outputs are not a token classifier's answer to a text.
 ///
 /// # Errors
-/// [`TensorError`] if an output has another type than a token classifier gives it.
+/// [`TensorError`] if an output has an unexpected type.
 pub fn of_outputs(outputs: &[Tensor]) -> Result<Option<Vec<Entity>>, TensorError> {
     let find = |name: &str| outputs.iter().find(|output| output.name == name);
     let Some(spans) = find(ENTITY_SPANS) else {
@@ -131,8 +131,8 @@ pub fn of_outputs(outputs: &[Tensor]) -> Result<Option<Vec<Entity>>, TensorError
     Ok(Some(entities.collect()))
 }
 
-/// Returns an answer of a token classifier as a text: one line per entity ([`lines`]), or for token ids the classes of the
-/// tokens. `None` of other answers.
+/// Returns the answer of a token classifier as text: one line per entity ([`lines`]), or for token ids the classes of
+/// the tokens. `None` for other outputs.
 pub fn answer(outputs: &[Tensor]) -> Option<String> {
     if let Some(entities) = of_outputs(outputs).ok()? {
         let spans = entities
@@ -152,8 +152,7 @@ pub fn answer(outputs: &[Tensor]) -> Option<String> {
     Some(classes.collect::<Vec<_>>().join(" "))
 }
 
-/// Returns entities as a text that is the same for the same entities: a line `START-END LABEL` for each, in their order in the
-/// text.
+/// Formats entities as canonical text: one line `START-END LABEL` per entity, in text order.
 pub fn lines<'a>(entities: impl IntoIterator<Item = (usize, usize, &'a str)>) -> String {
     let mut entities: Vec<_> = entities.into_iter().collect();
     entities.sort_unstable();
@@ -163,8 +162,8 @@ pub fn lines<'a>(entities: impl IntoIterator<Item = (usize, usize, &'a str)>) ->
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the places of neighbouring labels that belong together, with the label of each group without its prefix. `O` is
-/// left out.
+/// Groups adjacent labels of the same entity. Returns the index range and the label without prefix of each group,
+/// except `O`.
 pub fn groups<'a>(labels: &[&'a str]) -> Vec<(Range<usize>, &'a str)> {
     let mut groups: Vec<(Range<usize>, &'a str)> = Vec::new();
     let mut last_tag = None;
@@ -183,12 +182,13 @@ pub fn groups<'a>(labels: &[&'a str]) -> Vec<(Range<usize>, &'a str)> {
     groups
 }
 
-/// Returns the label of an entity that begins with a token of this label: transformers cuts off what precedes the first hyphen.
+/// Returns the label of an entity that begins with a token of this label, without everything up to the first hyphen,
+/// as in transformers.
 pub fn group_label(label: &str) -> &str {
     label.split_once('-').map_or(label, |(_, label)| label)
 }
 
-/// The first of the largest values, and its place.
+/// Returns index and value of the maximum, the first on ties.
 pub(super) fn largest(values: &[f32]) -> (usize, f32) {
     let mut best = (0, values.first().copied().unwrap_or(f32::NAN));
     for (place, value) in values.iter().copied().enumerate() {

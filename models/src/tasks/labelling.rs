@@ -1,4 +1,4 @@
-//! Labels of the tokens of a text, aggregated to entities as transformers' token classification does.
+//! Token classification: labels tokens and aggregates them to entities, as transformers does.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::ops;
 use crate::runtime::model::{ModelError, Outputs};
 use crate::runtime::tensor::Tensor;
 
-/// What tokens mean to a tokenizer: whether they continue a word, and how they are joined.
+/// Token properties of a tokenizer: which tokens continue a word, and how tokens are joined to text.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     decoder: Option<DecoderWrapper>,
@@ -25,7 +25,7 @@ pub(crate) struct Pieces {
     unknown: Option<u32>,
 }
 
-/// The parts of a `tokenizer.json` that [`Pieces`] reads.
+/// Subset of `tokenizer.json` that [`Pieces`] needs.
 #[derive(Deserialize)]
 struct Saved {
     model: SavedModel,
@@ -42,7 +42,7 @@ struct SavedModel {
 }
 
 impl Pieces {
-    /// Reads a tokenizer's file.
+    /// Reads the properties from a tokenizer file.
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`].
@@ -65,7 +65,7 @@ impl Pieces {
         })
     }
 
-    /// Joins tokens, as `convert_tokens_to_string` does.
+    /// Joins tokens to text, as `convert_tokens_to_string` does.
     fn joined(&self, tokens: Vec<String>) -> Result<String, ModelError> {
         match &self.decoder {
             None => Ok(tokens.join(" ")),
@@ -76,7 +76,7 @@ impl Pieces {
     }
 }
 
-/// The tokens of a text that are labelled.
+/// The tokens of a text to label.
 #[derive(Debug)]
 pub(crate) struct TokenText {
     characters: Vec<char>,
@@ -88,16 +88,16 @@ pub(crate) struct TokenText {
 #[derive(Debug)]
 struct Token {
     word: String,
-    /// Characters of the text.
+    /// Character range in the text.
     span: Range<usize>,
-    /// Whether the tokenizer added it.
+    /// Whether the tokenizer added the token.
     special: bool,
-    /// Whether it continues the word of the token before.
+    /// Whether the token continues the word of the previous token.
     continues: bool,
 }
 
 impl TokenText {
-    /// Describes the tokens of a text; the offsets of `encoding` are characters.
+    /// Describes the tokens of a text; the offsets of `encoding` must count characters.
     pub(crate) fn new(
         text: &str,
         encoding: &Encoding,
@@ -152,14 +152,14 @@ impl TokenText {
     }
 }
 
-/// Labels tokens by their logits.
+/// Assigns labels to tokens by their logits.
 #[derive(Debug, Clone)]
 pub(crate) struct Labeller {
     labels: Vec<String>,
     strategy: AggregationStrategy,
 }
 
-/// A token or a word with its label.
+/// A labelled token or word.
 struct Unit<'a> {
     label: &'a str,
     score: f32,
@@ -168,7 +168,7 @@ struct Unit<'a> {
 }
 
 impl Labeller {
-    /// Reads the labels; `strategy` is that of requests which name none.
+    /// Reads the labels; `strategy` is the default aggregation strategy.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for labels with gaps.
@@ -179,28 +179,28 @@ impl Labeller {
         })
     }
 
-    /// Number of logits of a token.
+    /// Returns the number of logits per token.
     pub(crate) fn len(&self) -> usize {
         self.labels.len()
     }
 
-    /// Names of the labels.
+    /// Returns the names of the labels.
     pub(crate) fn labels(&self) -> Vec<String> {
         self.labels.clone()
     }
 
-    /// Returns the outputs of one request, of whose tokens `visible` have these logits:
+    /// Returns the outputs of one request, from the logits of its visible tokens:
     ///
     /// - `logits` FP32 `[tokens, labels]`.
-    /// - `confidence` FP32 `[1]`: the lowest over the tokens of the probability of their label. Tokens that the tokenizer added
-    ///   do not count; of a request with token ids all tokens do.
-    /// - For a text `token_spans` INT64 `[tokens, 2]`, the characters that each token covers, and if there are entities
-    ///   `entities` BYTES `[n]` (their labels), `entity_scores` FP32 `[n]`, `entity_words` BYTES `[n]` and `entity_spans` INT64
-    ///   `[n, 2]`: the first character in the text and the one after the last, without spaces at the ends.
+    /// - `confidence` FP32 `[1]`: the minimum over the tokens of the probability of their label. Excludes tokens that
+    /// the tokenizer added; with token ids, all tokens count.
+    /// - For a text `token_spans` INT64 `[tokens, 2]`, the character range of each token, and if there are entities
+    /// `entities` BYTES `[n]` (labels), `entity_scores` FP32 `[n]`, `entity_words` BYTES `[n]` and `entity_spans`
+    /// INT64 `[n, 2]`: the character range in the text, end exclusive, without surrounding spaces.
     ///
     /// # Errors
-    /// [`ModelError::BadInput`] if the logits are not those of the text's tokens; [`ModelError`] if a tensor cannot be built or the
-    /// tokenizer fails.
+    /// [`ModelError::BadInput`] if the number of logits does not match the tokens of the text; [`ModelError`] if a
+    /// tensor cannot be built or the tokenizer fails.
     pub(crate) fn outputs(
         &self,
         logits: &[Vec<f32>],
@@ -221,7 +221,7 @@ impl Labeller {
             .iter()
             .enumerate()
             .filter(|(place, _)| !special(*place));
-        // Of no token no label can be wrong. `f32::min` would drop NaN.
+        // Without tokens the confidence is 1. `f32::min` would ignore NaN.
         let lowest = counted.fold(1.0, |lowest: f32, (_, row)| {
             let (_, score) = largest(row);
             if score < lowest || score.is_nan() {
@@ -294,7 +294,7 @@ impl Labeller {
         entities.collect()
     }
 
-    /// Gives every word the label of its tokens.
+    /// Aggregates the labels of tokens to one label per word.
     fn words(
         &self,
         tokens: &[(&Token, &[f32])],
@@ -344,7 +344,7 @@ fn mean<'a>(rows: impl Iterator<Item = &'a [f32]>) -> Vec<f32> {
     sums.into_iter().map(|sum| sum / count as f32).collect()
 }
 
-/// The first of the rows with the largest value.
+/// Returns the row with the largest value, the first on ties.
 fn most_certain<'a>(rows: impl Iterator<Item = &'a [f32]>) -> &'a [f32] {
     let mut best: &[f32] = &[];
     for row in rows {
@@ -367,7 +367,7 @@ mod tests {
         }
     }
 
-    /// A text of tokens with their spans, without a decoder; `##` marks those that continue a word.
+    /// Builds a text of tokens with spans, without a decoder; `##` marks tokens that continue a word.
     fn text(tokens: &[(&str, usize, usize)], strategy: AggregationStrategy) -> TokenText {
         let tokens = tokens.iter().map(|(word, start, end)| Token {
             word: (*word).to_owned(),
@@ -439,7 +439,7 @@ mod tests {
                 .unwrap()[0]
         };
         assert!((confidence(Some(&text)) - 0.731_058_6).abs() < 1e-6);
-        // Of token ids it is not known which are special.
+        // Special tokens cannot be identified among token ids.
         assert!((confidence(None) - 0.5).abs() < 1e-6);
         let outputs = labeller(&labels).outputs(&rows, None).unwrap();
         assert_eq!(of_outputs(&outputs).unwrap(), None);

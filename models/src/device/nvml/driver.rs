@@ -1,4 +1,4 @@
-//! GPUs in NVML.
+//! GPUs as NVML sees them.
 
 use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::SampleValue;
@@ -8,13 +8,14 @@ use nvml_wrapper::{Device, Nvml};
 use super::super::{DeviceChoice, DeviceInfo};
 use super::{GpuMemory, KernelUtilisation};
 
-/// A GPU in NVML.
+/// Handle of a GPU in NVML.
 pub struct Gpu {
     nvml: Nvml,
     key: Key,
 }
 
-/// CUDA and NVML count GPUs differently under `CUDA_VISIBLE_DEVICES`; the bus address is the same for both.
+/// Key of a GPU. CUDA and NVML number GPUs differently under `CUDA_VISIBLE_DEVICES`; the bus address is the same in
+/// both.
 enum Key {
     Address(String),
     Index(u32),
@@ -39,7 +40,7 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// Energy since the driver was loaded, millijoules. Supported since Volta.
+    /// Returns the energy since the driver was loaded, millijoules. Supported since Volta.
     ///
     /// # Errors
     /// [`NvmlError::NotSupported`] if the GPU has no counter, and other NVML errors.
@@ -47,7 +48,7 @@ impl Gpu {
         self.device()?.total_energy_consumption()
     }
 
-    /// Current power, milliwatts.
+    /// Returns the current power, milliwatts.
     ///
     /// # Errors
     /// NVML errors.
@@ -55,7 +56,7 @@ impl Gpu {
         self.device()?.power_usage()
     }
 
-    /// Current memory.
+    /// Returns the current memory.
     ///
     /// # Errors
     /// NVML errors.
@@ -68,8 +69,8 @@ impl Gpu {
         })
     }
 
-    /// Utilisation of the GPU by kernels since `after`, from the driver's samples (about six per second), and the time
-    /// of the newest one, to be passed as `after` next time. 0 returns all samples that the driver has.
+    /// Returns the kernel utilisation since `after`, from the driver's samples (about six per second), and the time of
+    /// the newest sample, to pass as `after` in the next call. 0 covers all samples that the driver has.
     ///
     /// # Errors
     /// NVML errors; [`NvmlError::NotFound`] if there is no newer sample.
@@ -87,7 +88,7 @@ impl Gpu {
         KernelUtilisation::of(samples, after).ok_or(NvmlError::NotFound)
     }
 
-    /// Version of the driver, such as `580.159.03`.
+    /// Returns the version of the driver, such as `580.159.03`.
     ///
     /// # Errors
     /// NVML errors.
@@ -95,7 +96,7 @@ impl Gpu {
         self.nvml.sys_driver_version()
     }
 
-    // A handle borrows the library, so it is looked up on every call, which takes microseconds.
+    // An NVML handle borrows the library, so this looks up the device on every call, which takes microseconds.
     fn device(&self) -> Result<Device<'_>, NvmlError> {
         match &self.key {
             Key::Address(address) => self.nvml.device_by_pci_bus_id(address.as_str()),

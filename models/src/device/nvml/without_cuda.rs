@@ -1,16 +1,16 @@
-//! A program without the CUDA back end: no GPU can be opened.
+//! Replacement for programs without the CUDA back end: no GPU can be opened.
 
 use super::super::{DeviceChoice, DeviceInfo};
 use super::{GpuMemory, KernelUtilisation};
 
-/// The error of a GPU that does not exist.
+/// Error of a GPU; cannot occur.
 pub type NvmlError = std::convert::Infallible;
 
-/// A GPU; there is none without the feature `cuda`.
+/// Handle of a GPU; cannot exist without the feature `cuda`.
 pub enum Gpu {}
 
 impl Gpu {
-    /// Fails: GPUs need the feature `cuda`.
+    /// Always fails, because GPUs need the feature `cuda`.
     ///
     /// # Errors
     /// The reason as text.
@@ -29,7 +29,7 @@ impl Gpu {
         match *self {}
     }
 
-    /// Current memory.
+    /// Returns the current memory.
     ///
     /// # Errors
     /// None.
@@ -37,7 +37,7 @@ impl Gpu {
         match *self {}
     }
 
-    /// Utilisation of the GPU by kernels.
+    /// Returns the kernel utilisation.
     ///
     /// # Errors
     /// None.

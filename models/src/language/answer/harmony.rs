@@ -12,7 +12,7 @@ pub(super) const CHANNEL: &str = "<|channel|>";
 /// Marker between the header of a message and its text.
 pub(super) const MESSAGE: &str = "<|message|>";
 
-/// Marker before the header of a message; the prompt already ends with the first one.
+/// Marker before the header of a message. The prompt usually ends with the first one and the role.
 const START: &str = "<|start|>";
 
 /// Markers after the text of a message. The last marker ends the answer and is not part of its text.
