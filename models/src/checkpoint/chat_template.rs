@@ -1,11 +1,14 @@
-//! Chat templates: Jinja templates that turn messages into a prompt, as transformers' `apply_chat_template` does.
+//! Chat templates: Jinja templates that convert messages to a prompt, as transformers' `apply_chat_template` does.
 //!
 //! The template is `chat_template.jinja`, or `chat_template` in `chat_template.json`, `processor_config.json` or
-//! `tokenizer_config.json`: a text, or a list of named templates, of which `default` is used, and `tool_use` for requests with tools. The
-//! files `default.jinja` and `tool_use.jinja` of `additional_chat_templates` are such templates, too. A template that reads a list of
-//! parts, as those of models that also read images do, gets the text of a message as its only part; another one gets several parts
-//! as a text, one a line. `strftime_now` gives the date in UTC. A template that takes a date of its own, such as `date_string` of
-//! Llama 3, gives the same prompt every day if the request states it in `chat_template_kwargs`.
+//! `tokenizer_config.json`: a string, or a list of named templates. `default` is used for requests without tools,
+//! `tool_use` for requests with tools. The files `default.jinja` and `tool_use.jinja` in `additional_chat_templates`
+//! are such templates, too.
+//!
+//! A template that expects content as a list of parts, as multimodal models do, receives a text as a single part;
+//! other templates receive several parts as one text, one part per line. `strftime_now` returns the date in UTC. A
+//! template with a variable for the date, such as `date_string` of Llama 3, renders the same prompt every day if the
+//! request states the date in `chat_template_kwargs`.
 
 mod json;
 
@@ -20,42 +23,42 @@ use time::OffsetDateTime;
 use super::dates::format_date;
 use super::{Config, LoadError, MAX_CONFIG, read_capped, tekken};
 
-/// Name of the template in its environment.
+/// Name of the template in the Jinja environment.
 const NAME: &str = "chat_template";
-/// Maximum instructions of a rendering.
+/// Maximum instructions per rendering.
 const FUEL: u64 = 2_000_000;
-/// Key of a message that holds calls of tools.
+/// Key of a message that holds tool calls.
 const CALLS: &str = "tool_calls";
-/// Folder of templates with other names than the default one.
+/// Folder with named templates.
 const ADDITIONAL: &str = "additional_chat_templates";
-/// A text that no template has.
+/// A text that occurs in no template.
 const PROBE: &str = "kaskade probe";
 
 /// A message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what the template knows.
+    /// Role of the author: `system`, `user`, `assistant`, `tool`, or any other role that the template supports.
     pub role: String,
-    /// The text, or its parts.
+    /// Content of the message.
     pub content: Content,
-    /// What else the template may read, such as `tool_calls`, `tool_call_id` and `name`.
+    /// Further keys that the template may use, such as `tool_calls`, `tool_call_id` and `name`.
     pub further: serde_json::Map<String, serde_json::Value>,
 }
 
 /// Content of a message.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Content {
-    /// There is none: the message has calls of tools only.
+    /// No content; the message has only tool calls.
     #[default]
     None,
     /// A text.
     Text(String),
-    /// Texts that a client sent as parts.
+    /// Text parts.
     Parts(Vec<String>),
 }
 
 impl Content {
-    /// Returns the text, with a line break between two parts, as vLLM has it; empty if there is none.
+    /// Returns the text, with a line break between parts as in vLLM; empty without content.
     pub fn text(&self) -> Cow<'_, str> {
         match self {
             Self::None => Cow::Borrowed(""),
@@ -64,7 +67,7 @@ impl Content {
         }
     }
 
-    /// Returns what a template reads.
+    /// Returns the content in the form that a template expects.
     fn value(&self, by_parts: bool, knows_none: bool) -> Value {
         let part = |text: &str| context! { type => "text", text };
         match self {
@@ -82,7 +85,7 @@ impl<T: Into<String>> From<T> for Content {
     }
 }
 
-/// Why messages gave no prompt.
+/// Why messages could not be rendered.
 #[derive(Debug, Error)]
 pub enum TemplateError {
     /// The checkpoint has no template.
@@ -91,35 +94,35 @@ pub enum TemplateError {
          send a prompt as `text`, over HTTP to `/v1/completions`"
     )]
     Missing,
-    /// The template does not write the tools.
+    /// The template does not render the tools.
     #[error("this checkpoint's chat template does not support tools; leave `tools` out")]
     NoTools,
-    /// The template is malformed, or rejects the messages.
+    /// The template is malformed, or raises an exception for the messages.
     #[error("the chat template failed: {0}")]
     Failed(String),
 }
 
-/// The special tokens of a tokenizer, as texts.
+/// Special tokens of a tokenizer, as text.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[expect(clippy::struct_field_names, reason = "names of the template's variables")]
 pub struct SpecialTokens {
-    /// Begins a text.
+    /// Beginning-of-sequence token.
     pub bos_token: Option<String>,
-    /// Ends a text.
+    /// End-of-sequence token.
     pub eos_token: Option<String>,
-    /// Stands for unknown text.
+    /// Unknown token.
     pub unk_token: Option<String>,
-    /// Pads a text.
+    /// Padding token.
     pub pad_token: Option<String>,
 }
 
-/// The chat template of a checkpoint, if it has one, and its special tokens.
+/// Chat template of a checkpoint, if it has one, with the special tokens.
 #[derive(Debug, Clone, Default)]
 pub struct ChatTemplate {
     source: Option<String>,
-    /// The template for requests with tools, if it is another one.
+    /// Template for requests with tools, if it is a different one.
     with_tools: Option<String>,
-    /// Whether the content of a message is a list of parts.
+    /// Whether the template expects content as a list of parts.
     by_parts: bool,
     /// The special tokens.
     pub special: SpecialTokens,
@@ -156,7 +159,7 @@ impl ChatTemplate {
         let default = written(dir.join(ADDITIONAL).join("default.jinja"))?;
         let tool_use = written(dir.join(ADDITIONAL).join("tool_use.jinja"))?;
         let [source, with_tools] = if whole.is_some() || default.is_some() {
-            // Files come before what a configuration states, all of it.
+            // Template files take precedence over all templates in configurations.
             [default.or(whole), tool_use]
         } else {
             let files = [
@@ -189,7 +192,7 @@ impl ChatTemplate {
         template
     }
 
-    /// Whether the text of a message is in its prompt.
+    /// Returns whether the template renders the text of a message.
     fn shows_probe(&self) -> bool {
         let message = Message {
             role: "user".to_owned(),
@@ -200,16 +203,17 @@ impl ChatTemplate {
             .is_ok_and(|rendered| rendered.contains(PROBE))
     }
 
-    /// The template for requests with tools.
+    /// Returns the source of the template for requests with tools.
     pub fn source_with_tools(&self) -> Option<&str> {
         self.with_tools.as_deref().or(self.source.as_deref())
     }
 
-    /// Renders the prompt for the answer to messages, with tools as the API of `OpenAI` has them and further variables of the template.
-    /// Arguments of earlier calls are objects, or texts for a template that fails with objects.
+    /// Renders messages with the generation prompt, tools in the format of the `OpenAI` API, and further template
+    /// variables. Passes the arguments of earlier calls as objects, or as JSON strings if the template fails with
+    /// objects.
     ///
     /// # Errors
-    /// `TemplateError` without a template, if it fails, or if it does not write the name of the last tool.
+    /// `TemplateError` without a template, if rendering fails, or if the result lacks the name of the last tool.
     pub fn render(
         &self,
         messages: &[Message],
@@ -219,11 +223,11 @@ impl ChatTemplate {
         self.render_until(messages, tools, variables, true)
     }
 
-    /// Renders messages as [`render`](Self::render) does; `answer` says whether the text ends with the beginning of an answer
+    /// Renders messages as [`render`](Self::render) does; `answer` states whether to append the generation prompt
     /// (`add_generation_prompt`).
     ///
     /// # Errors
-    /// As [`render`](Self::render).
+    /// Same as [`render`](Self::render).
     pub(crate) fn render_until(
         &self,
         messages: &[Message],
@@ -241,8 +245,8 @@ impl ChatTemplate {
         }
     }
 
-    /// Renders the prompt. `answer` says whether it ends with the beginning of an answer, `objects` whether arguments of calls are
-    /// objects, or texts.
+    /// Renders the prompt. `answer` states whether to append the generation prompt, `objects` whether call arguments
+    /// are objects or JSON strings.
     fn rendered(
         &self,
         messages: &[Message],
@@ -298,7 +302,7 @@ impl ChatTemplate {
             eos_token => known(eos_token),
             unk_token => known(unk_token),
             pad_token => known(pad_token),
-            // The first of two of one name counts.
+            // The variables above take precedence over a request's variables of the same name.
             ..Value::from_serialize(variables)
         };
         let rendered = environment
@@ -315,7 +319,7 @@ impl ChatTemplate {
     }
 }
 
-/// Whether a template asks if the content of a message is none; another one may write the word.
+/// Returns whether a template tests the content of a message for none; other templates could print `none`.
 fn asks_for_none(source: &str) -> bool {
     let tests = source.match_indices(" is ").filter(|(at, test)| {
         let after = source.get(at + test.len()..).unwrap_or_default();
@@ -329,8 +333,8 @@ fn asks_for_none(source: &str) -> bool {
     })
 }
 
-/// Returns what a template reads of a message. Arguments of calls are texts of JSON in the API of `OpenAI`, and `objects` for most
-/// templates, as for those of transformers.
+/// Converts a further key of a message for the template. In the `OpenAI` API, call arguments are JSON strings; with
+/// `objects`, they are parsed, as most templates and transformers expect.
 fn further_value(key: &str, value: &serde_json::Value, objects: bool) -> Value {
     if key != CALLS || !objects {
         return Value::from_serialize(value);
@@ -348,7 +352,8 @@ fn further_value(key: &str, value: &serde_json::Value, objects: bool) -> Value {
     Value::from_serialize(&calls)
 }
 
-/// Replaces the tags that mark answers for training, which transformers adds to Jinja and which render nothing.
+/// Removes the `generation` tags, which transformers adds to Jinja to mark answers for training and which render
+/// nothing.
 fn without_marks(source: &str) -> String {
     let (mut out, mut rest) = (String::new(), source);
     while let Some((before, tag, after)) = next_tag(rest) {
@@ -364,14 +369,14 @@ fn without_marks(source: &str) -> String {
     out + rest
 }
 
-/// Returns the text before the next tag of a template, its content, and the text after it.
+/// Splits a template at its next tag: the text before, the content of the tag, the text after.
 fn next_tag(source: &str) -> Option<(&str, &str, &str)> {
     let (before, tag) = source.split_once("{%")?;
     let (tag, after) = tag.split_once("%}")?;
     Some((before, tag, after))
 }
 
-/// Reads `chat_template`: a text, or those named `default` and `tool_use` in a list.
+/// Reads `chat_template`: a string, or the templates `default` and `tool_use` of a list.
 fn templates(config: &Config) -> Result<[Option<String>; 2], LoadError> {
     #[derive(serde::Deserialize)]
     struct Named {

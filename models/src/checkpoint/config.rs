@@ -1,4 +1,4 @@
-//! `config.json`: access to the keys that an architecture needs.
+//! Access to the keys of `config.json`.
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::LoadError;
 
 /// Maximum width, vocabulary or context: several times those of the largest models. Memory is allocated by these
-/// numbers before they are compared with the file's tensors, and products of two must not overflow.
+/// numbers before they are compared with the file's tensors, and products of two of them must not overflow.
 const MAX_SIZE: usize = 1 << 24;
 
 /// Maximum number of classes.
@@ -16,7 +16,7 @@ const MAX_LABELS: u32 = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct Config {
     file: String,
-    /// In front of the names of its keys in errors; ends with a dot unless it is empty.
+    /// Prefix of the key names in errors; ends with a dot unless it is empty.
     path: String,
     keys: Map<String, Value>,
 }
@@ -25,10 +25,10 @@ impl Config {
     /// Parses the bytes of a `config.json`; `file` is its name in errors.
     ///
     /// # Errors
-    /// [`LoadError::BadConfig`] if they are not a JSON object.
+    /// [`LoadError::BadConfig`] if the bytes are not a JSON object.
     pub fn parse(file: impl Into<String>, json: &[u8]) -> Result<Self, LoadError> {
         let file = file.into();
-        // Older versions of transformers wrote numbers that JSON does not have.
+        // Older versions of transformers wrote `NaN` and `Infinity`, which are not valid JSON.
         let parsed = serde_json::from_slice(json)
             .or_else(|error| serde_json::from_slice(&without_special_numbers(json)).map_err(|_| error));
         match parsed {
@@ -48,7 +48,7 @@ impl Config {
         }
     }
 
-    /// Returns a configuration of these keys; `file` is the name of what states them in errors.
+    /// Returns a configuration with these keys; `file` is the name of their source in errors.
     pub(super) fn of_keys(file: String, keys: Map<String, Value>) -> Self {
         Self {
             file,
@@ -70,7 +70,7 @@ impl Config {
     /// Returns the value of a required key.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if it is not a `T`.
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if the value is not a `T`.
     pub fn required<T: DeserializeOwned>(&self, key: &str) -> Result<T, LoadError> {
         self.optional(key)?.ok_or_else(|| LoadError::MissingKey {
             file: self.file.clone(),
@@ -78,7 +78,7 @@ impl Config {
         })
     }
 
-    /// Returns the name of a key in errors.
+    /// Returns the full name of a key for errors.
     fn named(&self, key: &str) -> String {
         format!("{}{key}", self.path)
     }
@@ -86,7 +86,7 @@ impl Config {
     /// Returns the value of a key that may be missing or null.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if it is present and not a `T`.
+    /// [`LoadError::BadKey`] if the value is present and not a `T`.
     pub fn optional<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
         let Some(value) = self.keys.get(key).filter(|value| !value.is_null()) else {
             return Ok(None);
@@ -97,11 +97,11 @@ impl Config {
         }
     }
 
-    /// Returns a required size of at least 1: a width, a number of layers.
+    /// Returns a required size of at least 1, such as a width or a number of layers.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if it is not a positive integer, or larger than in any
-    /// model.
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if the value is not a positive integer, or exceeds the
+    /// maximum size.
     pub fn size(&self, key: &str) -> Result<usize, LoadError> {
         self.optional_size(key)?.ok_or_else(|| LoadError::MissingKey {
             file: self.file.clone(),
@@ -109,10 +109,10 @@ impl Config {
         })
     }
 
-    /// Returns the object of a required key as a configuration of its own, whose errors name its keys behind `key` and a dot.
+    /// Returns the object of a required key as a configuration; its errors prefix key names with `key` and a dot.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if it is not an object.
+    /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] if the value is not an object.
     pub(crate) fn nested(&self, key: &str) -> Result<Self, LoadError> {
         Ok(Self {
             file: self.file.clone(),
@@ -121,7 +121,7 @@ impl Config {
         })
     }
 
-    /// Returns the configuration with these values of keys that it lacks, or has as null.
+    /// Returns a copy of the configuration with default values for keys that are missing or null.
     pub(crate) fn with_defaults(&self, defaults: &[(&str, Value)]) -> Self {
         let mut all = self.clone();
         for (key, value) in defaults {
@@ -137,10 +137,10 @@ impl Config {
         self.keys.insert(key.to_owned(), value);
     }
 
-    /// Returns the object of a key as a configuration of its own; `defaults` are the values of keys that it lacks.
+    /// Returns the object of a key as a configuration; `defaults` are the values of missing keys.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if it is present and not an object.
+    /// [`LoadError::BadKey`] if the value is present and not an object.
     pub(crate) fn section(&self, key: &str, defaults: &[(&str, Value)]) -> Result<Self, LoadError> {
         let mut keys: Map<String, Value> = self.optional(key)?.unwrap_or_default();
         for (key, value) in defaults {
@@ -153,16 +153,16 @@ impl Config {
         })
     }
 
-    /// Returns the name that a key has in this file, of two that old and new files use.
+    /// Returns which of two key names, of old and new files, this file uses.
     pub(crate) fn present_key(&self, [first, second]: [&'static str; 2]) -> &'static str {
         let is_old = !self.keys.contains_key(first) && self.keys.contains_key(second);
         if is_old { second } else { first }
     }
 
-    /// Returns a size of at least 1 that may be missing.
+    /// Returns an optional size of at least 1.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if it is not a positive integer, or larger than in any model.
+    /// [`LoadError::BadKey`] if the value is not a positive integer, or exceeds the maximum size.
     pub(crate) fn optional_size(&self, key: &str) -> Result<Option<usize>, LoadError> {
         match self.optional(key)? {
             Some(0) => Err(self.invalid_value(key, "it must be at least 1")),
@@ -173,11 +173,12 @@ impl Config {
         }
     }
 
-    /// Returns the class names in the order of the logits, from `id2label`; `LABEL_0`, ... without it. The number of
-    /// classes is that of `id2label`, else `num_labels`, else 2, as in transformers.
+    /// Returns the class names in the order of the logits, from `id2label`; without it, `LABEL_0`, `LABEL_1`, ... The
+    /// number of classes is that of `id2label`, else `num_labels`, else 2, as in transformers.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if `id2label` does not name the classes 0, 1, ... without a gap, by texts, numbers or null.
+    /// [`LoadError::BadKey`] if `id2label` does not name the classes 0, 1, ... without gaps, by strings, numbers or
+    /// null.
     pub fn labels(&self) -> Result<Vec<String>, LoadError> {
         let Some(named) = self.optional::<Map<String, Value>>("id2label")? else {
             let count = self.optional::<u32>("num_labels")?.unwrap_or(2);
@@ -189,7 +190,7 @@ impl Config {
         let name_of = |class: usize| match named.get(&class.to_string())? {
             Value::String(name) => Some(Ok(name.clone())),
             Value::Number(number) => Some(Ok(number.to_string())),
-            // As transformers names a class without a name.
+            // Name that transformers gives an unnamed class.
             Value::Null => Some(Ok(format!("LABEL_{class}"))),
             _ => Some(Err(
                 self.invalid_value("id2label", "the name of a class must be a text")
@@ -206,16 +207,16 @@ impl Config {
             })
     }
 
-    /// Returns the class that the configuration names: `architectures[0]`.
+    /// Returns the model class: `architectures[0]`.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if `architectures` is no list of names.
+    /// [`LoadError::BadKey`] if `architectures` is not a list of names.
     pub(crate) fn class(&self) -> Result<Option<String>, LoadError> {
         let named = self.optional::<Vec<String>>("architectures")?;
         Ok(named.and_then(|named| named.into_iter().next()))
     }
 
-    /// Builds the error for an architecture that is not among the `known` ones.
+    /// Builds the error for an architecture that is not in `known`.
     pub(crate) fn unknown_architecture(&self, known: Vec<&'static str>) -> LoadError {
         let model_type = self.optional::<String>("model_type").ok().flatten();
         LoadError::UnknownArchitecture {
@@ -243,7 +244,7 @@ impl Config {
     }
 }
 
-/// Replaces `Infinity`, `-Infinity` and `NaN` outside of texts by `null`.
+/// Replaces `Infinity`, `-Infinity` and `NaN` outside of strings by `null`.
 fn without_special_numbers(json: &[u8]) -> Vec<u8> {
     let (mut out, mut rest, mut in_text) = (Vec::with_capacity(json.len()), json, false);
     while let Some((first, after)) = rest.split_first() {

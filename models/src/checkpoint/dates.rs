@@ -1,12 +1,12 @@
-//! Dates in chat templates: `strftime_now` of transformers.
+//! Date formatting for chat templates: `strftime_now` of transformers.
 
 use time::OffsetDateTime;
 use time::format_description::parse_strftime_owned;
 
-/// Formats a date as Python's `strftime` does in English.
+/// Formats a date like Python's `strftime` in English.
 ///
 /// # Errors
-/// The format, and what is not supported in it.
+/// The format, and its unsupported part.
 pub(super) fn format_date(format: &str, date: OffsetDateTime) -> Result<String, String> {
     let items = parse_strftime_owned(format)
         .map_err(|error| format!("strftime_now does not support `{format}`: {error}"))?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Why a checkpoint was not loaded. Every message names the file, and within it the key or tensor.
+/// Why a checkpoint was not loaded. Each message names the file and, within it, the key or tensor.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -16,16 +16,16 @@ pub enum LoadError {
     MissingFile {
         /// The file.
         path: PathBuf,
-        /// The file found instead and the remedy, or empty.
+        /// Hint: the file found instead and how to fix the problem; may be empty.
         hint: &'static str,
     },
-    /// A part of sharded weights is missing.
+    /// A shard of the weights is missing.
     #[error("`{}` does not exist, and `model.safetensors.index.json` beside it names it; download it", path.display())]
     MissingShard {
         /// The file.
         path: PathBuf,
     },
-    /// An adapter (`LoRA`) lies beside the weights of its base model.
+    /// The folder contains an adapter (`LoRA`) together with the weights of its base model.
     #[error(
         "`{}` is an adapter (LoRA) beside the weights of a model, and adapters are not applied: merge it with peft, by \
          `model.merge_and_unload().save_pretrained(FOLDER)`, and name that folder; if the weights are merged already, delete the \
@@ -33,7 +33,7 @@ pub enum LoadError {
         path.display()
     )]
     AdapterBesideWeights {
-        /// The adapter's configuration.
+        /// Configuration of the adapter.
         path: PathBuf,
     },
     /// A file of the checkpoint cannot be read.
@@ -54,7 +54,7 @@ pub enum LoadError {
         /// The limit, bytes.
         limit: u64,
     },
-    /// A file of the checkpoint was cloned without its content.
+    /// The file is a Git LFS pointer instead of the content.
     #[error(
         "`{file}` is a pointer of Git LFS and not the file itself; run `git lfs pull` in its folder (after `git lfs install`), or download the file"
     )]
@@ -70,7 +70,7 @@ pub enum LoadError {
         /// The reason.
         reason: String,
     },
-    /// `modules.json` names modules that do not make up a model of texts.
+    /// `modules.json` does not describe a supported text model.
     #[error("`{file}` cannot be served: {reason}")]
     BadModules {
         /// The file.
@@ -113,7 +113,7 @@ pub enum LoadError {
         /// The supported architectures.
         known: Vec<&'static str>,
     },
-    /// A language model is needed, and the checkpoint is not one.
+    /// A language model is required, but the checkpoint is not one.
     #[error(
         "`{file}` names the architecture `{found}`, which is {kind}, not a language model; such models answer by `kaskade serve` and \
          `kaskade infer`"
@@ -123,7 +123,7 @@ pub enum LoadError {
         file: String,
         /// The architecture in the file.
         found: String,
-        /// Kind of the architecture, with its article.
+        /// Kind of the architecture, with article.
         kind: &'static str,
     },
     /// The weights are not a well-formed safetensors file.
@@ -134,7 +134,7 @@ pub enum LoadError {
         /// The reason.
         reason: String,
     },
-    /// A GGUF file is malformed, or holds what is not read.
+    /// A GGUF file is malformed, or has unsupported content.
     #[error("`{file}` cannot be read as a GGUF file: {reason}")]
     BadGguf {
         /// The file.
@@ -149,7 +149,7 @@ pub enum LoadError {
         file: String,
         /// The tensor.
         name: String,
-        /// The shape it should have.
+        /// Expected shape.
         expected: Vec<usize>,
     },
     /// A tensor has another shape than the configuration implies.
@@ -159,9 +159,9 @@ pub enum LoadError {
         file: String,
         /// The tensor.
         name: String,
-        /// The shape it should have.
+        /// Expected shape.
         expected: Vec<usize>,
-        /// The shape it has.
+        /// Actual shape.
         actual: Vec<usize>,
     },
     /// A tensor has an unsupported type.
@@ -174,7 +174,7 @@ pub enum LoadError {
         /// Type of the tensor.
         dtype: String,
     },
-    /// The tensors of a quantised weight do not fit together.
+    /// The tensors of a quantised weight are inconsistent.
     #[error(
         "`{file}` holds the weight `{name}` quantised, and it cannot be decoded: {reason}; download it again, or save the \
          original weights and set `dtype`"
@@ -194,12 +194,12 @@ pub enum LoadError {
         file: String,
         /// The tensor.
         name: String,
-        /// Position of the first such weight.
+        /// Index of the first such weight.
         index: usize,
         /// `NaN`, `inf` or `-inf`.
         value: String,
     },
-    /// The file contains tensors that the architecture does not use, so it is probably another model.
+    /// The file contains tensors that the architecture does not use, so it probably belongs to another model.
     #[error(
         "`{file}` contains {} that the architecture does not use: {}",
         count(names),
@@ -219,7 +219,7 @@ pub enum LoadError {
         /// Number of partitions.
         of: u32,
     },
-    /// The model cannot be served with these settings.
+    /// The model cannot be served with the given settings.
     #[error("`{name}` cannot be served with these settings: {reason}")]
     NotServed {
         /// The model.
@@ -227,7 +227,7 @@ pub enum LoadError {
         /// The reason.
         reason: String,
     },
-    /// More partitions than layers.
+    /// There are more partitions than layers.
     #[error("`{file}` has {blocks} layers and cannot be split into {of} partitions; use at most {blocks}")]
     TooManyPartitions {
         /// The file.
@@ -240,10 +240,10 @@ pub enum LoadError {
     /// ONNX Runtime cannot be loaded.
     #[error("ONNX Runtime cannot be used: {reason}")]
     NoOnnxRuntime {
-        /// The reason, and how to get it.
+        /// The reason, and how to install the library.
         reason: String,
     },
-    /// An ONNX file cannot be served.
+    /// An ONNX file cannot be used.
     #[error("`{}` cannot be served as an ONNX model: {reason}", file.display())]
     BadOnnx {
         /// The file.
@@ -262,7 +262,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Returns the error of an ONNX file that cannot be used.
+    /// Builds the error of an ONNX file that cannot be used.
     pub(crate) fn bad_onnx(file: &Path, reason: impl Into<String>) -> Self {
         Self::BadOnnx {
             file: file.to_owned(),
@@ -278,7 +278,7 @@ fn count(names: &[String]) -> String {
     }
 }
 
-/// The supported architectures that share the longest beginnings with the one `found`.
+/// Lists the supported architectures that share the longest prefix with `found`.
 fn nearest(found: &str, known: &[&str]) -> String {
     const MAX_NAMES: usize = 4;
     let found = found.trim_matches('`');
@@ -294,7 +294,7 @@ fn nearest(found: &str, known: &[&str]) -> String {
     names.join(", ")
 }
 
-/// The first names only, to keep the message short.
+/// Lists only the first names, to keep the message short.
 fn first_names(names: &[String]) -> String {
     const MAX_NAMES: usize = 5;
     let shown = names

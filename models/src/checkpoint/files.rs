@@ -1,4 +1,4 @@
-//! Reads the files of a checkpoint: bounded, and with the reason if one is missing.
+//! Reads the files of a checkpoint, with size limits and hints for missing files.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -6,22 +6,22 @@ use std::path::{Path, PathBuf};
 
 use super::{Config, LoadError};
 
-/// Configurations have a few kilobytes; ten thousand label names still fit.
+/// Maximum size of a configuration, bytes. Configurations have a few kilobytes; 10,000 label names still fit.
 pub(super) const MAX_CONFIG: u64 = 4 << 20;
-/// The configuration of an adapter of peft.
+/// Configuration file of a peft adapter.
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// Hint for a directory that holds an adapter.
 const ADAPTER: &str = "; this one is an adapter (LoRA): merge it into its base model with peft, by \
                        `model.merge_and_unload().save_pretrained(FOLDER)`, save the tokenizer there too, and name that folder";
-/// The index of a sharded checkpoint: one line per tensor.
+/// Maximum size of the index of a sharded checkpoint, which has a line per tensor, bytes.
 pub(super) const MAX_INDEX: u64 = 64 << 20;
-/// Tokenizers of the largest vocabularies have some tens of megabytes.
+/// Maximum size of a tokenizer, bytes; the largest vocabularies take some tens of megabytes.
 pub(super) const MAX_TOKENIZER: u64 = 256 << 20;
 
-/// First bytes of a pointer, which Git LFS checks out in place of a large file.
+/// First bytes of a pointer file, which Git LFS checks out instead of a large file.
 pub(super) const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
-/// Refuses the first bytes of a file if they are those of a Git LFS pointer.
+/// Rejects a file whose first bytes are those of a Git LFS pointer.
 pub(super) fn check_pointer(file: &str, bytes: &[u8]) -> Result<(), LoadError> {
     if bytes.starts_with(LFS_POINTER) {
         return Err(LoadError::GitLfsPointer {
@@ -31,7 +31,7 @@ pub(super) fn check_pointer(file: &str, bytes: &[u8]) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Reads a configuration that a directory need not have.
+/// Reads an optional configuration of a directory.
 pub(super) fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, LoadError> {
     let path = dir.join(name);
     if !path.exists() {
@@ -40,7 +40,8 @@ pub(super) fn optional_config(dir: &Path, name: &str) -> Result<Option<Config>, 
     Config::parse(path.display().to_string(), &read_capped(&path, MAX_CONFIG)?).map(Some)
 }
 
-/// Refuses a directory of weights that also holds an adapter, which transformers would apply and this build does not.
+/// Rejects a directory that contains both weights and an adapter: transformers would apply the adapter, this crate
+/// cannot.
 ///
 /// # Errors
 /// [`LoadError::AdapterBesideWeights`].
@@ -53,7 +54,7 @@ pub(super) fn check_adapter(dir: &Path) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Reads `config.json`, and says what a directory without one is.
+/// Reads `config.json`. If it is missing, the error says what the directory contains instead.
 ///
 /// # Errors
 /// [`LoadError`] for a file that is missing, unreadable or too large.
@@ -78,12 +79,12 @@ fn config_hint(dir: &Path) -> &'static str {
     }
 }
 
-/// Whether a directory holds an adapter of weights.
+/// Returns whether a directory contains only an adapter.
 fn is_adapter(dir: &Path) -> bool {
     dir.join(ADAPTER_CONFIG).exists()
 }
 
-/// Returns the last checkpoint that transformers' `Trainer` saved in a directory, such as `checkpoint-500`.
+/// Returns the newest checkpoint that transformers' `Trainer` saved in a directory, such as `checkpoint-500`.
 fn newest_of_training(dir: &Path) -> Option<PathBuf> {
     let steps = std::fs::read_dir(dir).ok()?.filter_map(|entry| {
         let path = entry.ok()?.path();
@@ -98,7 +99,7 @@ fn newest_of_training(dir: &Path) -> Option<PathBuf> {
     steps.max().map(|(_, path)| path)
 }
 
-/// Returns a snapshot in a folder of the cache of the Hugging Face Hub: that of `refs/main`, or the only one.
+/// Returns the snapshot in a folder of the Hugging Face Hub cache: that of `refs/main`, or the only one.
 fn snapshot_of(dir: &Path) -> Option<PathBuf> {
     let snapshots = dir.join("snapshots");
     let main = std::fs::read_to_string(dir.join("refs/main")).ok();
@@ -116,7 +117,7 @@ fn snapshot_of(dir: &Path) -> Option<PathBuf> {
     only.filter(|_| found.next().is_none())
 }
 
-/// Returns why a path is no checkpoint and what to do, to follow the path in a message.
+/// Returns why a path is no checkpoint and how to fix it, as text to append to the path.
 pub(super) fn why_no_checkpoint(path: &Path) -> String {
     if !path.exists() {
         return format!(
@@ -142,7 +143,8 @@ pub(super) fn why_no_checkpoint(path: &Path) -> String {
         .to_owned()
 }
 
-/// Returns the command that downloads a model of the Hugging Face Hub: that of this path, if it may be the id of one.
+/// Returns the command that downloads a model from the Hugging Face Hub: the one named by `path` if it looks like a
+/// model id.
 fn download(path: &Path) -> String {
     let mut names = path.iter().rev().filter_map(|name| name.to_str());
     let (name, owner) = (names.next(), names.next());
@@ -165,7 +167,7 @@ pub(super) fn open_weights(dir: &Path, path: &Path) -> Result<File, LoadError> {
     })
 }
 
-/// Opens a file that the index of sharded weights names.
+/// Opens a shard that the index of the weights names.
 pub(super) fn open_shard(path: &Path) -> Result<File, LoadError> {
     open(path).map_err(|error| match error {
         LoadError::MissingFile { path, .. } => LoadError::MissingShard { path },
@@ -213,7 +215,7 @@ pub(super) fn open(path: &Path) -> Result<File, LoadError> {
 
 pub(super) fn read_capped(path: &Path, limit: u64) -> Result<Vec<u8>, LoadError> {
     let mut bytes = Vec::new();
-    // Reading one byte over the limit detects files that are too large, also those that grow or have no length.
+    // Reads one byte over the limit, to detect files that are too large, even if they grow or report no length.
     open(path)?
         .take(limit + 1)
         .read_to_end(&mut bytes)

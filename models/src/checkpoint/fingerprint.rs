@@ -1,4 +1,4 @@
-//! The fingerprint of a checkpoint, by which a plan names the weights that were profiled.
+//! Fingerprint of a checkpoint, which identifies the profiled weights in a plan.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,18 +10,18 @@ use sha2::{Digest, Sha256};
 use super::{Config, LoadError};
 use crate::architectures::onnx::{folder_of_onnx, modules_of_onnx};
 
-/// Files up to this size are read whole, bytes.
+/// Maximum size of a file that is hashed completely, bytes.
 const WHOLE: u64 = 32 << 20;
-/// Bytes that are read at each place of a larger file.
+/// Bytes hashed at each sampled position of a larger file.
 const SAMPLE: u64 = 4 << 10;
-/// Places that are read of a larger file whose tensors are not known.
+/// Number of sampled positions in a larger file whose tensors are unknown.
 const PLACES: u64 = 4096;
-/// Largest header of a safetensors file, bytes; the format's own limit.
+/// Maximum header of a safetensors file, bytes; the limit of the format.
 const MAX_HEADER: u64 = 100_000_000;
-/// Bytes of the hash that the fingerprint shows: two checkpoints have the same by chance once in 2^64.
+/// Bytes of the hash in the fingerprint; two checkpoints collide with probability 2^-64.
 const SHOWN: usize = 8;
 
-/// Returns the fingerprint of these files, in the order of their names.
+/// Returns the fingerprint of files, hashed in the order of their names.
 pub(super) fn of(files: &[(String, PathBuf)]) -> Result<String, LoadError> {
     let mut hash = Sha256::new();
     let mut files: Vec<&(String, PathBuf)> = files.iter().collect();
@@ -54,9 +54,9 @@ fn shown(digest: &[u8]) -> String {
     })
 }
 
-/// Returns the files of a Hugging Face directory that decide its answers, with their names in it.
+/// Returns the files of a Hugging Face directory that determine the model's outputs, with their relative names.
 pub(super) fn of_directory(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
-    // A missing `config.json` gets the hint of a load.
+    // Gives a missing `config.json` the same hint as loading does.
     if !path.join("modules.json").exists() {
         Config::open(path)?;
     }
@@ -71,8 +71,8 @@ pub(super) fn of_directory(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadEr
     Ok(found)
 }
 
-/// Returns an ONNX file, its external data, and the configurations beside it or in the folder above, with those of the folders that
-/// `modules.json` names.
+/// Returns an ONNX file, its external data, the configurations in its folder or the parent folder, and those of the
+/// folders that `modules.json` names.
 pub(super) fn of_onnx(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> {
     let (own, folder) = (name_of(path), path.parent().unwrap_or_else(|| Path::new("")));
     let beside = |name: &str| name.starts_with(&own) || is_text(name);
@@ -95,7 +95,7 @@ pub(super) fn of_onnx(path: &Path) -> Result<Vec<(String, PathBuf)>, LoadError> 
     Ok(found)
 }
 
-/// The folders that `modules.json` of sentence-transformers and other files of the directory refer to.
+/// Returns the folders that `modules.json` of sentence-transformers and other files of the directory refer to.
 fn folders(path: &Path) -> Vec<String> {
     let modules = std::fs::read(path.join("modules.json")).unwrap_or_default();
     let modules: Vec<serde_json::Value> = serde_json::from_slice(&modules).unwrap_or_default();
@@ -146,7 +146,7 @@ fn is_read(name: &str) -> bool {
     is_text(name) || name.ends_with(".safetensors")
 }
 
-/// Whether a file is a configuration, a vocabulary or a template, and not a record of a training run.
+/// Returns whether a file is a configuration, a vocabulary or a template, and not a record of a training run.
 fn is_text(name: &str) -> bool {
     let (stem, extension) = name.rsplit_once('.').unwrap_or((name, ""));
     let counts = match extension {
@@ -180,7 +180,7 @@ fn add(hash: &mut Sha256, path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Evenly spaced places of a file, its first and its last bytes among them.
+/// Returns evenly spaced offsets in a file, including its beginning and its end.
 fn places(length: u64) -> Vec<u64> {
     let last = length.saturating_sub(SAMPLE);
     (0..PLACES)
@@ -189,7 +189,8 @@ fn places(length: u64) -> Vec<u64> {
         .collect()
 }
 
-/// The header of a safetensors file, and where the first and the last bytes of each of its tensors are. `None` for another format.
+/// Returns the header of a safetensors file, and the offsets of the beginning and the end of each tensor. `None` for
+/// another format.
 fn tensors(file: &mut File, length: u64) -> std::io::Result<Option<(Vec<u8>, Vec<u64>)>> {
     let mut size = [0; 8];
     file.read_exact(&mut size)?;

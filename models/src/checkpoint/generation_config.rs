@@ -1,4 +1,4 @@
-//! `generation_config.json`: the sampling that a model's authors state, and the tokens that end an answer.
+//! `generation_config.json`: recommended sampling parameters and EOS tokens of a model.
 
 use std::path::Path;
 
@@ -8,50 +8,51 @@ use serde::{Deserialize, Deserializer};
 use super::token_rules::TokenRules;
 use super::{Config, LoadError, MAX_CONFIG, read_capped};
 
-/// The keys of a `generation_config.json` that generation uses; all may be missing.
+/// Keys of a `generation_config.json` that generation uses; all are optional.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GenerationConfig {
-    /// Tokens that end an answer; they replace those of `config.json`.
+    /// EOS tokens; they replace those of `config.json`.
     pub eos_token_ids: Option<Vec<u32>>,
-    /// Whether answers are sampled; otherwise greedy search is used.
+    /// Whether to sample; otherwise generation is greedy.
     pub do_sample: bool,
-    /// Temperature, if sampled.
+    /// Sampling temperature.
     pub temperature: Option<f32>,
-    /// Number of most probable tokens, if sampled.
+    /// Sampling: number of most probable tokens to keep.
     pub top_k: Option<usize>,
-    /// Probability of the most probable tokens, if sampled.
+    /// Sampling: cumulative probability of the tokens to keep (nucleus sampling).
     pub top_p: Option<f32>,
-    /// Least probability of a token, as a part of the largest one, if sampled.
+    /// Sampling: minimum probability of a token, relative to the maximum probability.
     pub min_p: Option<f32>,
-    /// Penalty for tokens that the text already has.
+    /// Penalty for tokens that already occur in the sequence.
     pub repetition_penalty: Option<f32>,
-    /// Beams of a beam search, if not sampled.
+    /// Number of beams of a beam search, if not sampling.
     pub num_beams: Option<usize>,
-    /// Exponent of the length in the score of a beam.
+    /// Exponent of the length in a beam's score.
     pub length_penalty: Option<f32>,
-    /// When a beam search ends: `true`, `false` or `"never"`.
+    /// Stopping criterion of a beam search: `true`, `false` or `"never"`.
     pub early_stopping: Option<EarlyStopping>,
-    /// Texts that end an answer.
+    /// Stop texts.
     pub stop_strings: Option<Vec<String>>,
     /// Maximum tokens of an answer.
     pub max_new_tokens: Option<usize>,
-    /// Maximum tokens of an encoder-decoder's answer, its start token included, if there is no `max_new_tokens`.
+    /// Maximum tokens of an encoder-decoder's answer, including its start token, if there is no `max_new_tokens`.
     pub max_length: Option<usize>,
-    /// First token of an encoder-decoder's answer; it replaces that of `config.json`.
+    /// First token of an encoder-decoder's answer; replaces that of `config.json`.
     pub decoder_start_token_id: Option<u32>,
-    /// Rules for the tokens of an answer.
+    /// Token constraints of an answer.
     pub rules: TokenRules,
 }
 
-/// When a beam search ends, once it has as many ended answers as beams.
+/// Stopping criterion of a beam search once it has as many finished answers as beams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EarlyStopping {
-    /// At once: `true`.
+    /// Stops at once: `true`.
     Yes,
-    /// When the best running beam, at its present length, is not better than the worst ended answer: `false`.
+    /// Stops when the best running beam, at its present length, scores no better than the worst finished answer:
+    /// `false`.
     #[default]
     No,
-    /// When no running beam can become better than the worst ended answer, whatever its length: `"never"`.
+    /// Stops when no running beam can score better than the worst finished answer at any length: `"never"`.
     Never,
 }
 
@@ -75,7 +76,7 @@ impl<'de> Deserialize<'de> for EarlyStopping {
 }
 
 impl GenerationConfig {
-    /// Reads the `generation_config.json` of a directory, else what `config.json` states.
+    /// Reads the `generation_config.json` of a directory, or without it the generation keys of `config.json`.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable, too large or malformed.
@@ -90,10 +91,11 @@ impl GenerationConfig {
         )?)
     }
 
-    /// Reads what checkpoints without a `generation_config.json` have in `config.json`, without the tokens, which the decoder reads there.
+    /// Reads the generation keys of a `config.json`, for checkpoints without a `generation_config.json`. Excludes
+    /// token ids, which the decoder reads there.
     ///
     /// # Errors
-    /// As [`GenerationConfig::open`].
+    /// Same as [`GenerationConfig::open`].
     pub(super) fn of_config(config: &Config) -> Result<Self, LoadError> {
         Ok(Self {
             eos_token_ids: None,
@@ -127,7 +129,7 @@ impl GenerationConfig {
     }
 }
 
-/// Keys that change which tokens are sampled and are not implemented, with the number that has no effect.
+/// Sampling keys that are not implemented, with the value that has no effect.
 const IGNORED: [(&str, Option<f64>); 5] = [
     ("num_beams", Some(1.0)),
     ("typical_p", Some(1.0)),
@@ -147,7 +149,7 @@ fn ignored(config: &Config, do_sample: bool) -> Result<Vec<(&'static str, serde_
     Ok(found)
 }
 
-/// Reads `stop_strings`, one or several.
+/// Reads `stop_strings`, a string or a list.
 fn stop_strings(config: &Config) -> Result<Option<Vec<String>>, LoadError> {
     #[derive(serde::Deserialize)]
     #[serde(untagged)]
@@ -161,7 +163,7 @@ fn stop_strings(config: &Config) -> Result<Option<Vec<String>>, LoadError> {
     }))
 }
 
-/// Reads `eos_token_id`, one or several; `None` if the key is missing.
+/// Reads `eos_token_id`, a token id or a list; `None` if the key is missing.
 ///
 /// # Errors
 /// [`LoadError::BadKey`].
@@ -169,7 +171,7 @@ pub(crate) fn eos_token_ids(config: &Config) -> Result<Option<Vec<u32>>, LoadErr
     token_ids(config, "eos_token_id")
 }
 
-/// Reads a key with one token or several; `None` if it is missing.
+/// Reads a key with a token id or a list of them; `None` if the key is missing.
 ///
 /// # Errors
 /// [`LoadError::BadKey`].

@@ -1,8 +1,8 @@
-//! GGUF files, the format of llama.cpp: configuration, weights and tokenizer in one file, or in numbered ones.
+//! GGUF files, the format of llama.cpp: configuration, weights and tokenizer in one file, or in numbered shards.
 //!
-//! The metadata become the configuration and the `tokenizer.json` that the Hugging Face checkpoint has ([`config`],
-//! [`vocabulary`]), the tensors get its names ([`names`]), and their blocks are decoded while they load ([`scheme`]): the families of
-//! language models read a file like a directory.
+//! This module converts the metadata to the configuration and the `tokenizer.json` of the corresponding Hugging Face
+//! checkpoint ([`config`], [`vocabulary`]), renames the tensors ([`names`]), and decodes their blocks while loading
+//! ([`scheme`]), so that the architectures read a file like a directory.
 //!
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
@@ -40,19 +40,19 @@ use super::generation_config::GenerationConfig;
 use super::weights::{Shard, Source, Weights};
 use super::{Checkpoint, Config, LoadError};
 
-/// Ending of the files.
+/// Extension of GGUF files.
 const EXTENSION: &str = "gguf";
-/// Most files of a model.
+/// Maximum number of shards of a model.
 const MAX_FILES: usize = 1000;
 
-/// Finds the GGUF files of a checkpoint: a file and those that belong to it, or those of a directory without weights in
+/// Finds the GGUF files of a checkpoint: all shards of the file `path`, or those of a directory without weights in
 /// another format. `None` if there are none.
 ///
 /// # Errors
 /// [`LoadError::BadGguf`] if a directory has several models, [`LoadError::Io`] if it cannot be read.
 pub(super) fn find(path: &Path) -> Result<Option<Vec<PathBuf>>, LoadError> {
     if path.is_file() || !path.exists() {
-        // A file that is missing is named when it is opened.
+        // Opening a missing file gives an error that names it.
         return Ok(is_gguf(path).then(|| with_parts(path)));
     }
     let has = |name: &str| path.join(name).exists();
@@ -67,7 +67,7 @@ pub(super) fn find(path: &Path) -> Result<Option<Vec<PathBuf>>, LoadError> {
     for entry in std::fs::read_dir(path).map_err(unreadable)? {
         let entry = entry.map_err(unreadable)?;
         let (file, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
-        // Projectors of images are files of their own beside a model.
+        // Image projectors are separate files next to a model.
         if is_gguf(&file) && file.is_file() && !name.starts_with("mmproj") {
             models.insert(with_parts(&file), name);
         }
@@ -90,7 +90,7 @@ fn is_gguf(path: &Path) -> bool {
     extension.is_some_and(|extension| extension.eq_ignore_ascii_case(EXTENSION))
 }
 
-/// Returns all files of a model, such as `name-00001-of-00003.gguf`, by one of them.
+/// Returns all shards of a model, such as `name-00001-of-00003.gguf`, given any of them.
 fn with_parts(path: &Path) -> Vec<PathBuf> {
     let stem = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
     let Some((name, count)) = part(stem) else {
@@ -101,8 +101,8 @@ fn with_parts(path: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the name and the number of the files of a model by the name of one of them without its ending; `None` if it is the
-/// only one.
+/// Parses a shard's file name without extension; returns the model's name and the number of shards, or `None` for a
+/// single file.
 fn part(stem: &str) -> Option<(&str, usize)> {
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (name, number) = rest.rsplit_once('-')?;
@@ -114,20 +114,20 @@ fn part(stem: &str) -> Option<(&str, usize)> {
     (1..=MAX_FILES).contains(&count).then_some((name, count))
 }
 
-/// The opened files of a model.
+/// Opened shards of a model.
 struct Model {
     /// Name of the first file in errors.
     file: String,
-    /// Metadata of the first file, and the tensors of all.
+    /// Metadata of the first shard, and the tensors of all shards.
     header: Header,
-    /// The shard of each tensor.
+    /// Shard index of each tensor.
     shard_of_tensor: BTreeMap<String, usize>,
     shards: Vec<Shard>,
     architecture: &'static Architecture,
 }
 
 impl Model {
-    /// Reads the headers of files with their names and lengths.
+    /// Reads the headers of files, given with their names and lengths.
     fn read(sources: Vec<(String, Source, u64)>) -> Result<Self, LoadError> {
         let count = sources.len();
         let mut shards = Vec::new();
@@ -188,7 +188,7 @@ impl Model {
         config::read(&self.header, self.architecture, &factors)
     }
 
-    /// Reads a tensor of factors; none without it.
+    /// Reads a tensor of rotary factors; empty if it is missing.
     fn factors(&mut self, name: &str) -> Result<Vec<f32>, LoadError> {
         let tensor = self.header.tensors.get(name);
         let shard = self.shard_of_tensor.get(name);
@@ -213,7 +213,7 @@ impl Model {
         }
     }
 
-    /// Returns the checkpoint; `name` is that of the model.
+    /// Builds the checkpoint; `name` is that of the model.
     fn checkpoint(mut self, name: String) -> Result<Checkpoint, LoadError> {
         let config = self.config()?;
         let metadata = &self.header.metadata;
@@ -240,7 +240,7 @@ impl Model {
     }
 }
 
-/// Checks that a file is the part of a model that its place says.
+/// Checks that a file is the shard that its position states.
 fn check_part(metadata: &Metadata, index: usize, count: usize) -> Result<(), LoadError> {
     let stated = metadata.whole("split.count")?.unwrap_or(1).max(1);
     if stated != count as u64 {
@@ -257,7 +257,7 @@ fn check_part(metadata: &Metadata, index: usize, count: usize) -> Result<(), Loa
     }
 }
 
-/// Reads the sampling that the authors recommend.
+/// Reads the recommended sampling parameters.
 fn generation(metadata: &Metadata, ends: Vec<u32>, config: &Config) -> Result<GenerationConfig, LoadError> {
     let number = |key: &str| metadata.number(&format!("general.sampling.{key}"));
     let float = |key: &str| Ok::<_, LoadError>(number(key)?.map(|number| number as f32));
@@ -275,10 +275,10 @@ fn generation(metadata: &Metadata, ends: Vec<u32>, config: &Config) -> Result<Ge
     })
 }
 
-/// Opens the files of a model. Reads only their headers.
+/// Opens the shards of a model. Reads only their headers.
 ///
 /// # Errors
-/// [`LoadError`] for a file that is missing, unreadable or malformed, and for what is not supported.
+/// [`LoadError`] for a file that is missing, unreadable or malformed, and for unsupported content.
 pub(super) fn open(path: &Path, files: &[PathBuf]) -> Result<Checkpoint, LoadError> {
     let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = if path.is_dir() {
@@ -297,7 +297,7 @@ pub(super) fn open(path: &Path, files: &[PathBuf]) -> Result<Checkpoint, LoadErr
 /// Returns the configuration of a model.
 ///
 /// # Errors
-/// As [`open`].
+/// Same as [`open`].
 pub(super) fn configuration(files: &[PathBuf]) -> Result<Config, LoadError> {
     Model::open(files)?.config()
 }
@@ -305,7 +305,7 @@ pub(super) fn configuration(files: &[PathBuf]) -> Result<Config, LoadError> {
 /// Opens a file in memory; `name` is that of the model, and of the file in errors.
 ///
 /// # Errors
-/// As [`open`].
+/// Same as [`open`].
 pub(super) fn from_bytes(name: &str, bytes: Bytes) -> Result<Checkpoint, LoadError> {
     let length = bytes.len() as u64;
     let source = (name.to_owned(), Source::Memory(bytes), length);

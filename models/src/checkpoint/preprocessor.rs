@@ -1,4 +1,4 @@
-//! How image files become tensors: `processor_config.json` or `preprocessor_config.json`.
+//! Image preprocessing settings: `processor_config.json` or `preprocessor_config.json`.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::files::optional_config;
 use super::{Config, LoadError};
 
-/// The image processors of model types, for files that do not name theirs, as transformers chooses them.
+/// Image processors with their model types, for files that do not name a processor, as in transformers.
 const PROCESSORS: [(&str, &[&str]); 12] = [
     ("BeitImageProcessor", &["beit", "data2vec-vision"]),
     ("BitImageProcessor", &["bit", "dinov2", "dinov2_with_registers"]),
@@ -25,7 +25,7 @@ const PROCESSORS: [(&str, &[&str]); 12] = [
     ("PvtImageProcessor", &["pvt_v2"]),
     ("SegformerImageProcessor", &["segformer"]),
 ];
-/// As [`PROCESSORS`], of processors that have one model type each.
+/// Like [`PROCESSORS`], for processors with a single model type.
 const OTHERS: [(&str, &str); 4] = [
     ("MobileNetV1ImageProcessor", "mobilenet_v1"),
     ("MobileNetV2ImageProcessor", "mobilenet_v2"),
@@ -33,11 +33,12 @@ const OTHERS: [(&str, &str); 4] = [
     ("SiglipImageProcessor", "siglip_vision_model"),
 ];
 
-/// Keys of the processor's name.
+/// Keys of the image processor's name.
 const NAMES: [&str; 2] = ["image_processor_type", "feature_extractor_type"];
 
-/// Reads the settings of a directory's image processor; `config` is the model's configuration. Those that transformers 5 saves within
-/// `processor_config.json` come first, as there. Settings without the processor's name get that of the `model_type`.
+/// Reads the image processor settings of a directory; `config` is the model's configuration. Settings in
+/// `processor_config.json`, as saved by transformers 5, take precedence. Without a processor name, it follows from
+/// `model_type`.
 ///
 /// # Errors
 /// [`LoadError`] for a file that is unreadable or malformed.

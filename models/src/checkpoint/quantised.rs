@@ -1,9 +1,8 @@
-//! How a checkpoint's weights are quantised: one file per scheme, and the trait by which
-//! [`Weights`](super::Weights) reads them.
+//! Quantised checkpoints: one file per scheme, and the trait by which [`Weights`](super::Weights) reads them.
 //!
-//! A scheme names the tensors that can hold a weight, and decodes them to f32. The tensors of the file decide which weights
-//! are quantised; lists such as `modules_to_not_convert` and `ignore` are therefore not needed. Only weights are decoded:
-//! scales of activations are read and not used, because activations are computed unquantised.
+//! A scheme names the tensors that can hold a weight, and decodes them to f32. The presence of tensors in the file
+//! determines which weights are quantised, so lists such as `modules_to_not_convert` and `ignore` are not needed. Only
+//! weights are quantised: scales of activations are read and ignored.
 
 mod adapters;
 mod awq;
@@ -31,14 +30,14 @@ pub(super) use self::stored::{Fault, Stored, StoredTensor};
 use super::{Config, LoadError};
 use crate::precision::WeightType;
 
-/// The key that old versions of compressed-tensors wrote.
+/// Key in old versions of compressed-tensors.
 const OLD_KEY: &str = "compression_config";
 
-/// The section of a language model within a configuration; some files state there how its weights are quantised.
+/// Section of the language model within a configuration, which may contain the quantisation settings.
 const TEXT: &str = "text_config";
 
-/// Reads how a checkpoint's weights are quantised, or which adapters of tasks they have, of which that of `task` is used; `None` for
-/// neither.
+/// Reads the quantisation scheme of a checkpoint, or its task adapters, of which that of `task` is applied; `None`
+/// without either.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] and [`LoadError::MissingKey`], naming the key within the scheme's settings.
@@ -77,7 +76,7 @@ pub(super) fn read(config: &Config, task: Option<&str>) -> Result<Option<Box<dyn
     }))
 }
 
-/// Checks that the scheme that a configuration states is read.
+/// Checks that the scheme that a configuration states is supported.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] and [`LoadError::MissingKey`], naming the key within the scheme's settings.
@@ -85,7 +84,7 @@ pub(crate) fn check(config: &Config) -> Result<(), LoadError> {
     read(config, None).map(drop)
 }
 
-/// Returns the key that states how weights are quantised, if there is one.
+/// Returns the key of the quantisation settings, if there is one.
 pub(crate) fn stated_key(config: &Config) -> Option<&'static str> {
     own_key(config).or_else(|| own_key(&text_part(config)?))
 }
@@ -101,7 +100,7 @@ fn own_key(config: &Config) -> Option<&'static str> {
     [KEY, OLD_KEY].into_iter().find(is_stated)
 }
 
-/// The type that the weights had before they were quantised; bf16 if the configuration does not say it.
+/// Returns the type of the weights before quantisation; bf16 if the configuration does not state it.
 fn original_type(config: &Config) -> Result<WeightType, LoadError> {
     let key = config.present_key(["dtype", "torch_dtype"]);
     let stated = config.optional::<String>(key)?;

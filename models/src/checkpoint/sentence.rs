@@ -1,4 +1,4 @@
-//! Directories of sentence-transformers: `modules.json` names the modules after the encoder, with a folder for each.
+//! Sentence-transformers directories: `modules.json` names the modules after the encoder, with a folder for each.
 
 mod settings;
 mod texts;
@@ -14,26 +14,26 @@ use super::{Config, LoadError, Weights};
 use crate::ops::Activation;
 use crate::tasks::embedding::{Pooling, Similarity};
 
-/// What follows the encoder in an embedding model or a cross-encoder.
+/// Modules after the encoder of an embedding model or a cross-encoder.
 #[derive(Debug)]
 pub struct SentenceModules {
-    /// Vector of a text from those of its tokens; `None` without the module `Pooling`.
+    /// Pooling of the token vectors; `None` without the module `Pooling`.
     pub(crate) pooling: Option<Pooling>,
-    /// What becomes of that vector, in order.
+    /// Layers after pooling, in order.
     pub(crate) layers: Vec<SentenceLayer>,
-    /// Whether the last layer gives scores instead of a vector.
+    /// Whether the last layer returns scores instead of a vector.
     pub(crate) is_scored: bool,
-    /// Whether the vector of a text is the mean of a table's rows, without an encoder.
+    /// Whether the vector of a text is the mean of table rows, without an encoder.
     pub(crate) is_static: bool,
-    /// Number of elements of the vector that are kept; `None` for all.
+    /// Number of leading elements of the vector to keep; `None` for all.
     pub(crate) kept: Option<usize>,
-    /// Maximum length of a text, tokens; `None` for that of the tokenizer.
+    /// Maximum length of a text, tokens; `None` for the tokenizer's maximum.
     pub(crate) max_tokens: Option<usize>,
-    /// What becomes of a text before it is tokenized.
+    /// Preparation of a text before tokenization.
     pub(crate) preparation: Preparation,
-    /// How two vectors are compared.
+    /// Similarity function for two vectors.
     pub(crate) similarity: Similarity,
-    /// `config_sentence_transformers.json`.
+    /// `config_sentence_transformers.json`, if there is one.
     pub(crate) settings: Option<Config>,
     /// Name of `modules.json` in errors.
     file: String,
@@ -44,20 +44,20 @@ pub struct SentenceModules {
 pub(crate) enum SentenceLayer {
     /// A linear layer.
     Dense(SentenceDense),
-    /// Divides the vector by its length.
+    /// Normalises the vector to unit length.
     Normalise,
 }
 
-/// A linear layer with its activation.
+/// A linear layer with an activation.
 #[derive(Debug)]
 pub(crate) struct SentenceDense {
     /// Number of outputs.
     pub outputs: usize,
-    /// Whether it has a bias.
+    /// Whether the layer has a bias.
     pub bias: bool,
-    /// Its activation; `None` for the identity.
+    /// Activation; `None` for the identity.
     pub activation: Option<Activation>,
-    /// Whether its input is added to its result: by the layer `residual` if their sizes differ.
+    /// Whether the input is added to the result, through the layer `residual` if the sizes differ.
     pub residual: bool,
     /// The tensors `linear.weight` and `linear.bias`, and `residual.weight`.
     pub weights: Weights,
@@ -72,17 +72,17 @@ struct Module {
 }
 
 impl Module {
-    /// Name of its class, without the package.
+    /// Returns the name of the module's class, without the package.
     fn name(&self) -> &str {
         self.kind.rsplit('.').next().unwrap_or_default()
     }
 }
 
-/// Name of the vector of a text among what modules read and write.
+/// Name of the text vector among the inputs and outputs of modules.
 const VECTOR: &str = "sentence_embedding";
 
 impl SentenceModules {
-    /// A pooling alone, of a directory without `modules.json`.
+    /// Returns modules with a pooling only, for a directory without `modules.json`.
     pub(crate) fn pooled_by(pooling: Pooling) -> Self {
         Self {
             pooling: Some(pooling),
@@ -105,7 +105,7 @@ impl SentenceModules {
         }
     }
 
-    /// Reads the modules of a directory, if it has `modules.json`, with the folder of the encoder, relative to it.
+    /// Reads the modules of a directory with the relative folder of the encoder; `None` without `modules.json`.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is missing or malformed, and for a module or setting that is not supported.
@@ -130,7 +130,7 @@ impl SentenceModules {
                     (read.max_tokens, read.preparation.lower) = settings::encoder(&folder)?;
                     encoder = Some(path);
                 }
-                // An encoder of texts and images, with projections.
+                // A dual encoder for texts and images, including projections.
                 "CLIPModel" => (encoder, has_vector) = (Some(path), true),
                 "StaticEmbedding" if encoder.is_none() => {
                     (encoder, has_vector) = (Some(path), true);
@@ -163,7 +163,7 @@ impl SentenceModules {
         Ok(Some((read, encoder)))
     }
 
-    /// Reads the list of modules, which may lie in folders of the directory only.
+    /// Reads the list of modules; their folders must be inside the directory.
     fn listed(dir: &Path) -> Result<Option<(Self, Vec<Module>)>, LoadError> {
         let file = dir.join("modules.json");
         if !file.exists() {
@@ -182,10 +182,10 @@ impl SentenceModules {
         Ok(Some((read, modules)))
     }
 
-    /// Refuses modules that give neither a vector of a text nor a score, for an encoder without a head.
+    /// Rejects modules that return neither a text vector nor a score, for an encoder without a head.
     ///
     /// # Errors
-    /// [`LoadError::BadModules`], and [`LoadError::BadKey`] for a cross-encoder without a layer of scores.
+    /// [`LoadError::BadModules`], and [`LoadError::BadKey`] for a cross-encoder without a score layer.
     pub(crate) fn checked(self) -> Result<Self, LoadError> {
         if self.pooling.is_none() {
             return Err(self.bad(format!("it has no module `Pooling`: {PER_TOKEN}")));
@@ -201,7 +201,7 @@ impl SentenceModules {
         Ok(self)
     }
 
-    /// An error about the list of modules.
+    /// Builds an error about the list of modules.
     pub(crate) fn bad(&self, reason: impl Into<String>) -> LoadError {
         LoadError::BadModules {
             file: self.file.clone(),
@@ -210,11 +210,11 @@ impl SentenceModules {
     }
 }
 
-/// Why a directory without a pooling is refused.
+/// Reason for rejecting a directory without pooling.
 const PER_TOKEN: &str = "a model of one vector for each token (ColBERT) is not supported, only one of a vector or a score for each text";
 
-/// Refuses a module that reads something other than the vector of a text, or writes something else than `outputs`. Returns what it
-/// writes.
+/// Rejects a module that reads something other than the text vector, or writes something other than `outputs`. Returns
+/// the name of its output.
 fn check_names(config: &Config, outputs: &[&str]) -> Result<String, LoadError> {
     let named = |key: &str, allowed: &[&str]| {
         let name = config.optional::<String>(key)?.unwrap_or_else(|| VECTOR.into());
@@ -301,7 +301,7 @@ impl Named {
     }
 }
 
-/// Reads a linear layer, and whether it gives scores.
+/// Reads a linear layer; also returns whether its outputs are scores.
 fn dense(folder: &Path) -> Result<(SentenceDense, bool), LoadError> {
     let config = Config::open(folder)?;
     let output = check_names(&config, &[VECTOR, "scores"])?;

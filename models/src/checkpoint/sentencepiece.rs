@@ -1,8 +1,9 @@
-//! Tokenizers of directories without `tokenizer.json` that have a `SentencePiece` model.
+//! Builds the tokenizer of a directory that has a `SentencePiece` model instead of a `tokenizer.json`.
 //!
-//! The class is `tokenizer_class` of `tokenizer_config.json` or `config.json`, or follows from `model_type`. The result is the content of the
-//! `tokenizer.json` that `convert_slow_tokenizer.py` of transformers 4 writes, as in the published checkpoints. Marian and M2M100 have
-//! no such conversion; theirs gives the tokens of the slow tokenizer, by the ids of `vocab.json`.
+//! The class is `tokenizer_class` of `tokenizer_config.json` or `config.json`, or follows from `model_type`. The
+//! result is the `tokenizer.json` that `convert_slow_tokenizer.py` of transformers 4 writes, as in published
+//! checkpoints. That script does not convert Marian and M2M100; the result then gives the tokens of the slow
+//! tokenizer, with the ids of `vocab.json`.
 
 mod family;
 mod languages;
@@ -23,7 +24,7 @@ use family::Family;
 pub(super) use proto::check_table;
 use proto::{Algorithm, Model};
 
-/// Names of the model's file.
+/// Names of the model file.
 const FILES: [&str; 5] = [
     "spiece.model",
     "tokenizer.model",
@@ -31,27 +32,27 @@ const FILES: [&str; 5] = [
     "spm.model",
     MARIAN,
 ];
-/// Name of Marian's model of source texts; answers are decoded by the vocabulary.
+/// Marian's model of the source language; answers are decoded with the vocabulary.
 const MARIAN: &str = "source.spm";
 
-/// A `SentencePiece` model and what the files beside it say.
+/// A `SentencePiece` model with the settings next to it.
 struct Settings {
-    /// The model's file, for errors.
+    /// Name of the model file in errors.
     file: String,
     family: Family,
     model: Model,
     config: Option<Config>,
     specials: BTreeMap<&'static str, String>,
-    /// Tokens of `vocab.json` by id, if the ids are its own.
+    /// Tokens of `vocab.json` by id, if it defines the ids.
     listed: Vec<String>,
-    /// Pieces and scores, by id.
+    /// Pieces with scores, by id.
     vocabulary: Vec<(String, f64)>,
     /// First id of each piece.
     ids: HashMap<String, usize>,
 }
 
-/// Builds the content of `tokenizer.json` from the `SentencePiece` model of a directory. Returns it with the name of the model's
-/// file; `None` if the directory has no model, or its class is not known.
+/// Builds the `tokenizer.json` from the `SentencePiece` model of a directory. Returns it with the name of the model
+/// file; `None` if the directory has no model, or its tokenizer class is not supported.
 ///
 /// # Errors
 /// [`LoadError`] for a file that is unreadable, too large or malformed.
@@ -106,8 +107,8 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     Ok(Some((file, json.to_string().into_bytes())))
 }
 
-/// Returns the merges of a BPE model: every way to split one of `pieces` in two, both of which have ids and are allowed, by falling
-/// score.
+/// Returns the merges of a BPE model, by falling score of the merged piece: every allowed split of a piece into two
+/// pieces with ids.
 pub(super) fn merges<'a>(
     pieces: impl Iterator<Item = (&'a str, f64)>,
     ids: &HashMap<&str, usize>,
@@ -136,7 +137,7 @@ pub(super) fn merges<'a>(
     merges.into_iter().map(|(_, pair)| pair).collect()
 }
 
-/// Reads a `vocab.json`: the tokens, whose ids must be 0, 1, 2 and so on.
+/// Reads the tokens of a `vocab.json`, whose ids must be 0, 1, 2 and so on.
 fn tokens_by_id(path: &Path) -> Result<Vec<String>, LoadError> {
     let file = path.display().to_string();
     let parsed = Config::parse(file.clone(), &read_capped(path, MAX_TOKENIZER)?)?;
@@ -157,13 +158,13 @@ fn tokens_by_id(path: &Path) -> Result<Vec<String>, LoadError> {
 }
 
 impl Settings {
-    /// A setting that `tokenizer_config.json` may state.
+    /// Returns a setting of `tokenizer_config.json`; `None` if it is missing.
     fn stated<T: DeserializeOwned>(&self, key: &str) -> Result<Option<T>, LoadError> {
         let stated = self.config.as_ref().map(|config| config.optional(key));
         Ok(stated.transpose()?.flatten())
     }
 
-    /// A setting that is true or false; `absent` if no file states it.
+    /// Returns a boolean setting; `absent` if no file states it.
     fn flag(&self, key: &str, absent: bool) -> Result<bool, LoadError> {
         Ok(self.stated(key)?.unwrap_or(absent))
     }
@@ -179,7 +180,7 @@ impl Settings {
         }
     }
 
-    /// Returns the whole content of `tokenizer.json`.
+    /// Returns the complete `tokenizer.json`.
     fn json(&self, dir: &Path) -> Result<Value, LoadError> {
         let added = self.added(dir)?;
         let scheme = self.prepend_scheme()?;
@@ -194,7 +195,7 @@ impl Settings {
         }))
     }
 
-    /// Returns the model that splits words.
+    /// Returns the `model` section, which splits words into tokens.
     fn split_model(&self) -> Result<Value, LoadError> {
         let byte_fallback = self.family.has_byte_fallback();
         Ok(match self.model.algorithm().map_err(|reason| self.bad(reason))? {
@@ -225,7 +226,7 @@ impl Settings {
         })
     }
 
-    /// Returns the merges of a BPE model: every way to split a piece in two pieces, by falling score.
+    /// Returns the merges of a BPE model: every split of a piece into two pieces, by falling score.
     fn merges(&self) -> Vec<[&str; 2]> {
         let mut ids: HashMap<&str, usize> = HashMap::new();
         for (id, piece) in self.model.pieces.iter().enumerate() {
@@ -249,7 +250,7 @@ impl Settings {
         })
     }
 
-    /// Returns the tokens that texts are split at before anything else, by id.
+    /// Returns the added tokens, at which texts are split first, by id.
     fn added(&self, dir: &Path) -> Result<Vec<Value>, LoadError> {
         let mut added = Added {
             tokens: BTreeMap::new(),
@@ -297,7 +298,7 @@ impl Settings {
         let listed = listed.map(|config| config.optional::<Vec<Token>>("additional_special_tokens"));
         let listed = listed.transpose()?.flatten().unwrap_or_default();
         tokens.extend(listed.into_iter().map(|token| ("", token.content())));
-        // What `added_tokens_decoder` says of a token holds.
+        // `added_tokens_decoder` takes precedence.
         tokens.retain(|(_, content)| !stated.values().any(|token| content_of(token) == content));
         for (key, content) in tokens {
             let id = id_of(&content).unwrap_or_else(|| added.id_of(&content));
@@ -310,15 +311,15 @@ impl Settings {
     }
 }
 
-/// Tokens added so far.
+/// Added tokens so far.
 struct Added {
     tokens: BTreeMap<usize, Map<String, Value>>,
-    /// The next free id.
+    /// Next free id.
     next: usize,
 }
 
 impl Added {
-    /// Returns the id of a token that the vocabulary lacks.
+    /// Returns the id for a token that the vocabulary lacks.
     fn id_of(&self, content: &str) -> usize {
         let known = self.tokens.iter().find(|(_, token)| content_of(token) == content);
         let free = self.tokens.last_key_value().map_or(0, |(id, _)| id + 1);
@@ -344,7 +345,7 @@ impl Added {
     }
 }
 
-/// The text of an added token.
+/// Returns the text of an added token.
 fn content_of(token: &Map<String, Value>) -> &str {
     token.get("content").and_then(Value::as_str).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! Tokenizers of directories without `tokenizer.json`: those whose files are plain vocabularies.
+//! Builds the tokenizer of a directory that has plain vocabulary files instead of a `tokenizer.json`.
 //!
-//! `vocab.txt` is the vocabulary of BERT's tokenizer or of ESM's, `vocab.json` and `merges.txt` are those of GPT-2's, and of RoBERTa's and BART's. The
-//! class is `tokenizer_class` of `tokenizer_config.json` or `config.json`, or follows from `model_type`. The result is the content of the
-//! `tokenizer.json` that transformers would write.
+//! `vocab.txt` belongs to BERT or ESM tokenizers; `vocab.json` and `merges.txt` to those of GPT-2, RoBERTa, BART and
+//! CLIP. The class is `tokenizer_class` of `tokenizer_config.json` or `config.json`, or follows from `model_type`. The
+//! result is the `tokenizer.json` that transformers would write.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,23 +12,23 @@ use serde_json::{Map, Value, json};
 
 use super::{Config, LoadError, MAX_TOKENIZER, optional_config, read_capped};
 
-/// A tokenizer that can be built from its vocabulary.
+/// A tokenizer class that can be built from its vocabulary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Bert,
-    /// Every entry of the vocabulary is split off wherever it is: an amino acid, or a special token.
+    /// Splits at every vocabulary entry wherever it occurs: an amino acid, or a special token.
     Esm,
     Gpt2,
     Roberta,
-    /// Words in lower case that end with `</w>`, between a first and a last token.
+    /// Lowercased words that end with `</w>`, between a first and a last token.
     Clip,
 }
 
-/// Words of CLIP.
+/// Expression of CLIP's words.
 const CLIP: &str =
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 
-/// Names of the special tokens in `tokenizer_config.json` and `special_tokens_map.json`.
+/// Keys of the special tokens in `tokenizer_config.json` and `special_tokens_map.json`.
 pub(super) const SPECIAL: [&str; 7] = [
     "bos_token",
     "eos_token",
@@ -39,7 +39,7 @@ pub(super) const SPECIAL: [&str; 7] = [
     "mask_token",
 ];
 
-/// A special token: its text, or an object with it.
+/// A special token: its text, or an object that contains it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 pub(super) enum Token {
@@ -48,7 +48,7 @@ pub(super) enum Token {
 }
 
 impl Token {
-    /// The text.
+    /// Returns the text.
     pub(super) fn content(self) -> String {
         match self {
             Self::Text(content) | Self::Object { content } => content,
@@ -56,15 +56,15 @@ impl Token {
     }
 }
 
-/// What the files beside the vocabulary say.
+/// Settings next to the vocabulary.
 struct Settings {
     kind: Kind,
     config: Option<Config>,
     specials: BTreeMap<&'static str, String>,
 }
 
-/// Builds the content of `tokenizer.json` from the vocabulary of a directory. Returns it with the name of the vocabulary's
-/// file; `None` if the directory has none that is known.
+/// Builds the `tokenizer.json` from the vocabulary of a directory. Returns it with the name of the vocabulary file;
+/// `None` without a vocabulary of a supported class.
 ///
 /// # Errors
 /// [`LoadError`] for a file that is unreadable, too large or malformed.
@@ -99,7 +99,8 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     Ok(Some((file.display().to_string(), json.to_string().into_bytes())))
 }
 
-/// Returns the special tokens: those of the class, unless `special_tokens_map.json` or `tokenizer_config.json` states others.
+/// Returns the special tokens: the defaults of the class, overridden by `special_tokens_map.json` and
+/// `tokenizer_config.json`.
 pub(super) fn special_tokens(
     dir: &Path,
     config: Option<&Config>,
@@ -124,7 +125,7 @@ fn text(path: &Path) -> Result<String, LoadError> {
     })
 }
 
-/// Returns the class that `tokenizer_config.json`, here `config`, or else `config.json` states, and the `model_type` of the latter.
+/// Returns the class in `tokenizer_config.json` (`config`), else in `config.json`, and the `model_type` of the latter.
 pub(super) fn class_and_type(
     dir: &Path,
     config: Option<&Config>,
@@ -142,7 +143,7 @@ pub(super) fn class_and_type(
 }
 
 impl Settings {
-    /// Reads the settings; `None` if the directory has no vocabulary of a known class.
+    /// Reads the settings; `None` if the directory has no vocabulary of a supported class.
     fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
         let has = |name: &str| dir.join(name).exists();
         let is_pieces = has("vocab.txt");
@@ -205,7 +206,7 @@ impl Settings {
         self.specials.get(key).map_or("", String::as_str)
     }
 
-    /// Returns the content of `tokenizer.json`.
+    /// Returns the complete `tokenizer.json`.
     fn json(
         &self,
         dir: &Path,
@@ -288,7 +289,8 @@ impl Settings {
         }))
     }
 
-    /// Returns the normalizer, the pre-tokenizer, the post-processor and the decoder of CLIP; `bytes` splits words and writes them as bytes.
+    /// Returns the normaliser, the pre-tokenizer, the post-processor and the decoder of CLIP; `bytes` is the step that
+    /// splits words and maps them to bytes.
     fn clip(&self, vocabulary: &Map<String, Value>, bytes: Value) -> (Value, Value, Value, Value) {
         let end = |key: &str| {
             let token = self.special(key);
@@ -316,7 +318,7 @@ impl Settings {
         )
     }
 
-    /// Returns the part that makes tokens of words.
+    /// Returns the `model` section, which splits words into tokens.
     fn model(&self, vocabulary: &Map<String, Value>, merges: &[String]) -> Value {
         match self.kind {
             Kind::Bert => json!({
@@ -351,8 +353,8 @@ impl Settings {
         }
     }
 
-    /// Returns the tokens that texts are split at before anything else, in the order of their ids: the special ones, and
-    /// those of `added_tokens.json` and of `added_tokens_decoder`.
+    /// Returns the added tokens, at which texts are split first, by id: the special tokens, and those of
+    /// `added_tokens.json` and `added_tokens_decoder`.
     fn added(&self, dir: &Path, vocabulary: &Map<String, Value>) -> Result<Vec<Value>, LoadError> {
         let plain = |id: u64, content: &str, special: bool, left: bool| {
             json!({
@@ -399,7 +401,7 @@ impl Settings {
 }
 
 impl Kind {
-    /// The special tokens of the class, where no file states others.
+    /// Returns the default special tokens of the class.
     fn specials(self) -> BTreeMap<&'static str, String> {
         let tokens: &[(&'static str, &str)] = match self {
             Self::Bert => &[

@@ -1,4 +1,4 @@
-//! Directories of static embeddings: those of model2vec, and of the module `StaticEmbedding` of sentence-transformers.
+//! Static embedding directories: those of model2vec, and of the sentence-transformers module `StaticEmbedding`.
 
 use std::path::Path;
 
@@ -11,28 +11,28 @@ use super::{Config, LoadError};
 pub(crate) const MODEL2VEC: &str = "model2vec";
 /// Class of model2vec.
 pub(crate) const STATIC_MODEL: &str = "StaticModel";
-/// The module of sentence-transformers, which has no configuration; here its class and `model_type`.
+/// Class and `model_type` of the sentence-transformers module, which has no configuration of its own.
 pub(crate) const STATIC_EMBEDDING: &str = "StaticEmbedding";
 
-/// Whether a configuration is one of model2vec.
+/// Returns whether a configuration belongs to model2vec.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a class or type that is no text.
+/// [`LoadError::BadKey`] for a class or type that is not a string.
 pub(crate) fn is_model2vec(config: &Config) -> Result<bool, LoadError> {
     let model_type = config.optional::<String>("model_type")?;
     Ok(model_type.as_deref() == Some(MODEL2VEC) || config.class()?.as_deref() == Some(STATIC_MODEL))
 }
 
-/// Whether a configuration is one of static embeddings.
+/// Returns whether a configuration belongs to static embeddings.
 ///
 /// # Errors
-/// As [`is_model2vec`].
+/// Same as [`is_model2vec`].
 pub(crate) fn is_static(config: &Config) -> Result<bool, LoadError> {
     Ok(is_model2vec(config)? || config.class()?.as_deref() == Some(STATIC_EMBEDDING))
 }
 
-/// Returns the configuration of the module `StaticEmbedding` in a folder: that of model2vec if it wrote the folder, else one that states
-/// the class.
+/// Returns the configuration of a `StaticEmbedding` folder: that of model2vec if model2vec wrote the folder, else a
+/// configuration with only the class.
 ///
 /// # Errors
 /// [`LoadError`] for a `config.json` that is unreadable or malformed.

@@ -1,7 +1,8 @@
-//! Tokenizers of directories without `tokenizer.json` that have Mistral's `tekken.json`: pairs of bytes by rank, as in tiktoken.
+//! Builds the tokenizer of a directory that has Mistral's `tekken.json` instead of a `tokenizer.json`: byte-level BPE
+//! by rank, as in tiktoken.
 //!
-//! The special tokens come first: the id of another token is its rank plus their number. The result is the content of the `tokenizer.json`
-//! that transformers 5.24 makes of the file, with the token that begins a text.
+//! Special tokens come first: the id of any other token is its rank plus the number of special tokens. The result is
+//! the `tokenizer.json` that transformers 5.24 creates from the file, including the BOS token.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -16,14 +17,14 @@ use super::{LoadError, MAX_TOKENIZER, read_capped};
 
 /// Name of the file.
 const FILE: &str = "tekken.json";
-/// The token that begins a text.
+/// BOS token.
 const BEGIN: &str = "<s>";
-/// Most special tokens; files have 1,000.
+/// Maximum number of special tokens; files have 1,000.
 const MAX_SPECIAL: usize = 100_000;
-/// Most bytes of a token, each of which is a way to split it.
+/// Maximum bytes of a token, each of which is a possible split.
 const MAX_BYTES: usize = 1024;
 
-/// The special tokens of files that list none, by id.
+/// Special tokens by id, for files that list none.
 const SPECIAL: [&str; 20] = [
     "<unk>",
     BEGIN,
@@ -47,7 +48,7 @@ const SPECIAL: [&str; 20] = [
     "[TOOL_CONTENT]",
 ];
 
-/// The parts of the file that are read.
+/// The keys of the file that are used.
 #[derive(Deserialize)]
 struct Tekken {
     config: Settings,
@@ -58,9 +59,9 @@ struct Tekken {
 
 #[derive(Deserialize)]
 struct Settings {
-    /// Expression of the words that texts are split into.
+    /// Regular expression of the words.
     pattern: String,
-    /// Number of tokens, special ones included; the list may be longer.
+    /// Number of tokens including special tokens; the list may be longer.
     default_vocab_size: usize,
     default_num_special_tokens: usize,
 }
@@ -68,7 +69,7 @@ struct Settings {
 #[derive(Deserialize)]
 struct Entry {
     rank: usize,
-    /// Its bytes in base64.
+    /// Bytes of the token in base64.
     token_bytes: String,
 }
 
@@ -78,7 +79,8 @@ struct Special {
     token_str: String,
 }
 
-/// Builds the content of `tokenizer.json` from the `tekken.json` of a directory. Returns it with the name of the file; `None` without it.
+/// Builds the `tokenizer.json` from the `tekken.json` of a directory. Returns it with the name of the file; `None`
+/// without one.
 ///
 /// # Errors
 /// [`LoadError`] for a file that is unreadable, too large or malformed.
@@ -98,7 +100,7 @@ pub(super) fn build(dir: &Path) -> Result<Option<(String, Vec<u8>)>, LoadError> 
     Ok(Some((file, json.to_string().into_bytes())))
 }
 
-/// Returns the special tokens of chat templates in a directory whose tokenizer is its `tekken.json`, if it is.
+/// Returns the special tokens for chat templates of a directory; `None` unless `tekken.json` is its tokenizer.
 pub(super) fn special_tokens(dir: &Path) -> Option<SpecialTokens> {
     let has = |name: &str| dir.join(name).exists();
     let named = |name: &str| Some(name.to_owned());
@@ -111,7 +113,7 @@ pub(super) fn special_tokens(dir: &Path) -> Option<SpecialTokens> {
 }
 
 impl Tekken {
-    /// Returns the content of `tokenizer.json`, or why there is none.
+    /// Returns the `tokenizer.json`. The error is the reason.
     fn json(&self) -> Result<Value, String> {
         let special = self.special()?;
         let begin = special.iter().position(|token| token == BEGIN);
@@ -165,7 +167,7 @@ impl Tekken {
         }))
     }
 
-    /// Returns the special tokens by id: those that the file lists, and fillers up to their stated number.
+    /// Returns the special tokens by id: those of the file, padded with fillers to the stated number.
     fn special(&self) -> Result<Vec<String>, String> {
         let count = self.config.default_num_special_tokens;
         let mut special: Vec<String> = match &self.special_tokens {
@@ -212,7 +214,8 @@ impl Tekken {
     }
 }
 
-/// Returns the merges: every way to split a token in two others, by the rank of the token, then by those of its parts.
+/// Returns the merges: every split of a token into two other tokens, by the rank of the token, then by those of its
+/// parts.
 fn merges(pieces: &[Vec<u8>], ranks: &HashMap<&[u8], usize>) -> Vec<[String; 2]> {
     let mut merges = Vec::new();
     for piece in pieces {
@@ -227,12 +230,12 @@ fn merges(pieces: &[Vec<u8>], ranks: &HashMap<&[u8], usize>) -> Vec<[String; 2]>
     merges
 }
 
-/// Returns bytes as the characters that stand for them in byte-level vocabularies, as in GPT-2.
+/// Maps bytes to the characters of byte-level vocabularies, as in GPT-2.
 fn characters(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| character(*byte)).collect()
 }
 
-/// The character that stands for a byte: itself if it can be printed, else the next one from U+0100.
+/// Returns the character for a byte: itself if it is printable, else the next one from U+0100.
 pub(super) fn character(byte: u8) -> char {
     let prints = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
     if prints(byte) {
@@ -248,7 +251,7 @@ mod tests {
 
     use super::*;
 
-    /// The ids are those of mistral-common: `models/fixtures/make_tekken_fixture.py`.
+    /// Expected ids are those of mistral-common: `models/fixtures/make_tekken_fixture.py`.
     #[test]
     fn texts_have_the_tokens_of_mistral_common() {
         #[derive(Deserialize)]
@@ -267,7 +270,7 @@ mod tests {
             assert_eq!(found.get_ids(), ids, "{text:?}");
             assert_eq!(tokenizer.decode(&ids, true).unwrap(), text);
         }
-        // A prompt of a chat names special tokens, also those that only fill.
+        // Chat prompts contain special tokens by name, including fillers.
         let prompt = tokenizer.encode("[INST]a<SPECIAL_24>", false).unwrap();
         let ids = prompt.get_ids();
         assert_eq!((ids[0], ids.len(), ids[2]), (3, 3, 24));

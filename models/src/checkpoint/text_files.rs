@@ -1,29 +1,29 @@
-//! The files of a checkpoint that turn texts into tokens. They can be read where the weights are not.
+//! The tokenizer files of a checkpoint, which can be read without the weights.
 
 use std::path::Path;
 
 use super::sentence::SentenceTexts;
 use super::{ChatTemplate, Config, LoadError, TokenizerFile, gguf, quantised, static_embedding};
 
-/// Keys of the longest sequence, whose names differ between families.
+/// Keys of the maximum sequence length, which differ between architectures.
 pub(crate) const CONTEXT: [&str; 4] = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"];
 
-/// Key of the configuration of the language model within a model that also reads images.
+/// Section of the language model in the configuration of a multimodal model.
 const TEXT_CONFIG: &str = "text_config";
 
-/// The files of a checkpoint that turn texts into tokens.
+/// Tokenizer files of a checkpoint.
 #[derive(Debug)]
 pub(crate) struct TextFiles {
     /// The tokenizer, if there is one.
     pub tokenizer: Option<TokenizerFile>,
     /// The chat template and the special tokens.
     pub chat: ChatTemplate,
-    /// Longest sequence that the configuration states, tokens.
+    /// Maximum sequence length that the configuration states, tokens.
     pub context: Option<usize>,
 }
 
 impl TextFiles {
-    /// Reads the files of a directory, in which the weights may be missing; of a GGUF file, the header.
+    /// Reads the tokenizer files of a directory, which may lack the weights, or of a GGUF file's header.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable, too large or malformed.
@@ -66,7 +66,7 @@ impl TextFiles {
     }
 }
 
-/// Returns the longest sequence that a configuration states.
+/// Returns the maximum sequence length that a configuration states.
 fn context(config: &Config) -> Result<Option<usize>, LoadError> {
     let nested = config
         .keys()

@@ -1,8 +1,8 @@
-//! Checkpoints of timm (Wightman 2019) as they are published, and as transformers saves them (`TimmWrapperForImageClassification`).
+//! timm checkpoints (Wightman 2019), as published or as saved by transformers (`TimmWrapperForImageClassification`).
 //!
-//! Their `config.json` names an `architecture`, such as `resnet50`, which states the sizes, and has in `pretrained_cfg` how images are
-//! prepared. Both are translated into the keys of transformers' class of the same network, and so are the names of the tensors; errors
-//! have these names.
+//! Their `config.json` has an `architecture`, such as `resnet50`, which determines the dimensions, and the
+//! preprocessing in `pretrained_cfg`. This module translates both to the keys of the corresponding transformers class,
+//! and renames the tensors likewise; errors use the translated names.
 
 mod beit;
 mod blocks;
@@ -19,30 +19,30 @@ use serde_json::{Map, Value, json};
 
 use super::{Config, LoadError};
 
-/// Key of the name that states the sizes.
+/// Key of the architecture name.
 const ARCHITECTURE: &str = "architecture";
-/// Key of how images are prepared.
+/// Key of the preprocessing settings.
 const PREPARATION: &str = "pretrained_cfg";
-/// `model_type` where transformers saves them.
+/// `model_type` of checkpoints saved by transformers.
 const MODEL_TYPE: &str = "timm_wrapper";
-/// Key that says that queries, keys and values of a ViT are one layer.
+/// Key: a ViT fuses query, key and value into one layer.
 pub(crate) const PACKED: &str = "packed_projections";
-/// Key that says that a norm comes before the blocks of a ViT.
+/// Key: a ViT has a norm before its blocks.
 pub(crate) const NORM_FIRST: &str = "norm_first";
-/// Key that says that the blocks of a ViT scale what they add.
+/// Key: the blocks of a ViT have layer scales.
 pub(crate) const SCALED: &str = "layer_scale";
-/// Key that says that the class token of a ViT has no position.
+/// Key: the class token of a ViT has no position embedding.
 pub(crate) const BARE_TOKENS: &str = "class_without_position";
-/// Key that says that a `ResNet` has the form D.
+/// Key: a `ResNet` is of variant D.
 pub(crate) const TWEAKED: &str = "resnet_d";
 pub(crate) use blocks::BLOCKS;
 pub(crate) use mixer::MIXER;
 pub(crate) use plain::{DENSENET, VGG};
 pub(crate) use repvgg::REPVGG;
 pub(crate) use resnet::RESNET;
-/// Prefix that transformers puts before the names.
+/// Prefix that transformers adds to tensor names.
 const PREFIX: &str = "timm_model.";
-/// Arguments of all architectures: what other keys state too, and rates of training.
+/// Arguments that all architectures ignore, because other keys state them too or they concern training.
 const COMMON: [&str; 5] = [
     "num_classes",
     "in_chans",
@@ -50,10 +50,10 @@ const COMMON: [&str; 5] = [
     "drop_rate",
     "drop_path_rate",
 ];
-/// Limit of the width and depth that `model_args` states.
+/// Maximum width and depth in `model_args`.
 const MAX_SIZE: usize = 1 << 16;
 
-/// `ResNet`: the blocks of every stage, and whether they are bottlenecks.
+/// `ResNet`: blocks per stage, and whether they are bottlenecks.
 const RESNETS: [(&str, [usize; 4], bool); 6] = [
     ("resnet18", [2, 2, 2, 2], false),
     ("resnet26", [2, 2, 2, 2], true),
@@ -62,7 +62,7 @@ const RESNETS: [(&str, [usize; 4], bool); 6] = [
     ("resnet101", [3, 4, 23, 3], true),
     ("resnet152", [3, 8, 36, 3], true),
 ];
-/// `ResNet`-D, likewise.
+/// Like [`RESNETS`], for `ResNet`-D.
 const TWEAKED_RESNETS: [(&str, [usize; 4], bool); 7] = [
     ("resnet18d", [2, 2, 2, 2], false),
     ("resnet26d", [2, 2, 2, 2], true),
@@ -72,7 +72,7 @@ const TWEAKED_RESNETS: [(&str, [usize; 4], bool); 7] = [
     ("resnet152d", [3, 8, 36, 3], true),
     ("resnet200d", [3, 24, 36, 3], true),
 ];
-/// `ConvNeXt`: the blocks of every stage, and the channels of the first one.
+/// `ConvNeXt`: blocks per stage, and channels of the first stage.
 const CONVNEXTS: [(&str, [usize; 4], usize); 9] = [
     ("convnext_atto", [2, 2, 6, 2], 40),
     ("convnext_femto", [2, 2, 6, 2], 48),
@@ -84,7 +84,7 @@ const CONVNEXTS: [(&str, [usize; 4], usize); 9] = [
     ("convnext_large", [3, 3, 27, 3], 192),
     ("convnext_xlarge", [3, 3, 27, 3], 256),
 ];
-/// `ConvNeXt` V2, likewise.
+/// Like [`CONVNEXTS`], for `ConvNeXt` V2.
 const CONVNEXTS_2: [(&str, [usize; 4], usize); 9] = [
     ("convnextv2_atto", [2, 2, 6, 2], 40),
     ("convnextv2_femto", [2, 2, 6, 2], 48),
@@ -96,7 +96,7 @@ const CONVNEXTS_2: [(&str, [usize; 4], usize); 9] = [
     ("convnextv2_large", [3, 3, 27, 3], 192),
     ("convnextv2_huge", [3, 3, 27, 3], 352),
 ];
-/// A name that states sizes.
+/// A parsed architecture name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Named {
     ResNet {
@@ -107,14 +107,14 @@ enum Named {
     ConvNext {
         depths: [usize; 4],
         width: usize,
-        /// Whether it is the second version.
+        /// Whether the network is version 2.
         second: bool,
     },
     Vit(vit::Network),
     Blocks(blocks::Network),
     Plain(plain::Network),
     RegNet(regnet::Network),
-    /// A form of `ResNet` that transformers lacks.
+    /// A variant of `ResNet` that transformers lacks.
     OtherResNet(resnet::Network),
     Swin(swin::Network),
     Beit(beit::Network),
@@ -122,10 +122,10 @@ enum Named {
     RepVgg(repvgg::Network),
 }
 
-/// Translates the configuration of a timm model; others stay.
+/// Translates the configuration of a timm model; leaves others unchanged.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for an architecture or a setting that is not supported.
+/// [`LoadError::BadKey`] for an unsupported architecture or setting.
 pub(super) fn translate(config: &mut Config) -> Result<(), LoadError> {
     if !is_timm(config)? {
         return Ok(());
@@ -238,7 +238,7 @@ fn resnet(
     }))
 }
 
-/// Whether a configuration is one of timm.
+/// Returns whether a configuration belongs to timm.
 fn is_timm(config: &Config) -> Result<bool, LoadError> {
     if !config.keys().contains_key(ARCHITECTURE) {
         return Ok(false);
@@ -305,7 +305,7 @@ fn named(config: &Config) -> Result<Named, LoadError> {
     })
 }
 
-/// Reads four sizes of `model_args`, each at least 1.
+/// Reads four sizes from `model_args`, each at least 1.
 fn sizes(arguments: &Config, key: &str, default: &[usize; 4]) -> Result<Vec<usize>, LoadError> {
     let sizes = arguments
         .optional::<Vec<usize>>(key)?
@@ -316,7 +316,7 @@ fn sizes(arguments: &Config, key: &str, default: &[usize; 4]) -> Result<Vec<usiz
     Err(arguments.invalid_value(key, format!("it must have {} sizes", default.len())))
 }
 
-/// Channels, height and width of the images.
+/// Returns channels, height and width of the images.
 fn input_size(config: &Config) -> Result<[usize; 3], LoadError> {
     let preparation = config.section(PREPARATION, &[])?;
     let size = preparation.optional("input_size")?.unwrap_or([3, 224, 224]);
@@ -329,16 +329,17 @@ fn input_size(config: &Config) -> Result<[usize; 3], LoadError> {
     ))
 }
 
-/// Number of classes of a model that names none, by which transformers takes them for those of `ImageNet`.
+/// Number of classes for which transformers assumes `ImageNet` class names.
 const IMAGENET: usize = 1000;
 
-/// Descriptions of the classes of `ImageNet`, in their order.
+/// Returns the class descriptions of `ImageNet`, in class order.
 fn imagenet_names() -> impl Iterator<Item = &'static str> {
     let lines = include_str!("timm/imagenet_1k.txt").lines();
     lines.filter(|line| !line.starts_with('#'))
 }
 
-/// States the classes as transformers does: those of `label_names`; without them, a model of 1,000 classes has those of `ImageNet`.
+/// Sets the class names as transformers does: those of `label_names`; without them, a model of 1,000 classes gets
+/// those of `ImageNet`.
 fn name_labels(config: &mut Config) -> Result<(), LoadError> {
     if config.optional::<Value>("id2label")?.is_some() {
         return Ok(());
@@ -362,10 +363,10 @@ fn name_labels(config: &mut Config) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Returns how images are prepared, in the keys of transformers; `None` of another model.
+/// Returns the preprocessing with the keys of transformers; `None` for other models.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a step that is not supported.
+/// [`LoadError::BadKey`] for an unsupported step.
 pub(super) fn preprocessor(config: &Config) -> Result<Option<Config>, LoadError> {
     let stated = config.keys().contains_key(PREPARATION);
     if !stated || !config.keys().contains_key(ARCHITECTURE) {
@@ -407,7 +408,7 @@ pub(super) fn preprocessor(config: &Config) -> Result<Option<Config>, LoadError>
     Ok(Some(Config::of_keys(config.file().to_owned(), keys)))
 }
 
-/// Returns the name that transformers gives a tensor of a timm model.
+/// Returns the function that maps a timm tensor name to that of transformers; `None` for other models.
 pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
     if !config.keys().contains_key(ARCHITECTURE) {
         return None;
@@ -428,7 +429,7 @@ pub(super) fn renamed(config: &Config) -> Option<fn(&str) -> String> {
     }
 }
 
-/// Returns the parts of a name without the prefix of transformers, and that name.
+/// Splits a name without the prefix of transformers into its parts; also returns that name.
 fn parts(name: &str) -> (Vec<&str>, &str) {
     let name = name.strip_prefix(PREFIX).unwrap_or(name);
     (name.split('.').collect(), name)
@@ -476,14 +477,14 @@ fn of_tweaked_resnet(name: &str) -> String {
     match parts.as_slice() {
         ["bn1", end] => format!("{embedder}.2.normalization.{end}"),
         ["conv1", place, end] => match place.parse::<usize>() {
-            // Every third one is an activation.
+            // Every third layer is an activation.
             Ok(place) => format!(
                 "{}.{end}",
                 part(&format!("{embedder}.{}", place / 3), place % 3 == 1)
             ),
             Err(_) => name.to_owned(),
         },
-        // Means of pixels come first.
+        // Average pooling comes first.
         [stage, block, "downsample", "1", end] => of_resnet(&format!("{stage}.{block}.downsample.0.{end}")),
         [stage, block, "downsample", "2", end] => of_resnet(&format!("{stage}.{block}.downsample.1.{end}")),
         _ => of_resnet(name),
@@ -498,7 +499,7 @@ fn of_convnext_2(name: &str) -> String {
     named_convnext(name, "convnextv2")
 }
 
-/// `base` is the prefix that transformers gives the base model.
+/// Renames a tensor of `ConvNeXt`; `base` is the prefix of the base model in transformers.
 fn named_convnext(name: &str, base: &str) -> String {
     let (parts, name) = parts(name);
     match parts.as_slice() {

@@ -1,32 +1,33 @@
-//! The rules of `generation_config.json` that allow or force tokens, whatever their probability.
+//! Token constraints of `generation_config.json`, which allow or force tokens regardless of their probability.
 
 use super::generation_config::token_ids;
 use super::{Config, LoadError};
 
-/// Rules for the tokens of an answer; those of the default allow every token.
+/// Token constraints of an answer; the default allows every token.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenRules {
     /// `forced_bos_token_id`: the first token of an encoder-decoder's answer, after its start token.
     pub forced_first: Option<u32>,
-    /// `forced_eos_token_id`: the tokens one of which ends an answer of the maximum length.
+    /// `forced_eos_token_id`: one of these tokens ends an answer of maximum length.
     pub forced_last: Vec<u32>,
-    /// `suppress_tokens`: tokens that never occur.
+    /// `suppress_tokens`: tokens that are never generated.
     pub suppressed: Vec<u32>,
-    /// `begin_suppress_tokens`: tokens that do not begin an answer.
+    /// `begin_suppress_tokens`: tokens that cannot begin an answer.
     pub suppressed_first: Vec<u32>,
-    /// `bad_words_ids`: sequences of tokens that never occur.
+    /// `bad_words_ids`: token sequences that are never generated.
     pub bad_words: Vec<Vec<u32>>,
-    /// `no_repeat_ngram_size`: sequences of this length occur once only, the tokens of a decoder's prompt included; 0 is off.
+    /// `no_repeat_ngram_size`: size of n-grams that occur only once, including a decoder's prompt; 0 disables it.
     pub distinct_ngram: usize,
-    /// `encoder_no_repeat_ngram_size`: sequences of this length that an encoder's prompt has do not occur; 0 is off.
+    /// `encoder_no_repeat_ngram_size`: size of n-grams of an encoder's prompt that are not generated; 0 disables it.
     pub distinct_encoder_ngram: usize,
-    /// `min_length`: tokens before which no answer ends; those of a decoder's prompt, or an answer's start token, count.
+    /// `min_length`: number of tokens before which no answer ends; counts a decoder's prompt, or an answer's start
+    /// token.
     pub min_length: usize,
-    /// `min_new_tokens`: tokens of the answer before which it does not end.
+    /// `min_new_tokens`: number of answer tokens before which the answer does not end.
     pub min_new_tokens: usize,
 }
 
-/// Keys that change the tokens of greedy search and are not implemented, with the number that has no effect.
+/// Keys that affect greedy search and are not implemented, with the value that has no effect.
 const UNSUPPORTED: [(&str, Option<f64>); 9] = [
     ("sequence_bias", None),
     ("guidance_scale", Some(1.0)),
@@ -43,7 +44,7 @@ impl TokenRules {
     /// Reads the rules of a `generation_config.json`, or of a `config.json` if there is none.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for a malformed key, or a rule that is not implemented.
+    /// [`LoadError::BadKey`] for a malformed key, or a constraint that is not implemented.
     pub(super) fn read(config: &Config) -> Result<Self, LoadError> {
         for (key, neutral) in UNSUPPORTED {
             let stated = config.optional::<serde_json::Value>(key)?;

@@ -1,4 +1,4 @@
-//! Building the tokenizer of a `tokenizer.json`.
+//! Builds a tokenizer from a `tokenizer.json`.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +10,7 @@ use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence};
 use super::sentencepiece::check_table;
 use super::{LoadError, TokenizerFile};
 
-/// The part of the file that is checked; the rest is skipped.
+/// The section that is validated; the rest is skipped.
 #[derive(Deserialize)]
 struct Checked {
     #[serde(default)]
@@ -18,8 +18,8 @@ struct Checked {
 }
 
 impl TokenizerFile {
-    /// Builds the tokenizer. The crate `tokenizers` does not check the normalisation tables that it reads, so a damaged one would end in a
-    /// panic at a text, or in a request for gigabytes of memory: they are checked first.
+    /// Builds the tokenizer. First validates the normalisation tables, which the crate `tokenizers` does not: a
+    /// damaged table would cause a panic or an allocation of gigabytes.
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`].
@@ -41,7 +41,8 @@ impl TokenizerFile {
     }
 }
 
-/// Makes a tokenizer write texts in lower case before all else, as sentence-transformers does: special tokens in a text stay.
+/// Makes a tokenizer lowercase texts before anything else, as sentence-transformers does, but not special tokens in a
+/// text.
 fn write_in_lower_case(tokenizer: &mut Tokenizer) {
     let mut steps = match tokenizer.get_normalizer() {
         Some(NormalizerWrapper::Sequence(steps)) => steps.as_ref().to_vec(),
@@ -54,7 +55,7 @@ fn write_in_lower_case(tokenizer: &mut Tokenizer) {
     }
 }
 
-/// Returns whether every table of a normaliser, and of those inside it, can be used.
+/// Returns whether all tables of a normaliser, including nested ones, are valid.
 fn are_tables_sound(normalizer: &Value) -> bool {
     match normalizer {
         Value::Object(fields) => fields.iter().all(|(name, value)| match value {
@@ -76,7 +77,7 @@ mod tests {
     use super::super::sentencepiece::check_table;
     use super::*;
 
-    /// A tokenizer of bytes whose normaliser has this table.
+    /// Builds a byte tokenizer with this normaliser.
     fn built(normalizer: &Value) -> Result<Tokenizer, LoadError> {
         let folder = tempfile::tempdir().unwrap();
         let json = json!({
@@ -94,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_damaged_normalisation_table_is_refused() {
-        // An empty trie, which panics at the first text, and one of 4 GiB, for which memory is reserved before it is read.
+        // An empty trie, which panics at the first text, and one of 4 GiB, for which memory is reserved before
+        // reading.
         for table in ["AAAAAA==", "/////w=="] {
             let table = json!({"type": "Precompiled", "precompiled_charsmap": table});
             let inside = json!({"type": "Sequence", "normalizers": [{"type": "NFC"}, table]});
@@ -138,7 +140,7 @@ mod tests {
                 [0]
             );
         }
-        // A trie whose root leads nowhere, and no replacement.
+        // A trie whose root has no children, without replacements.
         let mut table = 1_024_u32.to_le_bytes().to_vec();
         table.extend([0; 1_024]);
         check_table(&table).unwrap();

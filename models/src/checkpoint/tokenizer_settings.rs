@@ -1,4 +1,4 @@
-//! Settings of `tokenizer_config.json` that replace those of `tokenizer.json`, as the tokenizers of transformers apply them.
+//! Settings of `tokenizer_config.json` that override those of `tokenizer.json`, as in the tokenizers of transformers.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,24 +8,25 @@ use serde_json::{Map, Value, json};
 use super::slow_tokenizer::{class_and_type, special_tokens};
 use super::{Config, LoadError, optional_config};
 
-/// How texts become sequences, by `tokenizer_config.json`.
+/// Sequence settings of `tokenizer_config.json`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct SequenceSettings {
-    /// Maximum length of a text, tokens; `None` for the context.
+    /// Maximum length of a text, tokens; `None` for the model's context.
     pub max_tokens: Option<usize>,
-    /// Whether the beginning of a longer text is cut off instead of its end.
+    /// Whether truncation removes the beginning of a text instead of its end.
     pub cuts_beginning: bool,
-    /// Whether padding would come before a text: then the context of a question precedes it.
+    /// Whether padding is on the left; the context of a question then comes first.
     pub pads_beginning: bool,
 }
 
 impl SequenceSettings {
-    /// Reads `model_max_length` (`max_len` in old files), `truncation_side` and `padding_side` of a directory's `tokenizer_config.json`, here `config`.
+    /// Reads `model_max_length` (`max_len` in old files), `truncation_side` and `padding_side` of a directory's
+    /// `tokenizer_config.json` (`config`).
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for another side than `left` and `right`.
+    /// [`LoadError::BadKey`] for sides other than `left` and `right`.
     pub(super) fn read(dir: &Path, config: Option<&Config>) -> Result<Self, LoadError> {
-        // Without a limit it is a huge number, also as a float.
+        // Without a limit, the key holds a huge number, possibly a float.
         let stated = |key: &str| config.and_then(|config| config.keys().get(key));
         let longest = stated("model_max_length").or_else(|| stated("max_len"));
         let longest = longest.and_then(serde_json::Value::as_u64);
@@ -51,7 +52,7 @@ impl SequenceSettings {
     }
 }
 
-/// Classes of tokenizers whose normalizer is that of BERT.
+/// Tokenizer classes with the normaliser of BERT.
 const OF_BERT: [&str; 8] = [
     "BertTokenizer",
     "DistilBertTokenizer",
@@ -62,7 +63,7 @@ const OF_BERT: [&str; 8] = [
     "MPNetTokenizer",
     "SqueezeBertTokenizer",
 ];
-/// The `model_type`s that these classes belong to, where no file names the class.
+/// Values of `model_type` that imply one of these classes if no file names it.
 const TYPES_OF_BERT: [&str; 7] = [
     "bert",
     "distilbert",
@@ -72,14 +73,14 @@ const TYPES_OF_BERT: [&str; 7] = [
     "mobilebert",
     "mpnet",
 ];
-/// Keys of the normalizer, and those that replace them.
+/// Keys of the normaliser, with the settings that override them.
 const NORMALIZER: [(&str, &str); 3] = [
     ("lowercase", "do_lower_case"),
     ("strip_accents", "strip_accents"),
     ("handle_chinese_chars", "tokenize_chinese_chars"),
 ];
 
-/// Classes of tokenizers that split texts into bytes as GPT-2 does, and may put a space in front of them.
+/// Tokenizer classes with the byte-level splitting of GPT-2, which may prepend a space.
 const OF_GPT2: [&str; 6] = [
     "BartTokenizer",
     "BlenderbotTokenizer",
@@ -88,11 +89,11 @@ const OF_GPT2: [&str; 6] = [
     "LongformerTokenizer",
     "RobertaTokenizer",
 ];
-/// As [`TYPES_OF_BERT`].
+/// Like [`TYPES_OF_BERT`].
 const TYPES_OF_GPT2: [&str; 5] = ["bart", "gpt2", "longformer", "roberta", "roberta-prelayernorm"];
 const PREFIX_SPACE: &str = "add_prefix_space";
 
-/// Classes of tokenizers that replace the post-processor: by two flags, the beginning and the end of a text are added.
+/// Tokenizer classes whose post-processor is overridden: two flags state whether BOS and EOS are added.
 const OF_LLAMA: [&str; 4] = [
     "CodeLlamaTokenizer",
     "CohereTokenizer",
@@ -102,7 +103,7 @@ const OF_LLAMA: [&str; 4] = [
 const ADD_BOS: &str = "add_bos_token";
 const ADD_EOS: &str = "add_eos_token";
 
-/// Returns the content of a directory's `tokenizer.json`, here `json`, with the settings of its `tokenizer_config.json`.
+/// Returns the content of a directory's `tokenizer.json` (`json`), with the overrides of its `tokenizer_config.json`.
 ///
 /// # Errors
 /// [`LoadError`] for a configuration that is unreadable or malformed.
@@ -134,7 +135,7 @@ pub(super) fn applied(dir: &Path, json: Vec<u8>) -> Result<Vec<u8>, LoadError> {
     } else {
         return Ok(json);
     };
-    // A file that is no tokenizer is refused where it is used.
+    // An invalid tokenizer is rejected where it is used.
     let Ok(mut tokenizer) = serde_json::from_slice::<Value>(&json) else {
         return Ok(json);
     };
@@ -158,11 +159,10 @@ pub(super) fn applied(dir: &Path, json: Vec<u8>) -> Result<Vec<u8>, LoadError> {
     })
 }
 
-/// Returns the content of a `tokenizer.json` that adds the beginning and the end of a text as the flags say. A file that does not
-/// know the tokens stays as it is.
+/// Returns a `tokenizer.json` that adds BOS and EOS by the flags. A file without these tokens is returned unchanged.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a token that is none.
+/// [`LoadError::BadKey`] for a value that is not a token.
 fn with_ends(dir: &Path, config: &Config, json: Vec<u8>) -> Result<Vec<u8>, LoadError> {
     let Ok(Value::Object(mut tokenizer)) = serde_json::from_slice::<Value>(&json) else {
         return Ok(json);
@@ -240,7 +240,7 @@ mod tests {
             settings["tokenizer_class"] = class;
             assert_eq!(changed("bert", &settings, &tokenizer)["normalizer"], expected);
         }
-        // Classes that take the file as it is.
+        // This class uses the file unchanged.
         let mut general = settings.clone();
         general["tokenizer_class"] = json!("PreTrainedTokenizerFast");
         assert_eq!(changed("bert", &general, &tokenizer), tokenizer);
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(both["special_tokens"]["</s>"]["ids"], json!([2]));
         let neither = single(json!({"add_bos_token": false, "add_eos_token": false}));
         assert_eq!(neither["single"], json!([text]));
-        // Without flags, by other classes and without the token the file stays as it is.
+        // Without flags, with other classes, and without the token, the file is unchanged.
         for settings in [
             json!({}),
             json!({"add_bos_token": false, "tokenizer_class": "Qwen2Tokenizer"}),

@@ -1,10 +1,11 @@
-//! `model.safetensors`: strict access to weights.
+//! Strict loading of weights.
 //!
 //! A model with wrong or partially used weights still answers, but wrongly. An architecture therefore takes every
 //! tensor by name and shape, and unused tensors are an error.
 //!
-//! This module uses the header types of the `safetensors` crate and reads tensor by tensor: errors have the names and
-//! shapes of the file, three projections become one matrix, and at most one tensor is held in addition to the model.
+//! This module uses the header types of the crate `safetensors` and reads tensor by tensor, so that errors have the
+//! names and shapes of the file, three projections can be fused, and at most one tensor is in memory in addition to
+//! the model.
 
 mod elements;
 mod part;
@@ -25,37 +26,37 @@ use super::LoadError;
 use super::quantised::Scheme;
 use crate::precision::WeightType;
 
-/// The format's limit for its JSON header.
+/// Maximum size of the JSON header, bytes; the limit of the format.
 const MAX_HEADER: u64 = 100_000_000;
 /// Size of the little-endian header length at the beginning of the file, bytes.
 const PREFIX: u64 = 8;
 
-/// Prefixes of the tensors of a model that is saved with its wrapper: `torch.compile`'s, and that of `DataParallel` and
+/// Name prefixes of a model that was saved inside a wrapper: `torch.compile`, and `DataParallel` or
 /// `DistributedDataParallel`.
 const WRAPPERS: [&str; 2] = ["_orig_mod.", "module."];
 
-/// Buffers that old versions of transformers saved with the weights, by name suffix. No model needs them: they hold 0,
-/// 1, 2, ... or a count of training steps.
+/// Name suffixes of buffers that old versions of transformers saved with the weights. No model needs them: they hold
+/// 0, 1, 2, ... or a count of training steps.
 pub(crate) const IGNORED_BUFFERS: [&str; 3] = ["position_ids", "token_type_ids", "num_batches_tracked"];
 
-/// The tensors of a checkpoint; each can be taken once.
+/// Tensors of a checkpoint; each can be taken once.
 #[derive(Debug)]
 pub struct Weights {
-    /// Name in errors: the single file, or the index of several.
+    /// Name of the file in errors; for shards, that of the index.
     file: String,
     shards: Vec<Shard>,
     /// Tensors not taken yet, with the index of their shard.
     remaining: BTreeMap<String, (usize, TensorInfo)>,
     taken: WeightTotals,
-    /// Type that linear layers and embeddings get; `None`: as stored.
+    /// Requested type of linear layers and embeddings; `None`: as stored.
     requested: Option<WeightType>,
-    /// Type of all matrices in the file; f32 if they differ.
+    /// Type of all matrices in the file; f32 if types differ.
     stored: WeightType,
-    /// How weights are quantised, if they are.
+    /// Quantisation scheme, if the weights are quantised.
     scheme: Option<Box<dyn Scheme>>,
-    /// Prefix of the base model's tensors, which names in the file may lack.
+    /// Name prefix of the base model's tensors, which the file may omit.
     base: String,
-    /// The part of the file that is read, if not all of it.
+    /// The part of the file that is used, if not all of it.
     part: Part,
 }
 
@@ -68,16 +69,16 @@ pub struct WeightTotals {
     pub bytes: u64,
 }
 
-/// A tensor as its file describes it.
+/// Description of a tensor in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RawTensor {
     pub(crate) name: String,
-    /// Its type, as in the header.
+    /// Type, as in the header.
     pub(crate) dtype: String,
-    /// Whether it is read as weights without quantisation.
+    /// Whether the tensor can be read as unquantised weights.
     pub(crate) is_float: bool,
     pub(crate) shape: Vec<usize>,
-    /// Its size in the file, bytes.
+    /// Size in the file, bytes.
     pub(crate) bytes: u64,
 }
 
@@ -113,7 +114,7 @@ impl Weights {
         };
         let prefix = read(0, PREFIX)?;
         let header = prefix.as_slice().try_into().map_or(0, u64::from_le_bytes);
-        // Checked before the header is read, so that a forged length allocates nothing.
+        // Checked before reading, so that a forged length allocates nothing.
         if header > MAX_HEADER || header > length.saturating_sub(PREFIX) {
             return Err(bad_weights(
                 &file,
@@ -154,11 +155,11 @@ impl Weights {
         })
     }
 
-    /// Combines the shards of a checkpoint; `index` is the name of the whole in errors, and `shard_of_tensor` the
-    /// position of every tensor's file.
+    /// Combines the shards of a checkpoint; `index` is the name of the whole in errors, and `shard_of_tensor` maps
+    /// each tensor to its shard.
     ///
     /// # Errors
-    /// [`LoadError::BadWeights`] if a tensor is in another file than the index states, or in two.
+    /// [`LoadError::BadWeights`] if a tensor is in another shard than the index states, or in two.
     pub(crate) fn from_shards(
         index: impl Into<String>,
         files: Vec<Self>,
@@ -204,7 +205,7 @@ impl Weights {
         }
     }
 
-    /// Combines tensors by name, with the index of their shard; `file` is the name of the whole in errors.
+    /// Combines tensors by name, with their shard index; `file` is the name of the whole in errors.
     pub(super) fn of_tensors(
         file: String,
         shards: Vec<Shard>,
@@ -223,13 +224,13 @@ impl Weights {
         }
     }
 
-    /// Type that linear layers and embeddings get: the requested one, else that of the file.
+    /// Returns the type of linear layers and embeddings: the requested type, else that of the file.
     pub(crate) fn weight_type(&self) -> WeightType {
         let quantised = self.scheme.as_ref().map(|scheme| scheme.weight_type());
         self.requested.or(quantised).unwrap_or(self.stored)
     }
 
-    /// The requested type of linear layers and embeddings, if there is one.
+    /// Returns the requested type of linear layers and embeddings, if there is one.
     pub(crate) fn requested_type(&self) -> Option<WeightType> {
         self.requested
     }
@@ -239,11 +240,11 @@ impl Weights {
         self.requested = kind;
     }
 
-    /// Requests a type for a device that has no kernels for quantised weights; `None` keeps that of the file, or bf16 if it is
-    /// a quantised one.
+    /// Requests a type for a device without kernels for quantised weights; `None` keeps that of the file, or bf16 if
+    /// the file is quantised.
     ///
     /// # Errors
-    /// A quantised type was requested; the error names it.
+    /// The requested type, if it is a quantised one.
     pub fn request_unquantised(&mut self, kind: Option<WeightType>) -> Result<(), WeightType> {
         match kind {
             Some(kind) if kind.is_quantised() => return Err(kind),
@@ -253,39 +254,39 @@ impl Weights {
         Ok(())
     }
 
-    /// States how the weights in the file are quantised.
+    /// Sets the quantisation scheme of the weights.
     pub(super) fn quantised_as(&mut self, scheme: Option<Box<dyn Scheme>>) {
         self.scheme = scheme;
     }
 
-    /// Corrects the total of bytes after `elements` weights were converted to `bytes` bytes.
+    /// Corrects the byte total after `elements` weights were converted to `bytes` bytes.
     pub(crate) fn count_prepared(&mut self, elements: usize, bytes: usize) {
         let as_f32 = (elements * size_of::<f32>()) as u64;
         self.taken.bytes = (self.taken.bytes + bytes as u64).saturating_sub(as_f32);
     }
 
-    /// Name of the file in errors.
+    /// Returns the name of the file in errors.
     pub fn file(&self) -> &str {
         &self.file
     }
 
-    /// States the prefix of the base model's tensors, such as `model.`: they are also found without it, as the class of the
-    /// base model saves them.
+    /// Sets the name prefix of the base model's tensors, such as `model.`: they are also found without it, because the
+    /// class of the base model saves them so.
     pub(crate) fn expect_base(&mut self, prefix: &str) {
         prefix.clone_into(&mut self.base);
     }
 
-    /// Whether a tensor of this name exists and is not taken yet.
+    /// Returns whether a tensor of this name exists and is not taken yet.
     pub fn contains(&self, name: &str) -> bool {
         self.place(name).is_some()
     }
 
-    /// Whether a tensor whose name begins with `prefix` exists and is not taken yet.
+    /// Returns whether a tensor with this name prefix exists and is not taken yet.
     pub(crate) fn contains_prefix(&self, prefix: &str) -> bool {
         self.remaining.keys().any(|name| name.starts_with(prefix))
     }
 
-    /// The tensors that are not taken yet, by name.
+    /// Returns the tensors that are not taken yet, by name.
     pub(crate) fn raw(&self) -> Vec<RawTensor> {
         let tensors = self.remaining.iter().map(|(name, (_, info))| RawTensor {
             name: name.clone(),
@@ -297,8 +298,7 @@ impl Weights {
         tensors.collect()
     }
 
-    /// Returns the number of elements of all tensors that are not taken yet. Those of quantised weights that are packed count as they are
-    /// stored.
+    /// Returns the number of elements of all tensors that are not taken yet. Packed quantised weights count as stored.
     pub fn elements(&self) -> u64 {
         let sizes = self.remaining.values().map(|(_, info)| {
             let elements: usize = info.shape.iter().product();
@@ -307,13 +307,13 @@ impl Weights {
         sizes.sum()
     }
 
-    /// Gives tensors other names.
+    /// Renames all tensors.
     pub(super) fn rename(&mut self, renamed: impl Fn(&str) -> String) {
         let tensors = std::mem::take(&mut self.remaining).into_iter();
         self.remaining = tensors.map(|(name, tensor)| (renamed(&name), tensor)).collect();
     }
 
-    /// Gives tensors the names of the model where a wrapper around it was saved: all of them begin with its prefix.
+    /// Strips wrapper prefixes that all tensor names have.
     pub(super) fn strip_wrappers(&mut self) {
         while let Some(prefix) = WRAPPERS.into_iter().find(|prefix| {
             !self.remaining.is_empty() && self.remaining.keys().all(|name| name.starts_with(prefix))
@@ -322,23 +322,23 @@ impl Weights {
         }
     }
 
-    /// Drops tensors that no model needs, whose names end with one of `suffixes`.
+    /// Drops unneeded tensors by name suffix.
     pub(crate) fn ignore_suffixes(&mut self, suffixes: &[&str]) {
         self.ignore(|name| suffixes.iter().any(|end| name.ends_with(end)));
     }
 
-    /// Drops tensors that no model needs, by their names within the part that is read.
+    /// Drops unneeded tensors, by their names within the part that is used.
     pub(crate) fn ignore(&mut self, is_unused: impl Fn(&str) -> bool) {
         let part = &self.part;
         self.remaining.retain(|name, _| !is_unused(part.inside(name)));
     }
 
-    /// Totals of the taken weights, also if tensors remain.
+    /// Returns the totals of the taken weights, even if tensors remain.
     pub fn totals(&self) -> WeightTotals {
         self.taken
     }
 
-    /// Whether a scheme of quantisation saves a tensor that weights do not need.
+    /// Returns whether the quantisation scheme saves a tensor that no weight needs.
     fn is_unused(&mut self, name: &str) -> bool {
         let Some(scheme) = &self.scheme else {
             return false;
@@ -350,8 +350,8 @@ impl Weights {
         scheme.may_be_zeros(name) && self.bytes_of(name).is_ok_and(are_zeros)
     }
 
-    /// Returns the totals if all tensors are taken. `IGNORED_BUFFERS` and tensors whose names begin with one of
-    /// `unused`, which the architecture saves but never uses, may remain.
+    /// Returns the totals if all tensors are taken. `IGNORED_BUFFERS` may remain, and so may tensors with a name
+    /// prefix in `unused`, which the architecture saves but never uses.
     ///
     /// # Errors
     /// [`LoadError::UnusedTensors`] with the names of the remaining tensors.

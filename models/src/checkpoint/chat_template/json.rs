@@ -1,4 +1,4 @@
-//! The filter `tojson` of chat templates, which writes JSON as Python's `json.dumps` does.
+//! The `tojson` filter of chat templates, which formats JSON like Python's `json.dumps`.
 
 use std::io::Write;
 
@@ -7,16 +7,16 @@ use minijinja::{Error, ErrorKind, Value};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-/// The options in the order of transformers' filter.
+/// Options, in the order of transformers' filter.
 const OPTIONS: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
-/// Longest indentation of a level, which bounds the size of the result.
+/// Maximum indentation per level, which bounds the size of the result.
 const MAX_INDENT: usize = 16;
 
-/// Returns a value as JSON, without escapes for HTML. Options by place or by name: `ensure_ascii`, `indent`, `separators` and
-/// `sort_keys`, as in transformers.
+/// Formats a value as JSON, without HTML escapes. Options, positional or named: `ensure_ascii`, `indent`, `separators`
+/// and `sort_keys`, as in transformers.
 ///
 /// # Errors
-/// [`Error`] for an unknown option, a value of the wrong kind, and a value that JSON lacks.
+/// [`Error`] for an unknown option, an option of the wrong type, and a value that JSON cannot represent.
 #[expect(clippy::needless_pass_by_value, reason = "the form of a filter with options")]
 pub(super) fn to_json(value: &Value, places: Rest<Value>, options: Kwargs) -> Result<String, Error> {
     if places.len() > OPTIONS.len() {
@@ -44,7 +44,7 @@ pub(super) fn to_json(value: &Value, places: Rest<Value>, options: Kwargs) -> Re
     let python = PythonJson {
         separators: match separators {
             Some(separators) => pair(separators)?,
-            // As Python's, which end no line with a space.
+            // As in Python, where lines do not end with a space.
             None if indent.is_some() => [",".to_owned(), ": ".to_owned()],
             None => [", ".to_owned(), ": ".to_owned()],
         },
@@ -68,7 +68,7 @@ pub(super) fn to_json(value: &Value, places: Rest<Value>, options: Kwargs) -> Re
     String::from_utf8(json).map_err(|error| failed(error.to_string()))
 }
 
-/// Reads `indent`: a number of spaces, or a text.
+/// Reads `indent`: a number of spaces, or a string.
 fn indentation(indent: &Value) -> Result<String, Error> {
     if let Some(text) = indent.as_str() {
         return Ok(text.chars().take(MAX_INDENT).collect());
@@ -77,7 +77,7 @@ fn indentation(indent: &Value) -> Result<String, Error> {
     Ok(" ".repeat(usize::try_from(spaces).unwrap_or_default().min(MAX_INDENT)))
 }
 
-/// Reads `separators`: the text between two items, and the one after a key.
+/// Reads `separators`: the text between items, and the text after a key.
 fn pair(separators: &Value) -> Result<[String; 2], Error> {
     let wrong = || Error::new(ErrorKind::InvalidOperation, "`separators` must be two texts");
     if separators.kind() != ValueKind::Seq {
@@ -90,15 +90,15 @@ fn pair(separators: &Value) -> Result<[String; 2], Error> {
     texts.and_then(|texts| texts.try_into().ok()).ok_or_else(wrong)
 }
 
-/// Writes JSON as Python's `json.dumps`.
+/// Formatter that writes JSON like Python's `json.dumps`.
 struct PythonJson {
     separators: [String; 2],
-    /// Whether other characters than those of ASCII are escaped.
+    /// Whether non-ASCII characters are escaped.
     ascii: bool,
-    /// Indentation of a level; `None` for one line.
+    /// Indentation per level; `None` for a single line.
     indent: Option<String>,
     depth: usize,
-    /// Whether the innermost list or object that ended last has a value.
+    /// Whether the innermost list or object contains a value.
     has_value: bool,
 }
 
@@ -191,7 +191,7 @@ impl Formatter for PythonJson {
     }
 }
 
-/// A number as Python writes it: with an exponent of two digits below 1e-4 and from 1e16.
+/// Formats a number like Python: in exponent notation with at least two digits below 1e-4 and from 1e16.
 fn float(value: f64) -> String {
     let scientific = format!("{value:e}");
     let Some((digits, exponent)) = scientific.split_once('e') else {

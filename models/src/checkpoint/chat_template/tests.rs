@@ -16,7 +16,7 @@ fn directory(files: &[(&str, &str)]) -> tempfile::TempDir {
     dir
 }
 
-/// Cases rendered by transformers: `models/fixtures/make_chat_fixtures.py`.
+/// Compares with cases rendered by transformers: `models/fixtures/make_chat_fixtures.py`.
 #[test]
 fn renderings_equal_those_of_transformers() {
     #[derive(serde::Deserialize)]
@@ -24,7 +24,7 @@ fn renderings_equal_those_of_transformers() {
         name: String,
         template: String,
         messages: Vec<(String, String)>,
-        /// Messages with calls of tools, in place of the others.
+        /// Messages with tool calls, instead of the others.
         #[serde(default)]
         chat: Vec<serde_json::Map<String, serde_json::Value>>,
         #[serde(default)]
@@ -93,7 +93,7 @@ fn the_template_is_found_where_transformers_writes_it() {
     assert!(matches!(render(&[]), Err(TemplateError::Missing)));
 }
 
-/// What the templates of `DeepSeek` have, shortened.
+/// Excerpt of the templates of `DeepSeek`.
 #[test]
 fn arguments_are_texts_for_templates_that_join_them() {
     let source = "{% for m in messages %}{% if m['content'] is none %}{% for call in m['tool_calls'] %}\

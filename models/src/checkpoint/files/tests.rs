@@ -3,7 +3,7 @@ use tempfile::TempDir;
 use super::super::Checkpoint;
 use super::*;
 
-/// A directory with these files, empty but for a configuration of BERT.
+/// Creates a directory with these files, which are empty except for a BERT configuration.
 fn directory(files: &[&str]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     for file in files {
@@ -34,7 +34,7 @@ fn an_adapter_beside_weights_is_refused() {
     assert!(alone.contains("this one is an adapter"), "{alone}");
 }
 
-/// An ONNX file and a tokenizer beside it need no weights of this directory.
+/// An adapter next to an ONNX file and a tokenizer is not an error, because the directory's weights are not needed.
 #[test]
 fn an_adapter_beside_a_tokenizer_is_of_no_concern() {
     let dir = directory(&["config.json", "adapter_config.json"]);
@@ -82,7 +82,7 @@ fn a_missing_shard_is_to_be_downloaded() {
     );
 }
 
-/// It said that the path does not exist, and nothing of the Hub.
+/// Regression: the error said only that the path does not exist, without mentioning the Hub.
 #[test]
 fn an_id_of_the_hub_is_named_with_the_command_that_downloads_it() {
     let folder = tempfile::tempdir().unwrap();

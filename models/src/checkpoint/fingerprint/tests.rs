@@ -10,7 +10,7 @@ fn write(dir: &Path, name: &str, content: &[u8]) {
     fs::write(path, content).unwrap();
 }
 
-/// A safetensors file with tensors of these lengths; the byte at `changed` is another one.
+/// Builds a safetensors file with tensors of these lengths; the byte at `changed` differs.
 fn safetensors(lengths: &[usize], changed: Option<usize>) -> Vec<u8> {
     let mut start = 0;
     let mut header = serde_json::Map::new();

@@ -1,4 +1,4 @@
-//! The architectures that are read: their classes, and the names of their tensors.
+//! Supported GGUF architectures: their model classes, and the names of their tensors.
 
 use super::file::Header;
 use super::names::{
@@ -8,7 +8,7 @@ use super::names::{
 };
 use crate::checkpoint::LoadError;
 
-/// An architecture.
+/// A supported architecture.
 #[derive(Debug)]
 pub(super) struct Architecture {
     /// `general.architecture`.
@@ -18,7 +18,8 @@ pub(super) struct Architecture {
     /// `model_type` of the checkpoint's `config.json`.
     pub(super) model_type: &'static str,
     pub(super) names: Names,
-    /// The tensor of the first layer that all files of it have and no others of its name, if several have the name.
+    /// Distinguishes architectures that share a name: a tensor of the first layer that only files of this architecture
+    /// have.
     marker: Option<&'static str>,
 }
 
@@ -44,7 +45,7 @@ macro_rules! architecture {
     };
 }
 
-/// All architectures. Of those with one name, the first one whose marker the file has is meant.
+/// All architectures. Among those with the same name, the first whose marker the file has applies.
 #[rustfmt::skip]
 const ARCHITECTURES: &[Architecture] = &[
     architecture!("llama", "MixtralForCausalLM", "mixtral", OUTER, LAYERS, &[NORMS, ADJACENT, EXPERTS_OF_MIXTRAL], Some("blk.0.ffn_gate_inp.weight")),
@@ -75,7 +76,7 @@ impl Architecture {
     /// Finds the architecture of a file.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`] without a name, [`LoadError::BadKey`] for one that is not read.
+    /// [`LoadError::MissingKey`] without a name, [`LoadError::BadKey`] for an unsupported name.
     pub(super) fn of(header: &Header) -> Result<&'static Self, LoadError> {
         const KEY: &str = "general.architecture";
         let metadata = &header.metadata;

@@ -1,6 +1,6 @@
-//! The configuration that a file's metadata state, under the keys of the Hugging Face checkpoint's `config.json`.
+//! Converts the metadata of a file to the keys of the corresponding `config.json`.
 //!
-//! A key that families name differently is written under each of its names; a family reads its own.
+//! A key that architectures name differently is written under each of its names; an architecture reads its own.
 
 use serde_json::{Map, Value, json};
 
@@ -9,7 +9,7 @@ use super::file::Header;
 use super::rotary;
 use crate::checkpoint::{Config, LoadError};
 
-/// The keys that hold a number of the metadata as it is.
+/// Metadata keys whose number is copied, with their names in `config.json`.
 const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.layer_norm_rms_epsilon", &["rms_norm_eps"]),
     (
@@ -25,7 +25,7 @@ const NUMBERS: &[(&str, &[&str])] = &[
     ("attention.clamp_kqv", &["clip_qkv"]),
 ];
 
-/// The keys that hold a size of the metadata as it is.
+/// Metadata keys whose size is copied, with their names in `config.json`.
 const SIZES: &[(&str, &[&str])] = &[
     ("embedding_length", &["hidden_size", "n_embd", "n_embed"]),
     ("block_count", &["num_hidden_layers", "n_layer"]),
@@ -47,20 +47,20 @@ const SIZES: &[(&str, &[&str])] = &[
     ("expert_count", &["num_experts", "num_local_experts"]),
     ("expert_used_count", &["num_experts_per_tok"]),
 ];
-/// How many of [`SIZES`] every file has.
+/// Number of entries of [`SIZES`], from the first, that every file must have.
 const REQUIRED: usize = 4;
 
-/// Most layers of a model.
+/// Maximum number of layers.
 const MAX_LAYERS: u64 = 10_000;
 
-/// A file whose configuration is read.
+/// Conversion of a file's metadata in progress.
 pub(super) struct Reading<'a> {
     pub(super) header: &'a Header,
     pub(super) architecture: &'static Architecture,
     pub(super) keys: Map<String, Value>,
 }
 
-/// Returns the configuration of a file, whose tensors divide the rotary frequencies by `factors`.
+/// Returns the configuration of a file; `factors` are the divisors of its rotary frequencies.
 ///
 /// # Errors
 /// [`LoadError`], naming the key of the metadata.
@@ -87,7 +87,7 @@ impl Reading<'_> {
         self.keys.insert(key.to_owned(), value.into());
     }
 
-    /// A size that is set already.
+    /// Returns a size that is already set.
     pub(super) fn size(&self, key: &str) -> Option<u64> {
         self.keys.get(key).and_then(Value::as_u64)
     }
@@ -96,7 +96,7 @@ impl Reading<'_> {
         self.header.tensors.contains_key(tensor)
     }
 
-    /// A dimension of a tensor, counted from the outermost one.
+    /// Returns a dimension of a tensor, counted from the outermost.
     fn dimension(&self, tensor: &str, index: usize) -> Option<usize> {
         self.header.tensors.get(tensor)?.shape.get(index).copied()
     }
@@ -113,7 +113,7 @@ impl Reading<'_> {
                 }
                 continue;
             };
-            // 0 means that there is none: no experts, no window.
+            // 0 means none, such as no experts or no window.
             if size == 0 && index < REQUIRED || *ours == "block_count" && size > MAX_LAYERS {
                 let reason = format!("it must be 1 or more, and at most {MAX_LAYERS} layers are possible");
                 return Err(metadata.invalid(&metadata.own(ours), reason));
@@ -146,7 +146,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Sets what follows from the tensors that the file has.
+    /// Sets the keys that follow from the presence of tensors.
     fn tensors(&mut self) {
         self.set("tie_word_embeddings", !self.has("output.weight"));
         let attention = self.has("blk.0.attn_q.bias");
@@ -167,7 +167,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Sets what llama.cpp knows of an architecture and the metadata do not state.
+    /// Sets the keys that llama.cpp hard-codes per architecture and the metadata do not state.
     fn family(&mut self) -> Result<(), LoadError> {
         let metadata = &self.header.metadata;
         let (heads, width) = (self.size("num_attention_heads"), self.size("hidden_size"));
@@ -178,7 +178,8 @@ impl Reading<'_> {
         match self.architecture.model_type {
             "gemma" | "gemma2" | "gemma3_text" => {
                 self.set("hidden_activation", "gelu_pytorch_tanh");
-                // Of the largest models, queries are scaled by the width and not by the size of a head.
+                // In the largest models, the query scale derives from `hidden_size / heads` instead of the head
+                // dimension.
                 let is_largest = match self.architecture.model_type {
                     "gemma2" => self.size("num_hidden_layers") == Some(46),
                     _ => self.size("num_hidden_layers") == Some(62),

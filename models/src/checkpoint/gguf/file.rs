@@ -1,8 +1,9 @@
 //! The header of a file: metadata and tensor infos.
 //!
-//! Layout, little-endian: `GGUF`, version (u32), number of tensors and of keys (u64 each), the keys (name, type, value), the
-//! tensors (name, number of dimensions as u32, dimensions from the innermost one as u64 each, type as u32, offset of the data
-//! as u64); then the data, at the next multiple of the alignment. Offsets count from there.
+//! Layout, little-endian: `GGUF`, version (u32), number of tensors and of keys (u64 each), the keys (name, type,
+//! value), the tensors (name, number of dimensions as u32, dimensions from the innermost as u64 each, type as u32,
+//! data offset as u64); then the data, at the next multiple of the alignment. Data offsets are relative to that
+//! position.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +13,26 @@ use super::types::TensorType;
 use crate::checkpoint::LoadError;
 use crate::checkpoint::weights::Source;
 
-/// The first bytes of every file.
+/// First bytes of every file.
 pub(super) const MAGIC: [u8; 4] = *b"GGUF";
-/// The versions that are read; they differ in nothing that is read here.
+/// Supported versions, which do not differ in the parts that are read.
 const VERSIONS: [u32; 2] = [2, 3];
-/// Largest number of dimensions of a tensor.
+/// Maximum number of dimensions of a tensor.
 const MAX_DIMENSIONS: u32 = 4;
-/// Alignment of the data where no key states it, bytes.
+/// Default alignment of the data, bytes.
 const ALIGNMENT: u64 = 32;
-/// Largest alignment, bytes: that of the pages of a large file system.
+/// Maximum alignment, bytes.
 const MAX_ALIGNMENT: u64 = 1 << 20;
-/// The key that states the alignment.
+/// Key of the alignment.
 const ALIGNMENT_KEY: &str = "general.alignment";
 
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tensor {
     pub(super) kind: TensorType,
-    /// Its dimensions, the innermost one last.
+    /// Dimensions, the innermost last.
     pub(super) shape: Vec<usize>,
-    /// Where its data is, bytes from the beginning of the data.
+    /// Byte range of the data, relative to the start of the data section.
     pub(super) range: (usize, usize),
 }
 
@@ -40,7 +41,7 @@ pub(super) struct Tensor {
 pub(super) struct Header {
     pub(super) metadata: Metadata,
     pub(super) tensors: BTreeMap<String, Tensor>,
-    /// Offset of the data, bytes from the beginning of the file.
+    /// Start of the data section, bytes from the beginning of the file.
     pub(super) data_start: u64,
 }
 
@@ -88,7 +89,7 @@ fn parse(reader: &mut Reader<'_>, length: u64) -> Result<Parsed, String> {
             "its version is {version}; 2 and 3 are read, which llama.cpp has written since August 2023"
         ));
     }
-    // A tensor has a name, a dimension, a type and an offset; a key has a name, a type and a value.
+    // Minimum bytes of a tensor info: name, dimension, type and offset; of a key: name, type and value.
     let tensors = reader.count(8 + 4 + 8 + 4 + 8)?;
     let keys = reader.count(8 + 4 + 1)?;
     let mut values = BTreeMap::new();
@@ -155,7 +156,7 @@ fn tensor(reader: &mut Reader<'_>, alignment: u64) -> Result<(String, Tensor), S
     })?;
     let mut outer = shape.iter().rev().skip(1);
     let bytes = outer.try_fold(row, |all, size| all.checked_mul(*size));
-    // Weights are counted as f32 in memory.
+    // Counts weights as f32 in memory.
     let elements = shape.iter().try_fold(4_usize, |all, size| all.checked_mul(*size));
     let range = usize::try_from(offset)
         .ok()
@@ -170,7 +171,7 @@ fn tensor(reader: &mut Reader<'_>, alignment: u64) -> Result<(String, Tensor), S
     Ok((name, Tensor { kind, shape, range }))
 }
 
-/// Checks that names are unique and that the data of every tensor is within the file and its own.
+/// Checks that names are unique and that the data ranges are inside the file and do not overlap.
 fn checked(infos: Vec<(String, Tensor)>, length: u64) -> Result<BTreeMap<String, Tensor>, String> {
     let mut places: BTreeSet<(usize, usize)> = BTreeSet::new();
     let mut tensors = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The metadata of a file: values by key.
+//! Metadata of a file: values by key.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::reader::Reader;
 use crate::checkpoint::LoadError;
 
-/// A value.
+/// A metadata value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Bool(bool),
@@ -15,11 +15,11 @@ pub(super) enum Value {
     Float(f64),
     Text(String),
     Texts(Vec<String>),
-    /// An array of numbers, or of truth values as 0 and 1.
+    /// An array of numbers, or of booleans as 0 and 1.
     Numbers(Vec<f64>),
 }
 
-/// The types of values, by their number in the format.
+/// Names of the value types, by their number in the format.
 const TYPES: [&str; 13] = [
     "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64",
 ];
@@ -81,7 +81,7 @@ impl Value {
         })
     }
 
-    /// The value in an error; arrays by their length.
+    /// Formats the value for an error; arrays by their length.
     fn shown(&self) -> String {
         match self {
             Self::Bool(is) => is.to_string(),
@@ -93,7 +93,7 @@ impl Value {
         }
     }
 
-    /// The number, if it is one, or the one that all entries of an array of numbers are.
+    /// Returns the number; for an array of equal numbers, that number.
     fn number(&self) -> Option<f64> {
         match self {
             Self::Integer(integer) => Some(*integer as f64),
@@ -118,7 +118,7 @@ fn unknown_type(kind: u32) -> String {
     )
 }
 
-/// The metadata of a file.
+/// Metadata of a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Metadata {
     /// Name of the file in errors.
@@ -129,7 +129,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the name of a key of the architecture, such as `llama.block_count`.
+    /// Returns the name of an architecture-specific key, such as `llama.block_count`.
     pub(super) fn own(&self, key: &str) -> String {
         format!("{}.{key}", self.architecture)
     }
@@ -155,7 +155,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the text of a key, if it is there.
+    /// Returns the string of a key; `None` if it is missing.
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, LoadError> {
         match self.values.get(key) {
             None => Ok(None),
@@ -164,7 +164,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the texts of a key; none if it is not there.
+    /// Returns the strings of a key; empty if it is missing.
     pub(super) fn texts(&self, key: &str) -> Result<&[String], LoadError> {
         match self.values.get(key) {
             None => Ok(&[]),
@@ -174,7 +174,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the numbers of a key; none if it is not there.
+    /// Returns the numbers of a key; empty if it is missing.
     pub(super) fn numbers(&self, key: &str) -> Result<&[f64], LoadError> {
         match self.values.get(key) {
             None => Ok(&[]),
@@ -183,7 +183,7 @@ impl Metadata {
         }
     }
 
-    /// Returns whether a key is true, if it is there.
+    /// Returns the boolean of a key; `None` if it is missing.
     pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, LoadError> {
         match self.values.get(key) {
             None => Ok(None),
@@ -192,7 +192,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the number of a key, if it is there. An array must have the same number for every layer.
+    /// Returns the number of a key; `None` if it is missing. An array must have the same number for every layer.
     pub(super) fn number(&self, key: &str) -> Result<Option<f64>, LoadError> {
         let Some(value) = self.values.get(key) else {
             return Ok(None);
@@ -203,7 +203,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the whole number of a key, 0 or more, if it is there.
+    /// Returns the non-negative integer of a key; `None` if it is missing.
     pub(super) fn whole(&self, key: &str) -> Result<Option<u64>, LoadError> {
         match self.number(key)? {
             None => Ok(None),
@@ -214,12 +214,12 @@ impl Metadata {
         }
     }
 
-    /// Returns the number of a key of the architecture as JSON, if it is there.
+    /// Returns the number of an architecture-specific key as JSON; `None` if it is missing.
     pub(super) fn own_number(&self, key: &str) -> Result<Option<Json>, LoadError> {
         Ok(self.number(&self.own(key))?.map(|number| json!(number)))
     }
 
-    /// Returns the whole number of a key of the architecture, if it is there.
+    /// Returns the non-negative integer of an architecture-specific key; `None` if it is missing.
     pub(super) fn own_whole(&self, key: &str) -> Result<Option<u64>, LoadError> {
         self.whole(&self.own(key))
     }

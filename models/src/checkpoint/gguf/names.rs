@@ -1,56 +1,56 @@
-//! Names of tensors: of llama.cpp and of the Hugging Face checkpoint, and what llama.cpp's converter changed.
+//! Tensor names in llama.cpp and in Hugging Face checkpoints, and the transformations of llama.cpp's converter.
 
-/// What llama.cpp's converter changed in a tensor.
+/// Transformation that llama.cpp's converter applied to a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
     /// Nothing.
     No,
-    /// Rows of queries that are rotated together are adjacent.
+    /// Query rows are permuted so that rows of a rotary pair are adjacent.
     Queries,
-    /// Rows of keys that are rotated together are adjacent.
+    /// Key rows are permuted so that rows of a rotary pair are adjacent.
     Keys,
-    /// 1 is added.
+    /// 1 was added to every weight.
     PlusOne,
-    /// The matrix is transposed; `Weights::take_input_major` reads it so.
+    /// The matrix was transposed; `Weights::take_input_major` expects this.
     Transposed,
-    /// Queries, keys and values of the heads are apart (BLOOM).
+    /// Rows are grouped as all queries, all keys, all values instead of per head (BLOOM).
     ByPart,
-    /// Queries, keys and values of the groups are apart (Falcon).
+    /// Rows are grouped as all queries, all keys, all values instead of per KV group (Falcon).
     ByKind,
-    /// Tensors of all heads are one (`StableLM`); `{}` in the name is the head.
+    /// The tensors of all heads were stacked (`StableLM`); `{}` in the name is the head.
     Heads,
-    /// Tensors of all experts are one; `{}` in the name is the expert.
+    /// The tensors of all experts were stacked; `{}` in the name is the expert.
     Experts,
-    /// The matrix has one row, and the file has a vector.
+    /// A matrix with one row was stored as a vector.
     OneRow,
-    /// Query, key and value are one matrix; the name is that of the module with the three.
+    /// Query, key and value were fused into one matrix; the name is that of the module with all three.
     Fused,
 }
 
-/// A module of a layer, or of the model: its name in the file, in the checkpoint, and what is changed.
+/// Mapping of a module: its name in the file, its name in the checkpoint, and the transformation.
 pub(super) type Module = (&'static str, &'static str, Change);
 
-/// The names of the tensors of an architecture.
+/// Names of the tensors of an architecture.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Names {
     /// Modules outside layers.
     pub(super) outer: &'static [Module],
-    /// Prefix of the layers in the checkpoint; the number of the layer follows.
+    /// Prefix of the layers in the checkpoint, before the layer number.
     pub(super) layers: &'static str,
     /// Modules of a layer, in groups.
     pub(super) inner: &'static [&'static [Module]],
 }
 
-/// A tensor of a checkpoint.
+/// Result of a name look-up.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found {
-    /// Its name; with `{}` if the tensor in the file is several ones.
+    /// Name in the checkpoint; contains `{}` if the tensor in the file stacks several.
     pub(super) name: String,
     pub(super) change: Change,
 }
 
 impl Names {
-    /// Returns what a tensor of the file is; `None` if the architecture has none of this name.
+    /// Looks up a tensor of the file; `None` if the architecture has none of this name.
     pub(super) fn find(&self, name: &str) -> Option<Found> {
         let (module, end) = name.rsplit_once('.')?;
         if !matches!(end, "weight" | "bias") {
@@ -71,7 +71,7 @@ impl Names {
                 change: *change,
             });
         }
-        // Older files have a tensor per expert.
+        // Older files have one tensor per expert.
         let (ours, expert) = module.rsplit_once('.')?;
         expert.parse::<u32>().ok()?;
         let fused = format!("{ours}_exps");
@@ -85,32 +85,32 @@ impl Names {
     }
 }
 
-/// Embedding, final norm and head, as Llama names them.
+/// Embedding, final norm and head, as in Llama.
 pub(super) const OUTER: &[Module] = &[
     ("token_embd", "model.embed_tokens", Change::No),
     ("output_norm", "model.norm", Change::No),
     ("output", "lm_head", Change::No),
 ];
-/// As [`OUTER`], of Gemma.
+/// Like [`OUTER`], for Gemma.
 pub(super) const OUTER_OF_GEMMA: &[Module] = &[
     ("token_embd", "model.embed_tokens", Change::No),
     ("output_norm", "model.norm", Change::PlusOne),
     ("output", "lm_head", Change::No),
 ];
-/// As [`OUTER`], of Phi.
+/// Like [`OUTER`], for Phi.
 pub(super) const OUTER_OF_PHI: &[Module] = &[
     ("token_embd", "model.embed_tokens", Change::No),
     ("output_norm", "model.final_layernorm", Change::No),
     ("output", "lm_head", Change::No),
 ];
-/// As [`OUTER`], of GPT-2.
+/// Like [`OUTER`], for GPT-2.
 pub(super) const OUTER_OF_GPT2: &[Module] = &[
     ("token_embd", "transformer.wte", Change::No),
     ("position_embd", "transformer.wpe", Change::No),
     ("output_norm", "transformer.ln_f", Change::No),
     ("output", "lm_head", Change::No),
 ];
-/// As [`OUTER`], of BLOOM and Falcon.
+/// Like [`OUTER`], for BLOOM and Falcon.
 pub(super) const OUTER_OF_BLOOM: &[Module] = &[
     ("token_embd", "transformer.word_embeddings", Change::No),
     (
@@ -122,17 +122,17 @@ pub(super) const OUTER_OF_BLOOM: &[Module] = &[
     ("output", "lm_head", Change::No),
 ];
 
-/// Norms before attention and feed-forward layer.
+/// Norms before attention and feed-forward.
 pub(super) const NORMS: &[Module] = &[
     ("attn_norm", "input_layernorm", Change::No),
     ("ffn_norm", "post_attention_layernorm", Change::No),
 ];
-/// Norms before and after both, of Gemma 1 to 3.
+/// Norms before and after attention and feed-forward of Gemma.
 pub(super) const NORMS_OF_GEMMA: &[Module] = &[
     ("attn_norm", "input_layernorm", Change::PlusOne),
     ("ffn_norm", "post_attention_layernorm", Change::PlusOne),
 ];
-/// As [`NORMS_OF_GEMMA`], from version 2 on.
+/// Like [`NORMS_OF_GEMMA`], from version 2 on.
 pub(super) const NORMS_OF_GEMMA_2: &[Module] = &[
     ("attn_norm", "input_layernorm", Change::PlusOne),
     ("post_attention_norm", "post_attention_layernorm", Change::PlusOne),
@@ -141,7 +141,7 @@ pub(super) const NORMS_OF_GEMMA_2: &[Module] = &[
     ("attn_q_norm", "self_attn.q_norm", Change::PlusOne),
     ("attn_k_norm", "self_attn.k_norm", Change::PlusOne),
 ];
-/// Norms after attention and feed-forward layer (`OLMo` 2).
+/// Norms after attention and feed-forward (`OLMo` 2).
 pub(super) const OUTPUT_NORMS: &[Module] = &[
     ("post_attention_norm", "post_attention_layernorm", Change::No),
     ("post_ffw_norm", "post_feedforward_layernorm", Change::No),
@@ -151,20 +151,20 @@ pub(super) const HEAD_NORMS: &[Module] = &[
     ("attn_q_norm", "self_attn.q_norm", Change::No),
     ("attn_k_norm", "self_attn.k_norm", Change::No),
 ];
-/// As [`HEAD_NORMS`], one per head.
+/// Like [`HEAD_NORMS`], one norm per head.
 pub(super) const NORMS_OF_HEADS: &[Module] = &[
     ("attn_q_norm", "self_attn.q_layernorm.norms.{}", Change::Heads),
     ("attn_k_norm", "self_attn.k_layernorm.norms.{}", Change::Heads),
 ];
 
-/// Projections of the attention.
+/// Attention projections.
 pub(super) const ATTENTION: &[Module] = &[
     ("attn_q", "self_attn.q_proj", Change::No),
     ("attn_k", "self_attn.k_proj", Change::No),
     ("attn_v", "self_attn.v_proj", Change::No),
     ("attn_output", "self_attn.o_proj", Change::No),
 ];
-/// As [`ATTENTION`], of the architectures of which llama.cpp rotates adjacent elements.
+/// Like [`ATTENTION`], for architectures in which llama.cpp rotates adjacent elements.
 pub(super) const ADJACENT: &[Module] = &[
     ("attn_q", "self_attn.q_proj", Change::Queries),
     ("attn_k", "self_attn.k_proj", Change::Keys),
@@ -172,13 +172,13 @@ pub(super) const ADJACENT: &[Module] = &[
     ("attn_output", "self_attn.o_proj", Change::No),
 ];
 
-/// The gated feed-forward layer.
+/// Gated feed-forward.
 pub(super) const GATED: &[Module] = &[
     ("ffn_gate", "mlp.gate_proj", Change::No),
     ("ffn_up", "mlp.up_proj", Change::No),
     ("ffn_down", "mlp.down_proj", Change::No),
 ];
-/// Experts, of Qwen.
+/// Experts, as in Qwen.
 pub(super) const EXPERTS: &[Module] = &[
     ("ffn_gate_inp", "mlp.gate", Change::No),
     ("ffn_gate_exps", "mlp.experts.{}.gate_proj", Change::Experts),
@@ -189,7 +189,7 @@ pub(super) const EXPERTS: &[Module] = &[
     ("ffn_up_shexp", "mlp.shared_expert.up_proj", Change::No),
     ("ffn_down_shexp", "mlp.shared_expert.down_proj", Change::No),
 ];
-/// As [`EXPERTS`], of Mixtral.
+/// Like [`EXPERTS`], for Mixtral.
 pub(super) const EXPERTS_OF_MIXTRAL: &[Module] = &[
     ("ffn_gate_inp", "block_sparse_moe.gate", Change::No),
     ("ffn_gate_exps", "block_sparse_moe.experts.{}.w1", Change::Experts),
@@ -214,7 +214,7 @@ pub(super) const PHI: &[Module] = &[
     ("ffn_up", "mlp.fc1", Change::No),
     ("ffn_down", "mlp.fc2", Change::No),
 ];
-/// The feed-forward layer of `StarCoder2`.
+/// Feed-forward of `StarCoder2`.
 pub(super) const UNGATED: &[Module] = &[
     ("ffn_up", "mlp.c_fc", Change::No),
     ("ffn_down", "mlp.c_proj", Change::No),
@@ -245,7 +245,7 @@ pub(super) const FALCON: &[Module] = &[
     ("ffn_up", "mlp.dense_h_to_4h", Change::No),
     ("ffn_down", "mlp.dense_4h_to_h", Change::No),
 ];
-/// A layer of Falcon with a norm of its own for the feed-forward layer.
+/// A layer of Falcon with a separate norm for the feed-forward.
 pub(super) const FALCON_WITH_NORMS: &[Module] = &[
     ("attn_norm", "ln_mlp", Change::No),
     ("attn_norm_2", "ln_attn", Change::No),

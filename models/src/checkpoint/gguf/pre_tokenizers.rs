@@ -1,18 +1,18 @@
-//! Pre-tokenizers: how texts are split into words before byte-level BPE, by `tokenizer.ggml.pre`.
+//! Pre-tokenizers, which split texts into words before byte-level BPE, by the value of `tokenizer.ggml.pre`.
 //!
-//! Each is what the tokenizers of its models have in their `tokenizer.json`.
+//! Each equals the pre-tokenizer in the `tokenizer.json` of the corresponding models.
 
 use serde_json::{Value, json};
 
 /// A pre-tokenizer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PreTokenizer {
-    /// The names of `tokenizer.ggml.pre`.
+    /// Values of `tokenizer.ggml.pre`.
     names: &'static [&'static str],
     splits: &'static [Split],
-    /// Whether words of the vocabulary are tokens whatever the merges are.
+    /// Whether a word that is in the vocabulary becomes one token regardless of merges.
     pub(super) ignores_merges: bool,
-    /// Whether a token begins every text if no key says so.
+    /// Whether a BOS token is added by default.
     pub(super) begins: bool,
     /// Whether texts are normalised to NFC.
     composes: bool,
@@ -21,23 +21,23 @@ pub(super) struct PreTokenizer {
 /// A step of a pre-tokenizer.
 #[derive(Debug, Clone, Copy)]
 enum Split {
-    /// What an expression matches is a word.
+    /// Each match of an expression is a word.
     Matches(&'static str),
-    /// Every digit is a word.
+    /// Each digit is a word.
     Digits,
-    /// Adjacent digits are a word.
+    /// Each run of digits is a word.
     Numbers,
-    /// Adjacent punctuation is a word.
+    /// Each run of punctuation is a word.
     Punctuation,
-    /// The expression of GPT-2 splits texts, and words become bytes.
+    /// Splits by the expression of GPT-2 and converts words to bytes.
     Gpt2,
 }
 
-/// Words of Llama 3 and of OpenAI's `cl100k_base`, with numbers of up to three digits.
+/// Words of Llama 3 and of OpenAI's `cl100k_base`; numbers have up to three digits.
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// As [`LLAMA_3`], with single digits.
+/// Like [`LLAMA_3`], with single digits.
 const QWEN_2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Words of OpenAI's `o200k_base`: capitals begin words.
+/// Words of OpenAI's `o200k_base`; capital letters begin words.
 const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Words of Mistral's Tekken.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -45,13 +45,13 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// Words of BLOOM.
 const BLOOM: &str = r" ?[^(\s|[.,!?…。，、।۔،])]+";
-/// Letters with case, of `DeepSeek` LLM.
+/// Letters with case, for `DeepSeek` LLM.
 const CASED: &str = r"\s?[\p{Lu}\p{Ll}\p{Lt}]+";
-/// Chinese and Korean, of `DeepSeek`.
+/// Chinese and Korean, for `DeepSeek`.
 const CHINESE: &str = r"[\x{800}-\x{9fa5}\x{ac00}-\x{d7ff}]+";
-/// Chinese and Japanese, of `DeepSeek` V3.
+/// Chinese and Japanese, for `DeepSeek` V3.
 const JAPANESE: &str = r"[\x{4e00}-\x{9fa5}\x{3040}-\x{30ff}]+";
-/// Punctuation of ASCII, of full width, quotation marks and full stops, of `DeepSeek` LLM.
+/// ASCII and full-width punctuation, quotation marks and full stops, for `DeepSeek` LLM.
 const PUNCTUATION: &str = r"\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+";
 
 const PLAIN: PreTokenizer = PreTokenizer {
@@ -192,17 +192,17 @@ const ALL: &[PreTokenizer] = &[
 ];
 
 impl PreTokenizer {
-    /// Returns the pre-tokenizer of a name.
+    /// Returns the pre-tokenizer with this name.
     pub(super) fn of(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|known| known.names.contains(&name))
     }
 
-    /// The names of all pre-tokenizers.
+    /// Returns the names of all pre-tokenizers.
     pub(super) fn names() -> Vec<&'static str> {
         ALL.iter().flat_map(|known| known.names).copied().collect()
     }
 
-    /// The normaliser of `tokenizer.json`.
+    /// Returns the `normalizer` of `tokenizer.json`.
     pub(super) fn normalizer(&self) -> Value {
         if self.composes {
             json!({"type": "NFC"})
@@ -211,10 +211,10 @@ impl PreTokenizer {
         }
     }
 
-    /// The pre-tokenizer of `tokenizer.json`.
+    /// Returns the `pre_tokenizer` of `tokenizer.json`.
     pub(super) fn json(&self) -> Value {
         let mut steps: Vec<Value> = self.splits.iter().map(|split| split.json()).collect();
-        // Words become bytes once; the expression of GPT-2 comes with that.
+        // Adds the byte-level step once; the GPT-2 step already includes it.
         if !self.splits.iter().any(|split| matches!(split, Split::Gpt2)) {
             steps.push(byte_level(false));
         }
@@ -239,7 +239,7 @@ impl Split {
     }
 }
 
-/// The step that writes bytes as characters; with `words` it splits texts by the expression of GPT-2 before.
+/// Returns the step that maps bytes to characters; with `words`, it first splits by the expression of GPT-2.
 pub(super) fn byte_level(words: bool) -> Value {
     json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": words})
 }

@@ -1,10 +1,10 @@
-//! Reads the header of a file value by value. Every length is compared with the file before memory is allocated for it.
+//! Reads the header of a file value by value. Checks every length against the file size before allocating memory.
 
 use crate::checkpoint::weights::Source;
 
-/// Bytes that are read from the file at once.
+/// Bytes to read from the file at a time.
 const CHUNK: u64 = 1 << 20;
-/// Most bytes of a text; chat templates are the longest ones.
+/// Maximum length of a string, bytes; chat templates are the longest.
 const MAX_TEXT: u64 = 4 << 20;
 
 /// A position in the header of a file.
@@ -13,10 +13,10 @@ pub(super) struct Reader<'a> {
     source: &'a mut Source,
     /// Length of the file, bytes.
     length: u64,
-    /// Offset of the first byte that is not in `buffer`.
+    /// Offset of the first byte after `buffer`.
     offset: u64,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that are read already.
+    /// Number of bytes of `buffer` that have been consumed.
     taken: usize,
 }
 
@@ -32,12 +32,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(super) fn position(&self) -> u64 {
         self.offset - (self.buffer.len() - self.taken) as u64
     }
 
-    /// Bytes between the next one and the end of the file.
+    /// Returns the number of bytes up to the end of the file.
     fn remaining(&self) -> u64 {
         self.length.saturating_sub(self.position())
     }
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
             .ok_or_else(|| "it ends within its header; the file may be incomplete".into())
     }
 
-    /// Returns the next bytes of a number.
+    /// Returns the bytes of the next number.
     pub(super) fn number<const N: usize>(&mut self) -> Result<[u8; N], String> {
         let bytes = self.bytes(N as u64)?;
         bytes
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
         self.number().map(u64::from_le_bytes)
     }
 
-    /// Returns the next text.
+    /// Returns the next string.
     pub(super) fn text(&mut self) -> Result<String, String> {
         let (position, length) = (self.position(), self.u64()?);
         if length > MAX_TEXT {
@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         String::from_utf8(bytes).map_err(|_| format!("the text at byte {position} is not UTF-8"))
     }
 
-    /// Returns the next number of entries, each of which has at least `least` bytes.
+    /// Returns the next count of entries, each of which takes at least `least` bytes.
     pub(super) fn count(&mut self, least: u64) -> Result<usize, String> {
         let (position, count) = (self.position(), self.u64()?);
         if count > self.remaining() / least.max(1) {

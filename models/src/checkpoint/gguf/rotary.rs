@@ -1,36 +1,37 @@
-//! Rotary positions of a file: base, rotated part, scaling, and the factors that some files have as tensors.
+//! Rotary embedding settings of a file: base, rotated dimensions, scaling, and factors that some files store as
+//! tensors.
 
 use serde_json::{Value, json};
 
 use super::config::Reading;
 use crate::checkpoint::LoadError;
 
-/// The tensors that divide the rotary frequencies, in the order of [`Factors`].
+/// Names of the tensors that divide the rotary frequencies, in the order of [`Factors`].
 pub(super) const TENSORS: [&str; 3] = [
     "rope_freqs.weight",
     "rope_factors_short.weight",
     "rope_factors_long.weight",
 ];
-/// Most factors: heads are far smaller.
+/// Maximum number of factors; heads are far smaller.
 pub(super) const MAX_FACTORS: usize = 1 << 12;
-/// Base of the files that state none.
+/// Default base.
 const BASE: f64 = 10_000.0;
-/// Base of the layers of Gemma 3 that see a window only, which llama.cpp knows and files do not state.
+/// Base of the sliding-window layers of Gemma 3, which llama.cpp hard-codes and files do not state.
 const BASE_OF_WINDOWS: f64 = 10_000.0;
 
-/// What the tensors of a file divide the rotary frequencies by; empty without the tensor.
+/// Divisors of the rotary frequencies; empty without the tensor.
 #[derive(Debug, Default)]
 pub(super) struct Factors {
-    /// Of every text (Llama 3.1).
+    /// Divisors for all sequence lengths (Llama 3.1).
     pub(super) all: Vec<f32>,
-    /// Of texts within the context of training (`LongRoPE`).
+    /// Divisors for sequences within the training context (`LongRoPE`).
     pub(super) short: Vec<f32>,
 }
 
-/// Sets the keys of the rotary positions.
+/// Sets the keys of the rotary embeddings.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a scaling that is not supported.
+/// [`LoadError::BadKey`] for an unsupported scaling.
 pub(super) fn read(reading: &mut Reading<'_>, factors: &Factors) -> Result<(), LoadError> {
     let metadata = &reading.header.metadata;
     let base = metadata.number(&metadata.own("rope.freq_base"))?;
@@ -43,7 +44,7 @@ pub(super) fn read(reading: &mut Reading<'_>, factors: &Factors) -> Result<(), L
     if let Some(rotated) = metadata.own_whole("rope.dimension_count")?
         && rotated != head_dim
     {
-        // In the middle of the parts of a head that are so many elements when rounded down.
+        // Adds one half so that truncation gives exactly this number of dimensions.
         reading.set("partial_rotary_factor", (rotated as f64 + 0.5) / head_dim as f64);
     } else {
         reading.set("partial_rotary_factor", 1.0);
@@ -60,7 +61,7 @@ fn scaling(reading: &Reading<'_>, factors: &Factors) -> Result<Option<Value>, Lo
     let trained = metadata.own_number("rope.scaling.original_context_length")?;
     let scale = metadata.own_number("rope.scaling.attn_factor")?;
     if !factors.all.is_empty() {
-        // LongRoPE whose factors hold up to the whole context, without its factor of the rotated elements.
+        // Expressed as LongRoPE whose short factors apply to the whole context, with an attention factor of 1.
         return Ok(Some(json!({
             "rope_type": "longrope",
             "short_factor": factors.all,
@@ -80,7 +81,7 @@ fn scaling(reading: &Reading<'_>, factors: &Factors) -> Result<Option<Value>, Lo
         None => metadata.own_number("rope.scale_linear")?,
         stated => stated,
     };
-    // Older files state a factor of linear scaling only; 0 and 1 change nothing.
+    // Older files state only the factor of linear scaling; 0 and 1 mean none.
     let is_scaled = factor
         .as_ref()
         .and_then(Value::as_f64)

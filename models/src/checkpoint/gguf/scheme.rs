@@ -1,4 +1,4 @@
-//! How the weights of a GGUF file are decoded: by blocks, with the changes undone that llama.cpp's converter makes to tensors.
+//! Decodes the weights of a GGUF file, and reverts the transformations of llama.cpp's converter.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use super::types::TensorType;
 use crate::checkpoint::quantised::{Fault, Part, Scheme, Stored};
 use crate::precision::WeightType;
 
-/// The order of a tensor's rows in the file.
+/// Order of a tensor's rows in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowOrder {
     /// As in the Hugging Face checkpoint.
     Same,
-    /// The rows of each of so many heads that are rotated together are adjacent, not half a head apart.
+    /// Per head, the rows of a rotary pair are adjacent instead of half a head apart.
     AdjacentPairs { heads: usize },
-    /// Queries of all heads, then keys, then values; the checkpoint has those of each of so many heads together (BLOOM).
+    /// Queries of all heads, then keys, then values; the checkpoint groups them per head (BLOOM).
     ByPart { heads: usize },
-    /// Queries of all groups, then keys, then values; the checkpoint has those of each group together (Falcon).
+    /// Queries of all KV groups, then keys, then values; the checkpoint groups them per KV group (Falcon).
     ByKind { groups: usize, queries: usize },
 }
 
 impl RowOrder {
-    /// Rows that belong together, of which a tensor must have a multiple.
+    /// Returns the number that must divide a tensor's rows.
     fn unit(self) -> usize {
         match self {
             Self::Same => 1,
@@ -33,13 +33,13 @@ impl RowOrder {
         }
     }
 
-    /// Returns the row of the file that a row of the checkpoint is, of `rows` rows.
+    /// Returns the row in the file of a row of the checkpoint, given the total of `rows`.
     fn stored(self, row: usize, rows: usize) -> usize {
         let size = (rows / self.unit().max(1)).max(1);
         let (unit, place) = (row / size, row % size);
         match self {
             Self::Same => row,
-            // `size` is half a head, and `unit` one of its halves.
+            // `size` is half a head, and `unit` the index of the half.
             Self::AdjacentPairs { .. } => (unit / 2 * size + place) * 2 + unit % 2,
             Self::ByPart { heads } => (unit % 3 * heads + unit / 3) * size + place,
             Self::ByKind { groups, queries } => {
@@ -54,22 +54,22 @@ impl RowOrder {
     }
 }
 
-/// How a tensor is decoded.
+/// Decoding of a tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Coding {
     pub(super) kind: TensorType,
-    /// The shape of the weight.
+    /// Shape of the weight.
     pub(super) shape: Vec<usize>,
     pub(super) order: RowOrder,
-    /// Added to every weight.
+    /// Offset to add to every weight.
     pub(super) offset: f32,
 }
 
 impl Coding {
-    /// Decodes the weight of shape `shape` from bytes.
+    /// Decodes a weight of shape `shape`.
     fn decode(&self, bytes: &[u8], shape: &[usize]) -> Result<Vec<f32>, Fault> {
         let width = match shape {
-            // The rows of a vector are its elements if they are reordered.
+            // A reordered vector has one element per row.
             [_] if self.order != RowOrder::Same => 1,
             _ => shape.last().copied().unwrap_or(1),
         };
@@ -103,10 +103,10 @@ impl Coding {
     }
 }
 
-/// The coded tensors of a file by their names in the checkpoint; the others are read as they are.
+/// Scheme with the transformed tensors of a file, by their names in the checkpoint; others are read unchanged.
 #[derive(Debug)]
 pub(super) struct Gguf {
-    /// The type of the weights in memory, unless another one is requested.
+    /// Type of the weights in memory, unless another type is requested.
     pub(super) kind: WeightType,
     pub(super) coded: BTreeMap<String, Coding>,
 }
@@ -135,7 +135,7 @@ impl Scheme for Gguf {
         let Some(coding) = self.coded.get(name) else {
             return Err(Fault::Reason("its type is not known".into()));
         };
-        // A part along the first dimension is decoded like a whole tensor.
+        // A slice along the first dimension is decoded like a whole tensor.
         let is_part = shape.first() == Some(&1) && shape.get(1..) == coding.shape.get(1..);
         if shape != coding.shape && !(is_part && coding.order == RowOrder::Same) {
             return Err(Fault::Shape(coding.shape.clone()));
@@ -152,7 +152,7 @@ mod tests {
         (0..rows).map(|row| order.stored(row, rows)).collect()
     }
 
-    /// By llama.cpp's converter: `reshape(heads, 2, size / 2).swapaxes(1, 2)`.
+    /// Inverse of llama.cpp's converter: `reshape(heads, 2, size / 2).swapaxes(1, 2)`.
     #[test]
     fn rotated_pairs_are_half_a_head_apart() {
         let order = RowOrder::AdjacentPairs { heads: 2 };

@@ -1,12 +1,12 @@
-//! Blocks of 256 weights: GGML's `Q2_K` to `Q6_K`, `Q8_K` and `IQ4_XS`. Parts of 16 or 32 weights have scales, and some also least
-//! values, of few bits; a block has the factors of both.
+//! Decodes blocks of 256 weights: GGML's `Q2_K` to `Q6_K`, `Q8_K` and `IQ4_XS`. Sub-blocks of 16 or 32 weights have
+//! scales, some also minima, of few bits; a block has the factors of both.
 
 use super::blocks::{half, halves, uneven};
 
-/// Weights of a block.
+/// Number of weights per block.
 const BLOCK: usize = 256;
 
-/// Fills a block with `factor * value - least`; `factors` returns both of a part of `part` weights.
+/// Fills a block with `factor * value - minimum`; `factors` returns both for a sub-block of `part` weights.
 fn filled(
     mut values: impl Iterator<Item = f32>,
     part: usize,
@@ -22,19 +22,19 @@ fn filled(
     out
 }
 
-/// Returns an entry; 0 beyond the end, which no block reaches.
+/// Returns an entry; 0 if the index is out of range, which does not occur.
 fn at<T: Copy + Default>(values: &[T], index: usize) -> T {
     values.get(index).copied().unwrap_or_default()
 }
 
-/// Returns codes of two bits: of every 32 bytes the lowest two bits of each, then the next two.
+/// Returns 2-bit codes: for every 32 bytes the lowest two bits of each, then the next two.
 fn pairs_of_bits(bytes: &[u8]) -> impl Iterator<Item = u8> {
     bytes
         .chunks(32)
         .flat_map(|chunk| (0..4).flat_map(move |pair| chunk.iter().map(move |byte| (byte >> (2 * pair)) & 3)))
 }
 
-/// `scale * code - least` by parts of 16, with two bits.
+/// Decodes `Q2_K`: `scale * code - minimum` per sub-block of 16, with 2-bit codes.
 pub(super) fn q2_k(block: &[u8; 84]) -> [f32; BLOCK] {
     let [parts @ .., d0, d1, m0, m1] = block;
     let (scales, codes) = parts.split_at(16);
@@ -45,7 +45,7 @@ pub(super) fn q2_k(block: &[u8; 84]) -> [f32; BLOCK] {
     })
 }
 
-/// `scale * code` by parts of 16, with three bits: a code is 4 lower where its bit in the mask is not set.
+/// Decodes `Q3_K`: `scale * code` per sub-block of 16, with 3-bit codes; a code is 4 lower if its mask bit is not set.
 pub(super) fn q3_k(block: &[u8; 110]) -> [f32; BLOCK] {
     let [parts @ .., d0, d1] = block;
     let factor = half(*d0, *d1);
@@ -64,7 +64,7 @@ pub(super) fn q3_k(block: &[u8; 110]) -> [f32; BLOCK] {
     })
 }
 
-/// Returns scale and least value of the eight parts of `Q4_K` and `Q5_K`, of six bits each.
+/// Returns scale and minimum of the eight sub-blocks of `Q4_K` and `Q5_K`, 6 bits each.
 fn scales_and_minima(packed: &[u8; 12]) -> [(u8, u8); 8] {
     let [first @ .., _, _, _, _] = packed;
     let [_, _, _, _, _, _, _, _, upper @ ..] = packed;
@@ -84,12 +84,12 @@ fn scales_and_minima(packed: &[u8; 12]) -> [(u8, u8); 8] {
     out
 }
 
-/// Returns the codes of four bits: of every 32 bytes the lower halves, then the upper ones.
+/// Returns 4-bit codes: for every `chunk` bytes the lower halves, then the upper halves.
 fn nibbles(bytes: &[u8], chunk: usize) -> impl Iterator<Item = u8> {
     bytes.chunks(chunk).flat_map(halves)
 }
 
-/// `scale * code - least` by parts of 32.
+/// Returns `scale * code - minimum` per sub-block of 32.
 fn scaled(codes: impl Iterator<Item = u8>, factors: [f32; 2], packed: &[u8; 12]) -> [f32; BLOCK] {
     let [factor, least] = factors;
     let parts = scales_and_minima(packed);
@@ -99,7 +99,7 @@ fn scaled(codes: impl Iterator<Item = u8>, factors: [f32; 2], packed: &[u8; 12])
     })
 }
 
-/// `scale * code - least` by parts of 32, with four bits.
+/// Decodes `Q4_K`: `scale * code - minimum` per sub-block of 32, with 4-bit codes.
 pub(super) fn q4_k(block: &[u8; 144]) -> [f32; BLOCK] {
     let [d0, d1, m0, m1, rest @ ..] = block;
     let Some((packed, codes)) = rest.split_first_chunk::<12>() else {
@@ -108,7 +108,7 @@ pub(super) fn q4_k(block: &[u8; 144]) -> [f32; BLOCK] {
     scaled(nibbles(codes, 32), [half(*d0, *d1), half(*m0, *m1)], packed)
 }
 
-/// `scale * code - least` by parts of 32, with five bits.
+/// Decodes `Q5_K`: `scale * code - minimum` per sub-block of 32, with 5-bit codes.
 pub(super) fn q5_k(block: &[u8; 176]) -> [f32; BLOCK] {
     let [d0, d1, m0, m1, rest @ ..] = block;
     let Some((packed, rest)) = rest.split_first_chunk::<12>() else {
@@ -122,7 +122,7 @@ pub(super) fn q5_k(block: &[u8; 176]) -> [f32; BLOCK] {
     scaled(codes, [half(*d0, *d1), half(*m0, *m1)], packed)
 }
 
-/// `scale * (code - 32)` by parts of 16, with six bits.
+/// Decodes `Q6_K`: `scale * (code - 32)` per sub-block of 16, with 6-bit codes.
 pub(super) fn q6_k(block: &[u8; 210]) -> [f32; BLOCK] {
     let [parts @ .., d0, d1] = block;
     let factor = half(*d0, *d1);
@@ -135,7 +135,7 @@ pub(super) fn q6_k(block: &[u8; 210]) -> [f32; BLOCK] {
     })
 }
 
-/// `scale * code`, with eight bits.
+/// Decodes `Q8_K`: `scale * code`, with 8-bit codes.
 pub(super) fn q8_k(block: &[u8; 292]) -> [f32; BLOCK] {
     let [d0, d1, d2, d3, codes @ ..] = block;
     let scale = f32::from_le_bytes([*d0, *d1, *d2, *d3]);
@@ -143,7 +143,7 @@ pub(super) fn q8_k(block: &[u8; 292]) -> [f32; BLOCK] {
     filled(codes, BLOCK, |_| [scale, 0.0])
 }
 
-/// `scale * value` by parts of 32, of 16 values that are not evenly spaced.
+/// Decodes `IQ4_XS`: `scale * value` per sub-block of 32, with 16 values that are not evenly spaced.
 pub(super) fn iq4_xs(block: &[u8; 136]) -> [f32; BLOCK] {
     let [d0, d1, h0, h1, rest @ ..] = block;
     let (factor, high) = (half(*d0, *d1), u16::from_le_bytes([*h0, *h1]));

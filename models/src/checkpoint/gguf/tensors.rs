@@ -1,4 +1,4 @@
-//! The tensors of a file under the names of the Hugging Face checkpoint, and how each is decoded.
+//! Maps the tensors of a file to the names of the Hugging Face checkpoint, with the decoding of each.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +13,17 @@ use super::{Model, rotary};
 use crate::checkpoint::LoadError;
 use crate::precision::WeightType;
 
-/// Most experts of a layer, and most heads of a norm.
+/// Maximum number of experts of a layer, and of heads of a norm.
 const MAX_PARTS: usize = 1 << 12;
 
-/// The tensors that are not taken yet, with the index of their shard.
+/// Tensors that are not loaded yet, with their shard index.
 type Remaining = BTreeMap<String, (usize, TensorInfo)>;
 
-/// Returns how the tensors of a model are decoded, and where they are. A tensor that the architecture does not have keeps its name
-/// and cannot be taken.
+/// Returns the decoding and the locations of a model's tensors. A tensor that the architecture does not have keeps its
+/// name and cannot be loaded.
 ///
 /// # Errors
-/// [`LoadError::BadGguf`] if a tensor does not have the shape that its parts need.
+/// [`LoadError::BadGguf`] if the shape of a tensor does not fit its transformation.
 pub(super) fn arrange(model: &Model) -> Result<(Gguf, Remaining), LoadError> {
     let mut arranged = Arranged {
         model,
@@ -52,7 +52,7 @@ pub(super) fn arrange(model: &Model) -> Result<(Gguf, Remaining), LoadError> {
     Ok((scheme, arranged.remaining))
 }
 
-/// The type of most weights of matrices, if weights in memory have it; else bf16.
+/// Returns the type that most matrix weights have, if weights can have it in memory; else bf16.
 fn weight_type<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> WeightType {
     let mut weights: BTreeMap<TensorType, u128> = BTreeMap::new();
     for tensor in tensors.filter(|tensor| tensor.shape.len() > 1) {
@@ -152,7 +152,7 @@ impl Arranged<'_> {
         }
     }
 
-    /// Adds the parts of a tensor along its first dimension, one after the other, with their shapes.
+    /// Adds consecutive slices of a tensor along its first dimension, with their shapes.
     fn put_parts(
         &mut self,
         parts: Vec<(String, Vec<usize>)>,
@@ -165,7 +165,7 @@ impl Arranged<'_> {
         let bytes = end - from;
         for (name, shape) in parts {
             let weights: usize = shape.iter().product();
-            // Rows consist of whole blocks, and so does every part.
+            // Rows, and therefore slices, consist of whole blocks.
             let to = from + (bytes as u128 * weights as u128 / all.max(1) as u128) as usize;
             let dtype = plain_type(tensor.kind);
             if dtype.is_none() {
@@ -197,7 +197,7 @@ impl Arranged<'_> {
     }
 }
 
-/// The type of a tensor that is read as it is.
+/// Returns the safetensors type of a tensor that is read unchanged.
 fn plain_type(kind: TensorType) -> Option<Dtype> {
     match kind {
         TensorType::F32 => Some(Dtype::F32),

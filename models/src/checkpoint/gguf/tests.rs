@@ -1,4 +1,4 @@
-//! Headers, blocks and vocabularies of the fixtures that `fixtures/make_gguf_fixtures.py` writes, and damaged files.
+//! Tests headers, blocks and vocabularies of the fixtures of `fixtures/make_gguf_fixtures.py`, and damaged files.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,7 @@ fn blocks_have_the_values_of_the_package_gguf() {
     assert_eq!(count, 16);
 }
 
-/// Tokens of texts, by pre-tokenizer or by class.
+/// Expected tokens of texts, by pre-tokenizer or by class.
 #[derive(Deserialize)]
 struct Expected {
     texts: Vec<String>,
@@ -128,7 +128,7 @@ fn pieces_are_those_of_sentencepiece() {
         let tokenizer = tokenizer(&header(&fixture(&format!("{name}-spm.gguf"))).unwrap().metadata);
         let results = results.ids.iter().zip(&results.decoded);
         for (text, (ids, decoded)) in expected.texts.iter().zip(results) {
-            // Tokens beyond the vocabulary are those of another file.
+            // Skips tokens beyond the vocabulary, which belong to another file.
             if ids
                 .iter()
                 .any(|id| *id as usize >= tokenizer.get_vocab_size(true))
@@ -142,7 +142,8 @@ fn pieces_are_those_of_sentencepiece() {
                 "{name}: {text:?}: {:?}",
                 encoding.get_tokens()
             );
-            // The settings beside the model, which the file does not have, say which tokens that users defined are special.
+            // Which user-defined tokens are special is stated in settings next to the model, which the GGUF file does
+            // not contain.
             if !text.contains("<start_of_turn>") {
                 assert_eq!(&tokenizer.decode(ids, true).unwrap(), decoded, "{name}: {text:?}");
             }
@@ -174,7 +175,7 @@ fn tokens_that_begin_and_end_texts_follow_the_flags() {
     assert!(error.to_string().contains("eot_token_id"), "{error}");
 }
 
-/// A file without tensors and keys but those given, as bytes.
+/// Builds a file with only these keys and tensors.
 fn file(keys: &[&[u8]], tensors: &[(&str, &[u64], u32, u64)], data: usize) -> Vec<u8> {
     let mut bytes = b"GGUF\x03\0\0\0".to_vec();
     bytes.extend((tensors.len() as u64).to_le_bytes());
@@ -343,11 +344,11 @@ proptest! {
         let _ = from_bytes("file", bytes.into());
     }
 
-    /// A damaged file is refused, or opened and read as far as its tensors go.
+    /// Checks that a damaged file is either rejected, or opened and read without a panic.
     #[test]
     fn no_damage_panics(edits in prop::collection::vec((0.0..1.0_f64, any::<u8>()), 1..6), cut in 0.0..4.0_f64) {
         let mut bytes = fixture("llama-q4/model.gguf").to_vec();
-        // Most of the header, in which sizes and types are.
+        // Damages the header with its sizes and types most often.
         let header = 8000.min(bytes.len()) as f64;
         for (place, byte) in edits {
             bytes[(place * header) as usize] = byte;

@@ -1,9 +1,9 @@
-//! Types of tensors: the blocks that their rows consist of.
+//! Tensor types: the block formats of their rows.
 
 use super::{blocks, super_blocks};
 use crate::precision::{WeightType, decode};
 
-/// A type whose tensors are read.
+/// A supported tensor type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TensorType {
     F32,
@@ -24,7 +24,7 @@ pub(super) enum TensorType {
     Iq4Xs,
 }
 
-/// The types that are read: number in the format, name, weights and bytes of a block.
+/// Supported types: number in the format, type, name, weights and bytes per block.
 const READ: [(u32, TensorType, &str, usize, usize); 16] = [
     (0, TensorType::F32, "F32", 1, 4),
     (1, TensorType::F16, "F16", 1, 2),
@@ -44,7 +44,7 @@ const READ: [(u32, TensorType, &str, usize, usize); 16] = [
     (23, TensorType::Iq4Xs, "IQ4_XS", 256, 136),
 ];
 
-/// The other types of the format, which no tensor that is read has.
+/// Unsupported types of the format.
 const OTHERS: [(u32, &str); 18] = [
     (9, "Q8_1"),
     (16, "IQ2_XXS"),
@@ -67,7 +67,7 @@ const OTHERS: [(u32, &str); 18] = [
 ];
 
 impl TensorType {
-    /// Returns the type of a number. The error is the reason, naming the type.
+    /// Returns the type with this number. The error names the type.
     pub(super) fn of(number: u32) -> Result<Self, String> {
         if let Some((_, kind, ..)) = READ.iter().find(|(id, ..)| *id == number) {
             return Ok(*kind);
@@ -87,12 +87,13 @@ impl TensorType {
         })
     }
 
-    /// Its name.
+    /// Returns the name of the type.
     pub(super) fn name(self) -> &'static str {
         self.entry().0
     }
 
-    /// Returns the bytes of a row of this many weights; `None` if blocks do not divide it, or it is too long.
+    /// Returns the bytes of a row of `weights` weights; `None` if the block size does not divide it, or it is too
+    /// long.
     pub(super) fn row_bytes(self, weights: usize) -> Option<usize> {
         let (_, each, bytes) = self.entry();
         weights
@@ -101,7 +102,7 @@ impl TensorType {
             .flatten()
     }
 
-    /// The type that weights have in memory without loss, if there is one.
+    /// Returns the weight type that holds these weights without loss; `None` if there is none.
     pub(super) fn weight_type(self) -> Option<WeightType> {
         match self {
             Self::F32 => Some(WeightType::F32),
@@ -113,7 +114,7 @@ impl TensorType {
         }
     }
 
-    /// Decodes the weights of whole blocks, as many as `out` has places.
+    /// Decodes `out.len()` weights from whole blocks.
     pub(super) fn decode(self, bytes: &[u8], out: &mut [f32]) {
         match self {
             Self::F32 => decode(bytes, WeightType::F32, out),

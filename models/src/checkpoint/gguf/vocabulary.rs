@@ -1,4 +1,4 @@
-//! The tokenizer of a file: its vocabulary as the content of a `tokenizer.json`, and its special tokens.
+//! The tokenizer of a file: converts its vocabulary to a `tokenizer.json`, and reads its special tokens.
 
 use std::collections::HashMap;
 
@@ -13,24 +13,24 @@ use crate::checkpoint::{LoadError, TokenizerFile, sentencepiece};
 
 const MODEL: &str = "tokenizer.ggml.model";
 const TOKENS: &str = "tokenizer.ggml.tokens";
-/// `SentencePiece`'s replacement of a space.
+/// `SentencePiece`'s replacement for a space.
 const SPACE: &str = "\u{2581}";
 
-/// Most bytes of a token of `SentencePiece`, which learns those of 16 characters.
+/// Maximum bytes of a `SentencePiece` token; the trainer's maximum is 16 characters.
 const MAX_PIECE: usize = 512;
 
-/// Types of tokens, by their number in the format.
+/// Token types, by their number in the format.
 const UNKNOWN: f64 = 2.0;
 const CONTROL: f64 = 3.0;
 const USER_DEFINED: f64 = 4.0;
 
-/// The keys of the tokens that end an answer.
+/// Keys of EOS tokens.
 const ENDS: [&str; 3] = [
     "tokenizer.ggml.eos_token_id",
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
 ];
-/// Control tokens that end an answer though no key may say so, as llama.cpp knows them.
+/// Control tokens that llama.cpp treats as EOS even if no key states them.
 const NAMED_ENDS: [&str; 7] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -41,7 +41,7 @@ const NAMED_ENDS: [&str; 7] = [
     "<EOT>",
 ];
 
-/// The tokenizer of a file.
+/// Vocabulary of a file.
 pub(super) struct Vocabulary<'a> {
     metadata: &'a Metadata,
     tokens: &'a [String],
@@ -52,7 +52,7 @@ impl<'a> Vocabulary<'a> {
     /// Reads the vocabulary.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for values of another type, or of another number than there are tokens.
+    /// [`LoadError::BadKey`] for values of the wrong type, or an array whose length differs from the number of tokens.
     pub(super) fn read(metadata: &'a Metadata) -> Result<Self, LoadError> {
         let kinds = "tokenizer.ggml.token_type";
         let vocabulary = Self {
@@ -64,7 +64,7 @@ impl<'a> Vocabulary<'a> {
         Ok(vocabulary)
     }
 
-    /// Checks that an array has an entry per token, or none.
+    /// Checks that an array is empty or has one entry per token.
     fn as_many(&self, key: &str, values: &[f64]) -> Result<(), LoadError> {
         if values.is_empty() || values.len() == self.tokens.len() {
             return Ok(());
@@ -76,7 +76,7 @@ impl<'a> Vocabulary<'a> {
         Err(self.metadata.invalid(key, reason))
     }
 
-    /// Returns the token of a key, and its id, if the key is there.
+    /// Returns the token of a key with its id; `None` if the key is missing.
     fn token(&self, key: &str) -> Result<Option<(u32, &'a str)>, LoadError> {
         let Some(id) = self.metadata.whole(key)? else {
             return Ok(None);
@@ -89,7 +89,7 @@ impl<'a> Vocabulary<'a> {
         Ok(Some((id as u32, token)))
     }
 
-    /// The special tokens, as chat templates use them.
+    /// Returns the special tokens for chat templates.
     pub(super) fn special(&self) -> Result<SpecialTokens, LoadError> {
         let token = |name: &str| {
             let token = self.token(&format!("tokenizer.ggml.{name}_token_id"))?;
@@ -103,7 +103,7 @@ impl<'a> Vocabulary<'a> {
         })
     }
 
-    /// The tokens that end an answer.
+    /// Returns the EOS tokens.
     pub(super) fn ends(&self) -> Result<Vec<u32>, LoadError> {
         let mut ends = Vec::new();
         for key in ENDS {
@@ -121,7 +121,7 @@ impl<'a> Vocabulary<'a> {
     /// Returns the content of a `tokenizer.json`; `None` if the file has no vocabulary.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for an algorithm or a pre-tokenizer that is not read.
+    /// [`LoadError::BadKey`] for an unsupported algorithm or pre-tokenizer.
     pub(super) fn build(&self) -> Result<Option<TokenizerFile>, LoadError> {
         let json = match self.metadata.text(MODEL)? {
             None | Some("none" | "no_vocab") => return Ok(None),
@@ -152,7 +152,7 @@ impl<'a> Vocabulary<'a> {
         ids
     }
 
-    /// A BPE tokenizer of `SentencePiece`, whose merges follow from the scores.
+    /// Builds a `SentencePiece` BPE tokenizer, whose merges follow from the scores.
     fn sentence_pieces(&self) -> Result<Value, LoadError> {
         let key = "tokenizer.ggml.scores";
         let scores = self.metadata.numbers(key)?;
@@ -211,7 +211,7 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    /// A tokenizer like that of GPT-2.
+    /// Builds a byte-level BPE tokenizer, as in GPT-2.
     fn byte_pairs(&self) -> Result<Value, LoadError> {
         let key = "tokenizer.ggml.pre";
         let name = self.metadata.text(key)?.unwrap_or("default");
@@ -237,8 +237,8 @@ impl<'a> Vocabulary<'a> {
         }))
     }
 
-    /// Returns the tokens that texts are split at before anything else: control tokens and those that users defined. Without types,
-    /// those that keys name.
+    /// Returns the added tokens, at which texts are split first: control tokens and user-defined tokens. Without token
+    /// types, those that keys name.
     fn added(&self) -> Result<Vec<Value>, LoadError> {
         let added = |id: usize, content: &str, special: bool| {
             json!({
@@ -266,7 +266,7 @@ impl<'a> Vocabulary<'a> {
         Ok(tokens)
     }
 
-    /// Returns the step that adds the first and the last token; null without either.
+    /// Returns the post-processor that adds BOS and EOS; null if it adds neither.
     fn post_processor(&self, begins: bool) -> Result<Value, LoadError> {
         let token = |flag: &str, absent: bool, key: &str| {
             let flag = self.metadata.flag(&format!("tokenizer.ggml.{flag}"))?;
@@ -311,7 +311,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// The vocabulary of `tokenizer.json`.
+/// Returns the vocabulary for `tokenizer.json`.
 fn vocabulary(ids: &HashMap<&str, usize>) -> Map<String, Value> {
     let entries = ids.iter();
     entries

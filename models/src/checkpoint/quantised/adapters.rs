@@ -1,8 +1,9 @@
-//! Weights with adapters of tasks, as Jina Embeddings v3 is published (Sturua et al. 2024): no quantisation, but several tensors
-//! of one weight.
+//! Weights with task adapters, as in Jina Embeddings v3 (Sturua et al. 2024). Not a quantisation, but several tensors
+//! form one weight.
 //!
-//! Beside a module's `parametrizations.weight.original` are `lora_A` and `lora_B` with one matrix per task of `lora_adaptations`. The
-//! product of a task's matrices, times `lora_alpha` divided by `lora_rank`, is added to the weight; without a task nothing is.
+//! Next to a module's `parametrizations.weight.original` are `lora_A` and `lora_B` with one matrix per task of
+//! `lora_adaptations`. The product of a task's matrices, times `lora_alpha / lora_rank`, is added to the weight;
+//! without a task, nothing is added.
 
 use safetensors::Dtype;
 
@@ -10,7 +11,7 @@ use super::{Fault, Part, Scheme, Stored, all_beside};
 use crate::checkpoint::{Config, LoadError};
 use crate::precision::WeightType;
 
-/// The key of the tasks.
+/// Key of the tasks.
 const TASKS: &str = "lora_adaptations";
 const ORIGINAL: &str = "parametrizations.weight.original";
 const LORA: [&str; 2] = [
@@ -18,23 +19,23 @@ const LORA: [&str; 2] = [
     "parametrizations.weight.0.lora_B",
 ];
 
-/// Whether the weights of a configuration have adapters of tasks.
+/// Returns whether a configuration has task adapters.
 pub(in crate::checkpoint) fn has_adapters(config: &Config) -> bool {
     config.keys().contains_key(TASKS)
 }
 
-/// The scheme.
+/// Scheme for task adapters.
 #[derive(Debug)]
 pub(super) struct Adapters {
     kind: WeightType,
     tasks: usize,
     rank: usize,
-    /// Index of the task whose adapter is added, and the factor of the product.
+    /// Index of the task whose adapter is applied, and the factor of the product.
     chosen: Option<(usize, f32)>,
 }
 
 impl Adapters {
-    /// Reads the adapters of a configuration, if it has some; that of `task` is added if it is one of theirs.
+    /// Reads the adapters of a configuration, if it has any; selects that of `task` if there is one.
     pub(super) fn read(
         config: &Config,
         task: Option<&str>,
@@ -81,7 +82,7 @@ impl Scheme for Adapters {
             return Err(weight.fault("should be a matrix"));
         };
         let [a, b] = LORA.map(|role| stored.required(role));
-        // Embeddings are the product of both matrices in their order, linear layers in the other one.
+        // For embeddings the product is A B, for linear layers B A.
         let (left, right) = if a
             .as_ref()
             .is_ok_and(|a| a.shape() == [self.tasks, self.rank, columns])

@@ -1,7 +1,8 @@
-//! AWQ (Lin et al. 2023), in the version gemm of `AutoAWQ`.
+//! AWQ (Lin et al. 2023), in `AutoAWQ`'s gemm version.
 //!
-//! `qweight` is I32 `[inputs, outputs / 8]`, `qzeros` I32 `[groups, outputs / 8]` and `scales` `[groups, outputs]`. The eight codes
-//! of a word belong to the outputs 0, 2, 4, 6, 1, 3, 5 and 7, from the lowest bits on. A weight is `(code - zero) * scale`.
+//! `qweight` is I32 `[inputs, outputs / 8]`, `qzeros` I32 `[groups, outputs / 8]` and `scales` `[groups, outputs]`.
+//! From the lowest bits on, the eight codes of a word belong to the outputs 0, 2, 4, 6, 1, 3, 5 and 7. A weight is
+//! `(code - zero) * scale`.
 
 use safetensors::Dtype;
 
@@ -11,14 +12,14 @@ use super::{Fault, Part, Scheme, Stored, all_beside};
 use crate::checkpoint::{Config, LoadError, transposed};
 use crate::precision::WeightType;
 
-/// Place of the code of every output within a word.
+/// Position of each output's code within a word.
 const ORDER: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// The scheme.
+/// Scheme for AWQ.
 #[derive(Debug)]
 pub(super) struct Awq {
     kind: WeightType,
-    /// Inputs of a group; `None` if all are one.
+    /// Inputs per group; `None` for a single group.
     group_size: Option<usize>,
 }
 
@@ -86,7 +87,7 @@ impl Scheme for Awq {
     }
 }
 
-/// The codes of words in the order of the outputs.
+/// Unpacks the codes of words, in the order of the outputs.
 fn codes(words: &[u32]) -> impl Iterator<Item = f32> {
     let words = words.iter();
     words.flat_map(|word| ORDER.map(|place| ((word >> (4 * place)) & 15) as f32))

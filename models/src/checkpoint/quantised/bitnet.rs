@@ -1,7 +1,8 @@
-//! `BitNet` b1.58 (Ma et al. 2024): weights of linear layers are -1, 0 or 1 times a factor of the tensor.
+//! `BitNet` b1.58 (Ma et al. 2024): weights of linear layers are -1, 0 or 1 times a scale per tensor.
 //!
-//! Offline, `{name}` is U8 with four values of two bits, of rows that are a quarter of all rows apart, and `{name}_scale` is the factor;
-//! of `linear_class` `bitlinear` it divides. Online, `{name}` has the weights of training, which are rounded when they are read.
+//! Offline, `{name}` is U8 and packs four 2-bit values, from rows that are a quarter of all rows apart; `{name}_scale`
+//! is the scale, by which the value is divided if `linear_class` is `bitlinear`. Online, `{name}` holds training
+//! weights, which are rounded when they are loaded.
 
 use safetensors::Dtype;
 
@@ -9,18 +10,18 @@ use super::{Fault, Part, Scheme, Stored, beside};
 use crate::checkpoint::{Config, LoadError};
 use crate::precision::WeightType;
 
-/// Values of a byte.
+/// Values per byte.
 const PACKED: usize = 4;
-/// Least factor of weights that are rounded when they are read.
+/// Minimum mean magnitude for rounding.
 const MIN_SCALE: f32 = 1e-5;
 
-/// The scheme.
+/// Scheme for `BitNet`.
 #[derive(Debug)]
 pub(super) struct BitNet {
     kind: WeightType,
-    /// Whether weights are rounded when they are read.
+    /// Whether weights are rounded when they are loaded.
     online: bool,
-    /// Whether the factor divides.
+    /// Whether to divide by the scale.
     divides: bool,
 }
 
@@ -52,7 +53,7 @@ impl Scheme for BitNet {
     }
 
     fn tensors(&self, name: &str) -> Vec<Part> {
-        // Those of linear layers in blocks.
+        // Only linear layers in blocks are quantised.
         if !name.ends_with("_proj.weight") {
             return Vec::new();
         }

@@ -1,10 +1,11 @@
-//! bitsandbytes: NF4 and FP4 by blocks (Dettmers et al. 2023), and 8 bits by rows (Dettmers et al. 2022).
+//! bitsandbytes: NF4 and FP4 by block (Dettmers et al. 2023), and 8 bits by row (Dettmers et al. 2022).
 //!
-//! Of four bits, `{name}` holds two codes per byte, the first in the upper half, `{name}.quant_map` the 16 values of the codes, and
-//! `{name}.absmax` the factor of every block. `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is JSON in bytes, with the shape
-//! and the sizes. With double quantisation, factors are codes too: `{name}.nested_quant_map` has their 256 values,
-//! `{name}.nested_absmax` the factors of their blocks, and `nested_offset` of the JSON is added. Of eight bits, `{name}` is I8 and
-//! `SCB` beside it F32, the largest weight of every row.
+//! 4 bits: `{name}` holds two codes per byte, the first in the upper half, `{name}.quant_map` the 16 values of the
+//! codes, and `{name}.absmax` the scale of each block. `{name}.quant_state.bitsandbytes__nf4` (or `__fp4`) is JSON in
+//! bytes, with the shape and the sizes. With double quantisation, the scales are codes too: `{name}.nested_quant_map`
+//! has their 256 values, `{name}.nested_absmax` the scales of their blocks, and `nested_offset` in the JSON is added.
+//!
+//! 8 bits: `{name}` is I8, and `SCB` next to it is F32, the maximum magnitude of each row.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -15,9 +16,9 @@ use super::stored::Named;
 use super::{Fault, Part, Scheme, Stored, all_beside, product};
 use crate::precision::WeightType;
 
-/// The largest code of eight bits.
+/// Maximum 8-bit code.
 const LARGEST: f32 = 127.0;
-/// Roles and ends of the tensors beside the codes.
+/// Roles and name suffixes of the tensors besides the codes.
 const ENDS: [(&str, &str); 6] = [
     ("absmax", ".absmax"),
     ("map", ".quant_map"),
@@ -27,13 +28,13 @@ const ENDS: [(&str, &str); 6] = [
     ("fp4", ".quant_state.bitsandbytes__fp4"),
 ];
 
-/// The scheme.
+/// Scheme for bitsandbytes.
 #[derive(Debug)]
 pub(super) struct BitsAndBytes {
     pub(super) kind: WeightType,
 }
 
-/// The JSON of a weight of four bits.
+/// Quantisation state of a 4-bit weight (JSON).
 #[derive(Debug, Deserialize)]
 struct State {
     blocksize: usize,
@@ -95,7 +96,7 @@ impl Scheme for BitsAndBytes {
     }
 }
 
-/// Decodes the factors of blocks.
+/// Decodes double-quantised block scales.
 fn nested(stored: &Stored, absmax: Named<'_>, state: &State) -> Result<Vec<f32>, Fault> {
     let (Some(block), Some(offset)) = (state.nested_blocksize, state.nested_offset) else {
         return Err(
@@ -115,7 +116,7 @@ fn nested(stored: &Stored, absmax: Named<'_>, state: &State) -> Result<Vec<f32>,
     Ok(values.collect())
 }
 
-/// Decodes rows of eight bits.
+/// Decodes rows of 8-bit codes.
 fn by_rows(stored: &Stored, weight: Named<'_>, shape: &[usize]) -> Result<Vec<f32>, Fault> {
     let weight = weight.of_type(Dtype::I8)?;
     let &[rows, columns] = weight.shape() else {

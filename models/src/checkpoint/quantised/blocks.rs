@@ -1,10 +1,10 @@
-//! Matrices whose codes share scales, and perhaps offsets, by blocks.
+//! Matrices whose codes share scales, and possibly offsets, per block.
 
 use rayon::prelude::*;
 
 use super::stored::Fault;
 
-/// Size of the blocks of a matrix.
+/// Block size of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub(super) height: usize,
@@ -12,8 +12,8 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Returns the blocks that `scales` scales of a matrix stand for: of the stated size, else one of the whole matrix, or one per
-    /// row. `None` if it is none of them.
+    /// Returns the block size for `scales` scales of a matrix: the stated size, one block for the whole matrix, or one
+    /// per row. `None` if none of these fits.
     pub(super) fn of(scales: usize, rows: usize, columns: usize, stated: Option<[usize; 2]>) -> Option<Self> {
         let stated = stated.map(|[height, width]| Self { height, width });
         let whole = Self {
@@ -29,14 +29,14 @@ impl Blocks {
         candidates.find(|blocks| blocks.count(rows, columns) == Some(scales))
     }
 
-    /// Number of blocks of a matrix, those at its edges included.
+    /// Returns the number of blocks of a matrix, including smaller ones at its edges.
     fn count(self, rows: usize, columns: usize) -> Option<usize> {
         let across = columns.div_ceil(self.width.max(1));
         rows.div_ceil(self.height.max(1)).checked_mul(across)
     }
 
-    /// Computes `(code - offset) * scale` in place, of matrices of this shape one after the other, with one scale, and one
-    /// offset if there are any, per block.
+    /// Computes `(code - offset) * scale` in place for consecutive matrices of this shape, with one scale, and
+    /// optionally one offset, per block.
     pub(super) fn scale(
         self,
         codes: &mut [f32],
@@ -74,7 +74,7 @@ impl Blocks {
     }
 }
 
-/// Decodes a matrix `[inputs, outputs]` of codes whose inputs belong to groups, each with a scale and an offset per output.
+/// Decodes a matrix `[inputs, outputs]` whose inputs are grouped, with a scale and an offset per group and output.
 /// `codes` writes the codes of an input.
 pub(super) fn grouped(
     group_of_input: &[usize],

@@ -1,9 +1,9 @@
-//! compressed-tensors, as llm-compressor saves checkpoints: `F8_E4M3`, eight bits, or a few bits packed into words.
+//! compressed-tensors, as saved by llm-compressor: `F8_E4M3`, 8 bits, or a few bits packed into words.
 //!
-//! `{name}` is `F8_E4M3` or I8 `[rows, columns]`; or `{name}_packed` I32 `[rows, columns * bits / 32]` has codes plus half of their
-//! range, and `{name}_shape` the shape. `{name}_scale` has one factor, one per row, one per block, or `[rows, groups]`; the offsets
-//! `{name}_zero_point` lie likewise, packed along the rows where weights are packed. `{name}_g_idx` is the group of every column,
-//! which are runs without it.
+//! `{name}` is `F8_E4M3` or I8 `[rows, columns]`; or `{name}_packed` I32 `[rows, columns * bits / 32]` holds codes
+//! plus half of their range, and `{name}_shape` the shape. `{name}_scale` has one scale, one per row, one per block,
+//! or `[rows, groups]`; the offsets `{name}_zero_point` have the same layout, packed along the rows if weights are
+//! packed. `{name}_g_idx` is the group of each column; without it, groups are consecutive columns.
 
 use safetensors::Dtype;
 use serde::Deserialize;
@@ -15,7 +15,7 @@ use super::{Fault, Part, Scheme, Stored, all_beside, beside, packed};
 use crate::checkpoint::{Config, LoadError};
 use crate::precision::WeightType;
 
-/// The formats that are read; a mixture states one for each group of modules.
+/// Supported formats; a mixed format states one per group of modules.
 const FORMATS: [&str; 5] = [
     "float-quantized",
     "int-quantized",
@@ -23,7 +23,7 @@ const FORMATS: [&str; 5] = [
     "pack-quantized",
     "mixed-precision",
 ];
-/// Roles and ends of the tensors of weights.
+/// Roles and name suffixes of the tensors of a weight.
 const ENDS: [(&str, &str); 6] = [
     ("scale", "_scale"),
     ("zero_point", "_zero_point"),
@@ -32,7 +32,7 @@ const ENDS: [(&str, &str); 6] = [
     ("g_idx", "_g_idx"),
     ("weight", ""),
 ];
-/// Tensors that concern activations.
+/// Tensors that concern only activations.
 const UNUSED: [&str; 6] = [
     "input_scale",
     "input_zero_point",
@@ -42,11 +42,11 @@ const UNUSED: [&str; 6] = [
     "input_g_idx",
 ];
 
-/// The scheme.
+/// Scheme for compressed-tensors.
 #[derive(Debug)]
 pub(super) struct Compressed {
     kind: WeightType,
-    /// Settings of the weights, one for each group of modules.
+    /// Weight settings, one per group of modules.
     weights: Vec<WeightSettings>,
 }
 
@@ -57,7 +57,7 @@ struct Group {
     format: Option<String>,
 }
 
-/// The settings of weights that matter beside their tensors.
+/// Weight settings that do not follow from the tensors.
 #[derive(Debug, Deserialize)]
 struct WeightSettings {
     num_bits: usize,
@@ -72,7 +72,7 @@ struct WeightSettings {
 #[serde(untagged)]
 enum Structure {
     Sizes([usize; 2]),
-    /// As in `128x128`.
+    /// Text such as `128x128`.
     Text(String),
 }
 
@@ -139,7 +139,8 @@ impl Compressed {
         Ok(Self { kind, weights })
     }
 
-    /// The blocks of a matrix with scales of this shape: one, rows, the stated blocks, or groups of columns.
+    /// Returns the block size for scales of this shape: the whole matrix, rows, the stated blocks, or groups of
+    /// columns.
     fn blocks(&self, scale: Named<'_>, [rows, columns]: [usize; 2]) -> Result<Blocks, Fault> {
         let structures = self
             .weights
@@ -165,7 +166,7 @@ impl Compressed {
         Ok(Blocks { height, width })
     }
 
-    /// Reads the codes of a packed weight, and how many bits they have.
+    /// Unpacks the codes of a weight; also returns the number of bits per code.
     fn unpacked(&self, weight: Named<'_>, [rows, columns]: [usize; 2]) -> Result<(Vec<f32>, usize), Fault> {
         let fits = |bits: &usize| {
             let words = packed::words(columns, *bits);
@@ -182,7 +183,7 @@ impl Compressed {
     }
 }
 
-/// Returns the number of a packed code, which is half of the range larger.
+/// Converts a packed code to a signed number by subtracting half of the range.
 fn signed(code: u32, bits: usize) -> f32 {
     let half = (1_u32 << bits) >> 1;
     code as f32 - half as f32
@@ -244,7 +245,7 @@ impl Scheme for Compressed {
         });
         let offsets = offsets.transpose()?;
         let indices = stored.optional("g_idx");
-        // All -1: columns were not reordered.
+        // If all indices are -1, columns were not reordered.
         let is_used = |indices: &Named<'_>| {
             indices
                 .integers()
@@ -270,7 +271,7 @@ impl Scheme for Compressed {
     }
 }
 
-/// Reads offsets that are packed along the rows.
+/// Unpacks offsets that are packed along the rows.
 fn unpacked_offsets(
     offsets: Named<'_>,
     scale: Named<'_>,

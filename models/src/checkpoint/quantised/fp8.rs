@@ -1,7 +1,8 @@
-//! FP8, as `DeepSeek` V3 and Qwen3-FP8 are published: weights are `F8_E4M3` with a factor per block, row or tensor.
+//! FP8, as in `DeepSeek` V3 and Qwen3-FP8: `F8_E4M3` weights with a scale per block, row or tensor.
 //!
-//! `{name}` is `F8_E4M3`, and `{name}_scale_inv` or `{name}_scale` its factors: one per block of `weight_block_size` (those at the
-//! edges may be smaller), one per row, or one. `activation_scheme` concerns activations only.
+//! `{name}` is `F8_E4M3`, and `{name}_scale_inv` or `{name}_scale` holds the scales: one per block of
+//! `weight_block_size` (blocks at the edges may be smaller), one per row, or a single one. `activation_scheme`
+//! concerns only activations.
 
 use safetensors::Dtype;
 
@@ -10,7 +11,7 @@ use super::{Fault, Part, Scheme, Stored, all_beside, product};
 use crate::checkpoint::{Config, LoadError};
 use crate::precision::WeightType;
 
-/// The scheme.
+/// Scheme for FP8.
 #[derive(Debug)]
 pub(super) struct Fp8 {
     kind: WeightType,
@@ -80,7 +81,7 @@ impl Scheme for Fp8 {
     }
 }
 
-/// Whether a tensor scales cached keys or values, which are not quantised here.
+/// Returns whether a tensor is a scale of the KV cache, which is not quantised here.
 pub(super) fn is_cache_scale(name: &str) -> bool {
     [".k_scale", ".v_scale", ".q_scale", ".kv_scale"]
         .iter()

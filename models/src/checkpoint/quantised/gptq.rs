@@ -1,9 +1,9 @@
-//! GPTQ (Frantar et al. 2022), as `AutoGPTQ` and `GPTQModel` save it.
+//! GPTQ (Frantar et al. 2022), as saved by `AutoGPTQ` and `GPTQModel`.
 //!
-//! `qweight` is I32 `[inputs * bits / 32, outputs]`, codes packed along the inputs; `scales` `[groups, outputs]`; `qzeros` I32
-//! `[groups, outputs * bits / 32]`, packed along the outputs; `g_idx` I32 `[inputs]` the group of every input, which are runs of
-//! `group_size` inputs without it. A weight is `(code - zero) * scale`. `checkpoint_format` `gptq` stores zeros minus 1, `gptq_v2` as
-//! they are.
+//! `qweight` is I32 `[inputs * bits / 32, outputs]`, packed along the inputs; `scales` `[groups, outputs]`; `qzeros`
+//! I32 `[groups, outputs * bits / 32]`, packed along the outputs; `g_idx` I32 `[inputs]` is the group of each input;
+//! without it, groups are `group_size` consecutive inputs. A weight is `(code - zero) * scale`. `checkpoint_format`
+//! `gptq` stores zeros minus 1, `gptq_v2` unchanged.
 
 use safetensors::Dtype;
 
@@ -12,14 +12,14 @@ use super::{Fault, Part, Scheme, Stored, all_beside, packed};
 use crate::checkpoint::{Config, LoadError, transposed};
 use crate::precision::WeightType;
 
-/// The scheme.
+/// Scheme for GPTQ.
 #[derive(Debug)]
 pub(super) struct Gptq {
     kind: WeightType,
     bits: usize,
-    /// Inputs of a group; `None` if all are one.
+    /// Inputs per group; `None` for a single group.
     group_size: Option<usize>,
-    /// What the stored zeros lack.
+    /// Number to add to the stored zeros.
     zero_offset: u32,
 }
 
@@ -42,7 +42,7 @@ impl Gptq {
         }
         let key = "dynamic";
         let rules = settings.optional::<serde_json::Map<String, serde_json::Value>>(key)?;
-        // Rules that begin with `-:` leave modules as they are; the tensors show which.
+        // Rules with the prefix `-:` exclude modules, which the presence of tensors shows as well.
         if rules.is_some_and(|rules| rules.keys().any(|rule| !rule.starts_with("-:"))) {
             return Err(settings.invalid_value(key, "modules of different settings are not read"));
         }
@@ -55,7 +55,7 @@ impl Gptq {
     }
 }
 
-/// Reads the number of inputs of a group; `None` if all inputs are one.
+/// Reads the group size; `None` for a single group.
 pub(super) fn group_size(settings: &Config) -> Result<Option<usize>, LoadError> {
     let key = settings.present_key(["group_size", "q_group_size"]);
     match settings.required::<i64>(key)? {
@@ -64,7 +64,7 @@ pub(super) fn group_size(settings: &Config) -> Result<Option<usize>, LoadError> 
     }
 }
 
-/// Returns the group of every input, without `g_idx`.
+/// Returns the group of each input if there is no `g_idx`.
 pub(super) fn runs(inputs: usize, group_size: Option<usize>) -> Vec<usize> {
     let size = group_size.unwrap_or(inputs).max(1);
     (0..inputs).map(|input| input / size).collect()
@@ -110,7 +110,7 @@ impl Scheme for Gptq {
         let across = packed::words(outputs, bits).unwrap_or_default();
         let zeros = stored.required("qzeros")?.of_shape(&[groups, across])?.words()?;
         let mask = (1_u32 << bits) - 1;
-        // Zeros of 0 are stored as the largest code.
+        // A zero of 0 is stored as the maximum code.
         let zero = |code: u32| ((code + self.zero_offset) & mask) as f32;
         let zeros = zeros
             .chunks(across.max(1))

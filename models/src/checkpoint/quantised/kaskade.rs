@@ -1,12 +1,12 @@
-//! This project's own scheme, which `kaskade quantise` writes.
+//! Kaskade's own scheme, written by `kaskade quantise`.
 //!
 //! ```json
 //! "quantization_config": {"quant_method": "kaskade", "dtype": "q8_0", "transposed": ["attn.c_attn.weight"]}
 //! ```
 //!
-//! A quantised matrix `[rows, columns]` is a tensor of bytes `[rows, bytes]`: every row is a sequence of GGML's blocks of
-//! 32 weights. Blocks run along the inputs of a layer. Matrices whose columns are outputs are therefore stored
-//! transposed, and `transposed` lists the ends of their names. Tensors of any other type are as without quantisation.
+//! A quantised matrix `[rows, columns]` is a byte tensor `[rows, bytes]`: each row is a sequence of GGML blocks of 32
+//! weights along the inputs of the layer. Matrices that models store as `[inputs, outputs]` are therefore transposed;
+//! `transposed` lists the suffixes of their names. All other tensors are unquantised.
 
 use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
@@ -15,17 +15,17 @@ use super::{Fault, KEY, Part, Scheme, Stored};
 use crate::checkpoint::{Config, LoadError, transposed};
 use crate::precision::{BLOCK, WeightType, decode};
 
-/// The method that this project writes and reads.
+/// Value of `quant_method`.
 const METHOD: &str = "kaskade";
 
-/// How matrices are quantised.
+/// Settings of the scheme.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Quantisation {
     quant_method: String,
-    /// The type of the layers.
+    /// Type of the layers.
     #[serde(rename = "dtype")]
     pub kind: WeightType,
-    /// Ends of the names of matrices that are stored transposed.
+    /// Name suffixes of matrices that are stored transposed.
     #[serde(default)]
     pub transposed: Vec<String>,
 }
@@ -39,7 +39,7 @@ impl Quantisation {
         }
     }
 
-    /// Reads the key of a configuration that states this project's method.
+    /// Reads the settings from a configuration of this scheme.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] if a value is missing or malformed.
@@ -51,13 +51,13 @@ impl Quantisation {
         Ok(read)
     }
 
-    /// Whether the matrix of this name is stored transposed.
+    /// Returns whether the matrix with this name is stored transposed.
     pub(crate) fn is_transposed(&self, name: &str) -> bool {
         self.transposed.iter().any(|end| name.ends_with(end.as_str()))
     }
 
-    /// Returns how the tensor of bytes of shape `stored` holds a matrix of shape `shape`: its type, and whether it is
-    /// transposed. `None` if it does not.
+    /// Returns type and transposition of a byte tensor of shape `stored` that holds a matrix of shape `shape`. `None`
+    /// if the shapes do not fit.
     fn layout(&self, name: &str, shape: &[usize], stored: &[usize]) -> Option<(WeightType, bool)> {
         let transposed = self.is_transposed(name);
         let (&[mut rows, mut columns], &[lines, bytes]) = (shape, stored) else {

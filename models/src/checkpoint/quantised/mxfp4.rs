@@ -1,9 +1,9 @@
-//! MXFP4, as gpt-oss is published: the tensors of all experts are blocks of 32 values of four bits with a shared exponent (OCP
+//! MXFP4, as in gpt-oss: the tensors of all experts consist of blocks of 32 4-bit values with a shared exponent (OCP
 //! Microscaling Formats 1.0).
 //!
 //! `{name}_blocks` is U8 `[experts, outputs, inputs / 32, 16]`: two values per byte, the first in the lower half.
-//! `{name}_scales` is U8 `[experts, outputs, inputs / 32]`: 2^(byte - 127). The weight that the model uses is
-//! `[experts, inputs, outputs]`.
+//! `{name}_scales` is U8 `[experts, outputs, inputs / 32]`: 2^(byte - 127). The decoded weight is `[experts, inputs,
+//! outputs]`.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -13,14 +13,14 @@ use super::{Fault, Part, Scheme, Stored};
 use crate::checkpoint::transposed;
 use crate::precision::WeightType;
 
-/// The values of E2M1: a sign, two bits of exponent and one of mantissa.
+/// Values of E2M1: one sign bit, two exponent bits, one mantissa bit.
 const E2M1: [f32; 16] = [
     0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0,
 ];
-/// Values of a block.
+/// Values per block.
 const BLOCK: usize = 32;
 
-/// The scheme.
+/// Scheme for MXFP4.
 #[derive(Debug)]
 pub(super) struct Mxfp4 {
     pub(super) kind: WeightType,

@@ -1,18 +1,18 @@
-//! Tensors of a quantised weight as they are in the file.
+//! Raw tensors of a quantised weight.
 
 use half::{bf16, f16};
 use safetensors::Dtype;
 
-/// Why tensors do not hold a weight.
+/// Why tensors do not hold the requested weight.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::checkpoint) enum Fault {
-    /// They hold a weight of this shape.
+    /// The tensors hold a weight of this shape.
     Shape(Vec<usize>),
     /// Another reason.
     Reason(String),
 }
 
-/// A tensor.
+/// A raw tensor.
 #[derive(Debug, Clone)]
 pub(in crate::checkpoint) struct StoredTensor {
     pub(in crate::checkpoint) dtype: Dtype,
@@ -20,13 +20,13 @@ pub(in crate::checkpoint) struct StoredTensor {
     pub(in crate::checkpoint) bytes: Vec<u8>,
 }
 
-/// The tensors of one weight by their role, with their names; those that the file lacks are `None`.
+/// The tensors of one weight by role, with their names; `None` if the file lacks one.
 #[derive(Debug, Clone, Default)]
 pub(in crate::checkpoint) struct Stored {
     pub(in crate::checkpoint) parts: Vec<(&'static str, String, Option<StoredTensor>)>,
 }
 
-/// A tensor with its name.
+/// A raw tensor with its name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Named<'a> {
     name: &'a str,
@@ -34,14 +34,14 @@ pub(super) struct Named<'a> {
 }
 
 impl Stored {
-    /// Returns the tensor of a role, if the file has it.
+    /// Returns the tensor of a role; `None` if the file lacks it.
     pub(super) fn optional(&self, role: &str) -> Option<Named<'_>> {
         let (_, name, tensor) = self.parts.iter().find(|(part, ..)| *part == role)?;
         let tensor = tensor.as_ref()?;
         Some(Named { name, tensor })
     }
 
-    /// Returns the tensor of a role.
+    /// Returns the tensor of a required role.
     pub(super) fn required(&self, role: &str) -> Result<Named<'_>, Fault> {
         self.optional(role).ok_or_else(|| {
             let named = self.parts.iter().find(|(part, ..)| *part == role);
@@ -66,7 +66,7 @@ impl<'a> Named<'a> {
         &self.tensor.bytes
     }
 
-    /// Builds the fault of this tensor.
+    /// Builds a fault that names this tensor.
     pub(super) fn fault(&self, reason: impl std::fmt::Display) -> Fault {
         let (dtype, shape) = (self.dtype(), self.shape());
         Fault::Reason(format!(
@@ -75,7 +75,7 @@ impl<'a> Named<'a> {
         ))
     }
 
-    /// Checks its shape.
+    /// Checks the shape of the tensor.
     pub(super) fn of_shape(self, shape: &[usize]) -> Result<Self, Fault> {
         if self.shape() == shape {
             Ok(self)
@@ -84,7 +84,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Checks its type.
+    /// Checks the type of the tensor.
     pub(super) fn of_type(self, dtype: Dtype) -> Result<Self, Fault> {
         if self.dtype() == dtype {
             Ok(self)
@@ -93,7 +93,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Reads numbers of any type that scales, codes and offsets have.
+    /// Converts the tensor to f32, from any type of scales, codes and offsets.
     pub(super) fn numbers(&self) -> Result<Vec<f32>, Fault> {
         let bytes = self.bytes();
         Ok(match self.dtype() {
@@ -107,7 +107,7 @@ impl<'a> Named<'a> {
         })
     }
 
-    /// Reads words that hold packed codes.
+    /// Reads the words of packed codes.
     pub(super) fn words(&self) -> Result<Vec<u32>, Fault> {
         match self.dtype() {
             Dtype::I32 | Dtype::U32 => Ok(elements(self.bytes(), u32::from_le_bytes)),
@@ -115,7 +115,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Reads integers: sizes or indices.
+    /// Reads integers, such as sizes or indices.
     pub(super) fn integers(&self) -> Result<Vec<i64>, Fault> {
         match self.dtype() {
             Dtype::I32 => Ok(elements(self.bytes(), |bytes| {
@@ -126,7 +126,7 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Reads the group of each of `inputs` inputs, of `groups` groups.
+    /// Reads the group of each of `inputs` inputs and checks that it is below `groups`.
     pub(super) fn groups(&self, inputs: usize, groups: usize) -> Result<Vec<usize>, Fault> {
         let read = self.of_shape(&[inputs])?.integers()?.into_iter();
         let read = read.map(|group| usize::try_from(group).ok().filter(|group| *group < groups));
@@ -135,7 +135,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// Returns 2^(byte - 127): a scale of the OCP microscaling formats, which have no scale for 255.
+/// Returns 2^(byte - 127): a scale of the OCP microscaling formats, in which 255 is NaN.
 pub(super) fn exponential(byte: u8) -> f32 {
     match byte {
         // 2^-127 is subnormal.
@@ -150,9 +150,9 @@ fn elements<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> Vec
     elements.iter().map(|element| read(*element)).collect()
 }
 
-/// Returns the value of an E4M3 without infinities (Micikevicius et al. 2022): a sign, four bits of exponent, three of mantissa.
+/// Converts E4M3 without infinities (Micikevicius et al. 2022): one sign bit, four exponent bits, three mantissa bits.
 pub(super) fn e4m3(byte: u8) -> f32 {
-    /// 2^120, the difference of the exponents' biases.
+    /// 2^120, the difference of the exponent biases.
     const BIAS: f32 = f32::from_bits((120 + 127) << 23);
     let magnitude = match byte & 127 {
         127 => f32::NAN,

@@ -25,7 +25,7 @@ fn scheme(settings: &Value) -> Box<dyn Scheme> {
     read(&config(settings)).unwrap().unwrap()
 }
 
-/// The settings of every scheme.
+/// Returns the settings of each scheme.
 fn settings() -> [Value; 8] {
     let packed = json!({"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 8}, "targets": ["Linear"]}});
     [
@@ -125,7 +125,7 @@ fn blocks_at_the_edges_are_smaller() {
     assert!(rows.scale(&mut codes, [3, 5], &[1.0, 2.0], None).is_err());
 }
 
-/// Two experts of one output and 32 inputs: 2 in the lower half of every byte, -0.5 in the upper one.
+/// Two experts of one output and 32 inputs: each byte has 2 in the lower half, -0.5 in the upper half.
 #[test]
 fn mxfp4_is_decoded_expert_by_expert_as_at_once() {
     let tensors = [
@@ -199,7 +199,7 @@ fn every_missing_or_unexpected_tensor_is_named() {
             .contains("`a.scales` (F32, [1, 4]) should have the shape [1, 8]")
     );
 
-    // A zero bias that the model lacks is not missed, another one is.
+    // A zero bias that the model lacks is ignored, a non-zero one is an error.
     for (bias, is_refused) in [(0.0, false), (0.5, true)] {
         let bias = ("a.bias", Dtype::F32, &[8][..], floats(&[bias; 8]));
         let all = [
@@ -229,7 +229,7 @@ fn every_missing_or_unexpected_tensor_is_named() {
     assert_eq!(both.take("a.weight", &[1, 2]).unwrap(), [2.0, -2.0]);
     let refused = error(&fp8, std::slice::from_ref(&codes), "a.weight", &[1, 2]);
     assert!(refused.contains("`a.weight_scale_inv` is missing"), "{refused}");
-    // Without settings the type is not one of weights.
+    // Without settings, the type is not a weight type.
     let mut none = checkpoint(&Value::Null, &[codes]).weights;
     assert!(matches!(
         none.take("a.weight", &[1, 2]),
@@ -328,7 +328,7 @@ fn the_type_before_is_that_of_the_configuration() {
 
 #[test]
 fn offsets_are_read_and_nested_factors_decoded() {
-    // Two blocks of two codes: 15 is 3, 0 is -1.
+    // Two blocks of two codes: code 15 is 3, code 0 is -1.
     let mut map = vec![0.0; 16];
     (map[0], map[15]) = (-1.0, 3.0);
     let mut nested = vec![0.0; 256];
@@ -394,7 +394,7 @@ fn columns_of_compressed_tensors_belong_to_groups_in_any_order() {
         values(indices([1, 0, 1, 0])),
         [0.0, 20.0, 40.0, 40.0, -1.0, 0.5, 1.0, 1.5]
     );
-    // Groups of -1 are not set: runs of columns.
+    // Group indices of -1 are unset: groups are consecutive columns.
     assert_eq!(
         values(indices([u32::MAX; 4])),
         [10.0, 20.0, 40.0, 60.0, 0.0, 0.5, 1.0, 2.0]
@@ -428,7 +428,7 @@ fn blocks_of_compressed_tensors_have_the_stated_structure() {
     }
 }
 
-/// Codes of a row, by a number as long as the row.
+/// Packs the codes of a row, through one big number.
 fn packed_row(codes: &[u32], bits: usize) -> Vec<u32> {
     let mut row = vec![0_u32; packed::words(codes.len(), bits).unwrap()];
     for (place, code) in codes.iter().enumerate() {
@@ -446,7 +446,7 @@ proptest! {
         let codes: Vec<u32> = seed.iter().map(|code| code & ((1 << bits) - 1)).collect();
         let row = packed_row(&codes, bits);
         prop_assert_eq!(packed::row(&row, bits, codes.len()).collect::<Vec<_>>(), codes.clone());
-        // The same codes along the rows of a matrix of two columns; the second one holds their complements.
+        // The same codes along the rows of a matrix of two columns; the second column has their complements.
         let mask = (1_u32 << bits) - 1;
         let other = packed_row(&codes.iter().map(|code| code ^ mask).collect::<Vec<_>>(), bits);
         let lines: Vec<u32> = row.iter().zip(&other).flat_map(|(one, other)| [*one, *other]).collect();
@@ -456,7 +456,7 @@ proptest! {
         }
     }
 
-    /// Tensors of any type and shape are refused or decoded to as many values as asked for.
+    /// Checks that tensors of any type and shape are rejected or decoded to the requested number of values.
     #[test]
     fn no_tensors_panic(
         place in 0_usize..8,
@@ -473,7 +473,7 @@ proptest! {
                 Dtype::U8, Dtype::I8, Dtype::I32, Dtype::F32, Dtype::F16, Dtype::F8_E4M3, Dtype::I64, Dtype::BF16,
             ];
             let dtype = types[kinds[index % 12]];
-            // Shapes that fit are rare by chance.
+            // Random shapes rarely fit, so some are set to the wanted shape.
             let shape = if kinds[index % 12] > 3 { wanted.clone() } else { shapes[index % 12].clone() };
             let bytes = shape.iter().product::<usize>() * dtype.bitsize() / 8;
             let tensor = StoredTensor { dtype, shape, bytes: vec![fill; bytes] };

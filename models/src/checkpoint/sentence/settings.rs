@@ -1,4 +1,4 @@
-//! The settings of sentence-transformers beside `modules.json`: what becomes of a text, and what kind of model it is.
+//! Settings of sentence-transformers besides `modules.json`: preparation of texts, and the kind of model.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,21 +10,21 @@ use crate::checkpoint::files::optional_config;
 use crate::checkpoint::{Config, LoadError};
 use crate::tasks::embedding::Similarity;
 
-/// What becomes of a text before it is tokenized.
+/// Preparation of a text before tokenization.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Preparation {
-    /// Whether the tokenizer writes it in lower case, except its special tokens.
+    /// Whether the tokenizer lowercases the text, except special tokens.
     pub lower: bool,
-    /// Put in front of it, unless a request names another prompt.
+    /// Prompt to prepend, unless a request names another one.
     pub prompt: String,
-    /// Name of that, which may also name an adapter of the model.
+    /// Name of the default prompt, which may also select an adapter of the model.
     pub prompt_name: Option<String>,
-    /// The prompts that a request may name.
+    /// Prompts that a request may select by name.
     pub prompts: BTreeMap<String, String>,
 }
 
 impl Preparation {
-    /// Returns the text to tokenize, with a prompt in front of it.
+    /// Returns the text to tokenize: the prompt followed by the text.
     pub(crate) fn prompted<'a>(text: &'a str, prompt: &str) -> Cow<'a, str> {
         if prompt.is_empty() {
             return Cow::Borrowed(text);
@@ -33,7 +33,7 @@ impl Preparation {
     }
 }
 
-/// Names of the file with the settings of the encoder; old versions named it after the encoder.
+/// Names of the encoder's settings file; old versions of sentence-transformers named it after the encoder.
 const ENCODER_FILES: [&str; 7] = [
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
@@ -44,13 +44,13 @@ const ENCODER_FILES: [&str; 7] = [
     "sentence_xlnet_config.json",
 ];
 
-/// Settings of the encoder's file that give texts other tokens than the tokenizer alone.
+/// Settings of the encoder's file that change the tokens of a text.
 const OTHER_TOKENS: [&str; 3] = ["query_length", "document_length", "query_expansion"];
 
-/// Reads the maximum length of a text, tokens, if it is stated, and whether texts are written in lower case.
+/// Reads the maximum length of a text in tokens, if stated, and whether texts are lowercased.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a setting that changes the tokens or the answer and is not implemented.
+/// [`LoadError::BadKey`] for a setting that changes tokens or outputs and is not implemented.
 pub(super) fn encoder(folder: &Path) -> Result<(Option<usize>, bool), LoadError> {
     for name in ENCODER_FILES {
         let Some(config) = optional_config(folder, name)? else {
@@ -63,7 +63,7 @@ pub(super) fn encoder(folder: &Path) -> Result<(Option<usize>, bool), LoadError>
     Ok((None, false))
 }
 
-/// Refuses settings of the encoder that are not implemented.
+/// Rejects encoder settings that are not implemented.
 fn refuse_others(config: &Config) -> Result<(), LoadError> {
     let one_of = |key: &str, allowed: &[&str]| match config.optional::<String>(key)? {
         Some(value) if !allowed.contains(&value.as_str()) => {
@@ -104,17 +104,18 @@ fn refuse_others(config: &Config) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Key of the kind of model in `config_sentence_transformers.json`.
+/// Key of the model kind in `config_sentence_transformers.json`.
 pub(super) const KIND: &str = "model_type";
-/// The kind that gives scores of pairs.
+/// Model kind that scores pairs.
 pub(super) const CROSS_ENCODER: &str = "CrossEncoder";
 
-/// Whether a kind of model gives one vector of a text, or a score.
+/// Returns whether models of this kind return one vector or a score per text.
 fn is_supported(kind: &str) -> bool {
     kind == "SentenceTransformer" || kind == CROSS_ENCODER
 }
 
-/// Whether the model of a directory gives one vector of a text, or a score, by its `config_sentence_transformers.json`.
+/// Returns whether the model of a directory returns one vector or a score per text, by its
+/// `config_sentence_transformers.json`.
 ///
 /// # Errors
 /// [`LoadError`] for a file that is malformed.
@@ -126,10 +127,11 @@ pub(super) fn gives_vectors(dir: &Path) -> Result<bool, LoadError> {
     Ok(kind.as_deref().is_none_or(is_supported))
 }
 
-/// Reads `config_sentence_transformers.json`: its prompts, and which of them is put in front of every text.
+/// Reads `config_sentence_transformers.json`: the prompts, and the name of the default prompt.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a kind of model that gives neither one vector of a text nor a score, and for an unknown prompt.
+/// [`LoadError::BadKey`] for a kind of model that returns neither one vector nor a score per text, and for an unknown
+/// prompt.
 pub(super) fn model(dir: &Path, preparation: &mut Preparation) -> Result<Option<Config>, LoadError> {
     let Some(config) = optional_config(dir, "config_sentence_transformers.json")? else {
         return Ok(None);
@@ -153,10 +155,10 @@ pub(super) fn model(dir: &Path, preparation: &mut Preparation) -> Result<Option<
     Ok(Some(config))
 }
 
-/// Reads how `config_sentence_transformers.json` compares two vectors.
+/// Reads the similarity function from `config_sentence_transformers.json`.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a function that compares something other than one vector of each text.
+/// [`LoadError::BadKey`] for a function that does not compare one vector per text.
 pub(super) fn similarity(config: &Config) -> Result<Similarity, LoadError> {
     let key = "similarity_fn_name";
     match config.optional::<String>(key)?.as_deref() {

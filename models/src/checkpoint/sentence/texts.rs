@@ -1,4 +1,4 @@
-//! What a directory of sentence-transformers says about texts and vectors, read without the weights of its modules.
+//! Settings for texts and vectors in a sentence-transformers directory, read without the weights of its modules.
 
 use std::path::Path;
 
@@ -6,18 +6,18 @@ use super::{Module, Preparation, SentenceModules, pooling, settings};
 use crate::checkpoint::{Config, LoadError};
 use crate::tasks::embedding::Similarity;
 
-/// How the texts of a directory become tokens, and the settings of the whole model.
+/// Settings for texts, and for the whole model.
 #[derive(Debug)]
 pub(crate) struct SentenceTexts {
-    /// What becomes of a text before it is tokenized.
+    /// Preparation of a text before tokenization.
     pub preparation: Preparation,
-    /// Maximum length of a text, tokens; `None` for that of the tokenizer.
+    /// Maximum length of a text, tokens; `None` for the tokenizer's maximum.
     pub max_tokens: Option<usize>,
     /// Folder of the encoder, relative to the directory.
     pub encoder: String,
-    /// Whether the encoder is a table of vectors, whose texts get no special tokens.
+    /// Whether the encoder is an embedding table, whose texts get no special tokens.
     pub is_static: bool,
-    /// `config_sentence_transformers.json`.
+    /// `config_sentence_transformers.json`, if there is one.
     pub settings: Option<Config>,
 }
 
@@ -58,12 +58,12 @@ impl SentenceTexts {
         }))
     }
 
-    /// Reads the settings of a directory for a graph that computes its encoder, and whether the vectors of the tokens are to be pooled.
-    /// `None` without `modules.json`, and for modules of another kind, such as those of one vector for each token (`ColBERT`) or of
-    /// sparse vectors: their graph is served as it is.
+    /// Reads the settings of a directory for an ONNX graph of its encoder; also returns whether the token vectors must
+    /// be pooled. `None` without `modules.json`, and for modules of another kind, such as multi-vector (`ColBERT`) or
+    /// sparse models, whose graph is served unchanged.
     ///
     /// # Errors
-    /// As [`SentenceTexts::read`].
+    /// Same as [`SentenceTexts::read`].
     pub(crate) fn of_graph(dir: &Path) -> Result<Option<(Self, bool)>, LoadError> {
         let Some((_, modules)) = SentenceModules::listed(dir)? else {
             return Ok(None);
@@ -77,10 +77,10 @@ impl SentenceTexts {
         Ok(Self::read(dir)?.map(|texts| (texts, pools)))
     }
 
-    /// Number of elements of the vector that are kept; `None` for all.
+    /// Returns the number of leading elements of the vector to keep; `None` for all.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if it is no size.
+    /// [`LoadError::BadKey`] if the value is not a size.
     pub(crate) fn kept(&self) -> Result<Option<usize>, LoadError> {
         match &self.settings {
             Some(settings) => settings.optional_size("truncate_dim"),
@@ -88,10 +88,10 @@ impl SentenceTexts {
         }
     }
 
-    /// How two vectors are compared.
+    /// Returns the similarity function for two vectors.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for a function that is not supported.
+    /// [`LoadError::BadKey`] for an unsupported function.
     pub(crate) fn similarity(&self) -> Result<Similarity, LoadError> {
         match &self.settings {
             Some(settings) => settings::similarity(settings),
@@ -104,7 +104,7 @@ impl SentenceTexts {
 mod tests {
     use super::*;
 
-    /// Writes a directory with these modules, each with its folder, and settings of the whole model.
+    /// Creates a directory with these modules, each with a folder, and settings of the whole model.
     fn directory(modules: &[&str], settings: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let listed = modules.iter().enumerate().map(|(index, kind)| {

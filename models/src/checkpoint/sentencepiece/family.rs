@@ -1,11 +1,11 @@
-//! What the families of `SentencePiece` tokenizers differ in: vocabulary and special tokens.
+//! Differences between families of `SentencePiece` tokenizers: vocabulary and special tokens.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Settings, languages};
 use crate::checkpoint::LoadError;
 
-/// A tokenizer class that has a `SentencePiece` model.
+/// A tokenizer class with a `SentencePiece` model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Family {
     T5,
@@ -23,13 +23,13 @@ pub(super) enum Family {
     Marian,
 }
 
-/// Prefix of the tokens that no text may get: normalised texts have no spaces.
+/// Prefix that makes a token unreachable: normalised texts contain no spaces.
 pub(super) const UNREACHABLE: char = ' ';
-/// Most sentinel tokens of T5, which has 100; also the largest offset of Pegasus, which is 103.
+/// Maximum number of T5's sentinel tokens (100 in T5), and maximum id offset of Pegasus (103 in Pegasus).
 const MAX_EXTRA_IDS: usize = 10_000;
 
 impl Family {
-    /// Returns the family of a tokenizer class; without one, that of a `model_type`.
+    /// Returns the family of a tokenizer class, else that of a `model_type`.
     pub(super) fn of(class: Option<&str>, model_type: Option<&str>) -> Option<Self> {
         let class = class.map(|class| class.trim_end_matches("Fast"));
         match (class, model_type) {
@@ -52,7 +52,7 @@ impl Family {
         }
     }
 
-    /// The special tokens of the class, where no file states others.
+    /// Returns the default special tokens of the class.
     pub(super) fn specials(self) -> BTreeMap<&'static str, String> {
         let pairs: &[(&'static str, &str)] = match self {
             Self::T5 | Self::Marian | Self::Pegasus => &[
@@ -105,12 +105,12 @@ impl Family {
         pairs.map(|(key, token)| (*key, (*token).to_owned())).collect()
     }
 
-    /// Whether a piece that the user defined is special.
+    /// Returns whether a user-defined piece is a special token.
     pub(super) fn is_special(self, piece: &str) -> bool {
         self == Self::Gemma && matches!(piece, "<start_of_turn>" | "<end_of_turn>")
     }
 
-    /// Whether a special token is sought in the normalised text.
+    /// Returns whether a special token is matched in the normalised text.
     pub(super) fn is_normalized(self, key: &str) -> bool {
         matches!(
             (self, key),
@@ -118,7 +118,7 @@ impl Family {
         )
     }
 
-    /// Whether a special token takes the spaces before it.
+    /// Returns whether a special token absorbs the spaces before it.
     pub(super) fn strips_left(self, key: &str) -> bool {
         let strips = matches!(
             self,
@@ -127,13 +127,13 @@ impl Family {
         strips && key == "mask_token"
     }
 
-    /// Whether characters without a piece become their bytes.
+    /// Returns whether characters without a piece are split into bytes.
     pub(super) fn has_byte_fallback(self) -> bool {
         matches!(self, Self::Llama | Self::Gemma)
     }
 
-    /// Whether the ids are those of `vocab.json`. transformers has only a slow tokenizer of such a class, which splits texts by
-    /// `SentencePiece` itself.
+    /// Returns whether `vocab.json` defines the ids. transformers has only slow tokenizers for these classes, which
+    /// split texts with `SentencePiece` itself.
     pub(super) fn is_listed(self) -> bool {
         matches!(self, Self::M2m100 | Self::Marian)
     }
@@ -147,7 +147,7 @@ fn sentinels(count: usize) -> Vec<String> {
 }
 
 impl Settings {
-    /// Number of T5's sentinel tokens.
+    /// Returns the number of T5's sentinel tokens.
     pub(super) fn extra_ids(&self) -> Result<usize, LoadError> {
         let Some(config) = self.config.as_ref().filter(|_| self.family == Family::T5) else {
             return Ok(if self.family == Family::T5 { 100 } else { 0 });
@@ -159,7 +159,7 @@ impl Settings {
         Ok(count)
     }
 
-    /// The special tokens that have no name.
+    /// Returns the special tokens without a name.
     pub(super) fn more_specials(&self) -> Result<Vec<String>, LoadError> {
         Ok(match self.family {
             Family::T5 => sentinels(self.extra_ids()?),
@@ -175,7 +175,7 @@ impl Settings {
         })
     }
 
-    /// The tokens of the languages, by id.
+    /// Returns the language tokens, by id.
     fn languages(&self) -> Result<Vec<String>, LoadError> {
         let texts = |codes: &[&[&str]]| codes.concat().into_iter().map(String::from).collect();
         Ok(match self.family {
@@ -197,7 +197,7 @@ impl Settings {
         })
     }
 
-    /// The token of the language of texts.
+    /// Returns the token of the source language.
     pub(super) fn source_language(&self) -> Result<String, LoadError> {
         let stated: Option<String> = self.stated("src_lang")?;
         let or = |absent: &str| stated.unwrap_or_else(|| absent.to_owned());
@@ -208,7 +208,7 @@ impl Settings {
         })
     }
 
-    /// Pegasus' token for a masked sentence, and by how much its ids are larger than those of the model.
+    /// Returns Pegasus' token for a masked sentence, and the offset of its ids from those of the model.
     fn pegasus_masks(&self) -> Result<(Option<String>, usize), LoadError> {
         let offset = self.stated("offset")?.unwrap_or(103);
         let key = self
@@ -229,7 +229,7 @@ impl Settings {
         Ok((sentence, offset))
     }
 
-    /// Returns the vocabulary: that of the model, with the ids and the extra tokens of the class.
+    /// Returns the vocabulary: the model's pieces, with the ids and the extra tokens of the class.
     pub(super) fn pieces(&self) -> Result<Vec<(String, f64)>, LoadError> {
         let from = |first: usize| {
             let pieces = self.model.pieces.iter().skip(first);
@@ -287,7 +287,7 @@ impl Settings {
                 let first = ["pad_token", "eos_token", "bos_token"].map(|key| self.special(key));
                 let mut pieces = start(&first);
                 pieces.extend(from(3));
-                // Older models have no piece for a tab but its byte.
+                // Older models have no piece for a tab except its byte.
                 if !pieces.iter().any(|(piece, _)| piece == "\t") {
                     let byte = pieces.iter_mut().find(|(piece, _)| piece == "<0x09>");
                     if let Some(piece) = byte {
@@ -299,8 +299,8 @@ impl Settings {
         })
     }
 
-    /// Returns the vocabulary that `vocab.json` lists, with the scores of the model. A token that is no piece of the model gets
-    /// the prefix [`UNREACHABLE`], unless texts are split at it first.
+    /// Returns the vocabulary of `vocab.json`, with the scores of the model. A token that is not a piece of the model
+    /// gets the prefix [`UNREACHABLE`], unless texts are split at it first.
     fn listed_pieces(&self) -> Result<Vec<(String, f64)>, LoadError> {
         let pieces = self.model.pieces.iter().filter(|piece| piece.is_text());
         let scores: HashMap<&str, f64> = pieces.map(|piece| (piece.text(), piece.value())).collect();
@@ -316,12 +316,12 @@ impl Settings {
         Ok(pieces)
     }
 
-    /// Whether a token is a language code of Marian, such as `>>fra<<`.
+    /// Returns whether a token is a language code of Marian, such as `>>fra<<`.
     pub(super) fn is_code(&self, token: &str) -> bool {
         self.family == Family::Marian && token.starts_with(">>") && token.ends_with("<<")
     }
 
-    /// The id of the token for unknown characters.
+    /// Returns the id of the unknown token.
     pub(super) fn unknown_id(&self) -> Result<i64, LoadError> {
         Ok(match self.family {
             Family::Llama => 0,

@@ -1,6 +1,6 @@
 //! Language codes of translation models, in the order of their ids (`FAIRSEQ_LANGUAGE_CODES` of transformers 4).
 
-/// mBART's, and the first of mBART-50's.
+/// Codes of mBART, which are also the first of mBART-50.
 #[rustfmt::skip]
 pub(super) const MBART: &[&str] = &[
     "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN",
@@ -8,7 +8,7 @@ pub(super) const MBART: &[&str] = &[
     "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN",
 ];
 
-/// mBART-50's after those of mBART.
+/// Further codes of mBART-50.
 #[rustfmt::skip]
 pub(super) const MBART_50: &[&str] = &[
     "af_ZA", "az_AZ", "bn_IN", "fa_IR", "he_IL", "hr_HR", "id_ID", "ka_GE", "km_KH", "mk_MK",
@@ -16,7 +16,7 @@ pub(super) const MBART_50: &[&str] = &[
     "th_TH", "tl_XX", "uk_UA", "ur_PK", "xh_ZA", "gl_ES", "sl_SI",
 ];
 
-/// NLLB's.
+/// Codes of NLLB.
 #[rustfmt::skip]
 pub(super) const NLLB: &[&str] = &[
     "ace_Arab", "ace_Latn", "acm_Arab", "acq_Arab", "aeb_Arab", "afr_Latn", "ajp_Arab", "aka_Latn", "amh_Ethi", "apc_Arab",
@@ -42,7 +42,7 @@ pub(super) const NLLB: &[&str] = &[
     "zho_Hant", "zul_Latn",
 ];
 
-/// M2M100's, without the underscores of its tokens.
+/// Codes of M2M100, without the underscores of its tokens.
 #[rustfmt::skip]
 pub(super) const M2M_100: &[&str] = &[
     "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br",
@@ -57,7 +57,7 @@ pub(super) const M2M_100: &[&str] = &[
     "uk", "ur", "uz", "vi", "wo", "xh", "yi", "yo", "zh", "zu",
 ];
 
-/// WMT21's, which has the tokenizer of M2M100.
+/// Codes of WMT21, which uses the tokenizer of M2M100.
 #[rustfmt::skip]
 pub(super) const WMT_21: &[&str] = &[
     "en", "ha", "is", "ja", "cs", "ru", "zh", "de",

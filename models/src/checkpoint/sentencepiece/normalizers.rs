@@ -1,4 +1,4 @@
-//! The steps around the model that splits words: normalisation, spaces, special tokens around a text, decoding.
+//! Sections of `tokenizer.json` besides the model: normalisation, spaces, special tokens around a text, decoding.
 
 use base64::engine::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -8,13 +8,13 @@ use super::family::{Family, UNREACHABLE};
 use super::{Settings, content_of};
 use crate::checkpoint::LoadError;
 
-/// `SentencePiece`'s replacement of a space.
+/// `SentencePiece`'s replacement for a space.
 const SPACE: &str = "\u{2581}";
-/// What is joined: `A` and `B` are the texts, others special tokens; the numbers are token types.
+/// Parts of a template with token types: `A` and `B` are the texts, others are special tokens.
 type Parts<'a> = Vec<(&'a str, u8)>;
 
 impl Settings {
-    /// Where a space is put before a text: `always`, `first` (not after added tokens), `never`.
+    /// Returns where a space is prepended to a text: `always`, `first` (not after added tokens), `never`.
     pub(super) fn prepend_scheme(&self) -> Result<&'static str, LoadError> {
         if !matches!(self.family, Family::T5 | Family::Llama) {
             return Ok("always");
@@ -158,7 +158,7 @@ impl Settings {
         Ok(json!({"type": "Sequence", "decoders": steps}))
     }
 
-    /// Returns the step that adds special tokens around one or two texts.
+    /// Returns the post-processor that adds special tokens to one text or a pair.
     pub(super) fn post_processor(&self, added: &[Value]) -> Result<Value, LoadError> {
         let language = self.source_language()?;
         let (language, eos) = (language.as_str(), self.special("eos_token"));
@@ -226,7 +226,8 @@ impl Settings {
     }
 }
 
-/// Returns the parts of one text, and of two joined ones, between tokens; the models that have them know no token types.
+/// Returns the template parts of one text and of a pair, between `before` and `after`; these models have no token
+/// types.
 fn joined<'a>(before: &[&'a str], after: &[&'a str]) -> (Parts<'a>, Parts<'a>) {
     let around = |texts: &[&'a str]| [before, texts, after].concat();
     let untyped = |parts: Vec<&'a str>| parts.into_iter().map(|part| (part, 0)).collect();

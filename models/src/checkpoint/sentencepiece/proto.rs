@@ -1,4 +1,4 @@
-//! The file format of `SentencePiece`: the parts of its `ModelProto` that a tokenizer is built from, and the check of the
+//! The `SentencePiece` file format: the parts of its `ModelProto` that a tokenizer needs, and validation of the
 //! normalisation table.
 
 use std::collections::BTreeSet;
@@ -17,7 +17,7 @@ pub(super) struct Model {
     pub(super) normalizer: Option<Normalizer>,
 }
 
-/// One piece of the vocabulary.
+/// A piece of the vocabulary.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Piece {
     #[prost(string, optional, tag = "1")]
@@ -28,7 +28,7 @@ pub(super) struct Piece {
     kind: Option<i32>,
 }
 
-/// `TrainerSpec`: the settings of the training.
+/// `TrainerSpec`: training settings.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Trainer {
     #[prost(int32, optional, tag = "3", default = "1")]
@@ -39,10 +39,10 @@ pub(super) struct Trainer {
     unknown_piece: Option<String>,
 }
 
-/// `NormalizerSpec`: how texts are normalised.
+/// `NormalizerSpec`: normalisation settings.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Normalizer {
-    /// Table of the replacements.
+    /// Compiled table of replacements.
     #[prost(bytes = "vec", optional, tag = "2")]
     table: Option<Vec<u8>>,
     #[prost(bool, optional, tag = "3", default = "true")]
@@ -51,36 +51,36 @@ pub(super) struct Normalizer {
     removes_spaces: Option<bool>,
 }
 
-/// The algorithm that splits words into pieces.
+/// Algorithm that splits words into pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Unigram,
     Bpe,
 }
 
-/// The type of the piece for unknown characters.
+/// Type of the unknown piece.
 const UNKNOWN: i32 = 2;
-/// The type of a control symbol.
+/// Type of a control symbol.
 const CONTROL: i32 = 3;
-/// The type of a symbol that the user defined.
+/// Type of a user-defined symbol.
 const USER_DEFINED: i32 = 4;
-/// Most bytes of a piece; `SentencePiece` learns pieces of 16 characters.
+/// Maximum length of a piece, bytes; the trainer's maximum is 16 characters.
 const MAX_PIECE: usize = 512;
-/// Most bytes of a normalisation table; that of `nmt_nfkc` has 240,000.
+/// Maximum size of a normalisation table, bytes; that of `nmt_nfkc` has 240,000.
 const MAX_TABLE: usize = 4 << 20;
 
 impl Piece {
-    /// The score: a log-probability, or minus the rank of a merge.
+    /// Returns the score: a log probability, or minus the rank of a merge.
     pub(super) fn value(&self) -> f64 {
         f64::from(self.score())
     }
 
-    /// Whether texts may contain the piece.
+    /// Returns whether texts may contain the piece.
     pub(super) fn is_text(&self) -> bool {
         !matches!(self.kind(), UNKNOWN | CONTROL)
     }
 
-    /// Whether texts are split at the piece first; then whether it is special.
+    /// Returns whether an added piece is special; `None` if texts are not split at it first.
     pub(super) fn added(&self) -> Option<bool> {
         match self.kind() {
             CONTROL => Some(true),
@@ -91,7 +91,7 @@ impl Piece {
 }
 
 impl Model {
-    /// Parses a file and checks what a tokenizer relies on. The error is the reason.
+    /// Parses a file and validates what a tokenizer relies on. The error is the reason.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let model =
             Self::decode(bytes).map_err(|error| format!("it is not a SentencePiece model: {error}"))?;
@@ -112,7 +112,7 @@ impl Model {
         Ok(model)
     }
 
-    /// The algorithm. The error is the reason.
+    /// Returns the algorithm. The error is the reason.
     pub(super) fn algorithm(&self) -> Result<Algorithm, String> {
         match self.trainer().model_type() {
             1 => Ok(Algorithm::Unigram),
@@ -125,28 +125,28 @@ impl Model {
         }
     }
 
-    /// The id of the unknown piece.
+    /// Returns the id of the unknown piece.
     pub(super) fn unknown_id(&self) -> i32 {
         self.trainer().unknown_id()
     }
 
-    /// The unknown piece.
+    /// Returns the unknown piece.
     pub(super) fn unknown_piece(&self) -> String {
         self.trainer().unknown_piece().to_owned()
     }
 
-    /// The normalisation table; `None` if texts stay as they are.
+    /// Returns the normalisation table; `None` without normalisation.
     pub(super) fn table(&self) -> Option<&[u8]> {
         let table = self.normalizer.as_ref()?.table.as_deref()?;
         Some(table).filter(|table| !table.is_empty())
     }
 
-    /// Whether every text gets a space at its beginning (`add_dummy_prefix`).
+    /// Returns whether a space is prepended to every text (`add_dummy_prefix`).
     pub(super) fn begins_with_space(&self) -> bool {
         self.normalizer.clone().unwrap_or_default().begins_with_space()
     }
 
-    /// Whether spaces at the ends, and all but one of several, are removed (`remove_extra_whitespaces`).
+    /// Returns whether surrounding and repeated spaces are removed (`remove_extra_whitespaces`).
     pub(super) fn removes_spaces(&self) -> bool {
         self.normalizer.clone().unwrap_or_default().removes_spaces()
     }
@@ -156,9 +156,10 @@ impl Model {
     }
 }
 
-/// Checks a normalisation table: the size of a trie in bytes, the trie as a double array (darts-clone), and the replacements,
-/// each ended by a zero. The normaliser of the crate `tokenizers` does not check what it reads, so every unit that a text can
-/// reach must be in the array, and every value must be the start of a replacement. `None` if the table is damaged.
+/// Validates a normalisation table: the size of a trie in bytes, the trie as a double array (darts-clone), and the
+/// replacements, each terminated by a zero. The normaliser of the crate `tokenizers` does not validate it, so every
+/// unit that a text can reach must be in the array, and every value must be the start of a replacement. `None` if the
+/// table is damaged.
 pub(in crate::checkpoint) fn check_table(table: &[u8]) -> Option<()> {
     if table.len() > MAX_TABLE {
         return None;
@@ -233,7 +234,7 @@ mod tests {
         assert!(words.algorithm().unwrap_err().contains("word"));
     }
 
-    /// Any table that the check accepts must not make the normaliser panic.
+    /// Checks that no table that passes validation makes the normaliser panic.
     #[test]
     fn damaged_tables_are_refused() {
         use rand::{Rng, SeedableRng};

@@ -1,4 +1,4 @@
-//! Comparison with the tokenizers that transformers converts, by `fixtures/make_sentencepiece_fixtures.py`.
+//! Compares with tokenizers converted by transformers, from `fixtures/make_sentencepiece_fixtures.py`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tokenizers::Tokenizer;
 use super::proto::Piece;
 use super::*;
 
-/// What transformers computed.
+/// Results of transformers.
 #[derive(Deserialize)]
 struct Expected {
     texts: Vec<String>,
@@ -19,19 +19,19 @@ struct Expected {
 
 #[derive(Deserialize)]
 struct Results {
-    /// Texts beside those of all.
+    /// Texts in addition to those of all fixtures.
     #[serde(default)]
     texts: Vec<String>,
-    /// Whether transformers has no fast tokenizer of the class. The slow one removes spaces at the ends of an answer.
+    /// Whether transformers has only a slow tokenizer of the class, which strips spaces from an answer.
     #[serde(default)]
     slow: bool,
     ids: Vec<Vec<u32>>,
     decoded: Vec<String>,
-    /// Ids and token types of neighbouring texts, from the eighth on; no types if the class has none.
+    /// Ids and token types of adjacent texts as pairs, from the eighth text on; no types if the class has none.
     pairs: Vec<[Vec<u32>; 2]>,
 }
 
-/// The fixtures; `SENTENCEPIECE_FIXTURES` names others that the script wrote.
+/// Returns the folder of the fixtures; `SENTENCEPIECE_FIXTURES` overrides it.
 fn folder() -> PathBuf {
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/sentencepiece");
     std::env::var_os("SENTENCEPIECE_FIXTURES").map_or_else(|| committed.into(), PathBuf::from)
@@ -78,7 +78,7 @@ fn tokens_equal_those_of_transformers() {
     }
 }
 
-/// Copies a fixture, with files that replace its own.
+/// Copies a fixture, with replacement files.
 fn with(name: &str, file: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let from = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/sentencepiece"));
@@ -153,7 +153,7 @@ fn settings_that_cannot_be_met_are_refused() {
     );
 }
 
-/// The content of a file of a fixture.
+/// Returns the content of a file of a fixture.
 fn content(name: &str, file: &str) -> String {
     let from = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/sentencepiece"));
     std::fs::read_to_string(from.join(name).join(file)).unwrap()

@@ -18,7 +18,7 @@ fn ids(tokenizer: &Tokenizer, pair: (&str, &str)) -> (Vec<u32>, Vec<u32>) {
     (encoding.get_ids().to_vec(), encoding.get_type_ids().to_vec())
 }
 
-/// Asserts that the tokenizer that is built from files equals the whole one.
+/// Asserts that the tokenizer built from files equals the complete one.
 fn assert_same(whole: &Value, files: &[(&str, String)]) {
     let dir = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -56,7 +56,7 @@ fn a_vocabulary_of_bert_gives_its_tokenizer() {
     assert_same(&longer, &[vocabulary, config(r#"{"model_type": "bert"}"#), extra]);
 }
 
-/// The ids are those of `EsmTokenizer` of transformers 5.24.
+/// Expected ids are those of `EsmTokenizer` in transformers 5.24.
 #[test]
 fn a_vocabulary_of_esm_splits_at_every_amino_acid() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn vocabularies_of_other_classes_give_none() {
     assert!(matches!(build(dir.path()), Err(LoadError::BadTokenizer { .. })));
 }
 
-/// The ids are those of `CLIPTokenizer` of transformers 5.24.
+/// Expected ids are those of `CLIPTokenizer` in transformers 5.24.
 #[test]
 fn a_vocabulary_of_clip_gives_its_tokenizer() {
     let characters = (0..=u8::MAX).map(crate::checkpoint::tekken::character);

@@ -1,4 +1,4 @@
-//! The names of timm's `BEiT` and its second version (Peng et al. 2022), and of its tensors.
+//! Names of timm's `BEiT` and `BEiT` v2 (Peng et al. 2022), and of their tensors.
 
 use serde_json::{Value, json};
 
@@ -6,10 +6,10 @@ use super::vit::{feed_forward_size, size_of};
 use super::{MAX_SIZE, PACKED, parts};
 use crate::checkpoint::{Config, LoadError};
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "beit_SIZE_patchN_SIDE, beitv2_SIZE_patchN_SIDE";
 
-/// Arguments that replace sizes.
+/// Arguments that override dimensions.
 pub(super) const ARGUMENTS: &[&str] = &[
     "embed_dim",
     "depth",
@@ -19,7 +19,7 @@ pub(super) const ARGUMENTS: &[&str] = &[
     "patch_size",
 ];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
     /// Width, blocks and heads.
@@ -27,7 +27,7 @@ pub(super) struct Network {
     patch: usize,
 }
 
-/// Reads a name such as `beit_base_patch16_224`.
+/// Parses a name such as `beit_base_patch16_224`.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let rest = name
         .strip_prefix("beit_")
@@ -46,7 +46,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
 }
 
 impl Network {
-    /// Returns the keys of transformers; `arguments` replace sizes.
+    /// Returns the keys of transformers; `arguments` override dimensions.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an invalid size.
@@ -70,7 +70,7 @@ impl Network {
     }
 }
 
-/// Returns the name that transformers gives a tensor.
+/// Returns the name of a tensor in transformers.
 pub(super) fn renamed(name: &str) -> String {
     let (parts, name) = parts(name);
     match parts.as_slice() {

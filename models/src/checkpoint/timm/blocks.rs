@@ -1,4 +1,4 @@
-//! The names of timm's networks of mobile blocks, and the blocks that they state.
+//! Names of timm's networks of mobile blocks, and their block definitions.
 
 use serde_json::{Value, json};
 
@@ -12,12 +12,12 @@ use super::layouts::{
 /// `model_type` and class of these networks.
 pub(crate) const BLOCKS: &str = "timm-blocks";
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "mobilenetv4_conv_SIZE, mobilenetv2_NNN, mobilenetv3_small_NNN and mobilenetv3_large_NNN, efficientnet_bN, \
     efficientnet_liteN, efficientnet_es, em and el, efficientnetv2_s, m, l, xl, bN, rw_s and rw_t, also with the prefix tf_, mobilenetv1_NNN, \
     mnasnet_NNN, semnasnet_NNN, fbnetc_100, spnasnet_100, tinynet_LETTER, lcnet_NNN";
 
-/// A network with the factors of its width and depth.
+/// A network with its width and depth multipliers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
     layout: Layout,
@@ -25,14 +25,14 @@ pub(super) struct Network {
     depth: f64,
     /// Whether stem and head keep their sizes.
     fixed: bool,
-    /// Whether the borders and the norms are those of TensorFlow.
+    /// Whether padding and norms follow TensorFlow.
     tensorflow: bool,
 }
 
-/// Factors of width and depth of `TinyNet` (Han et al. 2020) a to e.
+/// Width and depth multipliers of `TinyNet` (Han et al. 2020) a to e.
 const TINY_SCALES: [(f64, f64); 5] = [(1.0, 1.2), (0.75, 1.1), (0.54, 0.85), (0.54, 0.695), (0.51, 0.6)];
 
-/// Returns the network of a name that states its layout and at most a factor of the width.
+/// Parses a name that states a layout and at most a width multiplier.
 fn of_plain_name(name: &str) -> Option<(Layout, (f64, f64))> {
     let (family, end) = name.rsplit_once('_')?;
     let width = match end {
@@ -65,7 +65,7 @@ fn of_plain_name(name: &str) -> Option<(Layout, (f64, f64))> {
     Some((layout, (width, 1.0)))
 }
 
-/// Factors of width and depth of `EfficientNet` b0 to b8; the light ones have those of the first five.
+/// Width and depth multipliers of `EfficientNet` b0 to b8; the lite variants use the first five.
 const SCALES: [(f64, f64); 9] = [
     (1.0, 1.0),
     (1.0, 1.1),
@@ -78,7 +78,7 @@ const SCALES: [(f64, f64); 9] = [
     (2.2, 3.6),
 ];
 
-/// Returns the network that a name states.
+/// Parses the name of a network.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let stripped = name.strip_prefix("tf_");
     let rest = stripped.unwrap_or(name);
@@ -93,7 +93,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
         _ => None,
     };
     let layout = if let Some((layout, factors)) = of_plain_name(name) {
-        // Those of `TinyNet` keep the stem.
+        // `TinyNet` keeps the size of the stem.
         (fixed, scale) = (layout == TINY, factors);
         layout
     } else if let Some(size) = name.strip_prefix("mobilenetv4_conv_") {
@@ -175,7 +175,7 @@ impl Network {
             "block_args": stages.collect::<Vec<Vec<&str>>>(),
             "stem_size": layout.stem,
             "fix_stem": self.fixed,
-            // `MobileNet` 3 and `TinyNet` have no stages whose depth is fixed.
+            // `MobileNet` v3 and `TinyNet` have no stages of fixed depth.
             "fix_first_last": self.fixed && !layout.late_head && !layout.nearest_depth,
             "depth_trunc": if layout.nearest_depth { "round" } else { "ceil" },
             "num_features": layout.features,

@@ -1,24 +1,24 @@
-//! The blocks of timm's networks of mobile blocks, in timm's notation.
+//! Block definitions of timm's networks of mobile blocks, in timm's notation.
 
-/// What networks of several sizes share.
+/// Definition shared by the sizes of a network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct Layout {
-    /// The blocks of every stage, apart by spaces.
+    /// Blocks of each stage, separated by spaces.
     pub(super) stages: &'static [&'static str],
     pub(super) stem: usize,
     pub(super) features: usize,
-    /// Whether `features` grow with the width.
+    /// Whether `features` scale with the width multiplier.
     pub(super) grows: bool,
     pub(super) activation: &'static str,
-    /// Share of a number of channels that rounding must keep.
+    /// Minimum fraction of a channel number that rounding must keep.
     pub(super) round_limit: f64,
     pub(super) late_head: bool,
     /// Whether the last convolution has a norm.
     pub(super) head_norm: bool,
-    /// Whether the channels of squeezes are whole numbers only, in networks with a late head.
+    /// Whether squeeze channels are rounded to integers only, in networks with a late head.
     pub(super) whole_squeezes: bool,
-    /// Whether a scaled number of blocks is rounded to the nearest, instead of up.
+    /// Whether a scaled number of blocks is rounded to the nearest integer instead of up.
     pub(super) nearest_depth: bool,
 }
 

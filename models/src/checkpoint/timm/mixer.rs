@@ -1,18 +1,18 @@
-//! The names of timm's MLP-Mixer and `ResMLP`.
+//! Names of timm's MLP-Mixer and `ResMLP`.
 
 use serde_json::{Value, json};
 
 /// `model_type` and class of these networks.
 pub(crate) const MIXER: &str = "timm-mixer";
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str =
     "mixer_SN_224, mixer_BN_224 and mixer_LN_224 with patches of 16 or 32, resmlp_12_224, 24, 36 and big_24";
 
-/// Arguments that timm takes beside those of all architectures.
+/// Arguments besides those of all architectures.
 pub(super) const ARGUMENTS: &[&str] = &["img_size"];
 
-/// Side of a patch, blocks and channels.
+/// MLP-Mixer: patch size, blocks and channels.
 const MIXERS: [(&str, [usize; 3]); 6] = [
     ("mixer_s32_224", [32, 8, 512]),
     ("mixer_s16_224", [16, 8, 512]),
@@ -21,7 +21,7 @@ const MIXERS: [(&str, [usize; 3]); 6] = [
     ("mixer_l32_224", [32, 24, 1024]),
     ("mixer_l16_224", [16, 24, 1024]),
 ];
-/// `ResMLP`, likewise.
+/// Like [`MIXERS`], for `ResMLP`.
 const RESIDUAL: [(&str, [usize; 3]); 4] = [
     ("resmlp_12_224", [16, 12, 384]),
     ("resmlp_24_224", [16, 24, 384]),
@@ -29,15 +29,15 @@ const RESIDUAL: [(&str, [usize; 3]); 4] = [
     ("resmlp_big_24_224", [8, 24, 768]),
 ];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
     sizes: [usize; 3],
-    /// Whether it is `ResMLP`.
+    /// Whether the network is a `ResMLP`.
     residual: bool,
 }
 
-/// Returns the network that a name states.
+/// Parses the name of a network.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let of = |networks: &[(&str, [usize; 3])], residual| {
         let (_, sizes) = networks.iter().find(|(known, _)| *known == name)?;

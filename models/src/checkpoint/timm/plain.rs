@@ -1,4 +1,4 @@
-//! The names of timm's `DenseNet` and VGG.
+//! Names of timm's `DenseNet` and VGG.
 
 use serde_json::{Value, json};
 
@@ -10,17 +10,17 @@ pub(crate) const DENSENET: &str = "timm-densenet";
 /// `model_type` and class of VGG.
 pub(crate) const VGG: &str = "timm-vgg";
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "densenet121, 161, 169 and 201, vgg11, 13, 16 and 19, also with _bn";
 
-/// `DenseNet`: the layers of every block, and the channels that a layer adds.
+/// `DenseNet`: layers per block, and growth rate.
 const DENSENETS: [(&str, [usize; 4], usize); 4] = [
     ("densenet121", [6, 12, 24, 16], 32),
     ("densenet161", [6, 12, 36, 24], 48),
     ("densenet169", [6, 12, 32, 32], 32),
     ("densenet201", [6, 12, 48, 32], 32),
 ];
-/// VGG: the convolutions of the first two stages, and of the others.
+/// VGG: convolutions in each of the first two stages, and in each of the others.
 const VGGS: [(&str, [usize; 2]); 4] = [
     ("vgg11", [1, 2]),
     ("vgg13", [2, 2]),
@@ -28,14 +28,14 @@ const VGGS: [(&str, [usize; 2]); 4] = [
     ("vgg19", [2, 4]),
 ];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Network {
     DenseNet { depths: [usize; 4], growth: usize },
     Vgg { counts: [usize; 2], normalised: bool },
 }
 
-/// Returns the network that a name states.
+/// Parses the name of a network.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     if let Some((_, depths, growth)) = DENSENETS.into_iter().find(|(known, ..)| *known == name) {
         return Some(Network::DenseNet { depths, growth });
@@ -51,7 +51,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
 }
 
 impl Network {
-    /// Arguments that replace sizes.
+    /// Returns the arguments that override dimensions.
     pub(super) fn arguments(self) -> &'static [&'static str] {
         match self {
             Self::DenseNet { .. } => &["growth_rate", "block_config"],
@@ -59,7 +59,7 @@ impl Network {
         }
     }
 
-    /// Returns the keys that the network's class reads; `arguments` replace sizes.
+    /// Returns the keys that the network's class reads; `arguments` override dimensions.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an invalid size.

@@ -1,13 +1,13 @@
-//! The names of timm's `RegNet`, and of its tensors.
+//! Names of timm's `RegNet`, and of its tensors.
 
 use serde_json::{Value, json};
 
 use super::parts;
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "regnetx_002 to 320, regnety_002 to 2560";
 
-/// The blocks and the channels of every stage, and the channels of a group.
+/// Blocks and channels per stage, and channels per group.
 const NETWORKS: [(&str, [usize; 4], [usize; 4], usize); 27] = [
     ("regnetx_002", [1, 1, 4, 7], [24, 56, 152, 368], 8),
     ("regnetx_004", [1, 2, 7, 12], [32, 64, 160, 384], 16),
@@ -38,17 +38,17 @@ const NETWORKS: [(&str, [usize; 4], [usize; 4], usize); 27] = [
     ("regnety_2560", [2, 7, 17, 1], [746, 1492, 4103, 10444], 373),
 ];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
     depths: [usize; 4],
     widths: [usize; 4],
     group: usize,
-    /// Whether its blocks squeeze and excite.
+    /// Whether its blocks have squeeze-and-excitation.
     squeezes: bool,
 }
 
-/// Returns the network that a name states.
+/// Parses the name of a network.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let (_, depths, widths, group) = NETWORKS.into_iter().find(|(known, ..)| *known == name)?;
     Some(Network {
@@ -75,17 +75,17 @@ impl Network {
     }
 }
 
-/// Returns the name that transformers gives a tensor.
+/// Returns the name of a tensor in transformers.
 pub(super) fn renamed(name: &str) -> String {
     renamed_with(name, 2)
 }
 
-/// Returns the name that transformers gives a tensor of a network whose blocks squeeze and excite.
+/// Returns the name of a tensor in transformers, for a network with squeeze-and-excitation.
 pub(super) fn renamed_squeezing(name: &str) -> String {
     renamed_with(name, 3)
 }
 
-/// `last` is the place of the third convolution of a block.
+/// Renames a tensor; `last` is the index of the third convolution of a block.
 fn renamed_with(name: &str, last: usize) -> String {
     let (parts, name) = parts(name);
     let kind = |layer: &str| match layer {

@@ -1,14 +1,14 @@
-//! The names of timm's `RepVGG`.
+//! Names of timm's `RepVGG`.
 
 use serde_json::{Value, json};
 
 /// `model_type` and class of these networks.
 pub(crate) const REPVGG: &str = "timm-repvgg";
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "repvgg_a0 to a2, repvgg_b0 to b3";
 
-/// Blocks and channels of every stage, and the channels of the stem.
+/// Blocks and channels per stage, and channels of the stem.
 const NETWORKS: [(&str, [usize; 4], [usize; 4], usize); 7] = [
     ("repvgg_a0", [2, 4, 14, 1], [48, 96, 192, 1280], 48),
     ("repvgg_a1", [2, 4, 14, 1], [64, 128, 256, 1280], 64),
@@ -19,7 +19,7 @@ const NETWORKS: [(&str, [usize; 4], [usize; 4], usize); 7] = [
     ("repvgg_b3", [4, 6, 16, 1], [192, 384, 768, 2560], 64),
 ];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
     depths: [usize; 4],
@@ -27,7 +27,7 @@ pub(super) struct Network {
     stem: usize,
 }
 
-/// Returns the network that a name states.
+/// Parses the name of a network.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let (_, depths, widths, stem) = NETWORKS.into_iter().find(|(known, ..)| *known == name)?;
     Some(Network { depths, widths, stem })

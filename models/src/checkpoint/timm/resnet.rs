@@ -1,5 +1,5 @@
-//! The names of the forms of timm's `ResNet` that transformers lacks: with groups (`ResNeXt`), wide, with a squeeze and excitation,
-//! and with the stems C, S and T of the "Bag of Tricks" (He et al. 2019).
+//! Names of timm's `ResNet` variants that transformers lacks: `ResNeXt`, wide networks, squeeze-and-excitation, and
+//! the variants C, S and T of the "Bag of Tricks" (He et al. 2019).
 
 use serde_json::{Value, json};
 
@@ -9,13 +9,13 @@ use crate::checkpoint::{Config, LoadError};
 /// `model_type` and class of these networks.
 pub(crate) const RESNET: &str = "timm-resnet";
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "resnetN and seresnetN with the endings c, d, s and t, wide_resnetN_2, resnextN_GxWd and \
     seresnextN_GxWd, resnetrsN, senet154";
 
-/// Depths of networks of basic blocks.
+/// Depths of networks with basic blocks.
 const BASIC: [(&str, [usize; 4]); 3] = [("10", [1; 4]), ("18", [2; 4]), ("34", [3, 4, 6, 3])];
-/// Depths of networks of bottlenecks.
+/// Depths of networks with bottlenecks.
 const BOTTLENECKS: [(&str, [usize; 4]); 7] = [
     ("14", [1; 4]),
     ("26", [2; 4]),
@@ -35,40 +35,40 @@ const RESCALED: [(&str, [usize; 4]); 7] = [
     ("350", [4, 36, 72, 4]),
     ("420", [4, 44, 87, 4]),
 ];
-/// Share of the channels in a squeeze.
+/// Squeeze ratio: fraction of the channels in a squeeze.
 const SQUEEZE: f64 = 1.0 / 16.0;
 
-/// Arguments that replace sizes.
+/// Arguments that override dimensions.
 pub(super) const ARGUMENTS: &[&str] = &["layers", "channels", "cardinality", "base_width", "stem_width"];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(super) struct Network {
     depths: [usize; 4],
     bottleneck: bool,
     groups: usize,
-    /// Channels of a group where a bottleneck of one group has 64.
+    /// Channels per group, relative to 64 for a bottleneck with one group.
     group_width: usize,
     stem: Stem,
-    /// Whether shortcuts take means of pixels instead of having a stride.
+    /// Whether shortcuts use average pooling instead of a stride.
     means: bool,
-    /// Share of the channels in the squeeze of a block; zero without one.
+    /// Squeeze ratio of the blocks; zero without squeeze-and-excitation.
     squeeze: f64,
     /// Whether a convolution replaces the pooling after the stem.
     convolved_stem: bool,
-    /// Whether it is `SENet`, whose first convolutions are narrow and whose shortcuts have windows.
+    /// Whether the network is a `SENet`, with narrow first convolutions and shortcuts with windows.
     senet: bool,
 }
 
-/// The first convolutions.
+/// The first convolutions of a network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Stem {
     /// One large convolution.
     Large,
-    /// Three small ones; the width of the first two.
+    /// Three small convolutions; the value is the width of the first two.
     Deep(usize),
-    /// Three small ones, of which the first is narrower.
+    /// Three small convolutions, the first narrower than the second.
     Tiered,
 }
 
@@ -84,7 +84,7 @@ const PLAIN: Network = Network {
     senet: false,
 };
 
-/// Returns the network that a name states.
+/// Parses the name of a network.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let of = |depths: &[(&str, [usize; 4])], name: &str| {
         let found = depths.iter().find(|(known, _)| *known == name);
@@ -159,7 +159,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
 }
 
 impl Network {
-    /// Returns the keys that the network's class reads; `arguments` replace sizes.
+    /// Returns the keys that the network's class reads; `arguments` override dimensions.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an invalid size.

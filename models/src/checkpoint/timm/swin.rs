@@ -1,14 +1,14 @@
-//! The names of timm's Swin and its second version, and of their tensors.
+//! Names of timm's Swin and Swin v2, and of their tensors.
 
 use serde_json::{Value, json};
 
 use super::{MAX_SIZE, PACKED, parts, sizes};
 use crate::checkpoint::{Config, LoadError};
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "swin_SIZE_patch4_windowN_SIDE, swinv2_SIZE_windowN_SIDE";
 
-/// Channels of the first stage, blocks of the third stage, and heads of the first one.
+/// Channels of the first stage, blocks of the third stage, and heads of the first stage.
 const SIZES: [(&str, [usize; 3]); 4] = [
     ("tiny", [96, 6, 3]),
     ("small", [96, 18, 3]),
@@ -16,18 +16,18 @@ const SIZES: [(&str, [usize; 3]); 4] = [
     ("large", [192, 18, 6]),
 ];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
     sizes: [usize; 3],
     window: usize,
-    /// Whether it is the second version.
+    /// Whether the network is version 2.
     second: bool,
-    /// Side of the windows of its first training; 0 if it is that of the windows.
+    /// Window size of pretraining; 0 if it equals `window`.
     trained: usize,
 }
 
-/// Reads a name such as `swin_tiny_patch4_window7_224` or `swinv2_base_window12to16_192to256`.
+/// Parses a name such as `swin_tiny_patch4_window7_224` or `swinv2_base_window12to16_192to256`.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let second = name.strip_prefix("swinv2_");
     let (size, rest) = match second {
@@ -58,7 +58,7 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
 }
 
 impl Network {
-    /// Arguments that replace sizes.
+    /// Returns the arguments that override dimensions.
     pub(super) fn arguments(self) -> &'static [&'static str] {
         const FIRST: [&str; 6] = [
             "embed_dim",
@@ -75,13 +75,13 @@ impl Network {
         }
     }
 
-    /// Returns the keys of transformers for images of this size; `arguments` replace sizes.
+    /// Returns the keys of transformers for images of this size; `arguments` override dimensions.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an invalid size.
     pub(super) fn keys(self, arguments: &Config, image: [usize; 2]) -> Result<Value, LoadError> {
         let [height, across] = image;
-        // Windows that are cut to smaller images have their sides.
+        // Windows that are clipped to smaller images have the image's sides.
         if self.second && (height != across || !height.is_multiple_of(32)) {
             let reason = "images of this network must be squares whose sides are multiples of 32";
             return Err(arguments.invalid_value("img_size", reason));
@@ -108,17 +108,17 @@ impl Network {
     }
 }
 
-/// Returns the name that transformers gives a tensor.
+/// Returns the name of a tensor in transformers.
 pub(super) fn renamed(name: &str) -> String {
     renamed_in(name, "swin")
 }
 
-/// Returns the name that transformers gives a tensor of the second version.
+/// Returns the name of a version 2 tensor in transformers.
 pub(super) fn renamed_second(name: &str) -> String {
     renamed_in(name, "swinv2")
 }
 
-/// `base` is the prefix that transformers gives the base model.
+/// Renames a tensor; `base` is the prefix of the base model in transformers.
 fn renamed_in(name: &str, base: &str) -> String {
     let (parts, name) = parts(name);
     let layer = |stage: &str| format!("{base}.encoder.layers.{stage}");
@@ -127,7 +127,7 @@ fn renamed_in(name: &str, base: &str) -> String {
         ["patch_embed", "norm", end] => Some(format!("{base}.embeddings.norm.{end}")),
         ["norm", end] => Some(format!("{base}.layernorm.{end}")),
         ["head", "fc", end] => Some(format!("classifier.{end}")),
-        // Here at the beginning of a stage, there at the end of the one before.
+        // timm downsamples at the start of a stage, transformers at the end of the previous stage.
         ["layers", stage, "downsample", part, end] => {
             let before = stage.parse::<usize>().ok().and_then(|stage| stage.checked_sub(1));
             before.map(|stage| format!("{}.downsample.{part}.{end}", layer(&stage.to_string())))

@@ -6,7 +6,7 @@ fn config(keys: &Value) -> Config {
     Config::parse("config.json", keys.to_string().as_bytes()).unwrap()
 }
 
-/// The file of `timm/resnet50.a1_in1k`, with fewer classes.
+/// Returns the configuration of `timm/resnet50.a1_in1k`, with fewer classes.
 fn published() -> Value {
     json!({
         "architecture": "resnet50", "num_classes": 7, "num_features": 2048, "global_pool": "avg",
@@ -128,7 +128,7 @@ fn what_is_not_supported_is_refused_by_its_key() {
         let error = error.unwrap_err().to_string();
         assert!(error.contains(reason), "{key} {value}: {error}");
     }
-    // Another model's file with a key of this name.
+    // A configuration of another model that happens to have this key.
     let mut other = config(&json!({"model_type": "bert", "architecture": "x"}));
     translate(&mut other).unwrap();
     assert!(renamed(&other).is_none() && preprocessor(&other).unwrap().is_none());

@@ -1,15 +1,15 @@
-//! The names of timm's ViT, `DeiT`, the third `DeiT` (Touvron et al. 2022) and the image encoders of CLIP with a classifier.
+//! Names of timm's ViT, `DeiT`, `DeiT` III (Touvron et al. 2022) and CLIP image encoders with a classifier.
 
 use serde_json::{Value, json};
 
 use super::{BARE_TOKENS, MAX_SIZE, NORM_FIRST, PACKED, SCALED, parts};
 use crate::checkpoint::{Config, LoadError};
 
-/// The names, for errors.
+/// Supported names, for errors.
 pub(super) const SUPPORTED: &str = "vit_SIZE_patchN_SIDE, vit_SIZE_patchN_clip_SIDE, vit_SIZE_patchN_clip_quickgelu_SIDE, \
     vit_SIZE_patchN_dinov2, vit_SIZE_patchN_reg4_dinov2, deit_SIZE_patchN_SIDE, deit3_SIZE_patchN_SIDE";
 
-/// Width, blocks and heads.
+/// Width, blocks and heads of each size.
 const SIZES: [(&str, [usize; 3]); 6] = [
     ("tiny", [192, 12, 3]),
     ("small", [384, 12, 6]),
@@ -19,7 +19,7 @@ const SIZES: [(&str, [usize; 3]); 6] = [
     ("huge", [1280, 32, 16]),
 ];
 
-/// A network of a name.
+/// A network, parsed from its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Network {
     pub sizes: [usize; 3],
@@ -28,26 +28,26 @@ pub(super) struct Network {
     pub kind: Kind,
 }
 
-/// What distinguishes the networks.
+/// Kind of network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
-    /// That of ViT.
+    /// ViT.
     Plain,
-    /// That of CLIP, perhaps with another GELU.
+    /// CLIP, optionally with quick GELU.
     Clip { quick: bool },
-    /// That of the third `DeiT`.
+    /// `DeiT` III.
     Third,
-    /// That of `DINOv2`, perhaps with registers.
+    /// `DINOv2`, optionally with register tokens.
     Dino { registers: bool },
 }
 
-/// Returns the width, the blocks and the heads of a size.
+/// Returns width, blocks and heads of a size.
 pub(super) fn size_of(name: &str) -> Option<[usize; 3]> {
     let (_, sizes) = SIZES.into_iter().find(|(known, _)| *known == name)?;
     Some(sizes)
 }
 
-/// Returns the width of the feed-forward layers of a network of this width.
+/// Returns the feed-forward width for this hidden width.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] for an invalid `mlp_ratio`.
@@ -63,13 +63,13 @@ pub(super) fn feed_forward_size(
     Ok((width as f64 * ratio) as usize)
 }
 
-/// Reads a name such as `vit_base_patch16_224`.
+/// Parses a name such as `vit_base_patch16_224`.
 pub(super) fn of_name(name: &str) -> Option<Network> {
     let (family, rest) = name.split_once('_')?;
     let (size, rest) = rest.split_once("_patch")?;
     let (patch, rest) = rest.split_once('_')?;
     let rest = match rest.strip_suffix("dinov2") {
-        // The name does not state the side of its images.
+        // The name does not state the image size.
         Some(registers) => format!("{registers}dinov2_518"),
         None => rest.to_owned(),
     };
@@ -113,7 +113,8 @@ pub(super) fn of_name(name: &str) -> Option<Network> {
 }
 
 impl Network {
-    /// Returns the keys of transformers; `arguments` replace sizes. Without classes, the network gives features.
+    /// Returns the keys of transformers; `arguments` override dimensions. Without classes, the network returns
+    /// features.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an invalid size.
@@ -147,7 +148,7 @@ impl Network {
     }
 }
 
-/// Returns the name that transformers gives a tensor.
+/// Returns the name of a tensor in transformers.
 pub(super) fn renamed(name: &str) -> String {
     let (parts, name) = parts(name);
     match parts.as_slice() {

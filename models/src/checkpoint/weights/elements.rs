@@ -1,4 +1,4 @@
-//! The elements of tensors: their types, finiteness and transposition.
+//! Elements of tensors: type conversion, finiteness and transposition.
 
 use rayon::prelude::*;
 use safetensors::Dtype;
@@ -6,11 +6,11 @@ use safetensors::tensor::TensorInfo;
 
 use crate::precision::WeightType;
 
-/// Returns the first element that is infinite or not a number, and its index.
+/// Returns index and value of the first element that is infinite or NaN.
 pub(super) fn first_not_finite(values: &[f32]) -> Option<(usize, f32)> {
-    /// Elements that a thread checks together.
+    /// Number of elements per parallel task.
     const PART: usize = 1 << 16;
-    /// The exponent of f32, all of whose bits are set in such an element.
+    /// Exponent bits of an f32; all are set in an infinite or NaN element.
     const EXPONENT: u32 = 0x7f80_0000;
     let largest = |part: &[f32]| {
         let exponents = part.iter().map(|value| value.to_bits() & EXPONENT);
@@ -24,7 +24,7 @@ pub(super) fn first_not_finite(values: &[f32]) -> Option<(usize, f32)> {
         .map(|(index, value)| (index, *value))
 }
 
-/// The type of weights of a tensor's type; `None` for one that holds no plain weights.
+/// Maps a tensor type to a weight type; `None` if the type does not hold plain weights.
 pub(super) fn kind_of(dtype: Dtype) -> Option<WeightType> {
     match dtype {
         Dtype::F32 => Some(WeightType::F32),
@@ -34,7 +34,7 @@ pub(super) fn kind_of(dtype: Dtype) -> Option<WeightType> {
     }
 }
 
-/// Returns the type that all matrices among tensors share; f32 if they differ, which represents all.
+/// Returns the type that all matrices share; f32, which represents every type, if they differ.
 pub(super) fn stored_type<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> WeightType {
     let mut kinds = tensors
         .filter(|info| info.shape.len() > 1)
@@ -47,10 +47,10 @@ pub(super) fn stored_type<'a>(tensors: impl Iterator<Item = &'a TensorInfo>) -> 
     }
 }
 
-/// Rows that [`transposed`] moves together: 16 f32 fill a cache line of the result.
+/// Rows that [`transposed`] processes together: 16 f32 fill a cache line of the result.
 const BLOCK: usize = 16;
 
-/// Returns the transpose of a row-major matrix with `columns` columns.
+/// Transposes a row-major matrix with `columns` columns.
 pub(crate) fn transposed(values: &[f32], columns: usize) -> Vec<f32> {
     let columns = columns.max(1);
     let rows = (values.len() / columns).max(1);

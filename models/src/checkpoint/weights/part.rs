@@ -1,30 +1,30 @@
-//! The part of a checkpoint that one model is, such as the language model of one that also reads images.
+//! Selects one model of a checkpoint with several, such as the language model of a multimodal model.
 
 use super::Weights;
 use super::elements::stored_type;
 
-/// How the names of a part's tensors begin in the file.
+/// Name prefixes of a part's tensors in the file.
 #[derive(Debug, Default)]
 pub(super) struct Part {
-    /// The prefix of its tensors; empty if the file is one model.
+    /// Prefix of the part; empty if the file contains one model.
     prefix: &'static str,
-    /// Whether the base model's prefix follows it.
+    /// Whether the base model's prefix follows `prefix`.
     has_base: bool,
 }
 
 impl Part {
-    /// Returns the names that a tensor may have in the file.
+    /// Returns the possible names of a tensor in the file.
     pub(super) fn names(&self, name: &str) -> impl Iterator<Item = String> {
         let with_prefix = (!self.prefix.is_empty()).then(|| format!("{}{name}", self.prefix));
         [Some(name.to_owned()), with_prefix].into_iter().flatten()
     }
 
-    /// Returns the name of a tensor of the file within its part.
+    /// Strips the prefix of the part from a tensor name.
     pub(super) fn inside<'a>(&self, name: &'a str) -> &'a str {
         name.strip_prefix(self.prefix).unwrap_or(name)
     }
 
-    /// Returns the name that a tensor would have in the file; `base` is the prefix of the base model's tensors.
+    /// Returns the expected name of a tensor in the file; `base` is the prefix of the base model's tensors.
     pub(super) fn expected(&self, name: &str, base: &str) -> String {
         match name.strip_prefix(base) {
             _ if self.has_base => format!("{}{name}", self.prefix),
@@ -35,9 +35,9 @@ impl Part {
 }
 
 impl Weights {
-    /// Keeps the tensors of one model of several in the file. Its tensors begin with the first of `prefixes` that the file has,
-    /// those of its head perhaps with none; `base` is the prefix of its base model's tensors, which may follow or not. Drops
-    /// tensors that begin with one of `others`, also behind `model.`.
+    /// Keeps the tensors of one model of several in the file. Its prefix is the first of `prefixes` that occurs; the
+    /// tensors of its head may lack it, and `base`, the prefix of its base model, may follow it. Drops tensors with a
+    /// prefix in `others`, also after `model.`.
     pub(crate) fn keep_part(&mut self, prefixes: &[&'static str], base: &str, others: &[&str]) {
         self.remaining.retain(|name, _| {
             let name = name.strip_prefix("model.").unwrap_or(name);

@@ -1,4 +1,4 @@
-//! The files of a checkpoint's weights, on disk or in memory.
+//! Weight files of a checkpoint, on disk or in memory.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -10,16 +10,16 @@ use crate::checkpoint::LoadError;
 use crate::checkpoint::files::{LFS_POINTER, check_pointer};
 use crate::precision::{WeightType, decode};
 
-/// One file.
+/// A weight file.
 #[derive(Debug)]
 pub(in crate::checkpoint) struct Shard {
     pub(in crate::checkpoint) file: String,
     pub(in crate::checkpoint) source: Source,
-    /// Offset of the tensor data, bytes from the beginning of the file.
+    /// Start of the tensor data, bytes from the beginning of the file.
     pub(in crate::checkpoint) data_start: u64,
 }
 
-/// Where the bytes of a file are.
+/// Location of a file's bytes.
 #[derive(Debug)]
 pub(in crate::checkpoint) enum Source {
     File(File),
@@ -27,7 +27,7 @@ pub(in crate::checkpoint) enum Source {
 }
 
 impl Source {
-    /// Reads little-endian f32, from a file without a copy of their bytes.
+    /// Reads little-endian f32 values; from a file, without a copy of the bytes.
     pub(in crate::checkpoint) fn read_f32(&mut self, offset: u64, count: usize) -> Result<Vec<f32>, String> {
         if let Self::File(file) = self {
             let mut values = vec![0.0_f32; count];
@@ -47,14 +47,14 @@ impl Source {
         Ok(values)
     }
 
-    /// Refuses a file that is a Git LFS pointer.
+    /// Rejects a Git LFS pointer.
     pub(in crate::checkpoint) fn check_pointer(&mut self, file: &str, length: u64) -> Result<(), LoadError> {
-        // What cannot be read is named by the reader of the format.
+        // If reading fails, the parser of the format reports the error.
         let first = self.read(0, length.min(LFS_POINTER.len() as u64));
         first.map_or(Ok(()), |bytes| check_pointer(file, &bytes))
     }
 
-    /// Reads this many bytes from an offset on.
+    /// Reads `bytes` bytes at an offset.
     pub(in crate::checkpoint) fn read(&mut self, offset: u64, bytes: u64) -> Result<Vec<u8>, String> {
         match self {
             Self::Memory(memory) => usize::try_from(offset)

@@ -1,4 +1,4 @@
-//! Taking weights: as they are in the file, or decoded by the checkpoint's [`Scheme`](super::super::quantised::Scheme).
+//! Takes weights from a checkpoint, either plain or decoded by its [`Scheme`](super::super::quantised::Scheme).
 
 use safetensors::tensor::{Dtype, TensorInfo};
 
@@ -9,15 +9,15 @@ use crate::checkpoint::LoadError;
 use crate::checkpoint::quantised::{Fault, Part, Stored, StoredTensor};
 use crate::precision::{WeightType, decode};
 
-/// The tensors that hold a weight.
+/// Location of a weight.
 pub(super) enum Place {
-    /// One of its name, in the file.
+    /// A plain tensor, by its name in the file.
     Plain(String),
-    /// Those of a quantised weight, with its name in the file.
+    /// The tensors of a quantised weight, with its name in the file.
     Quantised(String, Vec<Part>),
 }
 
-/// One of the equal parts of a tensor along its first dimension.
+/// One of several equal slices of a tensor along its first dimension.
 #[derive(Clone, Copy)]
 struct Portion {
     index: usize,
@@ -25,7 +25,7 @@ struct Portion {
 }
 
 impl Portion {
-    /// Returns the range of this part of `from..to`.
+    /// Returns the range of this slice within `from..to`.
     fn of(self, (from, to): (usize, usize)) -> (usize, usize) {
         let each = (to - from) / self.count.max(1);
         (from + self.index * each, from + (self.index + 1) * each)
@@ -33,8 +33,8 @@ impl Portion {
 }
 
 impl Weights {
-    /// Finds the tensors that hold a weight and are not taken yet: of its name, without the base model's prefix, behind the prefix
-    /// of the part that is read, or by the old TensorFlow name of a norm.
+    /// Finds the tensors of a weight that is not taken yet: by its name, without the base model's prefix, with the
+    /// prefix of the part, or by the old TensorFlow name of a norm.
     pub(super) fn place(&self, name: &str) -> Option<Place> {
         let names = [Some(name), name.strip_prefix(&self.base)];
         let mut names = names.into_iter().flatten().flat_map(|name| self.part.names(name));
@@ -51,8 +51,8 @@ impl Weights {
         })
     }
 
-    /// Returns the tensors that can hold a weight if the file has it quantised: a tensor of its name that holds codes, or one
-    /// that only a quantised weight has.
+    /// Returns the tensors that can hold a weight if the file has it quantised: a tensor of its name that holds codes,
+    /// or a tensor that only quantised weights have. `None` if it is not quantised.
     fn quantised_parts(&self, name: &str) -> Option<Vec<Part>> {
         let scheme = self.scheme.as_ref()?;
         let parts = scheme.tensors(name);
@@ -63,10 +63,10 @@ impl Weights {
         is_quantised.then_some(parts)
     }
 
-    /// Takes a weight's elements, row-major, as f32: from F32, F16, BF16, or decoded as `config.json` states.
+    /// Takes a weight as row-major f32: from F32, F16, BF16, or decoded by the quantisation scheme.
     ///
-    /// A `.weight` or `.bias` is also found by its old TensorFlow name, `.gamma` or `.beta`, which the first BERT
-    /// checkpoints use for their layer norms.
+    /// The old TensorFlow names `.gamma` and `.beta`, which the first BERT checkpoints use for layer norms, are found
+    /// as `.weight` and `.bias`.
     ///
     /// # Errors
     /// [`LoadError::MissingTensor`], [`LoadError::WrongShape`], [`LoadError::WrongDtype`], [`LoadError::BadQuantised`],
@@ -78,10 +78,11 @@ impl Weights {
         Ok(values)
     }
 
-    /// Takes a tensor that may also be of whole numbers or of f64, as tables of static embeddings are. Whole numbers below 2^24 are exact.
+    /// Takes a tensor that may also hold integers or f64, as tables of static embeddings do. Integers up to 2^24 are
+    /// exact.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(crate) fn take_numbers(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let Some((_, TensorInfo { dtype, .. })) = self.remaining.get(name) else {
             return self.take(name, shape);
@@ -112,10 +113,10 @@ impl Weights {
         Ok(values)
     }
 
-    /// Takes the parts of a weight along its first dimension one at a time, so that only one is in memory as f32.
+    /// Takes the slices of a weight along its first dimension one at a time, so that only one is in memory as f32.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(crate) fn take_each<T>(
         &mut self,
         name: &str,
@@ -135,7 +136,7 @@ impl Weights {
         Ok(parts)
     }
 
-    /// Whether a weight is a tensor of this shape, as the file states it.
+    /// Returns whether a weight has this shape in the file.
     pub(crate) fn has_shape(&self, name: &str, shape: &[usize]) -> bool {
         let Some(Place::Plain(name) | Place::Quantised(name, _)) = self.place(name) else {
             return false;
@@ -144,10 +145,10 @@ impl Weights {
         found.is_some_and(|(_, info)| info.shape == shape)
     }
 
-    /// Reads a tensor as [`Weights::take`] does, without taking it: another layer takes it.
+    /// Reads a tensor as [`Weights::take`] does, but leaves it for another layer to take.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(crate) fn copy(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let place = self.found(name, shape)?;
         self.read(&place, shape, None)
@@ -156,7 +157,7 @@ impl Weights {
     /// Takes the weight of a linear layer as `[inputs, outputs]`; torch stores `[outputs, inputs]`.
     ///
     /// # Errors
-    /// As [`Weights::take`], with shapes as in the file.
+    /// Same as [`Weights::take`], with shapes as in the file.
     pub(crate) fn take_transposed(
         &mut self,
         name: &str,
@@ -166,11 +167,11 @@ impl Weights {
         Ok(transposed(&self.take(name, &[outputs, inputs])?, inputs))
     }
 
-    /// Takes a weight that the model stores as `[inputs, outputs]`, as that. Schemes of quantisation have it transposed, like
-    /// those of every other linear layer.
+    /// Takes a weight that the model stores as `[inputs, outputs]`, in that layout. Quantisation schemes may store it
+    /// transposed, like any other linear layer.
     ///
     /// # Errors
-    /// As [`Weights::take`], with shapes as in the file.
+    /// Same as [`Weights::take`], with shapes as in the file.
     pub(crate) fn take_input_major(
         &mut self,
         name: &str,
@@ -187,11 +188,12 @@ impl Weights {
         }
     }
 
-    /// Takes a weight of shape `[outputs, channels, ...]` as the matrix `[inputs, outputs]` whose inputs are pixels row by
-    /// row, each with its channels; `pixels` is the number of pixels per channel. The file has them channel by channel.
+    /// Takes a weight of shape `[outputs, channels, ...]` as the matrix `[inputs, outputs]`. Inputs are ordered by
+    /// pixel, channels interleaved, while the file orders them by channel; `pixels` is the number of pixels per
+    /// channel.
     ///
     /// # Errors
-    /// As [`Weights::take`], with shapes as in the file.
+    /// Same as [`Weights::take`], with shapes as in the file.
     pub(crate) fn take_by_pixel(
         &mut self,
         name: &str,
@@ -207,7 +209,7 @@ impl Weights {
         Ok(transposed(&by_pixel, inputs))
     }
 
-    /// Returns the name of the file that has the tensors of a weight, or of the first of them.
+    /// Returns the name of the file that contains the first tensor of a weight.
     fn file_of(&self, place: &Place) -> String {
         let entry = match place {
             Place::Plain(name) => self.remaining.get(name),
@@ -225,7 +227,7 @@ impl Weights {
         })
     }
 
-    /// Removes the tensors of a weight of this many elements.
+    /// Removes the tensors of a weight of `elements` elements and counts it.
     fn remove(&mut self, place: &Place, elements: usize) {
         match place {
             Place::Plain(name) => {
@@ -241,7 +243,7 @@ impl Weights {
         self.taken.bytes += (elements * size_of::<f32>()) as u64;
     }
 
-    /// Reads a weight, or a part of it.
+    /// Reads a weight, or a slice of it.
     fn read(
         &mut self,
         place: &Place,
@@ -350,7 +352,7 @@ impl Weights {
         }
     }
 
-    /// Reads a tensor as it is, or its part if it has as many along its first dimension.
+    /// Reads a raw tensor, or a slice of it if its first dimension is the number of slices.
     fn stored(&mut self, name: &str, portion: Option<Portion>) -> Result<StoredTensor, LoadError> {
         let (
             shard,
@@ -372,7 +374,7 @@ impl Weights {
         Ok(StoredTensor { dtype, shape, bytes })
     }
 
-    /// Reads the bytes of a tensor as they are in the file.
+    /// Reads the raw bytes of a tensor.
     ///
     /// # Errors
     /// [`LoadError::MissingTensor`], or [`LoadError::BadWeights`] if the file cannot be read.
@@ -380,7 +382,7 @@ impl Weights {
         Ok(self.stored(name, None)?.bytes)
     }
 
-    /// Returns a tensor of the file and the file.
+    /// Returns the file and the description of a tensor.
     fn entry(&mut self, name: &str) -> Result<(&mut Shard, TensorInfo), LoadError> {
         let found = self.remaining.get(name).cloned();
         let found = found.and_then(|(shard, info)| Some((self.shards.get_mut(shard)?, info)));
@@ -392,7 +394,7 @@ impl Weights {
     }
 }
 
-/// Returns the elements of a tensor of i8, i32, i64 or f64.
+/// Converts a tensor of i8, i32, i64 or f64 to f32.
 fn numbers(tensor: &StoredTensor) -> Vec<f32> {
     let bytes = tensor.bytes.as_slice();
     match tensor.dtype {

@@ -167,7 +167,7 @@ fn a_file_on_disk_reads_like_one_in_memory() {
     assert_eq!(weights.take("a.weight", &[2, 3]).unwrap().len(), 6);
 }
 
-/// A repository that was cloned without Git LFS: "its header length exceeds the limit" names no way out.
+/// Regression: for a repository cloned without Git LFS, the error was "its header length exceeds the limit".
 #[test]
 fn a_git_lfs_pointer_is_named() {
     let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1\nsize 12345\n";
