@@ -79,7 +79,7 @@ fn config_hint(dir: &Path) -> &'static str {
     }
 }
 
-/// Returns whether a directory contains only an adapter.
+/// Returns whether a directory contains the configuration of an adapter.
 fn is_adapter(dir: &Path) -> bool {
     dir.join(ADAPTER_CONFIG).exists()
 }

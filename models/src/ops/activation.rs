@@ -1,4 +1,4 @@
-//! Activations, and their kernel for the CPU.
+//! Activation functions, and their CPU kernel.
 
 use pulp::{Simd, WithSimd};
 
@@ -6,31 +6,31 @@ use super::elementwise::{
     QUICK_GELU, clamp_of, gelu_of, gelu_tanh_of, hard_sigmoid_of, relu_of, relu6_of, sigmoid_of, xielu_of,
 };
 
-/// Activation of a layer.
+/// Activation function of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Activation {
     /// Rectified linear unit.
     #[default]
     Relu,
-    /// GELU by the error function.
+    /// GELU with the error function.
     Gelu,
-    /// GELU by its tanh approximation.
+    /// GELU in its tanh approximation.
     GeluTanh,
     /// `x / (1 + exp(-x))`.
     Silu,
     /// The hyperbolic tangent.
     Tanh,
-    /// Rectified linear unit of at most 6.
+    /// ReLU6: rectified linear unit, at most 6.
     Relu6,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
-    /// GELU by the sigmoid: `x / (1 + exp(-1.702 x))`.
+    /// GELU in its sigmoid approximation: `x / (1 + exp(-1.702 x))`.
     QuickGelu,
-    /// The sigmoid by straight lines: `relu6(x + 3) / 6` (Howard et al. 2019, section 5.2).
+    /// Piecewise linear sigmoid: `relu6(x + 3) / 6` (Howard et al. 2019, section 5.2).
     HardSigmoid,
-    /// `x` times its [`Activation::HardSigmoid`].
+    /// `x` times [`Activation::HardSigmoid`] of `x`.
     HardSwish,
-    /// The square of the rectified linear unit.
+    /// Square of the rectified linear unit.
     SquaredRelu,
     /// xIELU (Huang and Schlag 2024): a parabola above zero, an integrated ELU below.
     Xielu {
@@ -41,19 +41,19 @@ pub enum Activation {
         /// Slope at zero.
         slope: f32,
     },
-    /// `x / (1 + exp(-slope * x))` of `x` up to a limit. A gated layer multiplies it by 1 plus its second half, clamped to
-    /// the limit (gpt-oss).
+    /// `x / (1 + exp(-slope * x))`, with `x` clamped to at most a limit. A gated layer multiplies it by 1 plus its
+    /// second half, clamped to the limit in magnitude (gpt-oss).
     ClampedSilu {
         /// Factor in the exponent.
         slope: f32,
-        /// Largest `x`, and largest magnitude of the second half.
+        /// Maximum of `x`, and maximum magnitude of the second half.
         limit: f32,
     },
-    /// The nearest value of at most this magnitude.
+    /// Clamps to this magnitude.
     Clamp(f32),
 }
 
-/// Applies an activation to values on the CPU.
+/// Applies an activation function to values on the CPU.
 pub(super) struct Activate<'a> {
     pub(super) values: &'a mut [f32],
     pub(super) activation: Activation,
@@ -92,8 +92,8 @@ impl WithSimd for Activate<'_> {
     }
 }
 
-/// Writes to each row of `out`, which is `width` wide, the activation of the first half of a row of `rows`, multiplied by
-/// its second half.
+/// Gated activation: for each row of `rows`, multiplies the activation of its first half by its second half, and
+/// writes the result to a row of `out`, which is `width` wide.
 pub(super) struct Gate<'a> {
     pub(super) rows: &'a [f32],
     pub(super) out: &'a mut [f32],
@@ -206,7 +206,7 @@ mod tests {
             },
             Activation::Clamp(8.0),
         ] {
-            // Longer than a vector, so that vector code computes it too.
+            // More values than a SIMD vector holds, to test vector code too.
             let values = activated(vec![f32::NAN; 67], activation, false);
             assert!(values.iter().all(|value| value.is_nan()), "{activation:?}");
         }

@@ -1,7 +1,7 @@
-//! Attention on the CPU over keys and values in separate spans, as a paged cache stores them.
+//! Attention on the CPU over keys and values in separate spans, as stored by a paged cache.
 //!
-//! A query visits its keys in token order and always in the same steps, wherever they are stored. The result therefore
-//! has the same bits whether a key was cached, loaded or recomputed.
+//! A query visits its keys in token order and always in the same steps, wherever the keys are stored. The result is
+//! therefore bit-identical whether a key was cached, loaded or recomputed.
 
 use std::ops::Range;
 
@@ -13,7 +13,7 @@ use super::rows::Rows;
 use super::softmax::softmax_beside;
 use super::{AttentionSpans, Heads, ScoreRules};
 
-/// Fewer queries than this are computed one by one: most of a block's vectors would be unused.
+/// Fewer queries than this are computed one by one, because most of a block's vectors would be unused.
 const BLOCK: usize = 4;
 
 pub(super) fn attend(
@@ -26,7 +26,7 @@ pub(super) fn attend(
     let mut out = vec![0.0; queries.values.len()];
     let count = queries.values.len() / width;
     let threads = rayon::current_num_threads();
-    // Few queries are distributed over the cores one by one, a single one by its heads.
+    // Distributes few queries over the cores one by one, and a single query by its heads.
     let block = (count / (2 * threads)).clamp(1, QUERIES);
     let parts = threads.div_ceil(count.max(1));
     let groups = heads.keys.div_ceil(heads.keys.div_ceil(parts).max(1)).max(1);
@@ -52,10 +52,10 @@ pub(super) fn attend(
     Rows { values: out, width }
 }
 
-/// Consecutive queries of a request, or some heads of one query.
+/// Consecutive queries of a request.
 struct Task<'a> {
     request: &'a AttentionSpans<'a, Rows>,
-    /// Index of the first query within its request.
+    /// Index of the first query in its request.
     first: usize,
     count: usize,
     queries: &'a [f32],
@@ -88,21 +88,21 @@ fn tasks<'a>(
     tasks
 }
 
-/// Queries with some of their heads.
+/// Attention of a task's queries, for some of their heads.
 struct Attend<'a> {
     task: Task<'a>,
-    /// The first key head that their heads share.
+    /// First key head that these query heads share.
     first_key: usize,
     heads: &'a Heads,
     rules: ScoreRules<'a, Rows>,
 }
 
-/// Keys and values that the queries of a task read.
+/// Keys and values that the queries of a task attend to.
 struct Visible<'a> {
     pieces: Vec<&'a [f32]>,
-    /// Index of the first of their tokens in the request.
+    /// Index of their first token in the request.
     from: usize,
-    /// Tokens of the request that each query sees.
+    /// Token range that each query sees.
     ranges: Vec<Range<usize>>,
     /// Position of the first query among the tokens.
     position: usize,
@@ -169,7 +169,7 @@ impl WithSimd for Attend<'_> {
 }
 
 impl Attend<'_> {
-    /// Computes all heads of a block of queries, head by head.
+    /// Computes all heads for a block of queries, head by head.
     #[inline(always)]
     fn block<S: Simd>(self, simd: S) {
         let Heads {
@@ -225,7 +225,7 @@ impl Attend<'_> {
         }
     }
 
-    /// Computes some heads of few queries.
+    /// Computes some heads for few queries.
     #[inline(always)]
     fn one_by_one<S: Simd>(self, simd: S) {
         let Heads {
@@ -245,11 +245,11 @@ impl Attend<'_> {
         } = self;
         let tokens = (pieces.iter().map(|piece| piece.len()).sum::<usize>() / (2 * width).max(1)).max(1);
         let share = (task.out.len() / task.count.max(1)).max(1);
-        // By query, then by head, then by token.
+        // Scores are ordered by query, then head, then token.
         let of_query = (share / head_dim.max(1) * tokens).max(1);
         let mut scores = vec![0.0; task.count * of_query];
         let first = first_key * head_dim;
-        // Iterate by token, not by head: a token's keys are contiguous.
+        // Iterates by token, not by head, because a token's keys are contiguous.
         let lines = pieces
             .iter()
             .flat_map(|piece| piece.chunks_exact((2 * width).max(1)));
@@ -307,7 +307,7 @@ impl Attend<'_> {
     }
 }
 
-/// Repeats every head of a key or value for the query heads that share it.
+/// Repeats each key or value head for the query heads that share it.
 #[inline(always)]
 fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<Item = &[f32]> {
     columns
@@ -315,8 +315,8 @@ fn repeated(columns: &[f32], head_dim: usize, shared: usize) -> impl Iterator<It
         .flat_map(move |head| std::iter::repeat_n(head, shared))
 }
 
-/// The product of a query and a key: sums by place in the vectors, whose halves are then added. [`score`] computes it in the
-/// same steps.
+/// Returns the dot product of a query and a key: sums per vector lane, then adds halves of the vector. [`score`] uses
+/// the same order of operations.
 #[inline(always)]
 fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (S::as_simd_f32s(a), S::as_simd_f32s(b));
@@ -328,8 +328,8 @@ fn dot<S: Simd>(simd: S, a: &[f32], b: &[f32]) -> f32 {
     sum_of_lanes(simd, sum) + rest
 }
 
-/// The sum of a vector's elements: its halves are added until one element is left, as in [`score`]. On x86-64 the library's sum
-/// does so too.
+/// Sums the lanes of a vector by repeatedly adding its halves, as [`score`] does. On x86-64 the library's sum uses the
+/// same order.
 #[inline(always)]
 fn sum_of_lanes<S: Simd>(simd: S, vector: S::f32s) -> f32 {
     if cfg!(target_arch = "x86_64") {
@@ -350,7 +350,7 @@ fn sum_of_lanes<S: Simd>(simd: S, vector: S::f32s) -> f32 {
     sum
 }
 
-/// Adds a value times its weight to a sum of values.
+/// Adds a value times its weight to `out`.
 #[inline(always)]
 pub(super) fn add_weighted<S: Simd>(simd: S, weight: f32, value: &[f32], out: &mut [f32]) {
     let (values, rest) = S::as_simd_f32s(value);
@@ -365,7 +365,7 @@ pub(super) fn add_weighted<S: Simd>(simd: S, weight: f32, value: &[f32], out: &m
 }
 
 impl ScoreRules<'_, Rows> {
-    /// Caps scores, if there is a limit.
+    /// Applies the soft cap to scores, if there is one.
     fn cap(&self, scores: &mut [f32]) {
         if let Some(cap) = self.softcap {
             for score in scores {
@@ -374,14 +374,14 @@ impl ScoreRules<'_, Rows> {
         }
     }
 
-    /// Returns the sink of a head; negative infinity if there is none.
+    /// Returns the attention sink of a head; negative infinity without one.
     fn sink(&self, head: usize) -> f32 {
         let sink = self.sinks.and_then(|sinks| sinks.span(head, 1).first());
         sink.copied().unwrap_or(f32::NEG_INFINITY)
     }
 
-    /// Adds the position bias of a head, if there is one, to the scores of a query at `position` with the keys from `first`
-    /// on.
+    /// Adds the position bias of a head, if there is one, to the scores of a query at `position` with the keys from
+    /// `first` on.
     fn add_bias(&self, scores: &mut [f32], head: usize, first: usize, position: usize) {
         let Some(position_bias) = self.position_bias else {
             return;

@@ -1,7 +1,7 @@
-//! Attention of a block of consecutive queries on the CPU: a vector holds the same element of several queries.
+//! Attention of a block of consecutive queries on the CPU: a SIMD vector holds the same element of several queries.
 //!
-//! A score is computed in the same steps as by [`dot`](super::attention::dot), and a sum of values as by
-//! [`add_weighted`], so that a query's result has the same bits alone as in a block.
+//! Scores are computed in the same order of operations as by [`dot`](super::attention::dot), and sums of values as by
+//! [`add_weighted`], so that a query's result is bit-identical alone and in a block.
 
 use std::ops::Range;
 
@@ -9,18 +9,18 @@ use pulp::Simd;
 
 use super::attention::add_weighted;
 
-/// Queries of a block: a vector of AVX-512, two of AVX2, four of Neon.
+/// Queries per block: one vector with AVX-512, two with AVX2, four with Neon.
 pub(super) const QUERIES: usize = 16;
-/// Keys that read the queries together.
+/// Keys processed together per read of the queries.
 const KEYS: usize = 4;
-/// Queries that read the values together.
+/// Queries processed together per read of the values.
 const SUMS: usize = 4;
-/// Vectors of values that are summed in registers.
+/// Vectors of values accumulated in registers.
 const WIDE: usize = 4;
 
-/// The queries of one head, by element.
+/// Queries of one head, grouped by element.
 pub(super) struct BlockQueries {
-    /// First the elements that fill vectors of a key, by their place in the vector; then the rest. `QUERIES` values each.
+    /// First the elements that fill whole vectors of a key, by lane; then the rest. `QUERIES` values each.
     elements: Vec<f32>,
 }
 
@@ -31,7 +31,7 @@ impl BlockQueries {
         }
     }
 
-    /// Reads a head of every query; `queries` are rows of `width`, and the head begins at column `from`.
+    /// Reads one head of every query; `queries` are rows of `width`, and the head begins at column `from`.
     pub(super) fn read(&mut self, queries: &[f32], width: usize, from: usize, lanes: usize) {
         let head_dim = self.elements.len() / QUERIES;
         let vectors = head_dim / lanes;
@@ -52,8 +52,8 @@ impl BlockQueries {
     }
 }
 
-/// Computes the products of queries and keys, times `scale`: `scores` are rows of `lines.len()`, one per query. The head's
-/// keys begin at column `from` of the lines.
+/// Computes the products of queries and keys, times `scale`: `scores` has one row of `lines.len()` per query. The
+/// head's keys begin at column `from` of the lines.
 #[inline(always)]
 pub(super) fn score<S: Simd>(
     simd: S,
@@ -85,12 +85,12 @@ fn score_in<S: Simd, const LANES: usize, const VECTORS: usize>(
     let (elements, _) = elements.as_chunks::<VECTORS>();
     let (filling, rest) = elements.split_at((head_dim - head_dim % LANES).min(elements.len()));
     let tokens = lines.len();
-    // By key, then by query.
+    // `tile` is indexed by key, then by query.
     let mut tile = [[0.0; QUERIES]; QUERIES];
     for (block, lines) in lines.chunks(QUERIES).enumerate() {
         let (tiles, _) = tile.as_chunks_mut::<KEYS>();
         for (lines, tile) in lines.chunks(KEYS).zip(tiles) {
-            // Of fewer keys, the first one is computed again.
+            // Missing keys are replaced by the first one.
             let mut keys = [lines.first().copied().unwrap_or_default(); KEYS];
             for (key, line) in keys.iter_mut().zip(lines) {
                 *key = line;
@@ -107,7 +107,7 @@ fn score_in<S: Simd, const LANES: usize, const VECTORS: usize>(
     }
 }
 
-/// Computes the products of all queries with some keys.
+/// Computes the products of all queries with several keys.
 #[inline(always)]
 fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
     simd: S,
@@ -124,7 +124,7 @@ fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
             vector,
         };
         let sums = lanes.all(simd, 0);
-        // The elements behind the last whole vector of a key, in their order.
+        // Elements after the last whole vector of a key, in order.
         let mut rests = [simd.splat_f32s(0.0); KEYS];
         for (index, element) in rest.iter().enumerate() {
             let Some(element) = element.get(vector) else {
@@ -144,8 +144,8 @@ fn products<S: Simd, const LANES: usize, const VECTORS: usize>(
     }
 }
 
-/// Defines the sum of a place and of the one half a vector further, for vectors that have it. A function cannot call itself and
-/// be inlined.
+/// Defines a function that adds the sums of a lane and of the lane half a vector further, if vectors have it. A macro,
+/// because a recursive function cannot be inlined.
 macro_rules! halves {
     ($name:ident, $part:ident, $lanes:literal) => {
         #[inline(always)]
@@ -162,22 +162,22 @@ macro_rules! halves {
     };
 }
 
-/// Products of one vector of queries with the elements of some keys that fill vectors, by their place in these vectors.
+/// Products of one vector of queries with the elements of several keys that fill whole vectors, by lane.
 struct Lanes<'a, S: Simd, const LANES: usize, const VECTORS: usize> {
     filling: &'a [[S::f32s; VECTORS]],
     keys: [&'a [[f32; LANES]]; KEYS],
-    /// The vector of queries.
+    /// Index of the vector of queries.
     vector: usize,
 }
 
 impl<S: Simd, const LANES: usize, const VECTORS: usize> Lanes<'_, S, LANES, VECTORS> {
-    /// The sums of one place.
+    /// Returns the sums of one lane.
     #[inline(always)]
     fn one(&self, simd: S, lane: usize) -> [S::f32s; KEYS] {
         let [a, b, c, d] = self.keys;
         let mut sums = [simd.splat_f32s(0.0); KEYS];
         let filling = self.filling.get(lane * a.len()..).unwrap_or_default();
-        // Iterators that end together have no bounds to check in every step.
+        // Zipped iterators of equal length need no bounds checks.
         for ((((elements, a), b), c), d) in filling.iter().zip(a).zip(b).zip(c).zip(d) {
             let Some(element) = elements.get(self.vector) else {
                 continue;
@@ -190,7 +190,7 @@ impl<S: Simd, const LANES: usize, const VECTORS: usize> Lanes<'_, S, LANES, VECT
         sums
     }
 
-    // As halves of a vector are added: places 0 and 8, then 0 and 4, and so on.
+    // Adds halves of a vector: lanes 0 and 8, then 0 and 4, and so on.
     halves!(two, one, 16);
     halves!(four, two, 8);
     halves!(eight, four, 4);
@@ -205,8 +205,9 @@ fn added<S: Simd>(simd: S, mut first: [S::f32s; KEYS], second: [S::f32s; KEYS]) 
     first
 }
 
-/// Adds to each query's head of `out` the values of the tokens in its range, times their weights. `out` are rows of
-/// `width`; `weights` are rows of `lines.len()`; the head begins at column `to` of `out`, its values at `from` of the lines.
+/// Adds to each query's head of `out` the weighted values of the tokens in its range. `out` has rows of `width`,
+/// `weights` has rows of `lines.len()`; the head begins at column `to` of `out`, its values at column `from` of the
+/// lines.
 #[inline(always)]
 pub(super) fn add_values<S: Simd>(
     simd: S,
@@ -238,7 +239,7 @@ pub(super) fn add_values<S: Simd>(
                 add_weighted(simd, weight, value(token), head);
             }
         };
-        // Ranges that have no token in common are read one by one.
+        // Ranges without a common token are processed one by one.
         for (head, range) in heads.iter_mut().zip(ranges) {
             single(head, range.start..common.start.min(range.end));
         }
@@ -256,7 +257,7 @@ pub(super) fn add_values<S: Simd>(
     }
 }
 
-/// Adds the values of tokens that all queries see; `first` is the first one's place in the weights.
+/// Adds the values of tokens that all queries see; `first` is the index of the first one's weight.
 #[inline(always)]
 fn add_shared<S: Simd>(
     simd: S,

@@ -1,10 +1,10 @@
-//! The operations by burn's tensors, on any device of burn.
+//! Operations on any device of burn.
 //!
-//! Matrix products pad and batch as the device's library decides, so the last bits of a row may depend on the other
-//! rows. Greedy tokens differ from those of the CPU kernels only if two logits are almost equal. A product with weights of
-//! bf16 or f16 rounds its inputs and its results to that type, as torch does; sums inside it are f32, and so is everything
-//! between products. On GPUs, `kernels` has what a chain of burn's operations would be too slow for; a product with few rows
-//! rounds nothing there.
+//! The device's library decides how matrix products pad and batch, so the last bits of a row may depend on the other
+//! rows. Greedy tokens differ from those of the CPU kernels only if two logits are almost equal. A product with bf16
+//! or f16 weights rounds its inputs and results to that type, as torch does; sums inside it, and everything between
+//! products, are f32. On GPUs, `kernels` replaces chains of burn operations that would be too slow; products with few
+//! rows then round nothing.
 
 use std::borrow::Cow;
 
@@ -38,14 +38,14 @@ mod uploads;
 pub struct Burn {
     device: Device,
     uploads: Uploads,
-    /// Where transfers run. A device has memory of its own for each stream, so that all threads use the same one.
+    /// Stream for transfers. A device allocates memory per stream, so all threads use the same one.
     transfers: StreamId,
-    /// What our kernels can do on the device; `None` if it has none.
+    /// Capabilities of this crate's kernels on the device; `None` if they do not run there.
     #[cfg(feature = "gpu")]
     kernels: Option<kernels::Capabilities>,
 }
 
-/// Words from which a tensor is held in memory of the device's driver; biases and norms are smaller.
+/// Minimum size of a tensor kept in pinned memory, words; biases and norms are smaller.
 const HELD: usize = 1 << 14;
 
 /// A linear layer.
@@ -63,7 +63,7 @@ pub struct BurnNorm {
     epsilon: f32,
 }
 
-/// The type of burn for weights of 16 bits; `None` for others.
+/// Returns burn's type for 16-bit weights; `None` for others.
 fn half_type(kind: WeightType) -> Option<DType> {
     match kind {
         WeightType::Bf16 => Some(DType::BF16),
@@ -73,7 +73,7 @@ fn half_type(kind: WeightType) -> Option<DType> {
 }
 
 impl Burn {
-    /// The operations on a device.
+    /// Creates the operations on a device.
     pub fn new(device: Device) -> Self {
         Self {
             #[cfg(feature = "gpu")]
@@ -203,7 +203,7 @@ impl Ops for Burn {
         let count = bytes.len() / size_of::<f32>();
         let data = TensorData::from_bytes(bytes, [count], DType::F32);
         drop(Tensor::<1>::from_data(data, &self.device));
-        // A device that fails says so in the next result.
+        // A device error is reported with the next result.
         let _ = self.finish();
     }
 
@@ -362,7 +362,7 @@ impl Ops for Burn {
             .clone()
             .slice([0..count, 0..turned])
             .reshape([count, heads, head_dim]);
-        // The two elements of every pair, `[rows, heads, pairs]` each.
+        // One element of each pair, `[rows, heads, pairs]`.
         let element = |second: usize| -> Tensor<3> {
             let part = x.clone().slice([0..count, 0..heads, 0..2 * pairs]);
             if rotary.neighbours {
@@ -400,7 +400,7 @@ impl Ops for Burn {
         heads: &Heads,
         rules: ScoreRules<'_, Tensor<2>>,
     ) -> Tensor<2> {
-        // A kernel is faster for a single request too.
+        // With kernels, this is faster for a single request too.
         #[cfg(feature = "gpu")]
         let together = self.kernels.is_some() || requests.len() > 1;
         #[cfg(not(feature = "gpu"))]

@@ -1,4 +1,4 @@
-//! Convolutions on the CPU: windows are copied to rows, which a packed matrix multiplies.
+//! Convolutions on the CPU: copies windows to rows (im2col), then multiplies them by a packed matrix.
 
 use std::cell::Cell;
 
@@ -13,11 +13,12 @@ use super::rows::Rows;
 use super::{Convolution, Epilogue};
 
 thread_local! {
-    /// The windows of a task; a new vector would be mapped and zeroed by the system each time.
+    /// Buffer for the windows of a task, reused because a new vector would be mapped and zeroed by the system each
+    /// time.
     static WINDOWS: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Multiplies every window by a linear layer; see [`Ops::convolve_with`](super::Ops::convolve_with).
+/// Computes a convolution; see [`Ops::convolve_with`](super::Ops::convolve_with).
 pub(super) fn convolve(
     images: &Rows,
     convolution: &Convolution,
@@ -37,7 +38,7 @@ pub(super) fn convolve(
     let (inputs, outputs) = (convolution.window(), linear.outputs);
     let by_pixel = convolution.is_by_pixel();
     if by_pixel && count < FEW {
-        // So few rows are split by columns.
+        // Few rows are split by columns instead.
         let panels = linear.weight.panels();
         let values = gemm(&images.values, inputs, panels, &linear.bias, outputs);
         let width = outputs;
@@ -45,7 +46,7 @@ pub(super) fn convolve(
     }
     let arch = Arch::new();
     let mut out = vec![0.0; count * outputs];
-    // The windows and the results of a task stay in the cache until it ends.
+    // The windows and the results of a task stay in the cache until the task ends.
     let compute = |first: usize, out: &mut [f32]| {
         let pixels = out.len() / outputs.max(1);
         if by_pixel {
@@ -87,7 +88,7 @@ pub(super) fn convolve(
     }
 }
 
-/// Appends the window of an image whose upper left pixel is at `corner`, counted from that of the border.
+/// Appends the window with upper left pixel `corner`, in coordinates that include the padding.
 fn add_window(windows: &mut Vec<f32>, image: &[f32], convolution: &Convolution, [top, left]: [usize; 2]) {
     let Convolution {
         height,
@@ -97,7 +98,7 @@ fn add_window(windows: &mut Vec<f32>, image: &[f32], convolution: &Convolution, 
         border: [above, before, ..],
         ..
     } = *convolution;
-    // Columns of the border that the window covers, then of the image.
+    // Columns of padding in the window, then columns of the image.
     let border = before.saturating_sub(left).min(kernel);
     let from = left.saturating_sub(before);
     let to = (left + kernel).saturating_sub(before).min(width).max(from);
@@ -126,7 +127,7 @@ mod tests {
             .collect()
     }
 
-    /// One value of the result by its definition.
+    /// Computes one value of the result by definition.
     fn plain(image: &[f32], c: &Convolution, weight: &[f32], outputs: usize, at: [usize; 3]) -> f64 {
         let [row, column, output] = at;
         let [above, before, ..] = c.border;
@@ -146,7 +147,7 @@ mod tests {
         sum
     }
 
-    /// Convolutions of many forms with the number of images and of outputs.
+    /// Returns convolutions of many shapes, with the numbers of images and outputs.
     fn forms() -> Vec<(usize, Convolution, usize)> {
         let mut forms = Vec::new();
         for (batch, height, width, channels, stride, outputs) in [
@@ -258,7 +259,7 @@ mod tests {
         }
     }
 
-    /// A depthwise convolution is one whose weights between different channels are zero.
+    /// Compares a depthwise convolution with a full one whose weights between channels are zero.
     #[test]
     fn convolutions_of_channels_match_their_definition() {
         for (batch, convolution, _) in forms() {
@@ -311,7 +312,7 @@ mod tests {
         let mut rows = Cpu.upload(vec![3.0, 0.0, 4.0, 1.0, 0.0, 2.0, 0.0, 0.0], 2);
         let norm = Cpu.norm(vec![2.0, 1.0], Some(vec![0.5, -0.5]), 0.0);
         Cpu.normalise_responses(&mut rows, 2, &norm);
-        // Lengths 5 and 1 with the mean 3, then 0 and 2 with the mean 1.
+        // L2 norms 5 and 1 with mean 3, then 0 and 2 with mean 1.
         let first = 2.0 * 5.0 / 3.0 + 1.0;
         let expected = [3.0 * first + 0.5, -0.5, 4.0 * first + 0.5, 4.0 / 3.0 - 0.5];
         for (actual, expected) in rows.values.iter().zip(expected) {

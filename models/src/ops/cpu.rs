@@ -1,4 +1,4 @@
-//! The operations by kernels for the CPU.
+//! Operations by kernels for the CPU.
 
 use std::borrow::Cow;
 
@@ -23,7 +23,7 @@ use crate::precision::WeightType;
 /// Elements per task.
 const CHUNK: usize = 1 << 14;
 
-/// The CPU. The bits of its matrix products do not depend on the batch.
+/// The CPU. Its matrix products are bit-identical for any batch.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cpu;
 
@@ -343,7 +343,7 @@ impl Ops for Cpu {
     }
 }
 
-/// Calls `compute` for chunks of the values, on all cores; a single chunk stays on this thread.
+/// Calls `compute` for chunks of the values, on all cores; computes a single chunk on this thread.
 fn for_each_chunk(values: &mut [f32], size: usize, compute: impl Fn(&mut [f32]) + Send + Sync) {
     if values.len() <= size {
         compute(values);

@@ -1,4 +1,4 @@
-//! Linear layers and norms of the CPU, as they apply to some rows on one thread.
+//! Linear layers and norms of the CPU, applied to some rows on one thread.
 
 use pulp::{Arch, Simd, WithSimd};
 
@@ -22,7 +22,7 @@ pub struct CpuNorm {
     pub(super) epsilon: f32,
 }
 
-/// Adds `other` to `rows`.
+/// Adds `other` to `rows`, in place.
 pub(super) fn sum_into(rows: &mut [f32], other: &[f32]) {
     for (value, other) in rows.iter_mut().zip(other) {
         *value += other;
@@ -59,7 +59,7 @@ impl WithSimd for Normalise<'_> {
     }
 }
 
-/// Sums in sixteen lanes, so that the loop is vectorised and the rounding error stays small.
+/// Sums in sixteen lanes, which allows vectorisation and keeps the rounding error small.
 #[inline(always)]
 fn sum_of(values: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     let (chunks, rest) = values.as_chunks::<16>();
@@ -78,7 +78,7 @@ impl CpuNorm {
         self.apply_with(Arch::new(), rows);
     }
 
-    /// As [`Self::apply`], with the processor's extensions found before.
+    /// Same as [`Self::apply`], with CPU features detected before.
     pub(super) fn apply_with(&self, arch: Arch, rows: &mut [f32]) {
         arch.dispatch(Normalise { rows, norm: self });
     }

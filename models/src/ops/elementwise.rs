@@ -1,7 +1,7 @@
-//! Elementary functions without branches, so that kernels that inline them are vectorised.
+//! Branch-free elementary functions, which vectorise when inlined into kernels.
 
-/// GELU by the error function, `x / 2 * (1 + erf(x / sqrt(2)))`, accurate to four units in the last place of the larger
-/// of 1 and `|x|`; the complementary error function by Abramowitz and Stegun 7.1.26.
+/// GELU with the error function, `x / 2 * (1 + erf(x / sqrt(2)))`, accurate to four units in the last place of the
+/// larger of 1 and `|x|`. The complementary error function follows Abramowitz and Stegun 7.1.26.
 #[inline(always)]
 pub(crate) fn gelu_of(x: f32) -> f32 {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
@@ -19,23 +19,23 @@ pub(crate) fn sigmoid_of(x: f32) -> f32 {
     (if x >= 0.0 { 1.0 } else { small }) / (1.0 + small)
 }
 
-/// GELU by its tanh approximation: `x / 2 (1 + tanh(u))` is `x` times the sigmoid of `2u`.
+/// GELU in its tanh approximation: `x / 2 (1 + tanh(u))` equals `x` times the sigmoid of `2u`.
 #[inline(always)]
 pub(crate) fn gelu_tanh_of(x: f32) -> f32 {
     let u = 0.797_884_6 * (x + 0.044_715 * x * x * x);
     x * sigmoid_of(2.0 * u)
 }
 
-/// Factor of the sigmoid's input in GELU by the sigmoid.
+/// Factor of the sigmoid's input in the sigmoid approximation of GELU.
 pub(crate) const QUICK_GELU: f32 = 1.702;
 
-/// The rectified linear unit; NaN stays NaN.
+/// Rectified linear unit; propagates NaN.
 #[inline(always)]
 pub(crate) fn relu_of(x: f32) -> f32 {
     if x < 0.0 { 0.0 } else { x }
 }
 
-/// The nearest value of at most this magnitude; NaN stays NaN.
+/// Clamps to this magnitude; propagates NaN.
 #[inline(always)]
 pub(crate) fn clamp_of(x: f32, limit: f32) -> f32 {
     if x > limit {
@@ -50,7 +50,7 @@ pub(crate) fn clamp_of(x: f32, limit: f32) -> f32 {
 /// xIELU with its coefficients above and below zero, and its slope at zero.
 #[inline(always)]
 pub(crate) fn xielu_of(x: f32, above: f32, below: f32, slope: f32) -> f32 {
-    /// As in transformers, values between this and zero are not integrated.
+    /// Values between this and zero are not integrated, as in transformers.
     const NEAREST: f32 = -1e-6;
     let exponent = if x > NEAREST { NEAREST } else { x };
     let curved = if x > 0.0 {
@@ -61,14 +61,14 @@ pub(crate) fn xielu_of(x: f32, above: f32, below: f32, slope: f32) -> f32 {
     curved + slope * x
 }
 
-/// The rectified linear unit of at most 6; NaN stays NaN.
+/// ReLU6; propagates NaN.
 #[inline(always)]
 pub(crate) fn relu6_of(x: f32) -> f32 {
     let x = relu_of(x);
     if x > 6.0 { 6.0 } else { x }
 }
 
-/// The sigmoid by straight lines, `relu6(x + 3) / 6`; NaN stays NaN.
+/// Piecewise linear sigmoid, `relu6(x + 3) / 6`; propagates NaN.
 #[inline(always)]
 pub(crate) fn hard_sigmoid_of(x: f32) -> f32 {
     relu6_of(x + 3.0) / 6.0
@@ -77,7 +77,7 @@ pub(crate) fn hard_sigmoid_of(x: f32) -> f32 {
 /// `exp(-y)` for `y >= 0`, NaN for NaN, by `2^n * exp(r)` with `|r| <= ln(2) / 2`.
 #[inline(always)]
 pub(crate) fn exp_of_negative(y: f32) -> f32 {
-    /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.
+    /// Adding this to a small number rounds the number to an integer in the lowest bits.
     const ROUNDING: f32 = 12_582_912.0;
     /// The bits of 1.0.
     const ONE: u32 = 0x3f80_0000;
@@ -85,7 +85,7 @@ pub(crate) fn exp_of_negative(y: f32) -> f32 {
     let x = if y > 87.0 { -87.0 } else { -y };
     let shifted = x * std::f32::consts::LOG2_E + ROUNDING;
     let n = shifted - ROUNDING;
-    // ln(2) in two parts, the first exact in few bits, to preserve the precision of r.
+    // ln(2) is split in two parts, the first exact in few bits, to preserve the precision of r.
     let r = (x - n * 0.693_359_4) + n * 2.121_944_4e-4;
     let exp_r = 1.0
         + r * (1.0
@@ -98,7 +98,7 @@ pub(crate) fn exp_of_negative(y: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The error function by a series of positive terms, to the precision of f64.
+    /// Error function by a series of positive terms, with f64 precision.
     fn erf(z: f64) -> f64 {
         let (mut term, mut sum) = (z, z);
         for n in 1..400 {

@@ -1,13 +1,13 @@
-//! What follows a convolution in the same pass over its result.
+//! Epilogue of a convolution, computed in the same pass.
 
 use super::{Activation, Ops};
 
-/// What is done with the result of a convolution: first the sum, then the activation.
+/// Operations on the result of a convolution: first the sum, then the activation.
 #[derive(Debug)]
 pub struct Epilogue<'a, M> {
-    /// Added to the result; of the same shape.
+    /// Matrix to add to the result, of the same shape.
     pub residual: Option<&'a M>,
-    /// Activation of the sum.
+    /// Activation to apply to the sum.
     pub activation: Option<Activation>,
 }
 
@@ -38,7 +38,7 @@ impl<M> From<Activation> for Epilogue<'_, M> {
 }
 
 impl<M> Epilogue<'_, M> {
-    /// Applies it to a finished result.
+    /// Applies the epilogue to a finished result.
     pub(crate) fn apply<O: Ops<Matrix = M>>(&self, ops: &O, mut rows: M) -> M {
         if let Some(residual) = self.residual {
             ops.add(&mut rows, residual);

@@ -1,7 +1,7 @@
-//! Feed-forward layers on the CPU: both products and the activation between them, for some rows at a time.
+//! Feed-forward layers on the CPU: computes both products and the activation between them for some rows at a time.
 //!
-//! A task computes all three for its rows, so that the hidden rows, which are several times as wide as the others, stay
-//! in its core's cache, and the tasks meet once instead of three times.
+//! The hidden rows of a task, which are several times as wide as its other rows, stay in its core's cache, and tasks
+//! synchronise once instead of three times.
 
 use std::cell::Cell;
 
@@ -16,19 +16,19 @@ use super::gemm::{FEW, is_small, rows_per_task};
 use super::rows::Rows;
 
 thread_local! {
-    /// The hidden rows of a task; a new vector would be zeroed each time.
+    /// Buffer for the hidden rows of a task, reused because a new vector would be zeroed each time.
     static HIDDEN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// A feed-forward layer that is added to its input.
+/// Residual connection around a feed-forward layer.
 pub(super) struct Residual<'a> {
-    /// Norm of the rows before the layer.
+    /// Norm before the layer.
     pub(super) norm: Option<&'a CpuNorm>,
 }
 
 /// Computes `down(activation(up(rows)))`; see [`Ops::feed_forward`](super::Ops::feed_forward), and with a residual
-/// [`Ops::feed_forward_residual`](super::Ops::feed_forward_residual). The bits are those of the single operations. `None`
-/// for few rows, whose products are better split by columns.
+/// [`Ops::feed_forward_residual`](super::Ops::feed_forward_residual). The result is bit-identical to the separate
+/// operations. `None` for few rows, whose products are better split by columns.
 pub(super) fn feed_forward(
     rows: &Rows,
     residual: Option<&Residual<'_>>,

@@ -1,6 +1,6 @@
-//! Products on the CPU whose rows are normalised before, or added to others after, in the same task.
+//! Matrix products on the CPU, fused with a preceding norm or a following residual addition.
 //!
-//! The rows of a task stay in its core's cache, and the tasks meet once instead of two or three times.
+//! The rows of a task stay in its core's cache, and tasks synchronise once instead of two or three times.
 
 use std::cell::Cell;
 
@@ -11,11 +11,11 @@ use super::gemm::{FEW, is_small, rows_per_task};
 use super::rows::Rows;
 
 thread_local! {
-    /// The normalised rows of a task.
+    /// Buffer for the normalised rows of a task.
     static NORMALISED: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Calls `compute` with the rows, normalised if there is a norm.
+/// Calls `compute` with the rows, after the norm if there is one.
 pub(super) fn with_normalised(rows: &[f32], norm: Option<&CpuNorm>, compute: impl FnOnce(&[f32])) {
     let Some(norm) = norm else {
         return compute(rows);
@@ -28,8 +28,8 @@ pub(super) fn with_normalised(rows: &[f32], norm: Option<&CpuNorm>, compute: imp
     NORMALISED.set(memory);
 }
 
-/// Multiplies the rows, normalised if there is a norm, by a linear layer and adds the residual if there is one. The bits are
-/// those of the single operations. `None` for few rows, whose products are better split by columns.
+/// Applies the norm if there is one, a linear layer, and the residual if there is one. The result is bit-identical to
+/// the separate operations. `None` for few rows, whose products are better split by columns.
 pub(super) fn multiply(
     rows: &Rows,
     norm: Option<&CpuNorm>,

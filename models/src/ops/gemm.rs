@@ -1,10 +1,10 @@
-//! Matrix products (GEMM) with a packed matrix on the CPU: most of the time of decoding.
+//! Matrix products (GEMM) with a packed matrix on the CPU, which take most of the time of decoding.
 //!
-//! The matrix is stored in panels of [`PANEL`] columns, row by row, so that it is read once and in order for any number
-//! of rows; a product with one row runs at memory bandwidth. Every element of the result is summed over the inner
-//! dimension in order, one fused multiply-add at a time, whatever else is computed with it. A row's result therefore
-//! has the same bits in any batch, and recomputed keys and values equal the discarded ones. Products with quantised
-//! matrices are in [`quantised`](super::quantised).
+//! The matrix is stored in panels of [`PANEL`] columns, row by row, so that it is read once and in order for any
+//! number of rows; a product with one row runs at memory bandwidth. Each element of the result is summed over the
+//! inner dimension in order, one fused multiply-add at a time, whatever else is computed with it. A row's result is
+//! therefore bit-identical in any batch, and recomputed keys and values equal the discarded ones. Products with
+//! quantised matrices are in [`quantised`](super::quantised).
 
 mod interleave;
 
@@ -21,30 +21,30 @@ use crate::precision::WeightType;
 use interleave::interleave_into;
 pub(super) use interleave::interleaved;
 
-/// Rows of a panel that are converted to f32 together, where that pays: 16 kilobytes, which stay in the first cache.
+/// Rows of a panel that are converted to f32 together, where that pays off: 16 KiB, which stay in the L1 cache.
 const CONVERTED: usize = 128;
-/// Products of at most this many rows convert f16 in registers, once per group of rows. It takes ten instructions.
+/// Maximum rows of a product that converts f16 in registers, once per group of rows, which takes ten instructions.
 const CONVERTED_IN_REGISTERS: usize = 4;
 /// Maximum rows per task: four of the kernel's largest groups, whose inputs stay in the cache.
 const ROWS: usize = 48;
-/// Products of at most this many multiplications stay on one thread: waking another one takes longer.
+/// Maximum multiplications of a product on one thread: waking another thread takes longer.
 const SMALL: usize = 1 << 19;
-/// Fewer rows than this are split by columns, so that all cores read the matrix together.
+/// Products with fewer rows are split by columns, so that all cores read the matrix together.
 pub(super) const FEW: usize = 24;
 
 thread_local! {
-    /// The interleaved rows of a product; a new vector would be zeroed each time. A task has few rows.
+    /// Buffer for the interleaved rows of a product, reused because a new vector would be zeroed each time.
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// Rows per task if `count` rows are distributed evenly over all threads.
+/// Returns the rows per task when `count` rows are distributed evenly over all threads.
 pub(super) fn rows_per_task(count: usize) -> usize {
     let threads = rayon::current_num_threads();
     let tasks = count.div_ceil(threads * ROWS).max(1) * threads;
     count.div_ceil(tasks)
 }
 
-/// Whether this many multiplications should stay on one thread.
+/// Returns whether this many multiplications should stay on one thread.
 pub(super) fn is_small(multiplications: usize) -> bool {
     multiplications <= SMALL
 }
@@ -78,8 +78,8 @@ pub(super) fn gemm_into(
     SCRATCH.set(scratch);
 }
 
-/// Computes `rows * matrix + bias`, row-major: `rows` `[m, inputs]`, `packed` the panels of the matrix
-/// `[inputs, outputs]`, `bias` `[outputs]` or empty.
+/// Computes `rows * matrix + bias`, row-major: `rows` is `[m, inputs]`, `packed` holds the panels of the matrix
+/// `[inputs, outputs]`, `bias` is `[outputs]` or empty.
 pub(super) fn gemm(
     rows: &[f32],
     inputs: usize,
@@ -109,7 +109,7 @@ pub(super) fn gemm(
             .for_each(|(out, rows)| share(rows, 0..panels, out, outputs));
         return out;
     }
-    // Columns of one matrix cannot be borrowed by several threads, so each task computes a buffer that is then copied.
+    // Threads cannot borrow columns of one matrix, so each task computes a buffer that is then copied.
     let width = panels.div_ceil(rayon::current_num_threads() * 2).max(1);
     let parts: Vec<(usize, usize, Vec<f32>)> = (0..panels.div_ceil(width))
         .into_par_iter()
@@ -131,10 +131,10 @@ pub(super) fn gemm(
     out
 }
 
-/// A product of some rows with the first panels of `packed`, as many as `out` has columns for.
+/// A product of some rows with the first panels of `packed`, as many as `out` has columns.
 struct Gemm<'a> {
     rows: &'a [f32],
-    /// Memory of at least as many elements.
+    /// Scratch memory for at least as many elements as `rows` has.
     scratch: &'a mut [f32],
     inputs: usize,
     packed: Panels<'a>,
@@ -143,16 +143,16 @@ struct Gemm<'a> {
     stride: usize,
 }
 
-/// Part of a panel that a kernel computes with.
+/// Slice of a panel that a kernel call processes.
 #[derive(Clone, Copy)]
 struct Part<'a> {
-    /// Rows of the panel, in the words of a [`Layout`].
+    /// Rows of the panel, as words of a [`Layout`].
     words: &'a [u32],
-    /// Its first column in the panel.
+    /// First column in the panel.
     from: usize,
-    /// Its first column in the matrix.
+    /// First column in the matrix.
     first: usize,
-    /// Whether the sums begin with these rows, and whether they end with them.
+    /// Whether the sums start with these rows, and whether they end with them.
     begins: bool,
     ends: bool,
 }
@@ -167,7 +167,7 @@ impl WithSimd for Gemm<'_> {
             WeightType::F16 if self.rows.len() <= CONVERTED_IN_REGISTERS * self.inputs => {
                 self.of_layout::<S, F16>(simd);
             }
-            // Converted, f16 is in this layout too.
+            // f16 has this layout after conversion.
             _ => self.of_layout::<S, Single>(simd),
         }
     }
@@ -180,7 +180,7 @@ impl Gemm<'_> {
         match (S::F32_LANES, L::ROWS) {
             (16, 1) => self.groups::<S, L, 2, 12>(simd),
             (16, _) => self.groups::<S, L, 2, 8>(simd),
-            // With few rows registers stay free, and more columns at a time keep the multipliers busy.
+            // With few rows, registers stay free, and more columns at a time keep the multipliers busy.
             (8, 1) if count <= 3 => self.groups::<S, L, 4, 3>(simd),
             (8, 1) => self.groups::<S, L, 2, 6>(simd),
             (8, _) if count <= 2 => self.groups::<S, L, 4, 2>(simd),
@@ -191,14 +191,14 @@ impl Gemm<'_> {
         }
     }
 
-    /// Computes rows in groups of at most `MAX_ROWS`, by parts of a panel that are `VECTORS` vectors wide, which fill the
-    /// registers. Larger groups read a panel less often.
+    /// Computes rows in groups of at most `MAX_ROWS`, by slices of a panel that are `VECTORS` vectors wide, which fill
+    /// the registers. Larger groups read a panel less often.
     #[inline(always)]
     fn groups<S: Simd, L: Layout, const VECTORS: usize, const MAX_ROWS: usize>(mut self, simd: S) {
         let mut groups = Vec::new();
         let (mut rest, mut scratch) = (self.rows, std::mem::take(&mut self.scratch));
         while let count @ 1.. = rest.len() / self.inputs.max(1) {
-            // Equal groups: a group of one row behind full ones would wait for its sums more than it computes.
+            // Groups have equal sizes: a group of one row after full ones would mostly wait for its own sums.
             let size = count.div_ceil(count.div_ceil(MAX_ROWS));
             let (group, left) = rest.split_at(size * self.inputs);
             let Some((interleaved, unused)) = scratch.split_at_mut_checked(group.len()) else {
@@ -264,7 +264,7 @@ impl Gemm<'_> {
         }
     }
 
-    /// Computes a group of rows with a part of a panel; `group` holds their elements that the part's rows multiply,
+    /// Computes a group of rows with a slice of a panel; `group` holds the elements to multiply with the slice's rows,
     /// interleaved.
     #[inline(always)]
     fn kernel<S: Simd, L: Layout, const VECTORS: usize, const SIZE: usize>(
@@ -339,7 +339,7 @@ impl Gemm<'_> {
     }
 }
 
-/// Returns the rows that a line of a panel holds, from column `from` on.
+/// Returns the rows in a line of a panel, from column `from` on.
 #[inline(always)]
 fn weights<S: Simd, L: Layout, const VECTORS: usize>(
     simd: S,
@@ -348,7 +348,7 @@ fn weights<S: Simd, L: Layout, const VECTORS: usize>(
 ) -> [[S::f32s; VECTORS]; 2] {
     let mut rows = [[simd.splat_f32s(0.0); VECTORS]; 2];
     let (words, _) = S::as_simd_u32s(line);
-    // The length must be known at compile time, or the sums would not stay in registers.
+    // The length must be known at compile time, so that the sums stay in registers.
     let part = words.get(from / S::F32_LANES..);
     let Some(words) = part.and_then(<[_]>::first_chunk::<VECTORS>) else {
         return rows;
@@ -360,7 +360,7 @@ fn weights<S: Simd, L: Layout, const VECTORS: usize>(
     rows
 }
 
-/// Adds the products of one row of a matrix with an element of each row of a group.
+/// Adds the products of one matrix row with an element of each row of a group.
 #[inline(always)]
 fn accumulate<S: Simd, const VECTORS: usize, const SIZE: usize>(
     simd: S,
@@ -376,7 +376,7 @@ fn accumulate<S: Simd, const VECTORS: usize, const SIZE: usize>(
     }
 }
 
-/// Writes the sums of `columns` columns from `first` on, with their biases if there are any.
+/// Writes the sums of `columns` columns from `first` on, plus their biases if there are any.
 #[inline(always)]
 pub(super) fn add_bias(out: &mut [f32], sums: &[f32; PANEL], bias: &[f32], first: usize, columns: usize) {
     let mut line = *sums;

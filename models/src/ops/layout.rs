@@ -1,19 +1,19 @@
-//! How the words of a packed matrix hold rows of f32, bf16 and f16, and the conversion of rows to f32.
+//! Layouts of f32, bf16 and f16 rows in the words of a packed matrix, and their conversion to f32.
 
 use pulp::Simd;
 
 use super::packed::PANEL;
 
-/// How the words of a panel hold its rows.
+/// Layout of rows in the words of a panel.
 pub(super) trait Layout {
-    /// Rows in a line of [`PANEL`] words, 1 or 2.
+    /// Number of rows in a line of [`PANEL`] words, 1 or 2.
     const ROWS: usize;
 
-    /// Returns the rows that words hold; the second one is not used where there is only one.
+    /// Returns the rows in words; the second is unused if a line holds one row.
     fn rows<S: Simd>(simd: S, words: S::u32s) -> [S::f32s; 2];
 }
 
-/// A row of f32.
+/// One row of f32.
 pub(super) struct Single;
 
 impl Layout for Single {
@@ -53,18 +53,18 @@ impl Layout for F16 {
     }
 }
 
-/// Converts f16 in the upper halves of words whose lower halves are zero.
+/// Converts f16 values in the upper halves of words whose lower halves are zero.
 #[inline(always)]
 fn f16_to_f32<S: Simd>(simd: S, bits: S::u32s) -> S::f32s {
-    /// Difference of the exponents' biases, in the place of an f32's exponent.
+    /// Difference of the exponent biases, at the position of an f32's exponent.
     const REBIAS: u32 = (127 - 15) << 23;
-    /// The smallest normal f16, 2^-14, as bits of an f32.
+    /// Minimum normal f16, 2^-14, as bits of an f32.
     const NORMAL: u32 = (127 - 14) << 23;
     let sign = simd.and_u32s(bits, simd.splat_u32s(0x8000_0000));
     let magnitude = simd.and_u32s(bits, simd.splat_u32s(0x7fff_0000));
     let magnitude = simd.wrapping_dyn_shr_u32s(magnitude, simd.splat_u32s(3));
     let normal = simd.add_u32s(magnitude, simd.splat_u32s(REBIAS));
-    // Without subnormal f32, for which some processors take a hundred times as long.
+    // Avoids subnormal f32, which some processors handle a hundred times slower.
     let least = simd.splat_u32s(NORMAL);
     let subnormal = simd.transmute_f32s_u32s(simd.or_u32s(magnitude, least));
     let subnormal = simd.sub_f32s(subnormal, simd.transmute_f32s_u32s(least));
@@ -73,7 +73,7 @@ fn f16_to_f32<S: Simd>(simd: S, bits: S::u32s) -> S::f32s {
     simd.transmute_f32s_u32s(simd.or_u32s(value, sign))
 }
 
-/// Writes the rows that words hold as f32, row by row.
+/// Converts the rows in words to f32, row by row.
 #[inline(always)]
 pub(super) fn convert<S: Simd, L: Layout>(simd: S, words: &[u32], out: &mut [f32]) {
     let (lines, _) = words.as_chunks::<PANEL>();

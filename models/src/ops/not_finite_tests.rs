@@ -1,4 +1,4 @@
-//! No operation on the CPU makes a finite result of NaN, nor of an infinity that makes the result undefined.
+//! Tests that CPU operations do not turn NaN, or infinities with an undefined result, into finite numbers.
 
 use super::cpu::Cpu;
 use super::rows::Rows;
@@ -7,7 +7,7 @@ use crate::precision::WeightType;
 
 const WIDTH: usize = 8;
 
-/// Rows of finite numbers with one other value, in the middle of the last row.
+/// Returns rows of finite numbers, with `value` in the middle of the last row.
 fn with_value(rows: usize, width: usize, value: f32) -> Rows {
     let mut values: Vec<f32> = (0..rows * width)
         .map(|index| (index % 7) as f32 / 7.0 - 0.4)
@@ -26,9 +26,9 @@ fn linear(inputs: usize, outputs: usize) -> <Cpu as Ops>::Linear {
     )
 }
 
-/// Results of every operation on a matrix with that value.
+/// Returns the results of every operation on a matrix that contains this value.
 fn results(value: f32) -> Vec<(&'static str, Rows)> {
-    // More rows than a task has, so that the parallel way is taken too.
+    // More rows than a task has, so that the parallel code is tested too.
     let rows = 64;
     let mut sum = with_value(rows, WIDTH, 0.0);
     Cpu.add(&mut sum, &with_value(rows, WIDTH, value));
@@ -195,7 +195,7 @@ fn no_type_of_weights_swallows_not_a_number_or_infinity() {
     }
 }
 
-/// Enough queries that several read keys and values together.
+/// Enough queries to read keys and values in blocks.
 #[test]
 fn no_block_of_queries_swallows_not_a_number() {
     let (rows, heads) = (

@@ -1,11 +1,11 @@
-//! What operations take beside tensors.
+//! Parameters of operations besides tensors.
 
 /// Attention heads.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Heads {
     /// Number of query heads.
     pub queries: usize,
-    /// Number of key and value heads; divides `queries`, and each is shared by `queries / keys` query heads.
+    /// Number of key and value heads; divides `queries`. Each is shared by `queries / keys` query heads.
     pub keys: usize,
     /// Size of a head.
     pub head_dim: usize,
@@ -14,12 +14,12 @@ pub struct Heads {
 }
 
 impl Heads {
-    /// Size of a query.
+    /// Returns the width of a query over all heads.
     pub(crate) fn query_width(&self) -> usize {
         self.queries * self.head_dim
     }
 
-    /// Size of a key, and of a value.
+    /// Returns the width of a key, which equals that of a value, over all heads.
     pub(crate) fn key_width(&self) -> usize {
         self.keys * self.head_dim
     }
@@ -28,16 +28,16 @@ impl Heads {
 /// Rotary position embedding (Su et al. 2021, "RoFormer", section 3.4).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
-    /// Angle per position of every pair of elements, radians; further elements are not rotated.
+    /// Angle per position for each pair of elements, radians; elements beyond them are not rotated.
     pub frequencies: Vec<f32>,
-    /// Whether pairs are adjacent elements (GPT-J) instead of one element of each half (Llama).
+    /// Whether pairs are adjacent elements (GPT-J) instead of one element from each half (Llama).
     pub neighbours: bool,
-    /// Factor of the rotated elements, 1 unless the scaling of the positions has one (the attention factor of `YaRN`).
+    /// Factor of the rotated elements; 1 unless position scaling has one (the attention factor of `YaRN`).
     pub scale: f32,
 }
 
 impl Rotary {
-    /// Indices of the two elements of a pair within a head.
+    /// Returns the indices of the two elements of a pair in a head.
     pub fn pair(&self, index: usize) -> (usize, usize) {
         if self.neighbours {
             (2 * index, 2 * index + 1)
@@ -47,17 +47,18 @@ impl Rotary {
     }
 }
 
-/// Relative position bias (Raffel et al. 2020, "T5", section 2.1): added to a score by the distance of key and query.
+/// Relative position bias (Raffel et al. 2020, "T5", section 2.1): added to a score by the distance between key and
+/// query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RelativeBias {
-    /// Largest distance with its own value, on either side; larger distances use the value of this one.
+    /// Maximum distance with its own value, in both directions; larger distances use this value.
     pub max_distance: usize,
     /// `[heads, 2 * max_distance + 1]`, from a key `max_distance` tokens before its query to one as far after it.
     pub values: Vec<f32>,
 }
 
 impl RelativeBias {
-    /// Number of distances: both sides, and zero.
+    /// Returns the number of distances, including both directions and zero.
     pub fn width(&self) -> usize {
         2 * self.max_distance + 1
     }
@@ -86,26 +87,27 @@ impl<X> Copy for Span<'_, X> {}
 pub struct AttentionSpans<'a, X> {
     /// Number of queries.
     pub queries: usize,
-    /// Keys and values visible to all queries, in order; rows `[keys | values]`. Those of cached tokens, or all.
+    /// Keys and values that all queries see, in order; rows are `[keys | values]`. Those of cached tokens, or all.
     pub cached: Vec<Span<'a, X>>,
-    /// Keys and values of the queries' own tokens; each sees itself and earlier ones. `None` if every query sees the
-    /// same: in an encoder, where the first query has the position of the first key, and in cross-attention.
+    /// Keys and values of the queries' own tokens, under a causal mask. `None` if every query sees the same tokens: in
+    /// an encoder, where the first query has the position of the first key, and in cross-attention.
     pub new_kv: Option<Span<'a, X>>,
 }
 
-/// How scores of an attention are computed beyond the scaled product of query and key.
+/// Rules that modify attention scores and their visibility.
 #[derive(Debug)]
 pub struct ScoreRules<'a, X> {
-    /// Table of a [`RelativeBias`], added to the scores.
+    /// Table of a [`RelativeBias`] to add to the scores.
     pub position_bias: Option<&'a X>,
-    /// Number of last tokens that a token sees, itself included; where tokens see later ones too, the distance up to which they
-    /// see each other. `None`: all.
+    /// Sliding window: number of last tokens that a token sees, itself included; in bidirectional attention, the
+    /// maximum distance. `None`: all.
     pub window: Option<usize>,
-    /// Size of the chunks of tokens, of which a token sees its own only; `None`: all.
+    /// Chunked attention: size of the chunks; a token sees only its own chunk. `None`: all.
     pub chunk: Option<usize>,
-    /// Soft cap: a score `s` becomes `cap * tanh(s / cap)` (Gemma 2).
+    /// Logit soft cap: a score `s` becomes `cap * tanh(s / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// One score per query head, `[heads, 1]`, that takes part in the softmax without a value (gpt-oss).
+    /// Attention sinks: one score per query head, `[heads, 1]`, that takes part in the softmax without a value
+    /// (gpt-oss).
     pub sinks: Option<&'a X>,
 }
 
@@ -122,7 +124,7 @@ impl<X> Default for ScoreRules<'_, X> {
 }
 
 impl<X> ScoreRules<'_, X> {
-    /// Returns the position of the first token that the one at `position` sees.
+    /// Returns the position of the first token that a token at `position` sees.
     pub(crate) fn first_visible(&self, position: usize) -> usize {
         let window = self.window.unwrap_or(usize::MAX);
         let chunk = self.chunk.unwrap_or(usize::MAX).max(1);
@@ -130,7 +132,7 @@ impl<X> ScoreRules<'_, X> {
         last.max(position - position % chunk)
     }
 
-    /// Returns the tokens, of `count`, that the one at `position` sees if it sees later ones too.
+    /// Returns the range of `count` tokens that a token at `position` sees in bidirectional attention.
     pub(crate) fn visible_around(&self, position: usize, count: usize) -> std::ops::Range<usize> {
         let window = self.window.unwrap_or(usize::MAX);
         let end = position.saturating_add(window).saturating_add(1).min(count);
@@ -146,26 +148,26 @@ impl<X> Clone for ScoreRules<'_, X> {
 
 impl<X> Copy for ScoreRules<'_, X> {}
 
-/// Images in a matrix `[batch * height * width, channels]`, and the square window that a convolution moves over them.
-/// Around the images are zeros.
+/// Images in a matrix `[batch * height * width, channels]`, and the square window of a convolution over them. Padding
+/// is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Convolution {
-    /// Rows of an image.
+    /// Height of an image, pixels.
     pub height: usize,
-    /// Pixels of a row.
+    /// Width of an image, pixels.
     pub width: usize,
-    /// Values of a pixel.
+    /// Number of channels.
     pub channels: usize,
-    /// Side of the window, pixels; at least 1.
+    /// Side of the window (kernel size), pixels; at least 1.
     pub kernel: usize,
-    /// Pixels from one window to the next, in both directions; at least 1.
+    /// Stride in both directions, pixels; at least 1.
     pub stride: usize,
-    /// Pixels around an image that windows may cover: above, left, below, right.
+    /// Padding, pixels: above, left, below, right.
     pub border: [usize; 4],
 }
 
 impl Convolution {
-    /// A window whose centre moves over all pixels of images, with a border of half the window.
+    /// Creates a convolution whose window is centred on every pixel, with padding of half the window.
     pub(crate) fn centred([height, width, channels]: [usize; 3], kernel: usize, stride: usize) -> Self {
         Self {
             height,
@@ -177,7 +179,7 @@ impl Convolution {
         }
     }
 
-    /// Height and width of the result; 0 if no window fits.
+    /// Returns height and width of the result; 0 if no window fits.
     pub fn result(&self) -> [usize; 2] {
         let [top, left, bottom, right] = self.border;
         let windows = |side: usize| match side.checked_sub(self.kernel) {
@@ -190,12 +192,12 @@ impl Convolution {
         ]
     }
 
-    /// Number of values in a window.
+    /// Returns the number of values in a window.
     pub(crate) fn window(&self) -> usize {
         self.kernel * self.kernel * self.channels
     }
 
-    /// Whether a window is one pixel, and every pixel has one.
+    /// Returns whether the convolution is pointwise: one pixel per window, with stride 1 and no padding.
     pub(crate) fn is_by_pixel(&self) -> bool {
         self.kernel == 1 && self.stride == 1 && self.border == [0; 4]
     }

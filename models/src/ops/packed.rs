@@ -1,13 +1,13 @@
-//! Weights of linear layers as devices compute with them, and the panels of the CPU kernels.
+//! Packed weights of linear layers, and the panels of the CPU kernels.
 //!
-//! A panel holds [`PANEL`] columns of a matrix `[inputs, outputs]` in the matrix's type, in the order in which kernels read
-//! it. Rows of f32 follow each other. Smaller types hold two rows side by side, so that a vector of words has the same
-//! columns in any type:
+//! A panel holds [`PANEL`] columns of a matrix `[inputs, outputs]` in the matrix's type, in the order in which kernels
+//! read it. Rows of f32 are consecutive. Smaller types hold two rows side by side, so that a vector of words has the
+//! same columns in any type:
 //!
-//! - bf16, f16: a word per column, the even row in its lower half, the odd row in its upper half.
-//! - Quantised types: blocks run along the inputs. 32 rows of a panel are 32 scales in f16, one per column, followed by
-//!   the numbers: two bytes per column, those of an even and an odd row. In `Q4_0` the upper half of a byte belongs to
-//!   the row 16 further down.
+//! - bf16, f16: one word per column, the even row in its lower half, the odd row in its upper half.
+//! - Quantised types: blocks run along the inputs. 32 rows of a panel are 32 f16 scales, one per column, then the
+//!   numbers: two bytes per column, those of an even and an odd row. In `Q4_0` the upper half of a byte belongs to the
+//!   row 16 further down.
 
 use pulp::bytemuck::cast_slice;
 use rayon::prelude::*;
@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use crate::checkpoint::transposed;
 use crate::precision::{BLOCK, WeightType, f16_to_f32, quantise_q4_0, quantise_q8_0};
 
-/// Columns of a panel: two vectors of AVX-512, four of AVX2, eight of Neon.
+/// Columns per panel: two vectors with AVX-512, four with AVX2, eight with Neon.
 pub(crate) const PANEL: usize = 32;
 /// Words of the scales of [`BLOCK`] rows of a panel, and of the numbers of two rows.
 pub(super) const LINE: usize = PANEL / 2;
@@ -24,17 +24,17 @@ pub(super) const Q8_0_TILE: usize = LINE + BLOCK * PANEL / 4;
 /// Words of [`BLOCK`] rows of a panel of `Q4_0`.
 pub(super) const Q4_0_TILE: usize = LINE + BLOCK * PANEL / 8;
 
-/// The weight of a linear layer as a device computes with it, in host memory.
+/// Weight of a linear layer in the layout that a device computes with, in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PreparedWeight {
-    /// Its type.
+    /// Type of the weight.
     pub(crate) kind: WeightType,
-    /// Its memory; words of f32 or parts of smaller numbers.
+    /// Memory of the weight, as words; smaller numbers are packed.
     pub(crate) words: Vec<u32>,
 }
 
 impl PreparedWeight {
-    /// Creates a weight of f32.
+    /// Creates an f32 weight.
     pub(crate) fn f32(values: Vec<f32>) -> Self {
         Self {
             kind: WeightType::F32,
@@ -42,8 +42,8 @@ impl PreparedWeight {
         }
     }
 
-    /// Stores a row-major matrix in `kind` for devices of burn, two numbers of 16 bits per word, the first in the lower
-    /// half. Other types, an odd number of elements, and what `kind` cannot represent stay f32.
+    /// Stores a row-major matrix as `kind` for devices of burn, two 16-bit numbers per word, the first in the lower
+    /// half. Stays f32 for other types, an odd number of elements, and values that `kind` cannot represent.
     #[cfg(feature = "burn")]
     pub(crate) fn row_major(weight: Vec<f32>, inputs: usize, kind: WeightType) -> Self {
         let convert: fn(f32) -> u16 = match kind.for_rows(inputs, &weight) {
@@ -80,8 +80,8 @@ impl PreparedWeight {
         Self { kind, words }
     }
 
-    /// Packs a matrix as [`PreparedWeight::pack`] does; `weight` is its transpose, `[outputs, inputs]` row-major. f32 are
-    /// packed in place.
+    /// Packs a matrix as [`PreparedWeight::pack`] does; `weight` is its transpose, `[outputs, inputs]` row-major.
+    /// Packs f32 in place.
     pub(crate) fn pack_transposed(
         mut weight: Vec<f32>,
         inputs: usize,
@@ -92,7 +92,7 @@ impl PreparedWeight {
         let panels = outputs.div_ceil(PANEL);
         let each = (PANEL * inputs).max(1);
         if kind == WeightType::F32 {
-            // A panel has the elements of as many lines.
+            // Pads the matrix to whole panels of outputs.
             weight.resize(panels * each, 0.0);
             weight
                 .par_chunks_mut(each)
@@ -108,7 +108,8 @@ impl PreparedWeight {
         Self { kind, words }
     }
 
-    /// Writes a column of a packed matrix with `inputs` rows, the weights of one output. A column beyond it is zeros.
+    /// Writes a column of a packed matrix with `inputs` rows, the weights of one output; zeros if the index is out of
+    /// range.
     pub(super) fn read_column(&self, index: usize, inputs: usize, out: &mut [f32]) {
         let panel = self.panels().skip(index / PANEL, inputs);
         for (row, slot) in out.iter_mut().enumerate().take(inputs) {
@@ -116,12 +117,12 @@ impl PreparedWeight {
         }
     }
 
-    /// Its memory, bytes.
+    /// Returns the memory of the weight, bytes.
     pub fn bytes(&self) -> u64 {
         size_of_val(self.words.as_slice()) as u64
     }
 
-    /// The panels that it was packed into.
+    /// Returns the panels of the weight.
     pub(super) fn panels(&self) -> Panels<'_> {
         match self.kind {
             WeightType::F32 => Panels::F32(cast_slice(&self.words)),
@@ -133,17 +134,17 @@ impl PreparedWeight {
     }
 }
 
-/// Reinterprets f32 as words; the memory is reused.
+/// Reinterprets f32 as words, without a copy.
 pub(crate) fn to_words(values: Vec<f32>) -> Vec<u32> {
     values.into_iter().map(f32::to_bits).collect()
 }
 
-/// Reinterprets words as f32; the memory is reused.
+/// Reinterprets words as f32, without a copy.
 pub(crate) fn from_words(words: Vec<u32>) -> Vec<f32> {
     words.into_iter().map(f32::from_bits).collect()
 }
 
-/// Packs a row-major matrix `[inputs, outputs]` into panels of f32; the last one is padded with zeros.
+/// Packs a row-major matrix `[inputs, outputs]` into panels of f32; pads the last one with zeros.
 pub(crate) fn pack(weight: &[f32], inputs: usize, outputs: usize) -> Vec<f32> {
     let mut packed = vec![0.0; outputs.div_ceil(PANEL) * PANEL * inputs];
     let fill = |(index, panel): (usize, &mut [f32])| {
@@ -180,10 +181,10 @@ fn pack_panel(
     }
 }
 
-/// Matrices of this many elements are packed by all threads.
+/// Minimum elements of a matrix that is packed on all threads.
 const PARALLEL: usize = 1 << 18;
 
-/// Words of a panel with this many rows.
+/// Returns the number of words of a panel with `inputs` rows.
 const fn panel_words(kind: WeightType, inputs: usize) -> usize {
     match kind {
         WeightType::F32 => inputs * PANEL,
@@ -193,9 +194,9 @@ const fn panel_words(kind: WeightType, inputs: usize) -> usize {
     }
 }
 
-/// Packs up to [`BLOCK`] rows of a matrix, whose columns from `first` on belong to the panel.
+/// Packs up to [`BLOCK`] rows of a matrix, from column `first` on.
 fn pack_tile(tile: &mut [u32], lines: &[f32], outputs: usize, first: usize, kind: WeightType) {
-    // By column: the blocks of a quantised type.
+    // Grouped by column, as the blocks of a quantised type.
     let mut columns = [[0.0; BLOCK]; PANEL];
     for (row, line) in lines.chunks(outputs).enumerate() {
         for (column, value) in columns.iter_mut().zip(line.iter().skip(first)) {
@@ -252,7 +253,7 @@ fn pack_tile(tile: &mut [u32], lines: &[f32], outputs: usize, first: usize, kind
     }
 }
 
-/// The panels of a packed matrix, one after the other.
+/// Consecutive panels of a packed matrix.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Panels<'a> {
     F32(&'a [f32]),
@@ -278,7 +279,7 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// The words of the first panel, which has `inputs` rows.
+    /// Returns the words of the first panel, which has `inputs` rows.
     pub(super) fn first(self, inputs: usize) -> &'a [u32] {
         let words = match self {
             Self::F32(values) => cast_slice(values),
@@ -287,7 +288,7 @@ impl<'a> Panels<'a> {
         words.get(..panel_words(self.kind(), inputs)).unwrap_or_default()
     }
 
-    /// An element of the first panel, which has `inputs` rows; zero beyond the matrix.
+    /// Returns an element of the first panel, which has `inputs` rows; zero outside the matrix.
     pub(super) fn element(self, row: usize, column: usize, inputs: usize) -> f32 {
         let words = self.first(inputs);
         let half = |place: usize| {
@@ -319,7 +320,7 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// The type of the weights.
+    /// Returns the type of the weights.
     pub(super) const fn kind(self) -> WeightType {
         match self {
             Self::F32(_) => WeightType::F32,
@@ -346,7 +347,7 @@ mod tests {
     use super::*;
     use crate::precision::{Table, decode, encode};
 
-    /// The matrix as rounded to a type: by the codec of files, whose blocks run along the inputs as those of panels do.
+    /// Rounds a matrix to a type with the codec of files, whose blocks run along the inputs like those of panels.
     fn rounded(weight: &[f32], inputs: usize, outputs: usize, kind: WeightType) -> Vec<f32> {
         let kind = kind.for_rows(inputs, weight);
         let by_column = crate::checkpoint::transposed(weight, outputs);
@@ -377,7 +378,7 @@ mod tests {
                     &PreparedWeight::pack_transposed(by_column.clone(), inputs, outputs, kind),
                     &packed
                 );
-                // As a table of rows holds the columns.
+                // The rows of this table are the columns of the matrix.
                 let table = Table::new(by_column, inputs).stored_as(kind);
                 for index in 0..=outputs {
                     let (mut column, mut row) = (vec![0.0; inputs], Vec::new());

@@ -1,4 +1,4 @@
-//! Pinned host buffers from which a device copies repeatedly.
+//! Host memory for weights, including pinned buffers from which a device copies repeatedly.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 #[cfg(feature = "burn")]
 use burn::tensor::Bytes;
 
-/// A tensor in host memory: words of f32, or parts of smaller numbers.
+/// A tensor in host memory, as words of f32 or of smaller packed numbers.
 #[derive(Debug, Clone)]
 pub enum HostWords {
-    /// Made once, to be uploaded once.
+    /// Memory for a single upload.
     Owned(Vec<u32>),
-    /// Cheap to clone.
+    /// Shared memory, cheap to clone.
     Shared(Arc<[u32]>),
-    /// In the memory that a device of burn copies from without the processor, if it has such memory. Cheap to clone.
+    /// Memory that the device can copy from without the CPU, if it has such memory. Cheap to clone.
     #[cfg(feature = "burn")]
     Pinned(Bytes),
 }
 
 impl HostWords {
-    /// Size in bytes.
+    /// Returns the size, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         match self {
             Self::Owned(words) => size_of_val(words.as_slice()) as u64,
@@ -39,7 +39,7 @@ impl HostWords {
         }
     }
 
-    /// Returns the words; copies those that are shared.
+    /// Returns the words; copies them if they are shared.
     pub(crate) fn into_vec(self) -> Vec<u32> {
         if let Self::Owned(words) = self {
             return words;

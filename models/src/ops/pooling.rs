@@ -1,5 +1,4 @@
-//! Operations on the pixels of images that mix no channels, on the CPU: depthwise convolutions, pooling, and the response
-//! normalisation.
+//! Per-channel image operations on the CPU: depthwise convolutions, pooling, and response normalisation.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -8,10 +7,10 @@ use super::Convolution;
 use super::gemm::is_small;
 use super::rows::Rows;
 
-/// How the pixels of a window become one.
+/// How the pixels of a window are combined.
 #[derive(Clone, Copy)]
 enum Reduction<'a> {
-    /// Weights of the pixels and a bias, a row each.
+    /// Weighted sum: one row of weights per pixel, then a row for the bias.
     Weighted(&'a [f32]),
     Largest,
 }
@@ -21,7 +20,7 @@ pub(super) fn convolve_channels(images: &Rows, convolution: &Convolution, weight
     reduce(images, convolution, Reduction::Weighted(&weights.values))
 }
 
-/// Computes the largest values of windows.
+/// Computes max pooling.
 pub(super) fn pool_largest(images: &Rows, convolution: &Convolution) -> Rows {
     reduce(images, convolution, Reduction::Largest)
 }
@@ -63,7 +62,7 @@ fn reduce(images: &Rows, convolution: &Convolution, reduction: Reduction<'_>) ->
     }
 }
 
-/// A line of a result.
+/// A row of pixels of a result.
 struct Line<'a> {
     image: &'a [f32],
     convolution: &'a Convolution,
@@ -72,7 +71,7 @@ struct Line<'a> {
     out: &'a mut [f32],
 }
 
-/// Channels that are computed together: four vectors of AVX-512.
+/// Channels that are computed together: four AVX-512 vectors.
 const BLOCK: usize = 64;
 
 impl WithSimd for Line<'_> {
@@ -88,7 +87,8 @@ impl WithSimd for Line<'_> {
             stride,
             border: [above, before, ..],
         } = *self.convolution;
-        // Of each side, the part of the window that is in the image: first place in the window, first in the image, count.
+        // Part of the window that is inside the image, per axis: first index in the window, first index in the image,
+        // count.
         let inside = |at: usize, border: usize, side: usize| {
             let corner = at * stride;
             let first = border.saturating_sub(corner);
@@ -124,7 +124,7 @@ impl WithSimd for Line<'_> {
                             }
                             Reduction::Largest => {
                                 for (sum, value) in sums.iter_mut().zip(values) {
-                                    // Keeps NaN, which `f32::max` would drop.
+                                    // Propagates NaN, which `f32::max` would drop.
                                     let larger = *value > *sum || value.is_nan();
                                     *sum = if larger { *value } else { *sum };
                                 }
@@ -154,7 +154,7 @@ pub(super) fn mean(rows: &Rows, count: usize) -> Rows {
     Rows { values: out, width }
 }
 
-/// Multiplies the `count` rows of every image by its row of `factors`, in place.
+/// Multiplies the `count` rows of every image by the image's row of `factors`, in place.
 pub(super) fn scale_images(rows: &mut Rows, count: usize, factors: &Rows) {
     let width = rows.width.max(1);
     let image = |(rows, factors): (&mut [f32], &[f32])| {
@@ -175,7 +175,7 @@ pub(super) fn scale_images(rows: &mut Rows, count: usize, factors: &Rows) {
     }
 }
 
-/// Adds the response normalisation of images of `count` pixels, in place.
+/// Adds the global response normalisation of images of `count` pixels, in place.
 pub(super) fn normalise_responses(rows: &mut Rows, count: usize, gamma: &[f32], beta: &[f32], epsilon: f32) {
     let width = rows.width.max(1);
     let image = |rows: &mut [f32]| {

@@ -1,12 +1,12 @@
-//! Products with matrices of quantised types, in integers.
+//! Products with quantised matrices, in integer arithmetic.
 //!
-//! A row's elements are rounded to 16 bits by blocks of 32, each with a scale of its own, as the weights are. The
-//! products of two blocks are summed in i32, exactly, and the sum is multiplied by both scales and added to the result
-//! in f32, block by block. An element `x` of a block whose largest magnitude is `a` becomes `x + d` with
-//! `|d| <= a / 65,534`, which is 1/258 of the rounding of a weight in `Q8_0`.
+//! Like the weights, a row's elements are quantised in blocks of 32 with a scale each, but to 16 bits. The products of
+//! two blocks are summed exactly in i32; the sum is multiplied by both scales and added to the result in f32, block by
+//! block. An element `x` of a block with maximum magnitude `a` becomes `x + d` with `|d| <= a / 65,534`, which is
+//! 1/258 of the rounding of a weight in `Q8_0`.
 //!
-//! Every element of the result is computed in the same steps whatever else is computed with it, so a row's result has the
-//! same bits in any batch. If a row has an element that is not finite, its results are NaN.
+//! Each element of the result is computed in the same order of operations whatever else is computed with it, so a
+//! row's result is bit-identical in any batch. If a row has an element that is not finite, its results are NaN.
 
 use pulp::{Arch, bytemuck::cast_slice};
 
@@ -14,14 +14,14 @@ use super::gemm::{add_bias, interleaved};
 use super::packed::{LINE, PANEL, Panels, Q4_0_TILE, Q8_0_TILE};
 use crate::precision::{BLOCK, f16_to_f32};
 
-/// Largest number that an element of a row becomes.
+/// Maximum quantised number of an element.
 const MAX_CODE: f32 = 32_767.0;
-/// Blocks whose elements are all smaller than this are zero.
+/// Blocks whose elements are all smaller in magnitude are zero.
 const MIN_MAGNITUDE: f32 = 1e-30;
-/// Pairs of rows in a block.
+/// Number of row pairs in a block.
 const PAIRS: usize = BLOCK / 2;
 
-/// Computes `rows * packed + bias` on this thread, with as many columns as `stride`; `out` is `[m, stride]`.
+/// Computes `rows * packed + bias` on this thread, for `stride` columns; `out` is `[m, stride]`.
 pub(super) fn multiply(
     out: &mut [f32],
     stride: usize,
@@ -47,7 +47,7 @@ pub(super) fn multiply(
     }
 }
 
-/// A product of some rows with the first panels of `packed`, as many as `out` has columns for.
+/// A product of some rows with the first panels of `packed`, as many as `out` has columns.
 struct Product<'a> {
     rows: &'a [f32],
     inputs: usize,
@@ -57,7 +57,7 @@ struct Product<'a> {
     stride: usize,
 }
 
-/// A product on a processor with these instructions.
+/// A product with the instructions of a processor.
 #[cfg(target_arch = "x86_64")]
 struct Run<'a, I>(Product<'a>, I);
 
@@ -71,9 +71,9 @@ impl<I: Instructions> pulp::NullaryFnOnce for Run<'_, I> {
     }
 }
 
-/// Vectors of the columns of a panel.
+/// SIMD instructions on vectors of a panel's columns.
 trait Instructions: Copy {
-    /// Number of columns in a vector.
+    /// Number of columns per vector.
     const COLUMNS: usize;
     /// Two i16 per column.
     type Pairs: Copy;
@@ -82,11 +82,11 @@ trait Instructions: Copy {
     /// An f32 per column.
     type Floats: Copy;
 
-    /// The same pair in every column.
+    /// Returns a vector with the same pair in every column.
     fn pairs(self, pair: u32) -> Self::Pairs;
-    /// The same number in every column.
+    /// Returns a vector with the same number in every column.
     fn sums(self, value: i32) -> Self::Sums;
-    /// The same number in every column.
+    /// Returns a vector with the same number in every column.
     fn floats(self, value: f32) -> Self::Floats;
     /// Reads vector `index` of a line of scales.
     fn scales(self, line: &[u32; LINE], index: usize) -> Self::Floats;
@@ -96,7 +96,7 @@ trait Instructions: Copy {
     fn q4_0(self, line: &[u32; LINE], index: usize) -> [Self::Pairs; 2];
     /// Adds the products of both numbers of each pair.
     fn add_products(self, sums: Self::Sums, a: Self::Pairs, b: Self::Pairs) -> Self::Sums;
-    /// Adds sums times the scales of their columns and of their row.
+    /// Adds `sums` times the scales of their columns and of the row.
     fn add_scaled(
         self,
         totals: Self::Floats,
@@ -108,14 +108,14 @@ trait Instructions: Copy {
     fn store(self, totals: Self::Floats, out: &mut [f32; PANEL], index: usize);
 }
 
-/// Rows that are computed together, as integers, interleaved.
+/// Quantised rows that are computed together, interleaved.
 struct Group {
     size: usize,
     /// Two elements per word, `[inputs / 2, size]`.
     pairs: Vec<u32>,
     /// `[blocks, size]`.
     scales: Vec<f32>,
-    /// -8 times the sums of blocks, `[blocks, size]`.
+    /// -8 times the block sums, `[blocks, size]`.
     offsets: Vec<i32>,
 }
 
@@ -142,12 +142,12 @@ impl Group {
     }
 }
 
-/// Returns the scale of a block, and its elements: `element = scale * number`.
+/// Returns the scale of a block, and its quantised elements: `element = scale * number`.
 #[inline(always)]
 fn rounded(block: &[f32; BLOCK]) -> (f32, [i16; BLOCK]) {
-    /// Added to a small number, it leaves that number rounded to an integer in the lowest bits.
+    /// Adding this to a small number rounds the number to an integer in the lowest bits.
     const ROUNDING: f32 = 12_582_912.0;
-    // Magnitudes are ordered as their bits are, and NaN is the largest.
+    // Magnitudes have the same order as their bits, in which NaN is the largest.
     let magnitudes = block.iter().map(|value| value.to_bits() & 0x7fff_ffff);
     let largest = f32::from_bits(magnitudes.fold(0, u32::max));
     let (scale, inverse) = if !largest.is_finite() {
@@ -183,7 +183,7 @@ impl Product<'_> {
         while !rest.is_empty() {
             let size = match rest.len() / self.inputs {
                 6.. if wide => 6,
-                // Two equal groups instead of four and a remainder.
+                // Two equal groups instead of a group of four and a remainder.
                 3 | 5 | 6 => 3,
                 4.. => 4,
                 2 => 2,
@@ -213,7 +213,7 @@ impl Product<'_> {
         }
     }
 
-    /// Computes a group of rows with panel `index`, by `VECTORS` vectors at a time.
+    /// Computes a group of rows with panel `index`, `VECTORS` vectors at a time.
     #[inline(always)]
     fn kernel<I: Instructions, const TILE: usize, const VECTORS: usize, const SIZE: usize>(
         &mut self,
@@ -303,14 +303,14 @@ fn add_products<I: Instructions, const VECTORS: usize, const SIZE: usize>(
     }
 }
 
-/// Part `index` of a line, `N` words.
+/// Returns `N` words of a line, at multiple `index` of `N`.
 #[inline(always)]
 fn words<const N: usize>(line: &[u32; LINE], index: usize) -> [u32; N] {
     let (parts, _) = line.as_chunks::<N>();
     parts.get(index).copied().unwrap_or([0; N])
 }
 
-/// Scales of `N` columns, of which `WORDS` words hold two each.
+/// Returns the scales of `N` columns from `WORDS` words, which hold two each.
 #[inline(always)]
 fn scales<const N: usize, const WORDS: usize>(line: &[u32; LINE], index: usize) -> [f32; N] {
     let words = words::<WORDS>(line, index);
@@ -324,7 +324,7 @@ fn scales<const N: usize, const WORDS: usize>(line: &[u32; LINE], index: usize) 
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-/// Any processor; the compiler vectorises the loops.
+/// Portable implementation, vectorised by the compiler.
 #[derive(Clone, Copy)]
 struct Portable;
 

@@ -1,8 +1,8 @@
 //! Recurrences over the tokens of a sequence, which keep a state of fixed size instead of keys and values.
 //!
-//! Every recurrence begins with a causal convolution of few tokens. What follows it advances a matrix per head by every token,
-//! in order. Sequences and heads are computed in parallel, tokens in turn; so the bits of a result depend neither on the batch
-//! nor on how a text is divided into passes. States are f32.
+//! Every recurrence begins with a short causal convolution. The scan after it updates a matrix per head for each
+//! token, in order. Sequences and heads run in parallel, tokens sequentially, so the result is bit-identical for any
+//! batch and any division of a text into passes. States are f32.
 
 mod convolution;
 mod delta_rule;
@@ -21,34 +21,34 @@ use rayon::prelude::*;
 
 use heads::Heads;
 
-/// Least tokens of a task, summed over its heads.
+/// Minimum tokens per task, summed over its heads.
 const TOKENS_PER_TASK: usize = 8;
 
-/// A recurrence: what it computes of projected tokens.
+/// A recurrence over projected tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recurrence {
-    /// The convolution that it begins with.
+    /// Causal convolution of the projected tokens.
     pub convolution: CausalConvolution,
-    /// What follows.
+    /// Scan over the convolved tokens.
     pub scan: Scan,
 }
 
-/// What a recurrence computes of the convolved tokens. But for [`Scan::Gates`], projected rows are `[inputs of the convolution |
-/// output gates]`.
+/// Scan over the convolved tokens. Except for [`Scan::Gates`], projected rows are `[inputs of the convolution | output
+/// gates]`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scan {
-    /// Gates before and after the convolution, without a further state (LFM2). The projected rows are `[before | after |
+    /// Gates before and after the convolution, without further state (LFM2). Projected rows are `[before | after |
     /// values]`, each as wide as the convolution.
     Gates,
-    /// The gated delta rule (Qwen 3.5).
+    /// Gated delta rule (Qwen 3.5).
     DeltaRule(DeltaRule, OutputGate),
-    /// The state space of Mamba 2.
+    /// State space model of Mamba 2.
     StateSpace(StateSpace, OutputGate),
-    /// The selective state space of Mamba 1.
+    /// Selective state space model of Mamba 1.
     Selective(Selective, OutputGate),
 }
 
-/// The tokens of a sequence within the rows of a batch.
+/// Row range of a sequence's tokens in a batch.
 #[derive(Debug, Clone, Copy)]
 struct Tokens {
     from: usize,
@@ -63,7 +63,7 @@ impl Tokens {
     }
 }
 
-/// Returns the tokens of sequences with these counts, one after the other.
+/// Returns the token ranges of consecutive sequences with these lengths.
 fn sequences(counts: &[usize]) -> Vec<Tokens> {
     let mut next = 0;
     let tokens = counts.iter().map(|count| {
@@ -86,13 +86,13 @@ impl Recurrence {
         }
     }
 
-    /// Number of elements of a sequence's state.
+    /// Returns the number of elements of a sequence's state.
     pub(crate) fn state_elements(&self) -> usize {
         let heads = self.heads();
         self.convolution.state_elements() + heads.count * heads.state
     }
 
-    /// Number of parameters.
+    /// Returns the number of parameters.
     pub fn parameters(&self) -> usize {
         let scan = match &self.scan {
             Scan::Gates => 0,
@@ -103,7 +103,7 @@ impl Recurrence {
         self.convolution.parameters() + scan
     }
 
-    /// Elements of a projected token.
+    /// Returns the width of a projected token.
     pub(crate) fn projected_width(&self) -> usize {
         match &self.scan {
             Scan::Gates => 3 * self.convolution.channels,
@@ -111,7 +111,7 @@ impl Recurrence {
         }
     }
 
-    /// Elements of a result.
+    /// Returns the width of a result row.
     pub fn width(&self) -> usize {
         if self.scan == Scan::Gates {
             return self.convolution.channels;
@@ -120,8 +120,8 @@ impl Recurrence {
         heads.count * heads.size
     }
 
-    /// Convolves the tokens of sequences with `counts` tokens, one row of `projected` each, and advances that part of their
-    /// states, which begin as zeros.
+    /// Convolves the tokens of sequences with `counts` tokens each, one row of `projected` per token, and updates the
+    /// convolution states, which are initially zero.
     pub(crate) fn convolve(
         &self,
         projected: &[f32],
@@ -148,7 +148,7 @@ impl Recurrence {
         out
     }
 
-    /// Computes what follows the convolution, of which these are the results, and advances that part of the states.
+    /// Computes the scan over the results of the convolution, and updates the scan states.
     pub fn scan(
         &self,
         projected: &[f32],
@@ -209,8 +209,8 @@ impl Recurrence {
         out
     }
 
-    /// Computes the heads of all sequences in parallel: `compute` returns the results of a head for the tokens of a sequence, and
-    /// advances its state. Returns one row of all heads per token.
+    /// Computes the heads of all sequences in parallel: `compute` returns the results of a head for the tokens of a
+    /// sequence, and updates its state. Returns one row per token with all heads.
     fn by_head(
         &self,
         counts: &[usize],

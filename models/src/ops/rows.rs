@@ -8,7 +8,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Returns the values of a range of rows; none if the matrix does not have all of them.
+    /// Returns the values of a range of rows; empty if the range exceeds the matrix.
     pub(super) fn span(&self, from: usize, count: usize) -> &[f32] {
         let [start, end] = [from, from.saturating_add(count)].map(|row| row.saturating_mul(self.width));
         self.values.get(start..end).unwrap_or_default()

@@ -1,6 +1,6 @@
-//! Self-attention of encoders on the CPU: all tokens of a sequence attend to all visible ones.
+//! Encoder self-attention on the CPU: all tokens of a sequence attend to all visible ones.
 //!
-//! Keys and values are packed once per head; the scores of some queries and their sums of values are then matrix
+//! Keys and values are packed once per head, so that scores and weighted sums of values for some queries are matrix
 //! products. A task computes all heads of some queries, so that tasks write to disjoint rows.
 
 use pulp::{Arch, Simd, WithSimd};
@@ -12,43 +12,43 @@ use super::rows::Rows;
 use super::softmax::softmax;
 use super::{EncoderAttention, KindScores};
 
-/// Score of a hidden pair of tokens: finite, so that a token that sees nothing has a finite result.
+/// Score of a hidden token pair; finite, so that a token that sees nothing has a finite result.
 const HIDDEN: f32 = -1e30;
 
-/// The visible keys and values of a head, packed.
+/// Packed keys and values of a head's visible tokens.
 struct PackedHead {
     keys: Vec<f32>,
     values: Vec<f32>,
-    /// Products of the keys with the queries of the distances, `[tokens, distances]`; empty without them.
+    /// Products of the keys with the queries of the distances, `[tokens, distances]`; empty without distances.
     by_distance: Vec<f32>,
 }
 
-/// The keys and queries of one head's distances, packed.
+/// Packed keys and queries of one head's distances.
 #[derive(Default)]
 struct PackedDistances {
     keys: Vec<f32>,
     queries: Vec<f32>,
 }
 
-/// Some consecutive queries of a sequence.
+/// Consecutive queries of a sequence.
 struct Task<'a> {
     /// Index of the sequence.
     sequence: usize,
     /// Position of the first query.
     first: usize,
-    /// Their rows of the projection.
+    /// Rows of the projection for these queries.
     projected: &'a [f32],
     out: &'a mut [f32],
 }
 
-/// What all tasks share.
+/// Data shared by all tasks.
 struct Shared<'a> {
     attention: &'a EncoderAttention<'a, Rows>,
     width: usize,
     head_dim: usize,
-    /// First row of the distances in use, and how many follow.
+    /// First row in use of the distances, and the number of rows.
     distances: (usize, usize),
-    /// The distances by head; empty without them.
+    /// Packed distances per head; empty without distances.
     packed: Vec<PackedDistances>,
 }
 
@@ -139,7 +139,7 @@ fn columns<'a>(rows: impl Iterator<Item = &'a [f32]>, from: usize, head_dim: usi
     copied
 }
 
-/// Packs vectors, one per `head_dim` values, as the columns of a matrix.
+/// Packs vectors of `head_dim` values as the columns of a matrix.
 fn pack_columns(vectors: &[f32], head_dim: usize) -> Vec<f32> {
     let count = vectors.len() / head_dim.max(1);
     let mut packed = vec![0.0; count.div_ceil(PANEL) * PANEL * head_dim];
@@ -274,7 +274,7 @@ impl Task<'_> {
         }
     }
 
-    /// Adds to the scores of a head those of its pairs of tokens.
+    /// Adds the pair scores of a head.
     fn add_pairs(&self, scores: &mut [f32], head: usize, tokens: &[usize], shared: &Shared<'_>) {
         let Some(pairs) = &shared.attention.pairs else {
             return;
@@ -289,7 +289,7 @@ impl Task<'_> {
         }
     }
 
-    /// Adds to the scores of a head those of tokens of different kinds.
+    /// Adds the scores of a head for tokens of different kinds.
     fn add_kinds(&self, scores: &mut [f32], head: usize, tokens: &[usize], shared: &Shared<'_>) {
         let Some(KindScores { values, kinds }) = &shared.attention.kinds else {
             return;
@@ -310,7 +310,7 @@ impl Task<'_> {
         }
     }
 
-    /// Adds to the scores of a head what depends on distances.
+    /// Adds the scores of a head that depend on distances.
     fn relate(
         &self,
         scores: &mut [f32],
@@ -364,7 +364,7 @@ impl Task<'_> {
     }
 }
 
-/// The softmax of every row of scores, in place.
+/// Computes the softmax of every row of scores, in place.
 struct Softmax<'a> {
     scores: &'a mut [f32],
     tokens: usize,

@@ -1,8 +1,8 @@
-//! The softmax of scores: in kernels, and of a few scores at a time.
+//! Softmax of scores: for kernels, and for a few scores at a time.
 
 use super::elementwise::exp_of_negative;
 
-/// Returns the softmax of a few scores; a score that is not a number makes all of them so.
+/// Returns the softmax of a few scores; NaN in a score makes all results NaN.
 pub(crate) fn probabilities(scores: &[f32]) -> Vec<f32> {
     let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let powers: Vec<f32> = scores.iter().map(|score| (score - most).exp()).collect();
@@ -16,9 +16,9 @@ pub(super) fn softmax(scores: &mut [f32]) {
     softmax_beside(scores, f32::NEG_INFINITY);
 }
 
-/// Computes the softmax of a row of scores in place, in sixteen lanes, so that its loops are vectorised. `sink` is one more
-/// score, whose probability is left out; negative infinity has none. A row without scores stays empty; a score that is not a
-/// number makes all of them so.
+/// Computes the softmax of a row of scores in place, in sixteen lanes for vectorisation. `sink` is an additional score
+/// whose probability is dropped; negative infinity means none. An empty row stays empty; NaN in a score makes all
+/// results NaN.
 #[inline(always)]
 pub(super) fn softmax_beside(scores: &mut [f32], sink: f32) {
     let larger = |most: f32, score: f32| if score > most { score } else { most };
@@ -43,7 +43,7 @@ pub(super) fn softmax_beside(scores: &mut [f32], sink: f32) {
         *score = exp_of_negative(most - *score);
         sum += *score;
     }
-    // Without a sink, a number far below the precision of the sum.
+    // Without a sink, this is far below the precision of the sum.
     sum += exp_of_negative(most - sink);
     let factor = 1.0 / sum;
     for score in scores {

@@ -126,8 +126,8 @@ impl Classifier {
     ///
     /// - One class: `logits` FP32 `[labels]`, and `label` BYTES `[1]` if the configuration names the classes.
     /// - Several labels: `logits`, `probabilities` FP32 `[labels]`, `confidence` FP32 `[1]` (the probability that
-    /// every decision is right, if labels are independent), and `labels` BYTES `[n]` with those above one half, if
-    /// any.
+    ///   every decision is right, if labels are independent), and `labels` BYTES `[n]` with those above one half, if
+    ///   any.
     /// - Score: `logits` FP32 `[1]` and `score` FP32 `[1]`.
     ///
     /// # Errors

@@ -193,10 +193,10 @@ impl Labeller {
     ///
     /// - `logits` FP32 `[tokens, labels]`.
     /// - `confidence` FP32 `[1]`: the minimum over the tokens of the probability of their label. Excludes tokens that
-    /// the tokenizer added; with token ids, all tokens count.
+    ///   the tokenizer added; with token ids, all tokens count.
     /// - For a text `token_spans` INT64 `[tokens, 2]`, the character range of each token, and if there are entities
-    /// `entities` BYTES `[n]` (labels), `entity_scores` FP32 `[n]`, `entity_words` BYTES `[n]` and `entity_spans`
-    /// INT64 `[n, 2]`: the character range in the text, end exclusive, without surrounding spaces.
+    ///   `entities` BYTES `[n]` (labels), `entity_scores` FP32 `[n]`, `entity_words` BYTES `[n]` and `entity_spans`
+    ///   INT64 `[n, 2]`: the character range in the text, end exclusive, without surrounding spaces.
     ///
     /// # Errors
     /// [`ModelError::BadInput`] if the number of logits does not match the tokens of the text; [`ModelError`] if a

@@ -428,7 +428,7 @@ fn blocks_of_compressed_tensors_have_the_stated_structure() {
     }
 }
 
-/// Packs the codes of a row, through one big number.
+/// Packs the codes of a row, bit by bit.
 fn packed_row(codes: &[u32], bits: usize) -> Vec<u32> {
     let mut row = vec![0_u32; packed::words(codes.len(), bits).unwrap()];
     for (place, code) in codes.iter().enumerate() {

@@ -80,7 +80,7 @@ fn attention_is_exact_for_any_split_of_the_cache() {
     }
 }
 
-/// A query's result has the same bits alone as among others that read its keys with it.
+/// Checks that a query's result is bit-identical alone and in a block of queries.
 #[test]
 fn blocks_of_queries_change_no_bit() {
     for (queries, keys, head_dim) in [(4, 2, 20), (2, 2, 64), (3, 1, 5), (2, 1, 96)] {
@@ -132,7 +132,7 @@ fn blocks_change_no_bit(heads: &Heads, window: Option<usize>) {
     }
 }
 
-/// A sink with the score of a key whose value is zero has the effect of that key.
+/// Checks that a sink equals a key with the same score and a zero value.
 #[test]
 fn a_sink_is_a_key_without_a_value() {
     let heads = Heads {
@@ -143,7 +143,7 @@ fn a_sink_is_a_key_without_a_value() {
     };
     let (line, width) = (2 * heads.key_width(), heads.query_width());
     let mut kv = numbers(9 * line, 1);
-    // The last token's values are zeros; its scores become the sinks.
+    // The last token's values are zero; its scores become the sinks.
     kv[9 * line - heads.key_width()..].fill(0.0);
     let kv = Cpu.upload(kv, line);
     let query = Cpu.upload(numbers(width, 2), width);
@@ -272,7 +272,7 @@ fn the_bias_depends_on_distance_up_to_the_maximum() {
         head_dim: 1,
         scale: 1.0,
     };
-    // Keys are zero, so that the scores are the bias alone.
+    // Keys are zero, so that scores equal the bias.
     let lines: Vec<f32> = (0..5).flat_map(|key| [0.0, 0.0, key as f32, 1.0]).collect();
     let lines = Cpu.upload(lines, 4);
     let position_bias = Cpu.upload(vec![1.0, 2.0, 3.0, 0.0, 0.0, 5.0], 3);

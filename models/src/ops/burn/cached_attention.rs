@@ -1,5 +1,5 @@
-//! Attention of a decoder's new tokens to cached ones, by burn's tensors: all requests of a batch together, padded to the
-//! longest one.
+//! Attention of a decoder's new tokens to cached ones with burn: all requests of a batch together, padded to the
+//! longest.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::layout::{Extents, Layout};
 use super::{AttentionSpans, Burn, Heads, ScoreRules, rows};
 
 impl Burn {
-    /// Attention of several requests in one call; `None` if too much of it would be padding.
+    /// Computes attention of several requests in one call; `None` if too much of it would be padding.
     pub(super) fn attend_together(
         &self,
         queries: &Tensor<2>,
@@ -113,9 +113,9 @@ impl Burn {
         Some(own_rows(attended, &layout))
     }
 
-    /// Position bias of the scores of `new` queries from position `first` on: `[heads, new * tokens]`, from the table
-    /// `[heads, 2 * max_distance + 1]`. Distances are computed on the device, so that no matrix of this size is
-    /// uploaded.
+    /// Returns the position bias for the scores of `new` queries from position `first` on: `[heads, new * tokens]`,
+    /// from the table `[heads, 2 * max_distance + 1]`. Computes distances on the device, to avoid uploading a matrix
+    /// of this size.
     fn position_bias(&self, table: &Tensor<2>, first: usize, new: usize, tokens: usize) -> Tensor<2> {
         let [_, width] = table.dims();
         let max_distance = signed(width / 2);
@@ -130,7 +130,7 @@ impl Burn {
         table.clone().select(1, places)
     }
 
-    /// Attention of one request.
+    /// Computes attention of one request.
     pub(super) fn attend_one(
         &self,
         queries: Tensor<2>,
@@ -197,7 +197,7 @@ impl Burn {
     }
 }
 
-/// Leaves out the padded queries.
+/// Removes padded queries.
 fn own_rows(attended: Tensor<2>, layout: &Layout) -> Tensor<2> {
     match &layout.own {
         Some(rows) => attended.select(0, rows.clone()),
@@ -205,7 +205,7 @@ fn own_rows(attended: Tensor<2>, layout: &Layout) -> Tensor<2> {
     }
 }
 
-/// Reads the keys and values of all tokens, `[batch * tokens, width]`.
+/// Gathers the keys and values of all tokens, `[batch * tokens, width]`.
 fn padded_lines(matrices: &[&Tensor<2>], layout: &Arc<Layout>) -> Tensor<2> {
     let read = matrices.iter().zip(&layout.rows);
     let mut read: Vec<Tensor<2>> = read
@@ -235,7 +235,8 @@ mod tests {
             .collect()
     }
 
-    /// Attention of four requests in two pools and a matrix of new tokens; `queries` are those of each request.
+    /// Computes attention of four requests over two pools and a matrix of new tokens; `queries` are the numbers per
+    /// request.
     fn attended<O: Ops>(ops: &O, queries: [usize; 4], form: usize) -> Vec<f32> {
         let heads = Heads {
             queries: 6,
@@ -316,7 +317,7 @@ mod tests {
             }],
             new_kv: None,
         };
-        // The second request is shorter, so that it is padded.
+        // The second request is shorter, so it is padded.
         for requests in [[request(0, 2), request(2, 1)], [request(0, 1), request(1, 1)]] {
             let attended = burn.attend(&input, &requests, &heads, ScoreRules::default());
             let values = burn.values(&attended).unwrap();

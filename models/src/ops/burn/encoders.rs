@@ -1,4 +1,4 @@
-//! Self-attention by burn's tensors.
+//! Encoder self-attention with burn.
 
 use burn::tensor::module::attention;
 use burn::tensor::ops::AttentionModuleOptions;
@@ -7,10 +7,10 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use super::EncoderAttention;
 use super::indices::indices;
 
-/// Added to the score of a pair of tokens outside the window: finite, as on the CPU.
+/// Score added to token pairs outside the window; finite, as on the CPU.
 const HIDDEN: f32 = -1e30;
 
-/// Pads the sequences to the longest one, so that one call computes all of them.
+/// Computes self-attention of all sequences in one call, padded to the longest.
 pub(super) fn attend_sequences(
     projected: &Tensor<2>,
     sequences: &[&[bool]],
@@ -30,8 +30,8 @@ pub(super) fn attend_sequences(
             .clone()
             .select(0, indices(padded_rows(sequences, longest), device))
     };
-    // [3, batch, heads, sequence, width / heads]: the layout of the attention, so that it copies none of the three
-    // again.
+    // [3, batch, heads, sequence, width / heads] is the layout that attention needs, so that it copies none of the
+    // three again.
     let parts = padded
         .reshape([batch, longest, 3, heads, width / heads])
         .permute([2, 0, 3, 1, 4]);
@@ -70,7 +70,8 @@ pub(super) fn attend_sequences(
     attended.select(0, indices(own.collect(), device))
 }
 
-/// Returns what depends on the distance of tokens, `[batch, heads, queries, keys]`; `None` if nothing does.
+/// Returns the scores that depend on the distance of tokens, `[batch, heads, queries, keys]`; `None` if there are
+/// none.
 fn added_scores(
     form: &EncoderAttention<'_, Tensor<2>>,
     queries: &Tensor<4>,
@@ -101,7 +102,7 @@ fn added_scores(
         add(chosen.reshape(shape));
     }
     if let Some(window) = form.window {
-        // Sequences differ by their leading tokens only.
+        // Without leading tokens, all sequences have the same mask.
         let masks = if form.leading.is_some() { batch } else { 1 };
         let of_sequence = |sequence: usize| {
             let leading = form.leading_of(sequence);
@@ -143,8 +144,8 @@ fn added_scores(
     sum
 }
 
-/// Returns the scores of queries and the keys of another kind, `[batch, heads, queries, keys]`; `values` has the rows of the padded
-/// sequences.
+/// Returns the scores for query-key pairs of different kinds, `[batch, heads, queries, keys]`; `values` has a row per
+/// token of the padded sequences.
 fn scores_of_kinds(
     values: Tensor<2>,
     kinds: &[&[i64]],
@@ -171,8 +172,8 @@ fn scores_of_kinds(
     values.expand(shape) * differ.expand(shape)
 }
 
-/// Row of every token of the padded sequences. The padding repeats a sequence's own first row: the mask hides it, but a value
-/// that is not finite is not finite when it is multiplied by zero.
+/// Returns the row of every token of the padded sequences. Padding repeats the sequence's own first row: the mask
+/// hides padding, but NaN or infinity from another sequence would remain when multiplied by zero.
 fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
     let (mut next, mut rows) = (0, Vec::with_capacity(sequences.len() * longest));
     for (index, mask) in sequences.iter().enumerate() {
@@ -183,7 +184,7 @@ fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
     rows
 }
 
-/// Returns the mask of hidden keys, `[batch, heads, queries, keys]`; `None` if all are visible.
+/// Returns the mask of hidden keys, `[batch, heads, queries, keys]`; `None` if all keys are visible.
 fn hidden_keys(
     sequences: &[&[bool]],
     longest: usize,
@@ -210,7 +211,7 @@ mod tests {
     use super::super::Burn;
     use super::*;
 
-    /// Tokens that all attend to, by sequence.
+    /// Numbers of leading tokens that all tokens attend to, per sequence.
     const LEADING: &[usize] = &[1, 2, 1];
 
     fn numbers(count: usize) -> Vec<f32> {
@@ -227,8 +228,8 @@ mod tests {
                 .all(|(one, other)| (one - other).abs() < 1e-4)
     }
 
-    /// Attention of three heads: plain, within a window, with a position bias, with distances, within a window and to the first
-    /// tokens, and with kinds.
+    /// Computes attention with three heads in several forms: plain, with a window, position bias, distances, a window
+    /// and leading tokens, and kinds.
     fn related<O: Ops>(
         ops: &O,
         width: usize,

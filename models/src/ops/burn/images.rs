@@ -1,4 +1,4 @@
-//! Convolutions and pooling by burn's tensors.
+//! Convolutions and pooling with burn.
 
 use std::ops::Range;
 
@@ -6,13 +6,13 @@ use burn::tensor::{Tensor, s};
 
 use super::Convolution;
 
-/// Returns the rows as images of `count` pixels, `[images, pixels, channels]`.
+/// Reshapes rows to images of `count` pixels, `[images, pixels, channels]`.
 pub(super) fn by_image(rows: &Tensor<2>, count: usize) -> Tensor<3> {
     let [height, width] = rows.dims();
     rows.clone().reshape([height / count.max(1), count, width])
 }
 
-/// Returns the lengths of the channels of images over their mean, `[images, 1, channels]`.
+/// Returns the L2 norms of the channels of each image over their mean, `[images, 1, channels]`.
 pub(super) fn responses(rows: &Tensor<2>, count: usize, epsilon: f32) -> Tensor<3> {
     let images = by_image(rows, count);
     let lengths = (images.clone() * images).sum_dim(1).sqrt();
@@ -20,8 +20,8 @@ pub(super) fn responses(rows: &Tensor<2>, count: usize, epsilon: f32) -> Tensor<
     lengths / mean
 }
 
-/// Returns for every pixel of a window the pixels of the images that it covers, `[batch, down, across, channels]` each;
-/// the border is `outside`.
+/// Returns, for each pixel of the window, the image pixels that it covers, `[batch, down, across, channels]`; padding
+/// has the value `outside`.
 fn covered(images: &Tensor<2>, convolution: &Convolution, outside: f32) -> Vec<Tensor<4>> {
     let Convolution {
         height,
@@ -35,7 +35,7 @@ fn covered(images: &Tensor<2>, convolution: &Convolution, outside: f32) -> Vec<T
     let batch = rows / (height * width).max(1);
     let [down, across] = convolution.result();
     let images = images.clone().reshape([batch, height, width, channels]);
-    // Behind the border enough for the stride of the last window.
+    // Padding after the image extends to the stride of the last window.
     let size = [
         batch,
         top + height + bottom + stride,
@@ -61,7 +61,7 @@ fn covered(images: &Tensor<2>, convolution: &Convolution, outside: f32) -> Vec<T
     parts.collect()
 }
 
-/// Returns the windows of images, `[windows, kernel * kernel * channels]`.
+/// Extracts the windows of images (im2col), `[windows, kernel * kernel * channels]`.
 pub(super) fn windows(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
     let parts = covered(images, convolution, 0.0);
     let windows = Tensor::cat(parts, 3);
@@ -69,7 +69,7 @@ pub(super) fn windows(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2
     windows.reshape([batch * down * across, values])
 }
 
-/// Computes a depthwise convolution; `weights` has a row per pixel of the window, and the bias.
+/// Computes a depthwise convolution; `weights` has one row per pixel of the window, then the bias.
 pub(super) fn convolve_channels(
     images: &Tensor<2>,
     convolution: &Convolution,
@@ -87,7 +87,7 @@ pub(super) fn convolve_channels(
     products.fold(bias, |sum, product| sum + product)
 }
 
-/// Computes the largest values of windows.
+/// Computes max pooling.
 pub(super) fn pool_largest(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
     let parts = covered(images, convolution, f32::NEG_INFINITY).into_iter();
     let largest = parts.reduce(Tensor::max_pair);
@@ -116,7 +116,7 @@ mod tests {
             .collect()
     }
 
-    /// Every operation on images.
+    /// Computes every image operation.
     fn results<O: Ops>(ops: &O, convolution: &Convolution) -> Vec<Vec<f32>> {
         let Convolution {
             height,

@@ -1,4 +1,4 @@
-//! Lists of indices on a device.
+//! Index tensors on a device.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 

@@ -1,8 +1,7 @@
-//! Kernels of our own for burn's GPU back ends. Each replaces a chain of burn's operations by one, because the host takes
-//! longer to submit a small operation than a GPU takes to run it: decoding with a GPT-2 took 11 ms per token by about 800
-//! operations.
+//! GPU kernels for burn's back ends. Each replaces a chain of burn operations, because submitting a small operation
+//! takes the host longer than running it takes the GPU.
 //!
-//! They compute in f32, and read weights of 16 bits as such.
+//! Kernels compute in f32, and read 16-bit weights directly.
 
 #![allow(
     clippy::indexing_slicing,
@@ -34,10 +33,11 @@ mod rotate;
 pub(super) use activate::code_of;
 pub(super) use attend::Extent as AttentionExtent;
 
-/// The operations on back ends with kernels.
+/// Operations of back ends that run these kernels.
 #[backend_extension(Cube)]
 pub(super) trait Kernels: Backend {
-    /// `rows` `[m, inputs]` times `weight` `[inputs, outputs]` of any float, plus `bias` `[1, outputs]` if `biased`.
+    /// Computes `rows` `[m, inputs]` times `weight` `[inputs, outputs]` of any float type, plus `bias` `[1, outputs]`
+    /// if `biased`.
     fn product(
         rows: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -45,10 +45,11 @@ pub(super) trait Kernels: Backend {
         biased: bool,
     ) -> FloatTensor<Self>;
 
-    /// Many `rows` `[m, inputs]` times `weight` `[inputs, outputs]` of any float; with `bulk`, by bulk copies if it can.
+    /// Computes many `rows` `[m, inputs]` times `weight` `[inputs, outputs]` of any float type; with `bulk`, uses bulk
+    /// copies where possible.
     fn large_product(rows: FloatTensor<Self>, weight: FloatTensor<Self>, bulk: bool) -> FloatTensor<Self>;
 
-    /// Normalises the rows of `x`; with `centred`, around their mean, and adds `beta`.
+    /// Applies an RMS norm to the rows of `x`; with `centred`, a layer norm with `beta`.
     fn normalised(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -57,7 +58,7 @@ pub(super) trait Kernels: Backend {
         centred: bool,
     ) -> FloatTensor<Self>;
 
-    /// Turns pairs of elements in the first `heads` heads of the rows of `x` by angles `[rows, 1, pairs]`.
+    /// Applies rotary embeddings to the first `heads` heads of the rows of `x`, with angles `[rows, 1, pairs]`.
     fn rotated(
         x: FloatTensor<Self>,
         sines: FloatTensor<Self>,
@@ -67,10 +68,11 @@ pub(super) trait Kernels: Backend {
         neighbours: bool,
     ) -> FloatTensor<Self>;
 
-    /// Applies the activation of this code; with `gated`, to the first half of each row, times the second.
+    /// Applies the activation with this code; with `gated`, to the first half of each row, times the second half.
     fn activated(x: FloatTensor<Self>, code: u32, gated: bool) -> FloatTensor<Self>;
 
-    /// Attention of `queries` to the visible tokens of `lines`, of which `ranges` has the first and the last.
+    /// Computes attention of `queries` to the visible tokens of `lines`; `ranges` holds the first and the last of
+    /// them.
     fn attended(
         queries: FloatTensor<Self>,
         lines: FloatTensor<Self>,
@@ -135,7 +137,7 @@ impl Kernels for Cube {
     }
 }
 
-/// Makes the elements of each row of a matrix adjacent; rows may be apart.
+/// Makes the elements of each row of a matrix contiguous; rows may have a stride.
 fn row_major(matrix: CubeTensor) -> CubeTensor {
     let strides = matrix.meta.strides();
     if strides.last() == Some(&1) && !matrix.meta.is_tiled() {
@@ -145,13 +147,13 @@ fn row_major(matrix: CubeTensor) -> CubeTensor {
     }
 }
 
-/// Rows, columns and distance of the rows of a matrix.
+/// Returns rows, columns and row stride of a matrix.
 fn extents(matrix: &CubeTensor) -> [usize; 3] {
     let shape = matrix.meta.shape();
     [shape[0], shape[1], matrix.meta.strides()[0]]
 }
 
-/// Returns an uninitialised matrix of f32 on the device of another.
+/// Allocates an uninitialised f32 matrix on the device of another one.
 fn new_matrix(of: &CubeTensor, rows: usize, width: usize) -> CubeTensor {
     empty_device_contiguous_dtype(
         of.client.clone(),
@@ -161,14 +163,14 @@ fn new_matrix(of: &CubeTensor, rows: usize, width: usize) -> CubeTensor {
     )
 }
 
-/// What a device with kernels can do.
+/// Capabilities of a device with kernels.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Capabilities {
-    /// Whether it multiplies by bulk copies.
+    /// Whether products can use bulk copies.
     bulk: bool,
 }
 
-/// What a device can do; `None` if it has no kernels.
+/// Returns the capabilities of a device; `None` if kernels do not run on it.
 pub(super) fn of_device(device: &Device) -> Option<Capabilities> {
     static CHECKED: Mutex<Vec<(Device, bool)>> = Mutex::new(Vec::new());
     if !matches!(device.as_dispatch(), DispatchDevice::Cube(_)) {
@@ -183,7 +185,7 @@ pub(super) fn of_device(device: &Device) -> Option<Capabilities> {
     Some(Capabilities { bulk })
 }
 
-/// Multiplies matrices by bulk copies and by the simplest product, and compares: a compiler's mistake must not reach an answer.
+/// Checks products with bulk copies against the simplest kernel, so that a compiler bug cannot affect results.
 fn multiplies_by_bulk_copies(device: &Device) -> bool {
     let matrix = |rows: usize, width: usize| -> Tensor<2> {
         let number = |place: usize| (place * 7919 % 1000) as f32 / 500.0 - 1.0;
@@ -200,7 +202,7 @@ fn multiplies_by_bulk_copies(device: &Device) -> bool {
                 return false;
             };
             let mut pairs = ours.iter().zip(&simplest);
-            // Sums of 256 products, whose inputs are rounded alike.
+            // Sums of 256 products whose inputs are rounded in the same way.
             ours.len() == simplest.len() && pairs.all(|(one, other)| (one - other).abs() < 0.05)
         })
     };
@@ -217,7 +219,7 @@ fn large_product(rows: &Tensor<2>, weight: &Tensor<2>, bulk: bool) -> Tensor<2> 
     Tensor::from_dispatch(<Dispatch as Kernels>::large_product(rows, weight, bulk))
 }
 
-/// Rows times a weight of any float, plus a bias; `None` without rows.
+/// Computes rows times a weight of any float type, plus a bias; `None` without rows.
 pub(super) fn product(
     can: Capabilities,
     rows: &Tensor<2>,
@@ -244,7 +246,7 @@ pub(super) fn product(
     Some(Tensor::from_dispatch(product))
 }
 
-/// Normalises every row.
+/// Applies a norm to every row.
 pub(super) fn normalised(
     x: &Tensor<2>,
     gamma: &Tensor<2>,
@@ -260,7 +262,7 @@ pub(super) fn normalised(
     ))
 }
 
-/// Turns pairs of elements of the first `heads` heads.
+/// Applies rotary embeddings to the first `heads` heads.
 pub(super) fn rotated(
     x: &Tensor<2>,
     angles: &(Tensor<3>, Tensor<3>),
@@ -282,7 +284,7 @@ pub(super) fn activated(x: Tensor<2>, code: u32, gated: bool) -> Tensor<2> {
     Tensor::from_dispatch(<Dispatch as Kernels>::activated(x.into_dispatch(), code, gated))
 }
 
-/// Attention of decoding requests to padded keys and values.
+/// Computes attention of decoding requests to padded keys and values.
 pub(super) fn attended(
     queries: Tensor<2>,
     lines: Tensor<2>,

@@ -1,5 +1,5 @@
-//! Our kernels on wgpu beside the kernels of the CPU. Without a GPU, llvmpipe of Mesa (`mesa-vulkan-drivers`) runs them:
-//! `cargo test --release -p kaskade-models --features wgpu --lib kernels_tests`.
+//! Compares the GPU kernels on wgpu with the CPU kernels. Without a GPU, Mesa's llvmpipe (`mesa-vulkan-drivers`) runs
+//! them: `cargo test --release -p kaskade-models --features wgpu --lib kernels_tests`.
 
 use burn::tensor::{Device, DeviceKind};
 
@@ -34,7 +34,7 @@ fn products_of_few_rows_match() {
         biased: bool,
     ) -> Vec<f32> {
         let weight = numbers(inputs * outputs, 1);
-        // Both devices get what 16 bits can represent.
+        // Weights are rounded first, so that both devices get the same values.
         let rounded = weight
             .into_iter()
             .map(|value| half::f16::from_f32(value).to_f32());
@@ -86,7 +86,7 @@ fn rotations_match() {
             scale: 0.9,
             neighbours,
         };
-        // Three heads are turned, and the rest of the row stays.
+        // Three heads are rotated, the rest of the row stays.
         let mut matrix = ops.upload(numbers(4 * 70, 2), 70);
         ops.rotate(&mut matrix, 3, 20, &rotary, &[0, 3, 1000, 7]);
         ops.values(&matrix).unwrap().into_owned()
@@ -131,7 +131,7 @@ fn activations_match() {
     }
 }
 
-/// A kernel must not let a value that is not finite reach another row.
+/// Checks that NaN or infinity in a row does not reach other rows.
 #[test]
 fn a_row_that_is_not_finite_changes_no_other() {
     let ops = device();

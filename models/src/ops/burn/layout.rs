@@ -1,4 +1,4 @@
-//! Where the keys and values of a batch's requests are, and what their queries see.
+//! Layout of a batch's keys and values, and the tokens that each query sees.
 
 use std::sync::OnceLock;
 
@@ -7,20 +7,20 @@ use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 use super::indices::indices;
 use crate::ops::{AttentionSpans, ScoreRules};
 
-/// Requests are padded together if that multiplies a head's scores by this number at most, or if they are few.
+/// Maximum factor by which padding may increase the number of scores per head, unless there are few scores.
 const MAX_PADDING: usize = 4;
 const FEW_SCORES: usize = 1 << 16;
 
-/// Number, first row and rows of a span's matrix; matrices are numbered in the order of their first use.
+/// Matrix index, first row and row count of a span; matrices are numbered in order of first use.
 type Part = (usize, usize, usize);
 
-/// Where the tokens of a batch are, and what its queries see. It determines a [`Layout`].
+/// Locations of a batch's tokens, and the tokens that each query sees. Determines a [`Layout`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Extents {
     requests: Vec<Extent>,
     window: Option<usize>,
     chunk: Option<usize>,
-    /// Width of the table of a position bias.
+    /// Width of the position bias table.
     bias: Option<usize>,
 }
 
@@ -28,33 +28,33 @@ pub(super) struct Extents {
 struct Extent {
     queries: usize,
     tokens: usize,
-    /// Whether the last tokens are those of the queries, of which each sees none after itself.
+    /// Whether the last tokens are those of the queries, under a causal mask.
     causal: bool,
     parts: Vec<Part>,
 }
 
-/// The uploaded form of [`Extents`]: the layers of a pass share it.
+/// Uploaded form of [`Extents`], shared by the layers of a forward pass.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Rows that are read from each matrix.
+    /// Rows to gather from each matrix.
     pub(super) rows: Vec<Tensor<1, Int>>,
-    /// For every padded token its place among the rows read; `None` if the rows are the padded tokens.
+    /// Index among the gathered rows for every padded token; `None` if the gathered rows are the padded tokens.
     pub(super) padded: Option<Tensor<1, Int>>,
-    /// For every padded query its row; `None` if no request is padded.
+    /// Row of every padded query; `None` if no request is padded.
     pub(super) queries: Option<Tensor<1, Int>>,
-    /// For every query its padded row.
+    /// Padded row of every query.
     pub(super) own: Option<Tensor<1, Int>>,
-    /// Hidden tokens, if something asked for them: a kernel needs the ranges only.
+    /// Mask of hidden tokens, created on demand: a kernel needs only the ranges.
     hidden: OnceLock<Option<Tensor<5, Bool>>>,
-    /// The ranges of visible tokens, if a kernel asked for them.
+    /// Ranges of visible tokens, created on demand for a kernel.
     #[cfg(feature = "gpu")]
     ranges: OnceLock<Tensor<1, Int>>,
-    /// Columns of the table of a position bias, `[batch * queries * tokens]`.
+    /// Columns of the position bias table, `[batch * queries * tokens]`.
     pub(super) distances: Option<Tensor<1, Int>>,
 }
 
 impl Layout {
-    /// Hidden tokens, `[batch, 1, 1, queries, tokens]`; `None` if all are visible.
+    /// Returns the mask of hidden tokens, `[batch, 1, 1, queries, tokens]`; `None` if all are visible.
     pub(super) fn hidden(&self, extents: &Extents, device: &Device) -> Option<&Tensor<5, Bool>> {
         let hidden = self
             .hidden
@@ -62,7 +62,7 @@ impl Layout {
         hidden.as_ref()
     }
 
-    /// The first and the last token that each query sees, `[batch * queries * 2]`.
+    /// Returns the first and the last token that each query sees, `[batch * queries * 2]`.
     #[cfg(feature = "gpu")]
     pub(super) fn ranges(&self, extents: &Extents, device: &Device) -> Tensor<1, Int> {
         let [queries, _] = extents.longest();
@@ -72,7 +72,7 @@ impl Layout {
 }
 
 impl Extents {
-    /// Returns the extents of requests, and their matrices.
+    /// Returns the extents of requests, and the matrices that they refer to.
     pub(super) fn of<'a>(
         requests: &[AttentionSpans<'a, Tensor<2>>],
         rules: &ScoreRules<'_, Tensor<2>>,
@@ -112,13 +112,13 @@ impl Extents {
         (extents, matrices)
     }
 
-    /// Most queries and most tokens of a request.
+    /// Returns the maximum numbers of queries and of tokens over the requests.
     pub(super) fn longest(&self) -> [usize; 2] {
         let most = |of: fn(&Extent) -> usize| self.requests.iter().map(of).max().unwrap_or_default();
         [most(|request| request.queries), most(|request| request.tokens)]
     }
 
-    /// Whether padding costs little.
+    /// Returns whether padding all requests together is cheap.
     pub(super) fn fits_together(&self) -> bool {
         let [queries, tokens] = self.longest();
         let scores = |request: &Extent| request.queries * request.tokens;
@@ -136,7 +136,7 @@ impl Extents {
                 rows.extend(*from..from + count);
             }
         }
-        // Where the rows of each matrix begin among all rows read.
+        // First row of each matrix among the gathered rows.
         let mut next: Vec<usize> = rows
             .iter()
             .scan(0, |sum, rows| {
@@ -153,7 +153,8 @@ impl Extents {
                     *next += count;
                 }
             }
-            // Hidden, but a value that is not finite is not finite when it is multiplied by zero.
+            // Padding is hidden, but NaN or infinity would remain when multiplied by zero, so it repeats a row of the
+            // same request.
             let own = padded.get(index * tokens).copied().unwrap_or_default();
             padded.resize((index + 1) * tokens, own);
         }
@@ -180,7 +181,7 @@ impl Extents {
         }
     }
 
-    /// Position of a query, and of the last token it sees.
+    /// Returns the position of a query, and that of the last token it sees.
     fn sees(request: &Extent, query: usize) -> [usize; 2] {
         let last = request.tokens.saturating_sub(1);
         if request.causal {
@@ -191,7 +192,7 @@ impl Extents {
         }
     }
 
-    /// The first and the last token that each query sees.
+    /// Returns the first and the last token that each query sees.
     fn ranges(&self, queries: usize) -> impl Iterator<Item = [usize; 2]> {
         let rules: ScoreRules<'_, ()> = ScoreRules {
             window: self.window,
@@ -205,7 +206,7 @@ impl Extents {
                     return [rules.first_visible(position), last];
                 }
                 let visible = rules.visible_around(position, request.tokens);
-                // The queries that fill up a request see any token.
+                // Padding queries may see any token.
                 let last = visible.end.saturating_sub(1);
                 [visible.start.min(last), last]
             })

@@ -1,9 +1,9 @@
-//! The operations on burn's CPU device.
+//! Tests of the operations on burn's CPU device.
 
 use super::super::cpu::Cpu;
 use super::*;
 
-/// Inputs and results are rounded to the type of the weights, and nothing else is.
+/// Checks that inputs and results are rounded to the type of the weights, and nothing else is.
 #[test]
 fn weights_of_sixteen_bits_stay_so_and_multiply() {
     let (inputs, outputs) = (6, 5);
@@ -39,7 +39,7 @@ fn weights_of_sixteen_bits_stay_so_and_multiply() {
     }
 }
 
-/// A streamed layer is made of the same memory at every step.
+/// Checks that a streamed layer can be created from the same memory at every step.
 #[test]
 fn a_held_weight_makes_the_same_layer_again_and_again() {
     let (inputs, outputs) = (2 * HELD, 3);
@@ -66,7 +66,7 @@ fn a_held_weight_makes_the_same_layer_again_and_again() {
     assert!(matches!(small, HostWords::Shared(_)));
 }
 
-/// Memory of a device is kept by stream: transfers of any thread are on one.
+/// Checks that transfers of all threads use one stream, because devices allocate memory per stream.
 #[test]
 fn transfers_share_a_stream_that_is_not_the_callers() {
     let ops = Burn::new(Device::flex());
@@ -80,7 +80,7 @@ fn transfers_share_a_stream_that_is_not_the_callers() {
     assert_ne!(streams[0], StreamId::current());
 }
 
-/// The device has no kernels for blocks, and words hold pairs.
+/// Checks that other weight types become f32: the device has no kernels for blocks, and words hold two numbers.
 #[test]
 fn other_weights_are_f32() {
     let ops = Burn::new(Device::flex());

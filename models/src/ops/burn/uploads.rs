@@ -1,4 +1,4 @@
-//! What was uploaded last for the layers of a pass, which use the same positions, rows and masks.
+//! Cache of recent uploads for the layers of a forward pass, which share positions, rows and masks.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,10 +8,10 @@ use burn::tensor::{Int, Tensor};
 use super::layout::{Extents, Layout};
 use crate::ops::Rotary;
 
-/// Entries that are kept of each kind: a pass has those of local layers and of others, for a few mini-batches.
+/// Entries per kind. A pass needs those of local and of global layers, for a few mini-batches.
 const KEPT: usize = 8;
 
-/// Values by what they were computed from.
+/// A small cache, most recent entry first.
 #[derive(Debug)]
 struct Recent<K, V>(Mutex<VecDeque<(K, V)>>);
 
@@ -40,10 +40,10 @@ impl<K: Clone, V: Clone> Recent<K, V> {
     }
 }
 
-/// Sines and cosines of positions, `[rows, 1, pairs]` each.
+/// Sines and cosines of positions, each `[rows, 1, pairs]`.
 pub(super) type Angles = (Tensor<3>, Tensor<3>);
 
-/// The recent uploads of a device.
+/// Recent uploads of a device.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Uploads(Arc<Kinds>);
 

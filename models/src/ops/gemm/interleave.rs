@@ -1,4 +1,4 @@
-//! Interleaving of rows, so that a kernel reads the elements that it multiplies with one row of a matrix in order.
+//! Interleaves rows, so that a kernel reads the elements to multiply with one matrix row contiguously.
 
 /// Interleaves rows to `[inputs, rows]`.
 pub(in crate::ops) fn interleaved<T: Copy + Default>(rows: &[T], inputs: usize) -> Vec<T> {
@@ -7,7 +7,7 @@ pub(in crate::ops) fn interleaved<T: Copy + Default>(rows: &[T], inputs: usize) 
     out
 }
 
-/// Writes what [`interleaved`] returns to a slice of as many elements.
+/// Writes the result of [`interleaved`] to a slice of the same length.
 pub(super) fn interleave_into<T: Copy>(out: &mut [T], rows: &[T], inputs: usize) {
     match rows.len() / inputs.max(1) {
         12 => interleave_squares::<T, 12>(rows, inputs, out),
@@ -25,7 +25,7 @@ pub(super) fn interleave_into<T: Copy>(out: &mut [T], rows: &[T], inputs: usize)
     }
 }
 
-/// Interleaves by blocks of a cache line, with the number of rows known to the compiler.
+/// Interleaves in blocks of a cache line, with a compile-time number of rows.
 fn interleave<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [T]) {
     let (columns, _) = out.as_chunks_mut::<ROWS>();
     for (block, columns) in columns.chunks_mut(16).enumerate() {
@@ -41,8 +41,8 @@ fn interleave<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [
     }
 }
 
-/// Interleaves at least four rows: squares of four by four are transposed in registers. The last square begins four rows
-/// before the end, so that a remainder is written four at a time too.
+/// Interleaves at least four rows: transposes 4x4 squares in registers. The last square begins four rows before the
+/// end, so that a remainder is also written four at a time.
 fn interleave_squares<T: Copy, const ROWS: usize>(rows: &[T], inputs: usize, out: &mut [T]) {
     let (columns, _) = out.as_chunks_mut::<ROWS>();
     for square in 0..ROWS.div_ceil(4) {

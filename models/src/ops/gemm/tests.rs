@@ -64,7 +64,7 @@ fn rows_are_interleaved_column_by_column() {
     }
 }
 
-/// Without vector code a product takes a hundred times as long.
+/// Without vector code, a product takes a hundred times as long.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn the_widest_vectors_of_the_processor_are_used() {
@@ -102,7 +102,8 @@ fn a_row_has_the_same_bits_in_any_batch() {
     }
 }
 
-/// Those of quantised types but for the rounding of the rows' elements; see [`quantised`](super::super::quantised).
+/// Products with quantised types may differ by the rounding of the rows' elements; see
+/// [`quantised`](super::super::quantised).
 #[test]
 fn products_equal_those_with_the_converted_matrix() {
     for (rows, inputs, outputs) in [
@@ -145,8 +146,8 @@ fn products_equal_those_with_the_converted_matrix() {
     }
 }
 
-/// The largest error of a product of quantised types: half a step of each block's elements, and of f32 a rounding per
-/// element and block.
+/// Returns the maximum error of a product with a quantised type: half a step per element of a block, plus f32 rounding
+/// per element and block.
 fn rounding(row: &[f32], magnitudes: &[f32]) -> f32 {
     let blocks = row.chunks(BLOCK).zip(magnitudes.chunks(BLOCK));
     let elements: f32 = blocks

@@ -19,7 +19,7 @@ fn product(rows: &[f32], inputs: usize, packed: &PreparedWeight, outputs: usize)
     out
 }
 
-/// The instructions of a processor change nothing but the rounding of the sums over blocks.
+/// Checks that processor instructions change only the rounding of the sums over blocks.
 #[test]
 fn every_processor_computes_the_same() {
     let (inputs, outputs) = (96, 70);
@@ -55,7 +55,7 @@ fn every_processor_computes_the_same() {
     }
 }
 
-/// The largest numbers of both sides, which must not overflow a sum.
+/// Checks that the largest numbers of both operands do not overflow a sum.
 #[test]
 fn blocks_of_extreme_numbers_are_exact() {
     for kind in TYPES {

@@ -1,4 +1,4 @@
-//! The causal convolution of a recurrence: every channel sees its own last few values.
+//! Causal depthwise convolution of a recurrence, over the last few tokens.
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
@@ -8,20 +8,20 @@ use crate::ops::activation::{Activate, Activation};
 /// Values per task.
 const CHUNK: usize = 1 << 14;
 
-/// A convolution over tokens with weights of its own per channel; a token sees itself and earlier ones.
+/// A depthwise causal convolution over tokens; a token sees itself and earlier ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CausalConvolution {
     /// Number of channels.
     pub channels: usize,
-    /// `[tokens, channels]`: the weights of the tokens that a token sees, the earliest first.
+    /// Weights `[kernel, channels]`, the earliest token first.
     pub weights: Vec<f32>,
-    /// One per channel, or none.
+    /// One bias per channel, or empty.
     pub bias: Vec<f32>,
     /// Activation of the result.
     pub activation: Option<Activation>,
 }
 
-/// Computes a range of tokens: `inputs` begins with the earliest token that the first one sees.
+/// Computes a range of tokens: `inputs` begins with the earliest token that the first of them sees.
 struct Convolve<'a> {
     convolution: &'a CausalConvolution,
     inputs: &'a [f32],
@@ -64,12 +64,12 @@ impl WithSimd for Convolve<'_> {
 }
 
 impl CausalConvolution {
-    /// Number of tokens that a token sees, itself included.
+    /// Returns the kernel size: the number of tokens that a token sees, itself included.
     fn kernel(&self) -> usize {
         self.weights.len() / self.channels.max(1)
     }
 
-    /// Number of elements of a sequence's state: the inputs of the last tokens that the next one sees.
+    /// Returns the number of elements of a sequence's state: the inputs of the last tokens that the next token sees.
     pub(super) fn state_elements(&self) -> usize {
         self.kernel().saturating_sub(1) * self.channels
     }
@@ -78,7 +78,7 @@ impl CausalConvolution {
         self.weights.len() + self.bias.len()
     }
 
-    /// Convolves the tokens of a sequence, one row of `inputs` each, and advances its state.
+    /// Convolves the tokens of a sequence, one row of `inputs` each, and updates its state.
     pub(super) fn run(&self, inputs: &[f32], state: &mut [f32]) -> Vec<f32> {
         let channels = self.channels.max(1);
         let seen = [&*state, inputs].concat();

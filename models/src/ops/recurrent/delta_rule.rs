@@ -1,29 +1,30 @@
-//! The gated delta rule (Yang et al. 2024, "Gated Delta Networks"): a state per head maps keys to values. A token lets it decay,
-//! replaces a part of the value that the token's key has by the token's value, and reads the value of its query.
+//! The gated delta rule (Yang et al. 2024, "Gated Delta Networks"): a state per head maps keys to values. Each token
+//! decays the state, moves the value stored for the token's key towards the token's value, and reads the value for its
+//! query.
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::heads::{Heads, softplus};
 use crate::ops::elementwise::sigmoid_of;
 
-/// Added to the squared length of queries and keys.
+/// Added to the squared norm of queries and keys.
 const LENGTH_EPSILON: f32 = 1e-6;
 
-/// A gated delta rule. Convolved rows are `[queries | keys | values]`, rows of gates `[replaced parts | decays]`, one of each per
-/// head of values, before their activations.
+/// A gated delta rule. Convolved rows are `[queries | keys | values]`; gate rows are `[beta | decays]` per value head,
+/// before their activations, where beta is the fraction to replace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DeltaRule {
-    /// Heads of queries and keys; divides `value_heads`, and each serves as many neighbouring heads of values.
+    /// Query and key heads; divides `value_heads`. Each serves `value_heads / key_heads` adjacent value heads.
     pub key_heads: usize,
-    /// Heads of values.
+    /// Value heads.
     pub value_heads: usize,
-    /// Size of a head of queries or keys.
+    /// Size of a query or key head.
     pub key_dim: usize,
-    /// Size of a head of values.
+    /// Size of a value head.
     pub value_dim: usize,
-    /// Rate of the decay per head of values, negative.
+    /// Decay rate per value head, negative.
     pub rates: Vec<f32>,
-    /// Added to the gates of the decay.
+    /// Added to the decay gates.
     pub step_bias: Vec<f32>,
 }
 
@@ -37,17 +38,17 @@ struct Head<'a> {
 }
 
 impl DeltaRule {
-    /// Elements of a convolved row.
+    /// Returns the width of a convolved row.
     pub(super) fn channels(&self) -> usize {
         2 * self.key_heads * self.key_dim + self.width()
     }
 
-    /// Elements of a row of results.
+    /// Returns the width of a result row.
     pub(super) fn width(&self) -> usize {
         self.value_heads * self.value_dim
     }
 
-    /// Heads, elements of a head's state, elements of a head's result.
+    /// Returns the dimensions of the heads.
     pub(super) fn heads(&self) -> Heads {
         Heads {
             count: self.value_heads,
@@ -60,7 +61,8 @@ impl DeltaRule {
         self.rates.len() + self.step_bias.len()
     }
 
-    /// Computes a head for the tokens of a sequence, `[tokens, value_dim]`, and advances its state `[key_dim, value_dim]`.
+    /// Computes a head for the tokens of a sequence, `[tokens, value_dim]`, and updates its state `[key_dim,
+    /// value_dim]`.
     pub(super) fn run(&self, head: usize, convolved: &[f32], gates: &[f32], state: &mut [f32]) -> Vec<f32> {
         Arch::new().dispatch(Head {
             rule: self,
@@ -95,7 +97,7 @@ impl WithSimd for Head<'_> {
             let key = unit(part(row, keys + key_at, key_dim), 1.0);
             let replaced = sigmoid_of(value(gates, head));
             let decay = (rate * softplus(value(gates, rule.value_heads + head) + bias)).exp();
-            // The value that the state has for the key, and then what is added to it.
+            // First the stored value for the key, then the change to it.
             let mut change = vec![0.0; value_dim];
             for (state, key) in self.state.chunks_exact_mut(value_dim).zip(&key) {
                 for (state, change) in state.iter_mut().zip(&mut change) {
@@ -121,7 +123,7 @@ impl WithSimd for Head<'_> {
     }
 }
 
-/// Returns the vector of length `scale` in the direction of one.
+/// Scales a vector to the norm `scale`.
 #[inline]
 fn unit(mut vector: Vec<f32>, scale: f32) -> Vec<f32> {
     let squares: f32 = vector.iter().map(|value| value * value).sum();

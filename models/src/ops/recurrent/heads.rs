@@ -1,4 +1,4 @@
-//! What the recurrences with heads share.
+//! Helpers shared by the recurrences with heads.
 
 /// Number of heads, elements of a head's state, and elements of a head's result.
 #[derive(Debug, Clone, Copy, Default)]
@@ -8,9 +8,9 @@ pub(super) struct Heads {
     pub(super) size: usize,
 }
 
-/// `ln(1 + exp(x))`; NaN stays NaN.
+/// `ln(1 + exp(x))`; propagates NaN.
 #[inline]
 pub(super) fn softplus(x: f32) -> f32 {
-    // Beyond it, as in torch, the result is x within its precision.
+    // Beyond 20 the result equals x within f32 precision, as in torch.
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }

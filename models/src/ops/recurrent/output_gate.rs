@@ -1,17 +1,17 @@
-//! The gate of a recurrence's result, and the norm before or after it.
+//! Output gate of a recurrence, with a norm before or after it.
 
 use crate::ops::elementwise::sigmoid_of;
 
-/// Multiplies a result by the `SiLU` of its gates, and normalises it before or after that.
+/// Multiplies a result by the `SiLU` of its gates, and applies an RMS norm before or after that.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct OutputGate {
-    /// Factors of an RMS norm; empty without a norm. Fewer than a row has elements are repeated.
+    /// Weight of the RMS norm; empty without a norm. A weight shorter than a row repeats.
     pub gamma: Vec<f32>,
-    /// Elements that are normalised together.
+    /// Number of elements that are normalised together.
     pub group: usize,
     /// Added to the mean square.
     pub epsilon: f32,
-    /// Whether the gates come before the norm (Mamba 2) or after it (Qwen 3.5).
+    /// Whether the gates are applied before the norm (Mamba 2) or after it (Qwen 3.5).
     pub gates_first: bool,
 }
 

@@ -1,31 +1,32 @@
-//! The selective state space of Mamba (Gu and Dao 2023): every channel has a state, which decays by factors that the token chooses,
-//! gets the product of the token's value and its input vector, and is read by its output vector.
+//! The selective state space model of Mamba (Gu and Dao 2023): every channel has a state. Each token decays the state
+//! with input-dependent factors, adds the product of its value and its input vector (B), and reads the state with its
+//! output vector (C).
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::heads::{Heads, softplus};
 use crate::ops::elementwise::exp_of_negative;
 
-/// Most channels that are computed together.
+/// Maximum channels that are computed together.
 const BLOCK: usize = 64;
 
-/// A selective state space. Convolved rows are the values, one per channel; rows of gates are `[steps | input vector | output
-/// vector]`, with one step per channel, before its activation.
+/// A selective state space model. Convolved rows hold one value per channel; gate rows are `[steps | input vector |
+/// output vector]`, with one step per channel, before its activation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Selective {
     /// Number of channels.
     pub channels: usize,
-    /// Elements of an input or output vector.
+    /// Size of an input or output vector.
     pub state_size: usize,
-    /// Elements that the steps are projected from.
+    /// Number of elements that the steps are projected from.
     pub rank: usize,
-    /// Factors of the RMS norms of those elements, of input and of output vectors (Jamba), if there are any.
+    /// RMS norm weights for those elements, for input vectors and for output vectors (Jamba), if there are any.
     pub norms: Option<[Vec<f32>; 3]>,
-    /// Added to the mean square by the norms.
+    /// Epsilon of the norms.
     pub epsilon: f32,
-    /// Rates of the decay, `[channels, state_size]`, negative.
+    /// Decay rates, `[channels, state_size]`, negative.
     pub rates: Vec<f32>,
-    /// Factor of the values that are added to the result, per channel.
+    /// Skip connection: factor per channel of the values that are added to the result.
     pub skip: Vec<f32>,
 }
 
@@ -39,7 +40,7 @@ struct Block<'a> {
 }
 
 impl Selective {
-    /// Channels of a block: a divisor of their number.
+    /// Returns the channels per block, which divide the number of channels.
     fn block(&self) -> usize {
         let mut block = BLOCK;
         while !self.channels.is_multiple_of(block) {
@@ -48,7 +49,7 @@ impl Selective {
         block
     }
 
-    /// Blocks of channels, which are computed like heads.
+    /// Returns the dimensions of the blocks, which are computed like heads.
     pub(super) fn heads(&self) -> Heads {
         let block = self.block();
         Heads {
@@ -58,7 +59,7 @@ impl Selective {
         }
     }
 
-    /// Elements of a row of gates.
+    /// Returns the width of a gate row.
     pub(super) fn gates(&self) -> usize {
         self.channels + 2 * self.state_size
     }
@@ -68,8 +69,8 @@ impl Selective {
         self.rates.len() + self.skip.len() + norms.sum::<usize>()
     }
 
-    /// Returns what the steps are projected from, `[tokens, rank]`: the first elements of the rows `selected`, which the
-    /// convolved rows are projected to.
+    /// Returns the inputs of the step projection, `[tokens, rank]`: the first elements of the rows `selected`, which
+    /// are projected from the convolved rows.
     pub(crate) fn step_inputs(&self, selected: &[f32]) -> Vec<f32> {
         let mut inputs = Vec::with_capacity(selected.len());
         for row in selected.chunks_exact((self.rank + 2 * self.state_size).max(1)) {
@@ -78,7 +79,7 @@ impl Selective {
         inputs
     }
 
-    /// Returns rows of gates of projected steps and of the rest of the rows `selected`.
+    /// Returns gate rows: the projected steps, then the rest of the rows `selected`.
     pub(crate) fn with_steps(&self, steps: &[f32], selected: &[f32]) -> Vec<f32> {
         let rows = selected.chunks_exact((self.rank + 2 * self.state_size).max(1));
         let mut gates = Vec::with_capacity(rows.len() * self.gates());
@@ -97,7 +98,7 @@ impl Selective {
         gates
     }
 
-    /// Appends a part of a row, normalised by the norm with this index.
+    /// Appends a part of a row, normalised by the norm at index `norm` if there is one.
     fn push(&self, rows: &mut Vec<f32>, row: &[f32], norm: usize, from: usize, count: usize) {
         let values = row.get(from..from + count).unwrap_or_default();
         let Some(gamma) = self.norms.as_ref().and_then(|norms| norms.get(norm)) else {
@@ -114,7 +115,7 @@ impl Selective {
         );
     }
 
-    /// Computes a block for the tokens of a sequence, `[tokens, block]`, and advances its state `[block, state_size]`.
+    /// Computes a block for the tokens of a sequence, `[tokens, block]`, and updates its state `[block, state_size]`.
     pub(super) fn run(&self, block: usize, convolved: &[f32], gates: &[f32], state: &mut [f32]) -> Vec<f32> {
         Arch::new().dispatch(Block {
             space: self,
@@ -158,7 +159,8 @@ impl WithSimd for Block<'_> {
     }
 }
 
-/// Lets a state decay, adds the input vector times `value`, and returns its product with the output vector, summed in sixteen lanes.
+/// Decays a state, adds the input vector times `value`, and returns its product with the output vector, summed in
+/// sixteen lanes.
 #[inline(always)]
 fn advance(state: &mut [f32], rates: &[f32], step: f32, value: f32, input: &[f32], output: &[f32]) -> f32 {
     let mut sums = [0.0; 16];

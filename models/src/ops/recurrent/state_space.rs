@@ -1,29 +1,30 @@
-//! The state space of Mamba 2 (Dao and Gu 2024, "Transformers are SSMs"): the state of a head decays by one factor per token, gets
-//! the product of the token's values and its input vector, and is read by its output vector.
+//! The state space model of Mamba 2 (Dao and Gu 2024, "Transformers are SSMs"): the state of a head decays by one
+//! factor per token. Each token adds the product of its values and its input vector (B), and reads the state with its
+//! output vector (C).
 
 use pulp::{Arch, Simd, WithSimd};
 
 use super::heads::{Heads, softplus};
 
-/// A state space. Convolved rows are `[values | input vectors | output vectors]`, rows of gates have one step per head, before its
-/// activation.
+/// A state space model. Convolved rows are `[values | input vectors | output vectors]`; gate rows have one step per
+/// head, before its activation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateSpace {
     /// Number of heads.
     pub heads: usize,
-    /// Values of a head.
+    /// Number of values per head.
     pub head_dim: usize,
-    /// Number of input vectors and of output vectors; divides `heads`, and each serves as many neighbouring heads.
+    /// Number of input vectors and of output vectors; divides `heads`. Each serves `heads / groups` adjacent heads.
     pub groups: usize,
-    /// Elements of an input or output vector.
+    /// Size of an input or output vector.
     pub state_size: usize,
-    /// Rate of the decay per head, negative.
+    /// Decay rate per head, negative.
     pub rates: Vec<f32>,
     /// Added to the steps.
     pub step_bias: Vec<f32>,
-    /// Smallest and largest step.
+    /// Minimum and maximum step.
     pub step_limits: [f32; 2],
-    /// Factor of the values that are added to the result, per head.
+    /// Skip connection: factor per head of the values that are added to the result.
     pub skip: Vec<f32>,
 }
 
@@ -37,12 +38,12 @@ struct Head<'a> {
 }
 
 impl StateSpace {
-    /// Elements of a convolved row.
+    /// Returns the width of a convolved row.
     pub(super) fn channels(&self) -> usize {
         self.width() + 2 * self.groups * self.state_size
     }
 
-    /// Elements of a row of results.
+    /// Returns the width of a result row.
     pub(super) fn width(&self) -> usize {
         self.heads * self.head_dim
     }
@@ -59,7 +60,8 @@ impl StateSpace {
         self.rates.len() + self.step_bias.len() + self.skip.len()
     }
 
-    /// Computes a head for the tokens of a sequence, `[tokens, head_dim]`, and advances its state `[head_dim, state_size]`.
+    /// Computes a head for the tokens of a sequence, `[tokens, head_dim]`, and updates its state `[head_dim,
+    /// state_size]`.
     pub(super) fn run(&self, head: usize, convolved: &[f32], steps: &[f32], state: &mut [f32]) -> Vec<f32> {
         Arch::new().dispatch(Head {
             space: self,
@@ -105,8 +107,8 @@ impl WithSimd for Head<'_> {
     }
 }
 
-/// Multiplies a state by `decay`, adds the input vector times `value`, and returns its product with the output vector, summed in
-/// sixteen lanes.
+/// Multiplies a state by `decay`, adds the input vector times `value`, and returns its product with the output vector,
+/// summed in sixteen lanes.
 #[inline(always)]
 fn advance(state: &mut [f32], decay: f32, value: f32, input: &[f32], output: &[f32]) -> f32 {
     let update = |state: &mut f32, input: &f32, output: &f32| {

@@ -4,7 +4,7 @@ use crate::generation::ModelConfig;
 
 const KINDS: std::ops::Range<usize> = 0..4;
 
-/// A recurrence of each kind, and the elements of a row of its gates.
+/// Returns a recurrence of each kind, with the width of its gate rows.
 fn recurrence(kind: usize) -> (Recurrence, usize) {
     let model_config = ModelConfig {
         width: 20,
@@ -22,7 +22,7 @@ fn recurrence(kind: usize) -> (Recurrence, usize) {
     (recurrence, gates)
 }
 
-/// Numbers between -1 and 1 without an obvious order.
+/// Returns pseudo-random numbers between -1 and 1.
 fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count)
         .map(|index| ((index * 37 + seed * 101) % 97) as f32 / 48.0 - 1.0)
@@ -83,7 +83,7 @@ fn the_state_is_as_large_as_it_says_and_all_of_it_is_used() {
         let form = recurrence(kind);
         let mut state = [vec![0.0; form.0.state_elements()]];
         let (width, gates) = (form.0.projected_width(), form.1);
-        // Beyond the tokens that the convolution sees.
+        // More tokens than the convolution covers.
         let (rows, gate_rows) = (numbers(6 * width, 3), numbers(6 * gates, 4));
         run(&form, (&rows, &gate_rows), &[6], &mut state);
         let unused = state[0].iter().filter(|value| **value == 0.0).count();
@@ -95,7 +95,7 @@ fn the_state_is_as_large_as_it_says_and_all_of_it_is_used() {
     }
 }
 
-/// What is not a number makes the results of its token such, and of the later ones as far as states reach.
+/// Checks that NaN makes the results of its token NaN, and those of later tokens as far as states reach.
 #[test]
 fn undefined_values_stay_undefined() {
     for kind in KINDS {
@@ -119,7 +119,7 @@ fn undefined_values_stay_undefined() {
                     of(1).iter().all(|value| value.is_finite()),
                     "{kind}: before {value}"
                 );
-                // Infinite gates may mean factors of zero and one.
+                // Infinite gates may be valid factors of zero and one.
                 if value.is_nan() || !at_gates {
                     let undefined = of(2).iter().filter(|value| !value.is_finite()).count();
                     assert!(undefined > 0, "{kind}: {value} is lost");

@@ -7,7 +7,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
         .collect()
 }
 
-/// One query's result by its definition, for one head.
+/// Computes one query's result by definition, for one head.
 fn plain(
     lines: &[f32],
     mask: &[bool],
@@ -112,7 +112,7 @@ fn not_a_number_is_not_hidden() {
                 &EncoderAttention::plain(1, width),
             )
             .values;
-        // A query concerns its own row, a key or a value all rows.
+        // A query affects its own row, a key or a value all rows.
         for (row, values) in result.chunks(width).enumerate() {
             let concerned = column > 0 || row == 17;
             assert_eq!(

@@ -1,4 +1,4 @@
-//! Activations, and those that gate: a thread per element of the result.
+//! Activation kernels, plain and gated: one thread per element of the result.
 
 use std::f32::consts::FRAC_1_SQRT_2;
 
@@ -14,7 +14,7 @@ const GELU_TANH: u32 = 1;
 const SILU: u32 = 2;
 const RELU: u32 = 3;
 
-/// The code of an activation; `None` if it has no kernel.
+/// Returns the code of an activation; `None` if it has no kernel.
 pub(in crate::ops::burn) fn code_of(activation: Activation) -> Option<u32> {
     match activation {
         Activation::Gelu => Some(GELU),

@@ -1,4 +1,4 @@
-//! Attention of few new tokens to many cached ones: a cube per new token and head.
+//! Attention of few new tokens to many cached tokens: one cube per new token and head.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -8,24 +8,24 @@ use super::reduce::{largest_of_units, sum_of_units};
 use super::{extents, new_matrix};
 
 const UNITS: usize = 256;
-/// Scores that a cube holds.
+/// Maximum number of scores that a cube holds.
 const MAX_TOKENS: usize = 8192;
-/// New tokens of a request; more read the keys and values too often.
+/// Maximum number of new tokens per request; for more, keys and values would be read too often.
 const MAX_QUERIES: usize = 16;
 
-/// Extent of an attention.
+/// Dimensions of an attention.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::ops::burn) struct Extent {
-    /// Requests, new tokens of each, and tokens of each, all padded.
+    /// Requests, new tokens per request, and tokens per request, all padded.
     pub(in crate::ops::burn) padded: [usize; 3],
-    /// Heads of the queries, and of the keys.
+    /// Query heads and key heads.
     pub(in crate::ops::burn) heads: [usize; 2],
     pub(in crate::ops::burn) head_dim: usize,
     pub(in crate::ops::burn) scale: f32,
 }
 
 impl Extent {
-    /// Whether the kernel takes it.
+    /// Returns whether the kernel supports these dimensions.
     pub(in crate::ops::burn) fn has_kernel(&self) -> bool {
         let [batch, new, tokens] = self.padded;
         let sized = batch > 0 && new > 0 && tokens > 0;
@@ -130,7 +130,7 @@ fn attention<I: Int>(
     }
     let sum = sum_of_units(sum, &mut partial, UNITS);
 
-    // Each group of threads adds a part of the tokens' values.
+    // Each group of threads sums the values of some of the tokens.
     let groups = UNITS / head_dim;
     let group = unit / head_dim;
     let at = unit % head_dim;

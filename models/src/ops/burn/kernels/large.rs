@@ -1,7 +1,9 @@
-//! Many rows times a weight, by cubek's matrix products: in the type of the weight, with sums and results in f32.
+//! Products of many rows with a weight, by cubek's matrix products: in the type of the weight, with f32 sums and
+//! results.
 //!
-//! burn would try about twenty kernels per shape and compile each of them, or take the simplest one. The one here was the
-//! fastest of nine for a BERT-Base on an H200; it needs the bulk copies of Hopper and later GPUs, and aligned rows.
+//! burn would either autotune about twenty kernels per shape and compile each of them, or take the simplest one. The
+//! kernel here was the fastest of nine for a BERT-Base on an H200; it needs the bulk copies of Hopper and later GPUs,
+//! and aligned rows.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -18,15 +20,15 @@ use cubek::std::InputBinding;
 
 use super::{extents, new_matrix};
 
-/// Elements to which the rows of all three matrices must be aligned for bulk copies.
+/// Alignment of the rows of all three matrices that bulk copies need, elements.
 const ALIGNED: usize = 16;
-/// Fewer rows do not fill a tile.
+/// Minimum number of rows; fewer do not fill a tile.
 const MIN_ROWS: usize = 64;
 
-/// Whether no product by bulk copies was refused: the GPU may be too old for them.
+/// False once a product with bulk copies failed, for example because the GPU is too old.
 static HAS_BULK_COPIES: AtomicBool = AtomicBool::new(true);
 
-/// Multiplies; with `bulk`, by the kernel with bulk copies if the shapes allow it.
+/// Computes the product; with `bulk`, by the kernel with bulk copies if the shapes allow it.
 pub(super) fn launch(rows: CubeTensor, weight: &CubeTensor, bulk: bool) -> CubeTensor {
     let [count, inputs, _] = extents(&rows);
     let [_, outputs, _] = extents(weight);
@@ -44,12 +46,12 @@ pub(super) fn launch(rows: CubeTensor, weight: &CubeTensor, bulk: bool) -> CubeT
         }
         HAS_BULK_COPIES.store(false, Relaxed);
     }
-    // The simplest product has no limits.
+    // The simplest kernel supports all shapes.
     multiply(&Strategy::Auto, &rows, weight, &out);
     out
 }
 
-/// Submits a product; false if the kernel does not take the matrices.
+/// Submits a product; returns false if the kernel does not support the matrices.
 fn multiply(kernel: &Strategy, rows: &CubeTensor, weight: &CubeTensor, out: &CubeTensor) -> bool {
     let stored = |tensor: &CubeTensor| dtype_to_storage_type(tensor.dtype);
     let binding = |tensor: &CubeTensor| InputBinding::new(tensor.clone().binding(), stored(tensor));

@@ -1,4 +1,4 @@
-//! Layer norm and RMS norm: a cube per row.
+//! Layer norm and RMS norm: one cube per row.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;

@@ -1,4 +1,4 @@
-//! Few rows times a weight: reads the weight once, whatever the number of rows.
+//! Products of few rows with a weight: reads the weight once for all rows.
 
 use burn::backend::cubecl::dtype_to_storage_type;
 use burn_cubecl::tensor::CubeTensor;
@@ -6,11 +6,11 @@ use cubecl::prelude::*;
 
 use super::{extents, new_matrix};
 
-/// Rows that a thread keeps sums of.
+/// Maximum number of rows that a thread accumulates.
 pub(super) const MAX_ROWS: usize = 8;
-/// Columns of a cube.
+/// Columns per cube.
 const COLUMNS: usize = 16;
-/// Most parts of a column, whose sums are added at the end.
+/// Maximum number of parts of a column; their sums are added at the end.
 const MAX_PARTS: usize = 64;
 
 pub(super) fn launch(rows: &CubeTensor, weight: &CubeTensor, bias: &CubeTensor, biased: bool) -> CubeTensor {
@@ -32,7 +32,7 @@ pub(super) fn launch(rows: &CubeTensor, weight: &CubeTensor, bias: &CubeTensor, 
         row_stride,
         weight_stride,
         count,
-        // One kernel for three and four rows: the last row is summed twice.
+        // Three and four rows share a kernel, which sums the last row twice for three.
         count.next_power_of_two(),
         parts,
         biased,
@@ -67,7 +67,7 @@ fn few_rows<W: Float>(
     }
     if column < outputs {
         let mut input = part;
-        // Four reads of the weight are under way at once.
+        // Keeps four reads of the weight in flight.
         while input + 3 * parts < inputs {
             let first = f32::cast_from(weight[input * weight_stride + column]);
             let second = f32::cast_from(weight[(input + parts) * weight_stride + column]);
@@ -99,7 +99,7 @@ fn few_rows<W: Float>(
         shared[(row * parts + part) * COLUMNS + lane] = sums[row];
     }
     sync_cube();
-    // One thread per row and column adds the parts.
+    // One thread per row and column adds up the parts.
     if part < count && column < outputs {
         let mut sum = 0.0f32;
         for other in 0..parts {

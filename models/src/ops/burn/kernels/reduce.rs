@@ -1,13 +1,13 @@
-//! Sums and largest values over the threads of a cube.
+//! Sum and maximum over the threads of a cube.
 
 use cubecl::prelude::*;
 
-/// Returns the sum of the values of all `units` threads, a power of two, to each of them.
+/// Returns the sum of the values of all `units` threads, a power of two, in each thread.
 #[cube]
 pub(super) fn sum_of_units(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize) -> f32 {
     let unit = UNIT_POS_X as usize;
     shared[unit] = value;
-    // Unrolled: drivers in software do not take barriers in loops.
+    // Unrolled, because software drivers do not support barriers in loops.
     #[unroll]
     for step in 1..comptime!(units.ilog2() as usize + 1) {
         let half = comptime!(units >> step);
@@ -19,12 +19,12 @@ pub(super) fn sum_of_units(value: f32, shared: &mut Shared<[f32]>, #[comptime] u
     }
     sync_cube();
     let sum = shared[0];
-    // The memory may be written again.
+    // From here on, the memory may be overwritten.
     sync_cube();
     sum
 }
 
-/// Returns the largest of the values of all `units` threads, a power of two, to each of them.
+/// Returns the maximum of the values of all `units` threads, a power of two, in each thread.
 #[cube]
 pub(super) fn largest_of_units(value: f32, shared: &mut Shared<[f32]>, #[comptime] units: usize) -> f32 {
     let unit = UNIT_POS_X as usize;

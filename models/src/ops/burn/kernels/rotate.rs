@@ -1,4 +1,4 @@
-//! Rotary positions: a thread per element.
+//! Rotary embeddings: one thread per element.
 
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
