@@ -1,12 +1,12 @@
-//! Attention with linear biases (Press et al. 2022): scores fall with the distance, by a slope per head.
+//! Attention with linear biases (ALiBi, Press et al. 2022): scores decrease with the distance, by a slope per head.
 
 use crate::ops::RelativeBias;
 
-/// Returns the biases of heads with these slopes, for texts of at most `context` tokens.
+/// Returns the position bias of heads with these slopes, for texts of at most `context` tokens.
 pub(super) fn alibi(slopes: &[f32], context: usize) -> RelativeBias {
     let rows = slopes.iter().flat_map(|slope| {
         let earlier = (0..=context).rev().map(move |distance| -slope * distance as f32);
-        // Tokens of a decoder do not see later ones.
+        // Later tokens are masked, so their bias is irrelevant.
         earlier.chain(std::iter::repeat_n(0.0, context))
     });
     RelativeBias {
@@ -15,8 +15,8 @@ pub(super) fn alibi(slopes: &[f32], context: usize) -> RelativeBias {
     }
 }
 
-/// Returns the slopes of BLOOM: a geometric sequence, for another number of heads than a power of two followed by every
-/// second one of a sequence twice as long.
+/// Returns the slopes of BLOOM: a geometric sequence; if the number of heads is not a power of two, followed by every
+/// second element of a sequence twice as long.
 pub(crate) fn bloom_slopes(heads: usize) -> Vec<f32> {
     let power = 1 << heads.max(1).ilog2();
     let sequence = |count: usize| {
@@ -27,7 +27,8 @@ pub(crate) fn bloom_slopes(heads: usize) -> Vec<f32> {
     sequence(power).chain(others).take(heads).collect()
 }
 
-/// Returns the slopes of MPT: every second one of a sequence for a power of two, followed by the others.
+/// Returns the slopes of MPT: a geometric sequence; if the number of heads is not a power of two, every second element
+/// of a sequence for the next one, then the others.
 pub(super) fn mpt_slopes(heads: usize, steepest: f64) -> Vec<f32> {
     let count = heads.max(1).next_power_of_two();
     let slope = |index: usize| 2_f64.powf(-steepest * index as f64 / count as f64) as f32;

@@ -1,11 +1,11 @@
-//! Values of `config.json` that several decoders share.
+//! Readers for `config.json` keys that several decoders share.
 
 use kaskade_policy::plan::Partition;
 
 use crate::checkpoint::{Checkpoint, Config, LoadError, generation_config};
 use crate::ops::{Activation, Heads};
 
-/// Returns the layers of a partition; `key` names the number of all layers.
+/// Returns the layers of a partition; `key` holds the total number of layers.
 pub(super) fn layers(
     config: &Config,
     key: &str,
@@ -22,22 +22,22 @@ pub(super) fn layers(
     Ok(partition.layers(all))
 }
 
-/// Returns the size that the first of these keys states, if any does.
+/// Returns the size stated by the first of these keys that is present.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] unless it is a positive integer.
+/// [`LoadError::BadKey`] unless the value is a positive integer.
 pub(super) fn first_size(config: &Config, keys: &[&str]) -> Result<Option<usize>, LoadError> {
     let mut sizes = keys.iter().map(|key| config.optional_size(key));
     sizes.find_map(Result::transpose).transpose()
 }
 
-/// Reads `eos_token_id`: one, several or none.
+/// Reads `eos_token_id`: a token id, a list, or none.
 pub(super) fn eos_token_ids(config: &Config) -> Result<Vec<u32>, LoadError> {
     Ok(generation_config::eos_token_ids(config)?.unwrap_or_default())
 }
 
-/// Returns the first token of an encoder-decoder's answers: `decoder_start_token_id` of `generation_config.json`, else of
-/// `config.json`, else `absent`, else the token that begins a text.
+/// Returns the start token of an encoder-decoder's answers: `decoder_start_token_id` of `generation_config.json`, else
+/// of `config.json`, else `absent`, else the BOS token.
 pub(super) fn start_token(checkpoint: &Checkpoint, absent: Option<u32>) -> Result<u32, LoadError> {
     let (config, key) = (&checkpoint.config, "decoder_start_token_id");
     let own = checkpoint.generation.decoder_start_token_id;
@@ -61,7 +61,7 @@ pub(super) fn start_token(checkpoint: &Checkpoint, absent: Option<u32>) -> Resul
     }
 }
 
-/// Reads heads that divide `width` evenly, each with its own keys.
+/// Reads attention heads that divide `width` evenly, without grouped keys.
 pub(super) fn attention_heads(config: &Config, key: &str, width: usize) -> Result<Heads, LoadError> {
     let count = config.size(key)?;
     if !width.is_multiple_of(count) {
@@ -95,7 +95,7 @@ pub(super) fn positive(config: &Config, key: &str) -> Result<Option<f32>, LoadEr
     Ok(factor)
 }
 
-/// Reads an activation by its name in transformers; `absent` is the default.
+/// Reads an activation by its transformers name; `absent` is the default.
 pub(super) fn activation(config: &Config, key: &str, absent: &str) -> Result<Activation, LoadError> {
     let name = config
         .optional::<String>(key)?
@@ -119,7 +119,7 @@ pub(super) fn parse_activation(name: &str) -> Option<Activation> {
     }
 }
 
-/// Rejects a boolean key with another value than the supported one.
+/// Rejects a boolean key unless it has the supported value.
 pub(super) fn require(config: &Config, key: &str, value: bool, reason: &str) -> Result<(), LoadError> {
     match config.optional::<bool>(key)? {
         Some(other) if other != value => Err(config.invalid_value(key, reason)),

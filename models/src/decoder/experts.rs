@@ -1,4 +1,4 @@
-//! Mixtures of experts: feed-forward layers of which each token uses a few, chosen by a router (Shazeer et al. 2017).
+//! Mixture of experts (MoE): feed-forward layers of which a router selects a few per token (Shazeer et al. 2017).
 
 use super::linear_weights::{LinearWeights, NormWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
@@ -7,91 +7,92 @@ use crate::precision::WeightType;
 /// Weights of a layer's experts.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExpertWeights {
-    /// Projection to one score per expert; always f32.
+    /// Projection to a score per expert; always f32.
     pub router: LinearWeights,
-    /// Added to the experts' probabilities when they are chosen; empty if there is none.
+    /// Bias added to the experts' probabilities for selection; empty without one.
     pub correction: Vec<f32>,
     /// Up projection (gate, values) and down projection of each expert.
     pub experts: Vec<[LinearWeights; 2]>,
-    /// Projection to the logit of the shared expert's factor; always f32. The shared expert is the layer's feed-forward layer.
+    /// Projection to the logit of the shared expert's gate; always f32. The shared expert is stored as the layer's
+    /// feed-forward.
     pub shared_gate: Option<LinearWeights>,
-    /// Factor of each expert's output; empty if there are none.
+    /// Factor per expert of its output; empty without factors.
     pub scales: Vec<f32>,
-    /// Norms of experts that run beside the layer's feed-forward layer and read the hidden vectors themselves (Gemma 4).
+    /// Norms of experts that run in parallel with the feed-forward and read the hidden states themselves (Gemma 4).
     pub beside: Option<[NormWeights; 4]>,
 }
 
-/// The names and sizes of a family's experts.
+/// Tensor names and sizes of a family's experts.
 #[derive(Debug, Clone)]
 pub(super) struct ExpertLayout {
-    /// The module with router and experts.
+    /// Module that contains router and experts.
     pub(super) block: &'static str,
-    /// The router, within the module.
+    /// Name of the router within the module.
     pub(super) router: &'static str,
     /// Whether the router has a bias.
     pub(super) router_bias: bool,
-    /// The correction of the probabilities, within the module, if there is one.
+    /// Selection bias within the module, if there is one.
     pub(super) correction: Option<Correction>,
-    /// How the tensors of the experts are stored.
+    /// Storage layout of the experts' tensors.
     pub(super) tensors: ExpertTensors,
     /// Number of experts.
     pub(super) count: usize,
-    /// Size of an expert.
+    /// Intermediate size of an expert.
     pub(super) inner: usize,
     /// The shared expert, if there is one.
     pub(super) shared: Option<SharedExpert>,
-    /// Which layers have experts; the others are dense.
+    /// Whether each layer has experts; others are dense.
     pub(super) layers: Vec<bool>,
-    /// Whether the experts run beside the feed-forward layer, which is then called the shared one.
+    /// Whether the experts run in parallel with the feed-forward, which is stored as the shared expert.
     pub(super) is_beside: bool,
 }
 
-/// The tensor of the values that are added to the experts' probabilities when they are chosen.
+/// Tensor with the selection bias (`e_score_correction_bias`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Correction {
-    /// Its name, within the module.
+    /// Name within the module.
     pub(super) name: &'static str,
-    /// Whether it is a matrix of one row.
+    /// Whether the tensor is a matrix with one row.
     pub(super) is_row: bool,
 }
 
-/// How the tensors of experts are stored.
+/// Storage layout of experts.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum ExpertTensors {
-    /// Gate, values and down projection of each expert, by these names; or those of all experts fused.
+    /// Gate, up and down projection of each expert, by these names; or all experts fused.
     Each([&'static str; 3]),
-    /// As [`Self::Each`]; if fused, rows are inputs (Llama 4).
+    /// Like [`Self::Each`]; if fused, rows are inputs (Llama 4).
     ByInput([&'static str; 3]),
-    /// The up projections of all experts, gates first, and the down projections, by these names.
+    /// The fused up projections of all experts, gates first, and the fused down projections, by these names.
     Fused([&'static str; 2]),
-    /// As [`Self::Fused`] with biases; columns are outputs, and gates and values alternate (gpt-oss).
+    /// Like [`Self::Fused`], with biases; columns are outputs, and gate and up columns alternate (gpt-oss).
     Alternating,
-    /// The same, but all gates come before the values.
+    /// Like [`Self::Alternating`], but all gate columns precede the up columns.
     Biased,
 }
 
-/// An expert that every token uses.
+/// An expert that every token uses (shared expert).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedExpert {
-    /// Its module; `None` if it is named like the feed-forward layer of other layers.
+    /// Module of the expert; `None` if it has the names of a dense feed-forward.
     pub(super) block: Option<&'static str>,
-    /// Its size.
+    /// Intermediate size.
     pub(super) inner: usize,
     /// Whether its layers have biases.
     pub(super) bias: bool,
-    /// The layer of its factor, within the module of the experts; without one the factor is 1.
+    /// Gate of the shared expert, within the module of the experts; without one, its factor is 1.
     pub(super) gate: Option<&'static str>,
 }
 
 impl ExpertLayout {
-    /// Experts in every layer, by Qwen's names; `inner` is the key of an expert's size.
+    /// Creates a layout with experts in every layer and Qwen's names; `inner` is the key of the intermediate size.
     pub(super) fn everywhere(config: &Config, inner: &str) -> Result<Self, LoadError> {
-        // Versions 4 and 5 of transformers name it differently.
+        // The name differs between versions 4 and 5 of transformers.
         let count = config.present_key(["num_experts", "num_local_experts"]);
         Self::counted(config, config.size(count)?, inner)
     }
 
-    /// As [`ExpertLayout::everywhere`], with `count` experts.
+    /// Same as [`ExpertLayout::everywhere`], with `count` experts.
     pub(super) fn counted(config: &Config, count: usize, inner: &str) -> Result<Self, LoadError> {
         Ok(Self {
             block: "mlp",
@@ -166,22 +167,22 @@ impl ExpertWeights {
         })
     }
 
-    /// The layers whose weights have the model's type.
+    /// Returns the linear layers that have the model's weight type.
     fn typed(&self) -> impl Iterator<Item = &LinearWeights> {
         self.experts.iter().flatten()
     }
 
-    /// The layers that are always f32.
+    /// Returns the linear layers that are always f32.
     fn exact(&self) -> impl Iterator<Item = &LinearWeights> {
         [&self.router].into_iter().chain(&self.shared_gate)
     }
 
-    /// Norms of experts beside the feed-forward layer.
+    /// Returns the norms of parallel experts.
     pub(super) fn norms(&self) -> impl Iterator<Item = &NormWeights> {
         self.beside.iter().flatten()
     }
 
-    /// Number of weights.
+    /// Returns the number of weights.
     pub(super) fn elements(&self) -> usize {
         self.correction.len()
             + self.scales.len()
@@ -192,7 +193,7 @@ impl ExpertWeights {
                 .sum::<usize>()
     }
 
-    /// Memory if the experts have weights of this type, bytes.
+    /// Returns the memory of the experts with weights of this type, bytes.
     pub(super) fn bytes(&self, kind: WeightType) -> usize {
         let typed: usize = self.typed().map(|linear| linear.bytes(kind)).sum();
         let exact = self.exact().map(|linear| linear.bytes(WeightType::F32));
@@ -200,7 +201,7 @@ impl ExpertWeights {
         typed + exact.sum::<usize>() + size_of::<f32>() * numbers
     }
 
-    /// Encodes the weights of the experts in a type.
+    /// Encodes the weights of the experts as this type.
     pub(super) fn stored_as(self, kind: WeightType) -> Self {
         let experts = self.experts.into_iter();
         Self {
@@ -212,7 +213,7 @@ impl ExpertWeights {
     }
 }
 
-/// Takes the tensors of each expert.
+/// Takes separate tensors per expert.
 fn each(
     weights: &mut Weights,
     name: &str,
@@ -234,7 +235,7 @@ fn each(
     (0..layout.count).map(take).collect()
 }
 
-/// Takes the tensors of all experts, whose rows are outputs, or inputs if the file has that shape (Qwen3-VL).
+/// Takes fused tensors of all experts, whose rows are outputs, or inputs if the file has that shape (Qwen3-VL).
 fn fused(
     weights: &mut Weights,
     [up, down]: [String; 2],
@@ -258,7 +259,7 @@ fn fused(
     Ok(pairs(up, take(&down, inner, width)?))
 }
 
-/// Takes the tensors of all experts and their biases. Rows are inputs, and the outputs of `parts` parts alternate.
+/// Takes fused tensors of all experts with biases. Rows are inputs, and outputs alternate between `parts` parts.
 fn biased(
     weights: &mut Weights,
     [up, down]: [String; 2],

@@ -1,4 +1,4 @@
-//! The families of language models. A family is added with one file and one line here.
+//! The supported families of language models. To add a family, add a file and a line here.
 
 mod afmoe;
 mod apertus;
@@ -73,32 +73,32 @@ use crate::checkpoint::{Checkpoint, LoadError};
 
 /// A family of language models.
 pub(super) struct Family {
-    /// The class that generates text, if there is one.
+    /// Class that generates text, if there is one.
     pub(super) generator: Option<&'static str>,
-    /// The sequence classifier, if transformers has one.
+    /// Sequence classification class, if transformers has one.
     pub(super) classifier: Option<&'static str>,
-    /// The token classifier and its output layer, if transformers has one.
+    /// Token classification class with the name of its output layer, if transformers has one.
     pub(super) token_classifier: Option<(&'static str, &'static str)>,
-    /// The base model, if it gives embeddings.
+    /// Base model class, if it can return embeddings.
     pub(super) base_model: Option<&'static str>,
-    /// `model_type` of its `config.json`.
+    /// `model_type` in `config.json`.
     pub(super) model_type: &'static str,
     /// Prefix of the base model's tensors.
     pub(super) base: &'static str,
-    /// Where its projection to logits is.
+    /// Location of the projection to logits.
     pub(super) head: LmHeadConfig,
     pub(super) read: ReadFn,
 }
 
-/// How a family is read.
+/// Function that reads a family.
 pub(super) enum ReadFn {
-    /// As a whole only, with its head.
+    /// Reads the whole model, with its head.
     Whole(fn(&mut Checkpoint) -> Result<Decoder, LoadError>),
-    /// With the layers of a partition, or as a whole, without its head.
+    /// Reads the layers of a partition, or the whole model, without the head.
     Partitioned(fn(&mut Checkpoint, Partition) -> Result<Decoder, LoadError>),
 }
 
-/// A family whose classes have the usual names.
+/// Defines a family whose classes have the usual names.
 macro_rules! family {
     ($prefix:literal, $model_type:literal, $base:literal, $head:expr, $read:path) => {
         family!(
@@ -124,7 +124,7 @@ macro_rules! family {
     };
 }
 
-/// A family of which transformers also has a token classifier; `score` or `classifier` is its output layer.
+/// Defines a family with a token classifier in transformers; `score` or `classifier` is its output layer.
 macro_rules! token_family {
     ($layer:literal, $prefix:literal, $($more:tt)+) => {
         Family {
@@ -134,7 +134,7 @@ macro_rules! token_family {
     };
 }
 
-/// A family with the names of Llama's tensors, a separate head and both classifiers.
+/// Defines a family with Llama's tensor names, a separate head and both classifiers.
 macro_rules! like_llama {
     ($prefix:literal, $model_type:literal, $read:path) => {
         token_family!(
@@ -148,7 +148,7 @@ macro_rules! like_llama {
     };
 }
 
-/// A family of which transformers has no sequence classifier.
+/// Defines a family without a sequence classifier in transformers.
 macro_rules! unclassified {
     ($prefix:literal, $model_type:literal, $head:expr, $read:path) => {
         Family {
@@ -158,7 +158,7 @@ macro_rules! unclassified {
     };
 }
 
-/// An encoder-decoder, which is read as a whole.
+/// Defines an encoder-decoder, which is read as a whole.
 const fn encoder_decoder(
     generator: &'static str,
     model_type: &'static str,
@@ -260,7 +260,7 @@ pub(super) const FAMILIES: &[Family] = &[
         LmHeadConfig::TIED,
         mpt::read
     ),
-    // As configurations name it that are older than the class in transformers.
+    // Class name in configurations older than the class in transformers.
     family!("MPT", "mpt", "transformer.", LmHeadConfig::TIED, mpt::read),
     token_family!(
         "score",
@@ -390,7 +390,7 @@ pub(super) const FAMILIES: &[Family] = &[
         )
     },
     family!("Phimoe", "phimoe", "model.", LmHeadConfig::WITH_KEY, phimoe::read),
-    // As Microsoft's configurations name it.
+    // Class name in Microsoft's configurations.
     family!("PhiMoE", "phimoe", "model.", LmHeadConfig::WITH_KEY, phimoe::read),
     family!(
         "DeepseekV2",
@@ -416,12 +416,12 @@ pub(super) const FAMILIES: &[Family] = &[
         ..unclassified!("Llama4", "llama4_text", LmHeadConfig::SEPARATE, llama4::read)
     },
     Family {
-        // Nor are the streams.
+        // AltUp streams are not supported for embeddings, either.
         base_model: None,
         ..unclassified!("Gemma3n", "gemma3n_text", LmHeadConfig::TIED, gemma3n::read)
     },
     Family {
-        // What tokens bring for each layer is not computed by base models.
+        // Per-layer embeddings are not computed by base models.
         base_model: None,
         ..unclassified!("Gemma4", "gemma4_text", LmHeadConfig::TIED, gemma4::read)
     },
@@ -503,7 +503,7 @@ pub(super) const FAMILIES: &[Family] = &[
         t5gemma::read,
     ),
     Family {
-        // There is no base model: it would give the decoder's states.
+        // No base model, which would return the decoder's hidden states.
         classifier: Some("BartForSequenceClassification"),
         ..encoder_decoder("BartForConditionalGeneration", "bart", "model.", bart::read_bart)
     },

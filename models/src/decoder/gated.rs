@@ -1,5 +1,5 @@
-//! Decoders of the Llama kind: norms, rotary positions, grouped-query attention, a feed-forward layer that is mostly gated. A
-//! family states in its [`ModelConfig`] and a [`Layout`] how it differs, and which of its layers see a window only.
+//! Llama-like decoders: norms, rotary positions, grouped-query attention, and a feed-forward that is usually gated. A
+//! family states its differences in its [`ModelConfig`] and a [`Layout`].
 
 use kaskade_policy::plan::Partition;
 
@@ -14,130 +14,131 @@ use super::weights::{Decoder, LayerWeights, LocalAttention, ModelConfig, NormWei
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::ops::{Activation, Heads};
 
-/// What a family's tensors are, beyond those of every decoder of this kind.
+/// Tensor layout of a family, beyond the tensors of every decoder of this kind.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "which tensors a family has")]
 pub(super) struct Layout {
-    /// Whether the projections to queries, keys and values have biases.
+    /// Whether the query, key and value projections have biases.
     pub(super) qkv_bias: bool,
     /// Whether the output projection has a bias.
     pub(super) output_bias: bool,
-    /// Whether the feed-forward layer has biases.
+    /// Whether the feed-forward has biases.
     pub(super) feed_forward_bias: bool,
-    /// The layer that holds queries, keys and values, if one tensor does (Phi-3).
+    /// Name of the fused projection to queries, keys and values, if there is one (Phi-3).
     pub(super) fused_projections: Option<&'static str>,
-    /// Sizes of the latent vectors that keys and values are computed from (`DeepSeek`).
+    /// Sizes of latent attention (`DeepSeek`), if keys and values are computed from latent vectors.
     pub(super) latent: Option<LatentLayout>,
     /// Recurrent mixers of some layers.
     pub(super) recurrent: Option<RecurrentLayout>,
     /// Further parameters of a layer.
     pub(super) extra: Extra,
-    /// Output projection.
+    /// Name of the output projection.
     pub(super) output: &'static str,
-    /// First layers of the feed-forward layer: gate and values, or one that holds all.
+    /// Names of the first layers of the feed-forward: gate and up projection, or a fused one.
     pub(super) up: &'static [&'static str],
-    /// Its last layer.
+    /// Name of the down projection.
     pub(super) down: &'static str,
-    /// Experts in place of the feed-forward layer, or beside it if one is shared.
+    /// Experts in place of the feed-forward, or in addition to a shared one.
     pub(super) experts: Option<ExpertLayout>,
     /// Kind of the norms.
     pub(super) norms: NormKind,
-    /// Added to the factors of the norms (Gemma).
+    /// Offset to add to the weights of the norms (Gemma).
     pub(super) norm_offset: f32,
     /// Names of a layer's norms.
     pub(super) norm_names: NormNames,
-    /// Norms of queries and keys, if there are any.
+    /// Query-key norms, if there are any.
     pub(super) head_norms: HeadNormLayout,
     /// Prefix of embedding and layers.
     pub(super) base: &'static str,
-    /// Final norm.
+    /// Name of the final norm.
     pub(super) final_norm: &'static str,
-    /// Which layers have the attention of [`ModelConfig::local`].
+    /// Whether each layer has the attention of [`ModelConfig::local`].
     pub(super) local_layers: Vec<bool>,
-    /// Whether layers that are not local have keys also as values, before norm and rotation (Gemma 4).
+    /// Whether global layers use keys also as values, before norm and rotation (Gemma 4).
     pub(super) keys_are_values: bool,
-    /// The layer whose keys and values each layer uses; its own if there are none.
+    /// For each layer, the layer whose keys and values it uses; empty if each layer uses its own.
     pub(super) kv_sources: Vec<usize>,
-    /// Size of each feed-forward layer; that of [`ModelConfig`] if there are none.
+    /// Size of each feed-forward; empty if all have the size in [`ModelConfig`].
     pub(super) inner_sizes: Vec<usize>,
-    /// Where the gates of each feed-forward layer are cut off, standard deviations above their mean; nowhere if there are none.
+    /// Per layer, the threshold below which gates of the feed-forward become zero, in standard deviations above their
+    /// mean; empty if no layer is sparse.
     pub(super) sparsity: Vec<Option<f32>>,
-    /// Streams beside the hidden vectors.
+    /// AltUp streams, if there are any.
     pub(super) streams: Option<StreamLayout>,
-    /// Elements that tokens bring for each layer.
+    /// Width of per-layer embeddings, if there are any.
     pub(super) token_width: Option<usize>,
-    /// The factor of a layer's output.
+    /// Name of the factor of a layer's output, if there is one.
     pub(super) output_scale: Option<&'static str>,
-    /// Rows of the embedding behind the vocabulary, which texts do not use.
+    /// Number of embedding rows after the vocabulary, which texts do not use.
     pub(super) unused_tokens: usize,
-    /// The numbers of the layers in the names of their tensors; their places if there are none.
+    /// Layer numbers in tensor names; empty if they equal the indices.
     pub(super) layer_names: Vec<usize>,
 }
 
-/// Parameters of a layer beside those of linear layers and norms.
+/// Parameters of a layer besides linear layers and norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extra {
     /// None.
     No,
-    /// Sinks of the heads (gpt-oss).
+    /// Attention sinks (gpt-oss).
     Sinks,
-    /// Coefficients of the activation, which is xIELU (Apertus).
+    /// Coefficients of the activation xIELU (Apertus).
     Activation,
-    /// Gates of the attention's output; those of a head follow its queries in the query projection (Qwen 3.5).
+    /// Gates of the attention's output; the gates of a head follow its queries in the query projection (Qwen 3.5).
     OutputGate,
-    /// Norms of what the output projection and the down projection read (`BitNet`).
+    /// Norms before the output projection and the down projection (`BitNet`).
     InnerNorms,
-    /// Gates of the attention's output, which have a projection of their own (Trinity).
+    /// Gates of the attention's output, with a separate projection (Trinity).
     OwnOutputGate,
-    /// One gate for every head of the attention's output (LFM3).
+    /// One gate per head of the attention's output (LFM3).
     HeadGate,
 }
 
-/// Names of the norms of a layer, of which a family has some.
+/// Names of a layer's norms; a family has some of them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NormNames {
-    /// Before the attention.
+    /// Norm before attention.
     pub(super) attention: &'static str,
-    /// Of its output.
+    /// Norm after attention.
     pub(super) attention_output: &'static str,
-    /// Before the feed-forward layer.
+    /// Norm before the feed-forward.
     pub(super) feed_forward: &'static str,
-    /// Of its output.
+    /// Norm after the feed-forward.
     pub(super) feed_forward_output: &'static str,
 }
 
-/// The norms of queries and keys.
+/// Layout of query-key norms.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HeadNormLayout {
-    /// Name of the norms of the queries and of the keys.
+    /// Names of the query norms and the key norms.
     pub(super) names: [&'static str; 2],
-    /// How their tensors are stored.
+    /// Storage layout.
     pub(super) tensors: HeadNormTensors,
 }
 
-/// How the norms of queries and keys are stored.
+/// Storage layout of query-key norms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadNormTensors {
-    /// As norms of the same kind as the others.
+    /// Norms of the same kind as the others.
     Norm,
-    /// As the factors of layer norms without offsets, one row per head (Command R+).
+    /// Weights of layer norms without bias, one row per head (Command R+).
     Rows,
-    /// As layer norms without offsets, one per head (`StableLM`).
+    /// Layer norms without bias, one per head (`StableLM`).
     Each,
-    /// Not at all: RMS norms without weights, of local layers only (Llama 4).
+    /// RMS norms without weights, in local layers only (Llama 4).
     Local,
-    /// Not at all: RMS norms without weights (nanochat).
+    /// RMS norms without weights (nanochat).
     Plain,
 }
 
-/// What the norms compute.
+/// Kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NormKind {
     /// RMS norms.
     Rms,
-    /// Layer norms with offsets.
+    /// Layer norms with bias.
     Layer,
-    /// Layer norms without offsets.
+    /// Layer norms without bias.
     Unbiased,
     /// Layer norms without weights.
     Plain,
@@ -163,7 +164,7 @@ impl NormKind {
 }
 
 impl Default for Layout {
-    /// The names and norms of Llama, without biases.
+    /// Returns the names and norms of Llama, without biases.
     fn default() -> Self {
         Self {
             qkv_bias: false,
@@ -206,7 +207,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// The default with the biases that `attention_bias` and `mlp_bias` state.
+    /// Returns the default with the biases that `attention_bias` and `mlp_bias` state.
     pub(super) fn with_biases(config: &Config) -> Result<Self, LoadError> {
         let attention_bias = config.optional("attention_bias")?.unwrap_or(false);
         Ok(Self {
@@ -218,12 +219,12 @@ impl Layout {
     }
 }
 
-/// Reads the configuration that decoders of this kind share.
+/// Reads the configuration keys that decoders of this kind share.
 pub(super) fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadError> {
     activated(config, activation(config, "hidden_act", "silu")?, keys)
 }
 
-/// As [`model_config`], with an activation that `hidden_act` does not name.
+/// Same as [`model_config`], with an activation that `hidden_act` does not state.
 pub(super) fn activated(
     config: &Config,
     activation: Activation,
@@ -234,7 +235,7 @@ pub(super) fn activated(
     shared(config, heads, positions, activation)
 }
 
-/// As [`model_config`], with heads and positions that are read already.
+/// Same as [`model_config`], with given heads and positions.
 pub(super) fn with_positions(
     config: &Config,
     heads: Heads,
@@ -248,7 +249,7 @@ pub(super) fn with_positions(
     )
 }
 
-/// As [`activated`], with a feed-forward layer whose size `intermediate_size` does not state.
+/// Same as [`activated`], with a feed-forward size that `intermediate_size` does not state.
 pub(super) fn sized(
     config: &Config,
     intermediate_size: usize,
@@ -298,8 +299,8 @@ fn with_size(
     })
 }
 
-/// Returns the attention of local layers and which layers are local: by `layer_types`, or by `local`, which takes the
-/// index of a layer, in files without it. None without `sliding_window`.
+/// Returns the attention of local layers, and which layers are local: by `layer_types`, or in files without it by
+/// `local`, given the layer's index. None without `sliding_window`.
 pub(super) fn windows(
     config: &Config,
     local: impl Fn(usize) -> bool,
@@ -316,7 +317,7 @@ pub(super) fn windows(
     Ok((Some(LocalAttention { window, rotary }), local_layers))
 }
 
-/// Gives the rotary positions to the layers with a window alone, if there are any.
+/// Restricts rotary positions to the sliding-window layers, if there are any.
 pub(super) fn positions_of_windows(mut base: ModelConfig, local: Option<LocalAttention>) -> ModelConfig {
     if let Some(local) = local {
         let rotary = base.rotary.take();
@@ -325,11 +326,11 @@ pub(super) fn positions_of_windows(mut base: ModelConfig, local: Option<LocalAtt
     base
 }
 
-/// Returns which layers have rotary positions, by `no_rope_layers`, else all but every so many.
+/// Returns which layers have rotary positions, by `no_rope_layers`, or by the interval of layers without them.
 pub(super) fn rotated_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     let count = config.size("num_hidden_layers")?;
     let interval = config.optional_size("no_rope_layer_interval")?.unwrap_or(4);
-    // 1 for a layer with positions.
+    // 1 means a layer with positions.
     let key = "no_rope_layers";
     let listed = config.optional::<Vec<u8>>(key)?;
     match listed.filter(|listed| !listed.is_empty()) {
@@ -345,7 +346,7 @@ pub(super) fn rotated_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     }
 }
 
-/// Returns which layers have one of the types `wanted` by the list `key`; the others must have one of `others`.
+/// Returns which layers have a type in `wanted`, by the list `key`; all others must have a type in `others`.
 pub(super) fn layers_of_type(
     config: &Config,
     key: &str,
@@ -378,7 +379,7 @@ pub(super) fn read(
     read_adapted(checkpoint, partition, model_config, layout, |layer, _| layer)
 }
 
-/// Reads the weights, and lets `adapt` change those of every layer.
+/// Reads the weights, and applies `adapt` to those of every layer.
 pub(super) fn read_adapted(
     checkpoint: &mut Checkpoint,
     partition: Partition,

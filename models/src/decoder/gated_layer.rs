@@ -1,4 +1,4 @@
-//! A layer of a decoder of the Llama kind: its tensors, as the family's [`Layout`] names them.
+//! A layer of a Llama-like decoder, read by the tensor names of the family's [`Layout`].
 
 use super::experts::{ExpertWeights, SharedExpert};
 use super::gated::{Extra, HeadNormTensors, Layout, NormKind};
@@ -11,7 +11,7 @@ use super::weights::{
 use crate::checkpoint::{LoadError, Weights};
 use crate::ops::Activation;
 
-/// Reads the layer with this index; `source` is the layer whose keys and values it reuses, if it has none of its own.
+/// Reads the layer at an index; `source` is the layer whose keys and values it reuses, if it has none of its own.
 pub(super) fn read(
     weights: &mut Weights,
     model_config: &ModelConfig,
@@ -33,15 +33,15 @@ pub(super) fn read(
     tensors.token_gate(layer)
 }
 
-/// The tensors of a layer.
+/// Reader of a layer's tensors.
 struct LayerTensors<'a> {
     weights: &'a mut Weights,
     model_config: &'a ModelConfig,
     layout: &'a Layout,
     index: usize,
-    /// Whether it has the attention of [`ModelConfig::local`].
+    /// Whether the layer has the attention of [`ModelConfig::local`].
     local: bool,
-    /// The layer whose keys and values it reuses.
+    /// The layer whose keys and values this layer reuses.
     source: Option<&'a LayerWeights>,
 }
 
@@ -68,13 +68,13 @@ impl LayerTensors<'_> {
         Ok(norm.plus(self.layout.norm_offset))
     }
 
-    /// The recurrent mixer, if the layer has one.
+    /// Returns the layout of the recurrent mixer, if the layer has one.
     fn recurrent(&self) -> Option<&RecurrentLayout> {
         let recurrent = self.layout.recurrent.as_ref();
         recurrent.filter(|recurrent| recurrent.layers.get(self.index).copied().unwrap_or_default())
     }
 
-    /// Whether the layer has an attention.
+    /// Returns whether the layer has attention.
     fn attends(&self) -> bool {
         self.recurrent()
             .is_none_or(|recurrent| recurrent.beside_attention)
@@ -167,7 +167,7 @@ impl LayerTensors<'_> {
         })
     }
 
-    /// Adds what reads the tokens' inputs, and the factor of the output.
+    /// Adds the gate of per-layer embeddings, and the factor of the output.
     fn token_gate(&mut self, layer: LayerWeights) -> Result<LayerWeights, LoadError> {
         let width = self.model_config.width;
         let output_scale = self.layout.output_scale.map(|name| {
@@ -197,7 +197,7 @@ impl LayerTensors<'_> {
         })
     }
 
-    /// Adds the feed-forward layer and the experts.
+    /// Adds the feed-forward and the experts.
     fn feed_forward(&mut self, layer: LayerWeights) -> Result<LayerWeights, LoadError> {
         let (layout, width, inner) = (
             self.layout,
@@ -229,7 +229,7 @@ impl LayerTensors<'_> {
             down = self.linear(layout.down, inner, width, layout.feed_forward_bias)?;
         }
         let experts = mixture.map(|experts| {
-            // Experts beside the feed-forward layer are in no module of their own.
+            // Experts that run in parallel with the feed-forward have no module of their own.
             let block = self.at(experts.block);
             let block = block.trim_end_matches('.').to_owned();
             ExpertWeights::take(self.weights, &block, width, experts)
@@ -256,7 +256,7 @@ impl LayerTensors<'_> {
         };
         let (above, below) = (number("alpha_p", &[1])?, number("alpha_n", &[1])?);
         let slope = number("beta", &[])?;
-        // Values between it and zero are not integrated; 1e-6 is below the precision of the result.
+        // Values between `eps` and zero are not integrated; 1e-6 is below the precision of the result.
         number("eps", &[])?;
         let softplus = |value: f32| value.max(0.0) + (-value.abs()).exp().ln_1p();
         Ok(Some(Activation::Xielu {
@@ -348,7 +348,7 @@ impl LayerTensors<'_> {
         }))
     }
 
-    /// Reads the factors of the norms of `count` heads, one after the other.
+    /// Reads the concatenated norm weights of `count` heads.
     fn factors(&mut self, name: &str, count: usize) -> Result<Vec<f32>, LoadError> {
         let (name, head_dim) = (self.at(name), self.model_config.heads.head_dim);
         if self.layout.head_norms.tensors == HeadNormTensors::Rows {

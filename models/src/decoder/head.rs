@@ -1,26 +1,26 @@
-//! The projection of a language model from its last hidden vectors to logits.
+//! The language model head: the projection from the last hidden states to logits.
 
 use super::config_values::activation;
 use super::families::modernbert;
 use super::weights::{HeadLayer, LinearWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
 
-/// Where a family's head is.
+/// Location of a family's head.
 pub(super) struct LmHeadConfig {
     /// Name of the layer.
     name: &'static str,
-    /// Whether it has a bias.
+    /// Whether the layer has a bias.
     bias: bool,
-    /// The key that says so, if there is one.
+    /// Key that states whether there is a bias, if there is one.
     bias_key: Option<&'static str>,
-    /// Whether it shares the embedding if `tie_word_embeddings` is missing.
+    /// Whether the head is tied to the embedding if `tie_word_embeddings` is missing.
     tied: bool,
-    /// Name of the layer before it, if there is one.
+    /// Name of the layer before the head, if there is one.
     layer: Option<&'static str>,
 }
 
 impl LmHeadConfig {
-    /// `lm_head`, separate unless the configuration says otherwise.
+    /// `lm_head`, untied by default.
     pub(super) const SEPARATE: Self = Self {
         name: "lm_head",
         bias: false,
@@ -28,7 +28,7 @@ impl LmHeadConfig {
         tied: false,
         layer: None,
     };
-    /// `lm_head`, which shares the embedding unless the configuration says otherwise.
+    /// `lm_head`, tied to the embedding by default.
     pub(super) const TIED: Self = Self {
         tied: true,
         ..Self::SEPARATE
@@ -43,17 +43,17 @@ impl LmHeadConfig {
         bias_key: Some("lm_head_bias"),
         ..Self::SEPARATE
     };
-    /// `lm_head`, which shares the embedding, with a bias if `use_bias` says so.
+    /// `lm_head`, tied to the embedding by default, with a bias if `use_bias` says so.
     pub(super) const TIED_WITH_KEY: Self = Self {
         bias_key: Some("use_bias"),
         ..Self::TIED
     };
-    /// `output_projection`, which shares the embedding unless the configuration says otherwise.
+    /// `output_projection`, tied to the embedding by default.
     pub(super) const OUTPUT_PROJECTION: Self = Self {
         name: "output_projection",
         ..Self::TIED
     };
-    /// `lm_head.out_proj`, which shares the embedding unless the configuration says otherwise.
+    /// `lm_head.out_proj`, tied to the embedding by default.
     pub(super) const OUT_PROJ: Self = Self {
         name: "lm_head.out_proj",
         ..Self::TIED
@@ -64,8 +64,8 @@ impl LmHeadConfig {
         ..Self::SEPARATE
     };
 
-    /// `decoder` behind the layer `lm_head`, which shares the embedding unless the configuration says otherwise, with a bias unless
-    /// `decoder_bias` says otherwise.
+    /// `decoder` after the layer `lm_head`, tied to the embedding by default, with a bias unless `decoder_bias` says
+    /// otherwise.
     pub(super) const MODERN_BERT: Self = Self {
         name: "decoder",
         bias: true,
@@ -96,7 +96,7 @@ impl LmHeadConfig {
         }))
     }
 
-    /// Takes the layer, or one that shares the embedding `[vocabulary, width]`.
+    /// Takes the head, or creates one tied to the embedding `[vocabulary, width]`.
     ///
     /// # Errors
     /// [`LoadError`], naming the key or tensor.

@@ -1,7 +1,7 @@
-//! Keys and values that are computed from a latent vector (multi-head latent attention, `DeepSeek`-AI 2024).
+//! Multi-head latent attention (MLA, `DeepSeek`-AI 2024): keys and values are computed from a latent vector.
 //!
-//! A token's keys and values are expanded, so that the cache and the attention are those of every other decoder. Heads of keys
-//! and values get the same size: the smaller ones end with zeros. The rotated elements of a key, which all heads share, follow
+//! Keys and values of each token are expanded, so that cache and attention are those of any other decoder. Key and
+//! value heads are padded with zeros to the same size. The rotated elements of a key, which all heads share, follow
 //! the latent vector; the projection copies them to the front of every head.
 
 use super::weights::{LatentWeights, LinearWeights, ModelConfig, NormWeights};
@@ -10,19 +10,19 @@ use crate::checkpoint::{LoadError, Weights};
 /// Sizes of latent vectors and of the parts of a head.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LatentLayout {
-    /// Size of the latent vector of queries; `None` if they are projected at once.
+    /// Size of the latent vector of queries; `None` without one.
     pub(super) query_rank: Option<usize>,
     /// Size of the latent vector of keys and values.
     pub(super) key_value_rank: usize,
-    /// Rotated elements of a head.
+    /// Rotated elements per head.
     pub(super) rotated: usize,
-    /// Other elements of a head of queries and keys.
+    /// Other elements per query or key head.
     pub(super) plain: usize,
-    /// Elements of a head of values.
+    /// Elements per value head.
     pub(super) values: usize,
 }
 
-/// The projections of an attention with latent vectors.
+/// Projections of latent attention.
 pub(super) struct LatentWeightsOf {
     pub(super) query_latent: Option<LatentWeights>,
     pub(super) query: LinearWeights,
@@ -32,7 +32,7 @@ pub(super) struct LatentWeightsOf {
 }
 
 impl LatentLayout {
-    /// Size of a head of keys and of values.
+    /// Returns the padded size of a key or value head.
     pub(super) fn head_dim(&self) -> usize {
         (self.rotated + self.plain).max(self.values)
     }
@@ -40,7 +40,7 @@ impl LatentLayout {
     /// Takes the projections of the module `name`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn take(
         &self,
         weights: &mut Weights,
@@ -79,7 +79,7 @@ impl LatentLayout {
         })
     }
 
-    /// Moves the rotated elements of every head to its front.
+    /// Moves the rotated elements to the front of every query head.
     fn query(&self, stored: &LinearWeights) -> LinearWeights {
         let each = self.plain + self.rotated;
         let row = |row: &[f32]| -> Vec<f32> {
@@ -93,7 +93,7 @@ impl LatentLayout {
         LinearWeights::input_major(rows.flat_map(row).collect(), Vec::new(), stored.inputs)
     }
 
-    /// Returns the projection of a latent vector and the rotated elements of keys to the keys and values of all heads.
+    /// Returns the projection from the latent vector and the rotated elements to the keys and values of all heads.
     fn key_value(&self, stored: &LinearWeights, heads: usize) -> LinearWeights {
         let each = self.plain + self.values;
         let zeros = || std::iter::repeat_n(0.0, self.rotated);
@@ -120,7 +120,7 @@ impl LatentLayout {
         LinearWeights::input_major(latent.chain(copied).collect(), Vec::new(), inputs)
     }
 
-    /// Adds the inputs of the zeros at the ends of the values.
+    /// Adds the inputs for the zero padding of values.
     fn output(&self, stored: LinearWeights, heads: usize) -> LinearWeights {
         let (width, head_dim) = (stored.outputs, self.head_dim());
         let each = stored.weight.chunks((self.values * width).max(1));
@@ -131,7 +131,7 @@ impl LatentLayout {
         LinearWeights::input_major(weight.collect(), stored.bias, heads * head_dim)
     }
 
-    /// Returns a head with zeros at its end.
+    /// Pads a head with zeros.
     fn padded(&self, head: impl Iterator<Item = f32>) -> Vec<f32> {
         let mut head: Vec<f32> = head.collect();
         head.resize(self.head_dim(), 0.0);

@@ -1,4 +1,4 @@
-//! Weights of linear layers and norms in host memory, as a checkpoint has them.
+//! Weights of linear layers and norms in host memory, as in the checkpoint.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -8,15 +8,15 @@ use crate::ops::Ops;
 use crate::ops::cpu::Cpu;
 use crate::precision::{WeightType, decode, encode};
 
-/// Weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty if it has none.
+/// Weight `[inputs, outputs]` of a linear layer, row-major, and its bias, empty without one.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LinearWeights {
-    /// The weight; empty while it is encoded.
+    /// Weight as f32; empty if it is encoded.
     pub weight: Vec<f32>,
-    /// The weight in another type than f32, so that a model in host memory is as large as its file: by output if the type
+    /// Weight in a type other than f32, which keeps a model in host memory as small as its file: by output if the type
     /// is quantised, else row-major.
     encoded: Option<(WeightType, Vec<u8>)>,
-    /// Whether the weight is the transpose of the model's embedding, which is in memory once; `weight` is empty then.
+    /// Whether the weight is the transpose of the model's embedding, which is stored once; `weight` is then empty.
     pub(crate) shared: bool,
     /// The bias.
     pub bias: Vec<f32>,
@@ -26,17 +26,17 @@ pub struct LinearWeights {
     pub outputs: usize,
 }
 
-/// Weights of a norm; an RMS norm without `beta`.
+/// Weights of a norm; an RMS norm if `beta` is `None`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct NormWeights {
-    /// The factors.
+    /// Scale (weight).
     pub gamma: Vec<f32>,
-    /// The offsets.
+    /// Offset (bias).
     pub beta: Option<Vec<f32>>,
 }
 
 impl LinearWeights {
-    /// Number of elements of weight and bias, without a shared weight.
+    /// Returns the number of elements of weight and bias, without a shared weight.
     pub(crate) fn elements(&self) -> usize {
         let weight = if self.shared {
             0
@@ -46,7 +46,7 @@ impl LinearWeights {
         weight + self.bias.len()
     }
 
-    /// Encodes the weight in a type that can represent it.
+    /// Encodes the weight as a type that can represent it.
     #[must_use]
     pub(super) fn stored_as(mut self, kind: WeightType) -> Self {
         let kind = kind.for_rows(self.inputs, &self.weight);
@@ -78,7 +78,7 @@ impl LinearWeights {
         self
     }
 
-    /// Memory of weight and bias if the weight has this type, bytes; without a shared weight.
+    /// Returns the memory of weight and bias if the weight has this type, without a shared weight, bytes.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
         if self.shared {
             return size_of_val(self.bias.as_slice());
@@ -90,10 +90,10 @@ impl LinearWeights {
         kind.bytes(self.inputs * self.outputs) + size_of_val(self.bias.as_slice())
     }
 
-    /// Takes the linear layer `{name}.weight` as torch stores it, `[outputs, inputs]`, with `{name}.bias` if `bias`.
+    /// Takes the linear layer `{name}.weight` in torch's layout `[outputs, inputs]`, with `{name}.bias` if `bias`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub fn take(
         weights: &mut Weights,
         name: &str,
@@ -114,7 +114,7 @@ impl LinearWeights {
     /// Takes a linear layer with bias whose weight is stored as `[inputs, outputs]`, as in GPT-2.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(crate) fn take_input_major(
         weights: &mut Weights,
         name: &str,
@@ -131,7 +131,7 @@ impl LinearWeights {
         })
     }
 
-    /// Returns a layer with the weight `[inputs, outputs]`; the bias may be empty.
+    /// Creates a layer with the weight `[inputs, outputs]`; the bias may be empty.
     pub(super) fn input_major(weight: Vec<f32>, bias: Vec<f32>, inputs: usize) -> Self {
         Self {
             outputs: weight.len() / inputs.max(1),
@@ -142,7 +142,8 @@ impl LinearWeights {
         }
     }
 
-    /// Returns a head whose weight is the transpose of the model's embedding `[outputs, inputs]`, which stays in memory once.
+    /// Creates a head whose weight is the transpose of the model's embedding `[outputs, inputs]`, which is stored
+    /// once.
     pub(super) fn shared(inputs: usize, outputs: usize) -> Self {
         Self {
             shared: true,
@@ -152,7 +153,7 @@ impl LinearWeights {
         }
     }
 
-    /// Returns a head whose weight is a copy of the embedding `[outputs, inputs]`.
+    /// Creates a head whose weight is a copy of the embedding `[outputs, inputs]`.
     pub(super) fn tied(embedding: &[f32], inputs: usize) -> Self {
         Self {
             encoded: None,
@@ -182,7 +183,7 @@ impl LinearWeights {
         }
     }
 
-    /// Concatenates the outputs of layers with the same inputs; an empty layer without any.
+    /// Concatenates the outputs of layers with the same inputs; returns an empty layer for none.
     pub(super) fn concatenated(layers: Vec<Self>) -> Self {
         let all = layers
             .into_iter()
@@ -190,7 +191,7 @@ impl LinearWeights {
         all.unwrap_or_default()
     }
 
-    /// Computes the layer, without its bias, on rows of inputs: rows of outputs.
+    /// Applies the layer, without bias, to rows of inputs; returns rows of outputs.
     pub(super) fn of_rows(self, rows: Vec<f32>) -> Vec<f32> {
         let weight = Cpu.prepare(self.weight, self.inputs, self.outputs, WeightType::F32);
         let linear = Cpu.linear(weight, Vec::new(), self.inputs, self.outputs);
@@ -198,7 +199,7 @@ impl LinearWeights {
         Cpu.recycle(Cpu.multiply(&rows, &linear))
     }
 
-    /// Returns one layer in place of this one, which has no bias, and the next one.
+    /// Merges this layer, which has no bias, and the next one into one layer.
     pub(super) fn then(self, next: Self) -> Self {
         Self {
             bias: next.bias.clone(),
@@ -209,7 +210,7 @@ impl LinearWeights {
         }
     }
 
-    /// Splits a layer in two; the first has `outputs` of the outputs.
+    /// Splits a layer by outputs; the first part has `outputs` of them.
     pub fn split(self, outputs: usize) -> (Self, Self) {
         let rows = || self.weight.chunks(self.outputs.max(1));
         let part = |range: std::ops::Range<usize>| Self {
@@ -226,8 +227,8 @@ impl LinearWeights {
         (part(0..outputs), part(outputs..self.outputs))
     }
 
-    /// Reorders outputs that alternate between `parts` parts, `size` outputs at a time, so that each part is contiguous:
-    /// GPT-NeoX stores query, key and value of a head side by side.
+    /// Reorders outputs that alternate between `parts` parts, `size` outputs at a time, so that each part is
+    /// contiguous. GPT-NeoX stores query, key and value of a head side by side.
     #[must_use]
     pub(crate) fn by_part(self, size: usize, parts: usize) -> Self {
         let (size, parts) = (size.max(1), parts.max(1));
@@ -253,14 +254,14 @@ impl LinearWeights {
         Self { weight, bias, ..self }
     }
 
-    /// Reorders outputs of `groups` groups, each of which has `queries` queries, a key and a value of `size` outputs, so that
-    /// queries, keys and values are contiguous: so the new architecture of Falcon stores them.
+    /// Reorders outputs of groups, each with `queries` queries, a key and a value of `size` outputs, so that queries,
+    /// keys and values are contiguous. Falcon's new architecture stores them in groups.
     #[must_use]
     pub(super) fn by_group(self, size: usize, queries: usize) -> Self {
         self.by_parts(&[queries * size, size, size])
     }
 
-    /// Reorders outputs of groups, each of which has parts of these sizes, so that each part is contiguous.
+    /// Reorders outputs of groups, each with parts of these sizes, so that each part is contiguous.
     #[must_use]
     pub(super) fn by_parts(self, sizes: &[usize]) -> Self {
         let each = sizes.iter().sum::<usize>().max(1);
@@ -297,7 +298,7 @@ impl LinearWeights {
         }
     }
 
-    /// Multiplies the weights by a factor of the inputs, and every output by a factor of its own.
+    /// Multiplies the weights by a factor for the inputs, and every output by its own factor.
     #[must_use]
     pub(super) fn scaled(mut self, input: f32, output: impl Fn(usize) -> f32) -> Self {
         let factors: Vec<f32> = (0..self.outputs).map(output).collect();
@@ -339,7 +340,7 @@ fn bias_of(weights: &mut Weights, name: &str, outputs: usize, bias: bool) -> Res
 }
 
 impl NormWeights {
-    /// Number of elements of factors and offsets.
+    /// Returns the number of elements.
     pub(crate) fn elements(&self) -> usize {
         self.gamma.len() + self.beta.as_ref().map_or(0, Vec::len)
     }
@@ -347,7 +348,7 @@ impl NormWeights {
     /// Takes the layer norm `{name}.weight` and `{name}.bias`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub fn take(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
         Ok(Self {
             gamma: weights.take(&format!("{name}.weight"), &[width])?,
@@ -358,7 +359,7 @@ impl NormWeights {
     /// Takes the RMS norm `{name}.weight`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(crate) fn take_rms(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
         Ok(Self {
             gamma: weights.take(&format!("{name}.weight"), &[width])?,
@@ -366,19 +367,19 @@ impl NormWeights {
         })
     }
 
-    /// Takes the layer norm `{name}.weight`, whose offsets are zeros.
+    /// Takes the layer norm `{name}.weight`, with zero offsets.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(crate) fn take_unbiased(weights: &mut Weights, name: &str, width: usize) -> Result<Self, LoadError> {
         Ok(Self {
             gamma: weights.take(&format!("{name}.weight"), &[width])?,
-            // No offsets at all would mean an RMS norm.
+            // `None` would mean an RMS norm.
             beta: Some(vec![0.0; width]),
         })
     }
 
-    /// A layer norm that does not scale.
+    /// Returns a layer norm with unit weight.
     pub(super) fn plain(width: usize) -> Self {
         Self {
             gamma: vec![1.0; width],
@@ -386,7 +387,7 @@ impl NormWeights {
         }
     }
 
-    /// An RMS norm that does not scale.
+    /// Returns an RMS norm with unit weight.
     pub(super) fn plain_rms(width: usize) -> Self {
         Self {
             gamma: vec![1.0; width],
@@ -394,7 +395,7 @@ impl NormWeights {
         }
     }
 
-    /// Normalises a vector in place; without offsets by its root mean square.
+    /// Normalises a vector in place; without offsets, by its root mean square.
     pub(super) fn apply(&self, vector: &mut [f32], epsilon: f32) {
         let count = vector.len().max(1) as f32;
         let mean = match self.beta {
@@ -411,7 +412,7 @@ impl NormWeights {
         }
     }
 
-    /// Adds a constant to the factors: Gemma stores them minus 1.
+    /// Adds a constant to the weights; Gemma stores them minus 1.
     #[must_use]
     pub(crate) fn plus(mut self, offset: f32) -> Self {
         self.gamma.iter_mut().for_each(|gamma| *gamma += offset);

@@ -1,4 +1,4 @@
-//! Configuration of a language model: everything that its layers compute. The architectures fill it in.
+//! Configuration of a language model: everything that its layers compute. Architectures fill it in.
 
 use super::routing::Routing;
 use crate::checkpoint::TokenRules;
@@ -7,93 +7,93 @@ use crate::ops::{Activation, Heads, RelativeBias, Rotary};
 /// Configuration of a decoder: everything that its layers compute.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ModelConfig {
-    /// Size of a hidden vector.
+    /// Hidden size.
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
-    /// Attention heads of the layers of [`ModelConfig::local`], if they differ (Gemma 4).
+    /// Attention heads of [`ModelConfig::local`] layers, if they differ (Gemma 4).
     pub local_heads: Option<Heads>,
-    /// Size of the feed-forward layer.
+    /// Intermediate size of the feed-forward.
     pub intermediate_size: usize,
     /// Vocabulary size, tokens.
     pub vocabulary: usize,
-    /// Maximum tokens of a request; of an encoder-decoder those of its answer. `usize::MAX` with relative positions,
+    /// Maximum tokens of a request; of the answer for an encoder-decoder. `usize::MAX` with relative positions,
     /// because then only the cache is a limit.
     pub context: usize,
-    /// Added to the variance by the norms.
+    /// Epsilon of the norms.
     pub epsilon: f32,
-    /// The feed-forward layer's activation, unless a layer has its own.
+    /// Activation of the feed-forward, unless a layer has its own.
     pub activation: Activation,
-    /// Whether the feed-forward layer is gated.
+    /// Whether the feed-forward is gated.
     pub gated: bool,
-    /// How tokens are routed in layers with experts; `None` if all layers are dense.
+    /// Routing of tokens in layers with experts; `None` if all layers are dense.
     pub routing: Option<Routing>,
-    /// Whether the feed-forward layer runs beside the attention.
+    /// Whether the feed-forward runs in parallel with attention.
     pub parallel: Parallel,
-    /// How queries and keys are normalised.
+    /// Query-key norms.
     pub query_key_norm: QueryKeyNorm,
-    /// Largest magnitude of the elements of queries, keys and values before they are rotated (`OLMo`).
+    /// Clamp of queries, keys and values before the rotation (`OLMo`).
     pub clip: Option<f32>,
-    /// How queries grow with their position.
+    /// Scaling of queries with their position.
     pub query_growth: Option<QueryGrowth>,
-    /// Whether attention and feed-forward layer read the hidden vectors without a norm before them (`OLMo` 2).
+    /// Whether attention and feed-forward have no norm before them (`OLMo` 2).
     pub no_input_norms: bool,
-    /// What the norms after attention and feed-forward layer normalise.
+    /// Norms after attention and feed-forward.
     pub output_norms: OutputNorms,
     /// Rotary positions; `None` if positions are learned or relative.
     pub rotary: Option<Rotary>,
-    /// Attention of the layers that see a window only; `None` if all layers see everything.
+    /// Attention of local layers; `None` if all layers are global.
     pub local: Option<LocalAttention>,
-    /// Whether tokens see later ones, too: up to the distance of a window, where there is one. Such a model does not generate.
+    /// Whether attention is bidirectional, within the window if there is one. Such a model does not generate.
     pub both_ways: bool,
-    /// Size of the chunks of tokens of which a token sees its own only, in the layers of [`ModelConfig::local`]; `None`: all.
+    /// Chunk size of chunked attention in [`ModelConfig::local`] layers, tokens; `None`: no chunks.
     pub chunk: Option<usize>,
-    /// Soft cap of the attention's scores.
+    /// Soft cap of attention scores.
     pub score_softcap: Option<f32>,
     /// Factor of the logits; `None` is 1.
     pub logit_scale: Option<f32>,
-    /// Soft cap of the logits, after their factor.
+    /// Soft cap of the logits, applied after their factor.
     pub logit_softcap: Option<f32>,
-    /// Factor of the embeddings as the layers' input; `None` is 1.
+    /// Factor of the embeddings; `None` is 1.
     pub embedding_scale: Option<f32>,
-    /// Relative positions.
+    /// Relative position bias.
     pub relative_bias: Option<RelativeBias>,
-    /// Tokens that end an answer.
+    /// EOS tokens.
     pub eos_token_ids: Vec<u32>,
-    /// Rules for the tokens of an answer.
+    /// Token constraints of an answer.
     pub rules: TokenRules,
 }
 
-/// What the norms after attention and feed-forward layer normalise.
+/// Norms after attention and feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputNorms {
-    /// There are none.
+    /// No norms.
     #[default]
     No,
-    /// The outputs, before they are added (Gemma 2, `OLMo` 2).
+    /// On the outputs, before the residual addition (Gemma 2, `OLMo` 2).
     Outputs,
-    /// The sums (OPT-350M).
+    /// On the residual sums: post-norm (OPT-350M).
     Sums,
 }
 
-/// Which elements of queries and keys are normalised together, before they are rotated.
+/// Extent of query-key norms before the rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueryKeyNorm {
-    /// None.
+    /// No norms.
     #[default]
     No,
-    /// Those of each head (Qwen 3, Gemma 3).
+    /// Per head (Qwen 3, Gemma 3).
     EachHead,
-    /// Those of each head, after they are rotated (`HunYuan`).
+    /// Per head, after the rotation (`HunYuan`).
     RotatedHead,
-    /// Those of each head, and those of the values (Gemma 4).
+    /// Per head, also for values (Gemma 4).
     EachHeadAndValue,
-    /// Those of all heads (`OLMo` 2).
+    /// Over all heads (`OLMo` 2).
     AllHeads,
 }
 
 impl QueryKeyNorm {
-    /// Returns how many parts of a row are normalised, of `heads` heads, and how many heads each part has.
+    /// Returns how many parts of a row are normalised, given `heads` heads, and the number of heads per part.
     pub(crate) fn parts(self, heads: usize) -> [usize; 2] {
         match self {
             Self::No => [0, 0],
@@ -103,16 +103,16 @@ impl QueryKeyNorm {
     }
 }
 
-/// The factor of queries beyond the context of training, `1 + rate * ln(1 + floor(position / context))` (Ministral 3, Llama 4).
+/// Query scaling beyond the training context, `1 + rate * ln(1 + floor(position / context))` (Ministral 3, Llama 4).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QueryGrowth {
-    /// Rate of the growth.
+    /// Rate of the scaling.
     pub rate: f32,
-    /// Tokens of the context of training.
+    /// Training context, tokens.
     pub context: usize,
     /// Position of the first token.
     pub from: usize,
-    /// Whether queries also grow in the layers of [`ModelConfig::local`].
+    /// Whether queries of [`ModelConfig::local`] layers are scaled too.
     pub is_local: bool,
 }
 
@@ -124,39 +124,40 @@ impl QueryGrowth {
     }
 }
 
-/// How the feed-forward layer follows the attention.
+/// Order of attention and feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Parallel {
-    /// After it, with a norm before it.
+    /// Sequential, with a norm before the feed-forward.
     #[default]
     No,
-    /// Beside it, with the same normalised input (GPT-J).
+    /// Parallel, with the same normalised input (GPT-J).
     SharedNorm,
-    /// Beside it, with a norm before it (GPT-NeoX).
+    /// Parallel, with a separate norm (GPT-NeoX).
     OwnNorm,
 }
 
-/// Attention of the layers that differ from the others: most see the last tokens only.
+/// Attention of local layers, which usually have a sliding window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalAttention {
-    /// Number of last tokens that a token sees, itself included; `None` for all.
+    /// Sliding window: number of last tokens that a token sees, itself included; `None` for all.
     pub window: Option<usize>,
-    /// Rotary positions of these layers, if they differ from those of the others (Gemma 3), or if the others have none.
+    /// Rotary positions of local layers, if they differ from those of global layers (Gemma 3), or if global layers
+    /// have none.
     pub rotary: Option<Rotary>,
 }
 
 impl ModelConfig {
-    /// Elements of an ACT entry per token and layer.
+    /// Returns the elements of an ACT entry per token and layer.
     pub(crate) fn act_width(&self) -> usize {
         self.width
     }
 
-    /// Most elements of keys and values per token and layer.
+    /// Returns the maximum elements of keys and values per token and layer.
     pub fn kv_width(&self) -> usize {
         self.kv_width_of(false).max(self.kv_width_of(true))
     }
 
-    /// Elements of keys and values per token of a layer.
+    /// Returns the elements of keys and values per token of a layer.
     pub(crate) fn kv_width_of(&self, local: bool) -> usize {
         2 * self.heads_of(local).key_width()
     }
@@ -174,13 +175,13 @@ impl ModelConfig {
             .or(self.rotary.as_ref())
     }
 
-    /// Returns the number of last tokens that a layer sees; `None` for all.
+    /// Returns the sliding window of a layer, tokens; `None` without one.
     pub(crate) fn window_of(&self, local: bool) -> Option<usize> {
         let own = self.local.as_ref().filter(|_| local);
         own.and_then(|local| local.window)
     }
 
-    /// Returns the size of the chunks that a layer sees; `None` for all.
+    /// Returns the chunk size of a layer, tokens; `None` without chunks.
     pub(crate) fn chunk_of(&self, local: bool) -> Option<usize> {
         self.chunk.filter(|_| local)
     }
@@ -199,7 +200,7 @@ impl ModelConfig {
         }
     }
 
-    /// Rotates adjacent elements of heads instead of one of each half.
+    /// Rotates adjacent elements of heads instead of elements half a head apart.
     pub(super) fn with_adjacent_pairs(mut self) -> Self {
         if let Some(rotary) = &mut self.rotary {
             rotary.neighbours = true;

@@ -1,5 +1,7 @@
-//! Classes whose checkpoints hold a language model beside encoders of images, videos or sounds. Their language model is read like
-//! any other: its configuration is a section of `config.json`, its tensors have a prefix, and those of the encoders are not read.
+//! Multimodal classes, whose checkpoints contain a language model besides encoders of images, videos or audio.
+//!
+//! The language model is read like any other: its configuration is a section of `config.json`, its tensors have a
+//! prefix, and the encoders are not read.
 
 use serde_json::Value;
 
@@ -7,39 +9,39 @@ use super::families::{FAMILIES, Family, ReadFn};
 use super::text_defaults;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 
-/// A class of models that also read images, videos or sounds.
+/// A multimodal class.
 pub(super) struct Multimodal {
-    /// Its name.
+    /// Name of the class.
     pub(super) class: &'static str,
-    /// `model_type` of its `config.json`.
+    /// `model_type` in `config.json`.
     pub(super) model_type: &'static str,
-    /// Where `config.json` has the configuration of its language model.
+    /// Location of the language model's configuration in `config.json`.
     section: Section,
-    /// `model_type` of its language model, unless that configuration states one.
+    /// `model_type` of the language model, unless its configuration states one.
     text_type: &'static str,
-    /// Beginnings of the names of the tensors of its other modules, without `model.`.
+    /// Tensor name prefixes of the other modules, without `model.`.
     others: &'static [&'static str],
 }
 
-/// Where `config.json` has the configuration of a language model.
+/// Location of a language model's configuration in `config.json`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
     /// Under [`KEY`].
     Nested,
-    /// Under [`KEY`], or at the outermost level in files of older versions of transformers.
+    /// Under [`KEY`], or at the top level in files of older versions of transformers.
     NestedOrFlat,
-    /// Under [`KEY`] within [`THINKER`].
+    /// Under [`KEY`] inside [`THINKER`].
     Thinker,
 }
 
-/// The key of the language model's configuration.
+/// Key of the language model's configuration.
 const KEY: &str = "text_config";
 
-/// The key of the part of a model that also speaks which reads and answers.
+/// Key of the part of a speech-generating model that reads inputs and generates text.
 const THINKER: &str = "thinker_config";
 
-/// Prefixes of the language model's tensors: of the files of transformers 5, of those of transformers 4, and likewise of Idefics
-/// and of models that also speak. Older files of Qwen-VL have none.
+/// Tensor name prefixes of the language model: in files of transformers 5, of transformers 4, and likewise of Idefics
+/// and of speech-generating models. Older files of Qwen-VL have no prefix.
 const PREFIXES: [&str; 6] = [
     "thinker.model.language_model.",
     "thinker.",
@@ -49,7 +51,7 @@ const PREFIXES: [&str; 6] = [
     "text_model.",
 ];
 
-/// Keys that files may have at the outermost level in place of the language model's configuration.
+/// Keys that files may state at the top level instead of in the language model's configuration.
 const SHARED_KEYS: [&str; 5] = [
     "vocab_size",
     "bos_token_id",
@@ -58,17 +60,17 @@ const SHARED_KEYS: [&str; 5] = [
     "torch_dtype",
 ];
 
-/// Tokens that end an answer: those of the outermost level come first, because the nested ones are often only the default of
-/// their class.
+/// Key of the EOS tokens. The top level takes precedence, because nested values are often only the default of their
+/// class.
 const ENDS: &str = "eos_token_id";
 
-/// Whether the head shares the embedding.
+/// Key for tying the head to the embedding.
 const TIED: &str = "tie_word_embeddings";
 
-/// The head, if it does not.
+/// Names of an untied head.
 const HEADS: [&str; 2] = ["lm_head.weight", "thinker.lm_head.weight"];
 
-/// Values of `model_type` that name a language model of a known family.
+/// Values of `model_type` that are aliases of a supported family.
 const TEXT_TYPES: [(&str, &str); 9] = [
     ("kimi_k2", "deepseek_v3"),
     ("qwen2_5_omni_text", "qwen2"),
@@ -81,16 +83,16 @@ const TEXT_TYPES: [(&str, &str); 9] = [
     ("glm4v_moe_text", "glm4_moe"),
 ];
 
-/// Encoder and projection of `LLaVA` and of models like it.
+/// Encoder and projection of `LLaVA` and similar models.
 const LLAVA: &[&str] = &["vision_tower.", "multi_modal_projector.", "image_newline"];
-/// Those of Qwen-VL and of GLM-V.
+/// Encoder of Qwen-VL and GLM-V.
 const VISUAL: &[&str] = &["visual."];
-/// Those of Idefics.
+/// Encoder and projection of Idefics.
 const IDEFICS: &[&str] = &["vision_model.", "connector."];
-/// Those of models that read sounds.
+/// Encoder and projection of audio models.
 const AUDIO: &[&str] = &["audio_tower.", "multi_modal_projector."];
 
-/// Those of models that also speak, and what speaks.
+/// Encoders of speech-generating models, and their speech modules.
 const OMNI: &[&str] = &[
     "visual.",
     "audio_tower.",
@@ -118,7 +120,7 @@ const fn nested(
     }
 }
 
-/// A class whose older files have no nested configuration.
+/// Defines a class whose older files have no nested configuration.
 const fn once_flat(
     class: &'static str,
     model_type: &'static str,
@@ -131,7 +133,7 @@ const fn once_flat(
     }
 }
 
-/// A class of models that also speak.
+/// Defines a class of speech-generating models.
 const fn speaking(class: &'static str, model_type: &'static str, text_type: &'static str) -> Multimodal {
     Multimodal {
         section: Section::Thinker,
@@ -368,12 +370,12 @@ pub(super) const CLASSES: &[Multimodal] = &[
     ),
 ];
 
-/// Returns the class of this name.
+/// Returns the class with this name.
 pub(super) fn of_class(name: &str) -> Option<&'static Multimodal> {
     CLASSES.iter().find(|multimodal| multimodal.class == name)
 }
 
-/// Returns the first class of this `model_type`.
+/// Returns the first class with this `model_type`.
 pub(super) fn of_type(model_type: &str) -> Option<&'static Multimodal> {
     CLASSES
         .iter()
@@ -381,10 +383,11 @@ pub(super) fn of_type(model_type: &str) -> Option<&'static Multimodal> {
 }
 
 impl Multimodal {
-    /// Returns the family of its language model.
+    /// Returns the family of the language model.
     ///
     /// # Errors
-    /// [`LoadError::MissingKey`] without a configuration of a language model; [`LoadError::BadKey`] if that is of no known family.
+    /// [`LoadError::MissingKey`] without a language model's configuration; [`LoadError::BadKey`] for an unsupported
+    /// family.
     pub(super) fn family(&self, config: &Config) -> Result<&'static Family, LoadError> {
         let text = self.stated(config)?;
         let name = self.text_type(&text)?;
@@ -400,7 +403,7 @@ impl Multimodal {
         })
     }
 
-    /// Keeps the language model of a checkpoint: its configuration and its tensors; `family` is that of
+    /// Reduces a checkpoint to its language model: configuration and tensors. `family` is the result of
     /// [`Multimodal::family`].
     ///
     /// # Errors
@@ -414,15 +417,15 @@ impl Multimodal {
         Ok(())
     }
 
-    /// Returns the configuration of its language model, without what depends on the weights.
+    /// Returns the configuration of the language model, except for keys that depend on the weights.
     ///
     /// # Errors
-    /// As [`Multimodal::keep_text`].
+    /// Same as [`Multimodal::keep_text`].
     pub(super) fn text_of(&self, config: &Config) -> Result<Config, LoadError> {
         self.text_config(config, false)
     }
 
-    /// Returns the language model's configuration as the file states it.
+    /// Returns the language model's configuration as stated in the file.
     fn stated(&self, config: &Config) -> Result<Config, LoadError> {
         if self.section == Section::NestedOrFlat && given(config, KEY).is_none() {
             return Ok(config.clone());
@@ -436,13 +439,13 @@ impl Multimodal {
     /// Returns the `model_type` of a language model's configuration.
     fn text_type(&self, text: &Config) -> Result<String, LoadError> {
         let stated = text.optional::<String>("model_type")?;
-        // A flat configuration states that of the whole.
+        // A flat configuration states the `model_type` of the whole model.
         let stated = stated.filter(|stated| stated != self.model_type);
         Ok(stated.unwrap_or_else(|| self.text_type.to_owned()))
     }
 
-    /// Returns the language model's configuration with what it leaves to the outermost level and to the defaults of its class.
-    /// The file decides whether the head shares the embedding, because the two levels often disagree.
+    /// Returns the language model's configuration, completed by the top level and by the defaults of its class. The
+    /// presence of a head in the file decides about tying, because the two levels often disagree.
     fn text_config(&self, config: &Config, has_head: bool) -> Result<Config, LoadError> {
         let mut text = self.stated(config)?;
         let inner = text.optional::<bool>(TIED)?.unwrap_or_default();
@@ -467,12 +470,12 @@ impl Multimodal {
     }
 }
 
-/// Returns the value of a key that is not null.
+/// Returns the value of a key, unless it is null.
 fn given<'a>(config: &'a Config, key: &str) -> Option<&'a Value> {
     config.keys().get(key).filter(|value| !value.is_null())
 }
 
-/// Whether a family has no encoder of its own.
+/// Returns whether a family has no encoder.
 fn is_decoder(family: &Family) -> bool {
     matches!(family.read, ReadFn::Partitioned(_))
 }

@@ -13,7 +13,7 @@ use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
 
 impl LayerWeights {
-    /// Every second layer is local, from the first on.
+    /// Creates a random layer; every second layer is local, starting with the first.
     fn random(rng: &mut ChaCha8Rng, model_config: &ModelConfig, index: usize) -> Self {
         let (width, learned) = (model_config.width, model_config.has_learned_positions());
         let mut norm = |used: bool, width: usize| used.then(|| NormWeights::random(rng, width, !learned));
@@ -55,7 +55,7 @@ impl LayerWeights {
 
 impl Decoder {
     /// Builds a decoder with random weights, for measurements and for tests without a checkpoint. With learned
-    /// positions its norms have offsets and its layers biases.
+    /// positions, its norms have offsets and its layers have biases.
     pub fn random(model_config: ModelConfig, layers: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
         let (width, learned) = (model_config.width, model_config.has_learned_positions());
@@ -85,7 +85,7 @@ impl Decoder {
     }
 
     /// Adds an encoder of `layers` layers for prompts of at most `context` tokens, and cross-attention, with random
-    /// weights. Answers begin with token 0.
+    /// weights. The start token is 0.
     #[cfg(test)]
     #[must_use]
     pub(crate) fn with_random_encoder(mut self, layers: usize, context: usize, seed: u64) -> Self {
@@ -118,8 +118,8 @@ impl Decoder {
         self
     }
 
-    /// Adds latent vectors of queries, keys and values, sinks, factors of heads and a layer's own activation, with random
-    /// weights. Heads must be normalised.
+    /// Adds latent attention, attention sinks, per-head norm weights and per-layer activations, with random weights.
+    /// Requires query-key norms per head.
     #[cfg(test)]
     #[must_use]
     pub(crate) fn with_random_latents(mut self, seed: u64) -> Self {

@@ -1,4 +1,4 @@
-//! The recurrent mixers of layers: their weights, and one file per kind that reads them.
+//! Recurrent mixers: their weights, and one file per kind that reads them.
 
 pub(super) mod delta_net;
 pub(super) mod mamba;
@@ -17,30 +17,30 @@ pub(crate) use weights::{Gates, RecurrentWeights};
 use super::weights::ModelConfig;
 use crate::checkpoint::{LoadError, Weights};
 
-/// The recurrent mixers of a family.
+/// Layout of a family's recurrent mixers.
 #[derive(Debug, Clone)]
 pub(super) struct RecurrentLayout {
-    /// Which layers have one.
+    /// Whether each layer has a mixer.
     pub(super) layers: Vec<bool>,
-    /// Whether these layers have an attention too.
+    /// Whether these layers also have attention.
     pub(super) beside_attention: bool,
-    /// Its module.
+    /// Module of the mixer.
     pub(super) module: &'static str,
-    /// What it computes.
+    /// Kind and sizes of the mixer.
     pub(super) mixer: MixerConfig,
 }
 
-/// Kinds of recurrent mixers, with their sizes.
+/// Kind of a recurrent mixer, with its sizes.
 #[derive(Debug, Clone)]
 pub(super) enum MixerConfig {
-    /// A gated convolution (LFM2).
+    /// Gated short convolution (LFM2).
     ShortConvolution {
-        /// Tokens that a token sees.
+        /// Kernel size, tokens.
         kernel: usize,
-        /// Whether its layers have biases.
+        /// Whether its linear layers have biases.
         bias: bool,
     },
-    /// A gated `DeltaNet` (Qwen 3.5).
+    /// Gated `DeltaNet` (Qwen 3.5).
     DeltaNet(DeltaNet),
     /// Mamba 1.
     Mamba(Mamba),
@@ -52,7 +52,7 @@ impl MixerConfig {
     /// Takes the mixer of the module `name`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn take(
         &self,
         weights: &mut Weights,

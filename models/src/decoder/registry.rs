@@ -1,4 +1,4 @@
-//! The registry of language models: it finds a checkpoint's family by the names in `config.json`, and reads it.
+//! Registry of language models: finds the family of a checkpoint by the names in `config.json`, and reads the model.
 
 use kaskade_policy::plan::Partition;
 
@@ -14,31 +14,31 @@ use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
 use crate::precision::Table;
 use crate::runtime::partitioning::Partitioning;
 
-/// What a checkpoint of a language model answers.
+/// Task of a language model checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DecoderTask {
-    /// Text that continues the prompt.
+    /// Text generation.
     Generation,
-    /// Classes of a text.
+    /// Sequence classification.
     Classification,
-    /// A label for every token of a text.
+    /// Token classification.
     TokenClassification,
-    /// A vector of a text.
+    /// Text embedding.
     Embedding,
 }
 
-/// The class of a decoder: its family and its task.
+/// Class of a decoder: family and task.
 #[derive(Clone, Copy)]
 pub(crate) struct DecoderClass {
     family: &'static Family,
-    /// The class around the language model, if it also reads images or sounds.
+    /// The enclosing multimodal class, if there is one.
     multimodal: Option<&'static Multimodal>,
-    /// What the checkpoint answers.
+    /// Task of the checkpoint.
     pub(crate) task: DecoderTask,
 }
 
 impl DecoderClass {
-    /// Name of the class.
+    /// Returns the name of the class.
     pub(crate) fn name(&self) -> &'static str {
         if let Some(multimodal) = self.multimodal {
             return multimodal.class;
@@ -52,13 +52,13 @@ impl DecoderClass {
         name.or(self.family.generator).unwrap_or(self.family.model_type)
     }
 
-    /// Name of the output layer of a token classifier.
+    /// Returns the name of a token classifier's output layer.
     pub(crate) fn token_layer(&self) -> &'static str {
         self.family.token_classifier.map_or("score", |(_, layer)| layer)
     }
 }
 
-/// Ends of the names of classes that are no language models, and what these are.
+/// Class name suffixes of other kinds of models, with a description of each.
 const OTHER_KINDS: [(&str, &str); 4] = [
     ("ForSequenceClassification", "a classifier"),
     ("ForImageClassification", "a classifier"),
@@ -66,10 +66,10 @@ const OTHER_KINDS: [(&str, &str); 4] = [
     ("ForQuestionAnswering", "a model of questions about a text"),
 ];
 
-/// The output layer of a sequence classifier.
+/// Weight of a sequence classifier's output layer.
 pub(crate) const SCORE: &str = "score.weight";
 
-/// Causal masks and other buffers that old versions of transformers saved with the weights, by name suffix.
+/// Name suffixes of causal masks and other buffers that old versions of transformers saved with the weights.
 const BUFFERS: [&str; 5] = [
     ".attn.bias",
     ".attn.masked_bias",
@@ -78,7 +78,7 @@ const BUFFERS: [&str; 5] = [
     "rotary_emb.inv_freq",
 ];
 
-/// The supported classes of language models.
+/// Returns the names of the supported language model classes.
 pub(crate) fn supported() -> Vec<&'static str> {
     let names = FAMILIES.iter().flat_map(|family| {
         let tokens = family.token_classifier.map(|(name, _)| name);
@@ -97,23 +97,23 @@ pub fn read_decoder(checkpoint: Checkpoint) -> Result<Decoder, LoadError> {
     Ok(read_with_totals(checkpoint)?.0)
 }
 
-/// Reads a language model like [`read_decoder`], and returns how many weights it has.
+/// Reads a language model like [`read_decoder`]; also returns its weight totals.
 ///
 /// # Errors
-/// As [`read_decoder`].
+/// Same as [`read_decoder`].
 pub(crate) fn read_with_totals(mut checkpoint: Checkpoint) -> Result<(Decoder, WeightTotals), LoadError> {
     let class = generator(&checkpoint)?;
     let decoder = read_layers(&mut checkpoint, class, Partition::WHOLE)?;
     let totals = checkpoint.weights.finish(&[])?;
-    // A head that shares the embedding is a copy.
+    // A tied head is a copy.
     let bytes = bytes(&decoder);
     Ok((decoder, WeightTotals { bytes, ..totals }))
 }
 
-/// Reads the layers of a partition only; embeddings belong to the first partition, norm and head to the last.
+/// Reads only the layers of a partition; embeddings belong to the first partition, norm and head to the last.
 ///
 /// # Errors
-/// As [`read_decoder`]; [`LoadError::NotPartitioned`] and [`LoadError::TooManyPartitions`].
+/// The errors of [`read_decoder`]; [`LoadError::NotPartitioned`] and [`LoadError::TooManyPartitions`].
 pub(crate) fn read_partition(
     mut checkpoint: Checkpoint,
     partition: Partition,
@@ -124,11 +124,11 @@ pub(crate) fn read_partition(
     Ok((decoder, totals))
 }
 
-/// Keys of the number of layers and of the width, whose names differ between families.
+/// Keys of the number of layers, then of the width; names differ between families.
 const LAYERS: [&str; 4] = ["num_hidden_layers", "n_layer", "n_layers", "num_layers"];
 const WIDTH: [&str; 4] = ["hidden_size", "n_embd", "d_model", "n_embed"];
 
-/// Returns how a language model can be split; `None` if it is loaded as a whole only.
+/// Returns how a language model can be split; `None` if it can only be loaded as a whole.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -152,7 +152,7 @@ pub(crate) fn partitioning(config: &Config, class: DecoderClass) -> Result<Optio
     }))
 }
 
-/// Counts the weights that a decoder holds.
+/// Counts the weights in a decoder.
 pub(crate) fn totals(decoder: &Decoder) -> WeightTotals {
     WeightTotals {
         parameters: parameters(decoder) as u64,
@@ -160,14 +160,14 @@ pub(crate) fn totals(decoder: &Decoder) -> WeightTotals {
     }
 }
 
-/// All layers of a decoder, those of its encoder included.
+/// Returns all layers of a decoder, including its encoder.
 fn layers(decoder: &Decoder) -> impl Iterator<Item = &LayerWeights> {
     let encoder = decoder.encoder.iter();
     let encoders = encoder.flat_map(|encoder| &encoder.layers);
     decoder.layers.iter().chain(encoders)
 }
 
-/// Number of weights of the norms beside the layers, which are f32.
+/// Returns the number of weights of the norms outside layers, which are f32.
 fn outer_norms(decoder: &Decoder) -> usize {
     let encoder = decoder.encoder.as_ref();
     let inputs = encoder.and_then(|encoder| encoder.inputs.norm.as_ref());
@@ -177,14 +177,14 @@ fn outer_norms(decoder: &Decoder) -> usize {
         + encoder.map_or(0, |encoder| encoder.final_norm.elements())
 }
 
-/// The positions of a decoder and of its encoder, and the latter's embedding.
+/// Returns the position tables of a decoder and its encoder, and the encoder's embedding.
 fn tables(decoder: &Decoder) -> impl Iterator<Item = &Table> {
     let encoder = decoder.encoder.iter().map(|encoder| &encoder.inputs);
     let encoder = encoder.flat_map(|inputs| inputs.positions.iter().chain(&inputs.embedding));
     decoder.positions.iter().chain(encoder)
 }
 
-/// Number of weights that a decoder holds.
+/// Returns the number of weights in a decoder.
 fn parameters(decoder: &Decoder) -> usize {
     decoder.embedding.elements()
         + tables(decoder).map(Table::elements).sum::<usize>()
@@ -196,7 +196,7 @@ fn parameters(decoder: &Decoder) -> usize {
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
 }
 
-/// Memory of the weights that a decoder holds once its linear layers are prepared, bytes.
+/// Returns the memory of a decoder's weights after its linear layers are packed, bytes.
 fn bytes(decoder: &Decoder) -> u64 {
     let kind = decoder.weight_type;
     let bytes = decoder.embedding.bytes()
@@ -213,7 +213,8 @@ fn bytes(decoder: &Decoder) -> u64 {
     bytes as u64
 }
 
-/// Reads the layers of a partition. The first partition keeps the embeddings; the last one of a model that generates has the head.
+/// Reads the layers of a partition. The first partition has the embeddings; the last partition of a generative model
+/// has the head.
 pub(crate) fn read_layers(
     checkpoint: &mut Checkpoint,
     class: DecoderClass,
@@ -270,10 +271,10 @@ pub(crate) fn read_layers(
     Ok(decoder.stored_as(checkpoint.weights.weight_type()))
 }
 
-/// Lets tokens see later ones, too, if `is_causal` is false, as in transformers: within a window on either side, where there is one.
+/// Enables bidirectional attention if `is_causal` is false, as in transformers: within the window, where there is one.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] if the model generates, or if its tokens are mixed by something else than attention alone.
+/// [`LoadError::BadKey`] if the model generates, or if it has an encoder, recurrent mixers, chunks or ALiBi.
 fn take_mask_away(decoder: &mut Decoder, config: &Config, class: DecoderClass) -> Result<(), LoadError> {
     let key = "is_causal";
     if config.optional::<bool>(key)?.unwrap_or(true) {
@@ -302,12 +303,12 @@ pub fn architecture(config: &Config) -> Result<Option<&'static str>, LoadError> 
     Ok(of_config(config)?.map(|class| class.name()))
 }
 
-/// Finds the family and the task of a configuration by its class: `architectures[0]`. Without one, `model_type` names a
-/// family, which generates.
+/// Finds family and task of a configuration by its class: `architectures[0]`. Without a class, `model_type` determines
+/// a family that generates.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a malformed key; [`LoadError::MissingKey`] and [`LoadError::BadKey`] if a model that also reads
-/// images has no language model of a known family.
+/// [`LoadError::BadKey`] for a malformed key; [`LoadError::MissingKey`] and [`LoadError::BadKey`] if a multimodal
+/// model has no language model of a supported family.
 pub(crate) fn of_config(config: &Config) -> Result<Option<DecoderClass>, LoadError> {
     let Some(class) = config.class()? else {
         return of_type(config);
@@ -340,8 +341,8 @@ pub(crate) fn of_config(config: &Config) -> Result<Option<DecoderClass>, LoadErr
     Ok(found)
 }
 
-/// Finds the family and the task of a checkpoint. A directory of sentence-transformers gives embeddings unless its class is
-/// a classifier and its modules do not pool the tokens; without a class the tensor of a classifier's head decides.
+/// Finds family and task of a checkpoint. A sentence-transformers directory means embeddings unless its class is a
+/// classifier and its modules do not pool tokens; without a class, the presence of a classification head decides.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key.
@@ -373,7 +374,7 @@ pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Option<DecoderCla
         .map(|class| DecoderClass { task, ..class }))
 }
 
-/// Finds the family that `model_type` names; it generates.
+/// Finds the family of `model_type`, for generation.
 fn of_type(config: &Config) -> Result<Option<DecoderClass>, LoadError> {
     let Some(model_type) = config.optional::<String>("model_type")? else {
         return Ok(None);
@@ -395,7 +396,7 @@ fn of_type(config: &Config) -> Result<Option<DecoderClass>, LoadError> {
     }))
 }
 
-/// Finds the family of the language model of a class that also reads images or sounds.
+/// Finds the family of a multimodal class's language model.
 fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<DecoderClass, LoadError> {
     Ok(DecoderClass {
         family: multimodal.family(config)?,
@@ -404,7 +405,7 @@ fn inside(multimodal: &'static Multimodal, config: &Config) -> Result<DecoderCla
     })
 }
 
-/// Finds the family of a checkpoint that generates text.
+/// Finds the family of a checkpoint, for generation.
 fn generator(checkpoint: &Checkpoint) -> Result<DecoderClass, LoadError> {
     let (class, kind) = if let Some(class) = of_checkpoint(checkpoint)? {
         let kind = match class.task {

@@ -1,8 +1,8 @@
-//! Rotary positions of `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files.
+//! Rotary position embeddings in `config.json`: `rope_parameters`, or `rope_theta` and `rope_scaling` in older files.
 //!
-//! Angles are computed as transformers does for the types `default`, `linear`, `dynamic`, `llama3`, `yarn` and
-//! `longrope`. `dynamic` and `longrope` change angles with the length of a text: `dynamic` beyond
-//! `max_position_embeddings`, which no request exceeds, `longrope` beyond the context of training, to which requests are
+//! Angles are computed as in transformers for the types `default`, `linear`, `dynamic`, `llama3`, `yarn` and
+//! `longrope`. With `dynamic` and `longrope`, angles depend on the sequence length: `dynamic` changes them beyond
+//! `max_position_embeddings`, which no request exceeds; `longrope` beyond the training context, to which requests are
 //! limited here.
 
 use serde::Deserialize;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Rotary;
 
-/// The keys of `rope_parameters` and of `rope_scaling`.
+/// Keys of `rope_parameters` and `rope_scaling`.
 #[derive(Debug, Clone, Default, Deserialize)]
 struct Parameters {
     rope_type: Option<String>,
@@ -32,29 +32,29 @@ struct Parameters {
     short_factor: Option<Vec<f64>>,
     /// Factor of the rotated elements with `LongRoPE` (Phi-3.5 `MoE`).
     short_mscale: Option<f64>,
-    /// Growth of the base (`HunYuan`).
+    /// Scale of the base (`HunYuan`).
     alpha: Option<f64>,
 }
 
-/// Where an architecture has its parameters, and their defaults.
+/// Keys of an architecture's rotary parameters, with their defaults.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RotaryKeys {
     /// Key of the base, if `rope_parameters` has none.
     pub(crate) theta_key: &'static str,
-    /// Base without that key.
+    /// Default base.
     pub(crate) theta: f64,
-    /// Key of the rotated part of a head.
+    /// Key of the rotated fraction of a head.
     pub(crate) partial_key: &'static str,
-    /// Rotated part of a head without that key.
+    /// Default rotated fraction of a head.
     pub(crate) partial: f64,
-    /// Entry of `rope_parameters`, if it has one per type of layer.
+    /// Entry of `rope_parameters`, if it has one per layer type.
     pub(crate) layer_type: Option<&'static str>,
     /// Whether `rope_scaling` applies.
     pub(crate) scaled: bool,
 }
 
 impl RotaryKeys {
-    /// The keys of Llama.
+    /// Keys of Llama.
     pub(crate) const LLAMA: Self = Self {
         theta_key: "rope_theta",
         theta: 10_000.0,
@@ -71,20 +71,20 @@ impl Default for RotaryKeys {
     }
 }
 
-/// Rotary positions, and the longest text that they are computed for.
+/// Rotary positions, and the maximum sequence length for which they are valid.
 #[derive(Debug)]
 pub(crate) struct RotaryPositions {
     pub(crate) rotary: Rotary,
-    /// Maximum tokens of a request; `None`: as `max_position_embeddings` says.
+    /// Maximum tokens of a request; `None`: `max_position_embeddings`.
     pub(crate) context: Option<usize>,
-    /// Factor of the scores that `mscale_all_dim` states, which only `DeepSeek` applies.
+    /// Factor of the scores by `mscale_all_dim`, which only `DeepSeek` applies.
     pub(crate) score_scale: f32,
 }
 
 /// Reads the rotary positions of heads of size `head_dim`.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a type or a value that is not supported.
+/// [`LoadError::BadKey`] for an unsupported type or value.
 pub(crate) fn rotary(
     config: &Config,
     head_dim: usize,
@@ -127,7 +127,7 @@ pub(crate) fn rotary(
     let plain = scaling.plain();
     let mut context = None;
     let (frequencies, scale) = match kind.unwrap_or("default") {
-        // The parts of an M-RoPE have equal positions in a text.
+        // For a text, the components of M-RoPE have equal positions.
         "default" | "dynamic" | "mrope" => (plain, 1.0),
         "proportional" => (scaling.proportional(head_dim), 1.0),
         "linear" => {
@@ -165,7 +165,7 @@ pub(crate) fn rotary(
 }
 
 impl Parameters {
-    /// The square of the magnitude that `mscale_all_dim` states.
+    /// Returns the square of the magnitude by `mscale_all_dim`.
     fn score_scale(&self) -> f64 {
         let factor = self.factor.unwrap_or(1.0);
         match self.mscale_all_dim {
@@ -175,7 +175,7 @@ impl Parameters {
     }
 }
 
-/// Reads the parameters, and the key that has them.
+/// Reads the parameters, and the key that contains them.
 fn parameters(config: &Config, keys: RotaryKeys) -> Result<(&'static str, Parameters), LoadError> {
     if let Some(layer_type) = keys.layer_type {
         let by_layer = config.optional::<serde_json::Map<String, serde_json::Value>>("rope_parameters")?;
@@ -191,13 +191,13 @@ fn parameters(config: &Config, keys: RotaryKeys) -> Result<(&'static str, Parame
     Ok(("rope_scaling", scaling.unwrap_or_default()))
 }
 
-/// What the formulas of the scalings share.
+/// Inputs shared by the scaling formulas.
 struct Scaling<'a> {
     config: &'a Config,
     key: &'static str,
     parameters: &'a Parameters,
     base: f64,
-    /// Rotated elements of a head.
+    /// Rotated elements per head.
     rotated: usize,
 }
 
@@ -209,7 +209,7 @@ impl Scaling<'_> {
             .collect()
     }
 
-    /// The frequencies of a whole head, of which only the first rotated pairs turn (Gemma 4).
+    /// Returns the frequencies of a whole head, of which only the first pairs rotate (Gemma 4).
     fn proportional(&self, head_dim: usize) -> Vec<f64> {
         let factor = self.parameters.factor.unwrap_or(1.0);
         let frequency = |pair: usize| {
@@ -229,7 +229,7 @@ impl Scaling<'_> {
         })
     }
 
-    /// Tokens of the context in training; newer files have them among the parameters.
+    /// Returns the training context, tokens; newer files state it among the parameters.
     fn trained(&self) -> Result<f64, LoadError> {
         let key = "original_max_position_embeddings";
         let trained = match self.parameters.original_max_position_embeddings {
@@ -239,7 +239,7 @@ impl Scaling<'_> {
         self.needed(trained, key)
     }
 
-    /// High frequencies stay, low ones are stretched, those between are interpolated (Grattafiori et al. 2024).
+    /// Keeps high frequencies, divides low ones, and interpolates those between (Grattafiori et al. 2024).
     fn llama3(&self, plain: &[f64]) -> Result<Vec<f64>, LoadError> {
         let factor = self.needed(self.parameters.factor, "factor")?;
         let low = self.needed(self.parameters.low_freq_factor, "low_freq_factor")?;
@@ -253,7 +253,7 @@ impl Scaling<'_> {
         Ok(plain.iter().map(scaled).collect())
     }
 
-    /// Peng et al. 2023, "`YaRN`", section 3.2 and equation 15. Returns the frequencies and the factor of the rotated
+    /// `YaRN` (Peng et al. 2023, section 3.2 and equation 15). Returns the frequencies and the factor of the rotated
     /// elements.
     fn yarn(&self, plain: &[f64]) -> Result<(Vec<f64>, f64), LoadError> {
         let trained = match self.trained() {
@@ -276,7 +276,7 @@ impl Scaling<'_> {
             (None, None) => magnitude(1.0),
         };
         let rotated = self.rotated as f64;
-        // The pair that turns this often within the context of training.
+        // Pair that makes this many rotations within the training context.
         let pair_of =
             |turns: f64| rotated * (trained / (turns * std::f64::consts::TAU)).ln() / (2.0 * self.base.ln());
         let fast = pair_of(given(self.parameters.beta_fast).unwrap_or(32.0));
@@ -295,8 +295,8 @@ impl Scaling<'_> {
         Ok((plain.iter().enumerate().map(stretch).collect(), scale))
     }
 
-    /// Ding et al. 2024, "`LongRoPE`", for texts within the context of training. Returns the frequencies, the factor of
-    /// the rotated elements, and the context of training.
+    /// `LongRoPE` (Ding et al. 2024), for sequences within the training context. Returns the frequencies, the factor
+    /// of the rotated elements, and the training context.
     fn longrope(&self, plain: &[f64]) -> Result<(Vec<f64>, f64, f64), LoadError> {
         let trained = self.trained()?;
         let short = self.parameters.short_factor.as_deref().unwrap_or_default();

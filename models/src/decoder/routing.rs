@@ -1,46 +1,46 @@
-//! Routing of tokens to experts: which of them a token uses, and with which factors.
+//! Routing of tokens to experts.
 
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::probabilities;
 
-/// How the router chooses experts.
+/// Routing settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Routing {
-    /// Experts per token.
+    /// Experts per token (top-k).
     pub chosen: usize,
-    /// What makes probabilities of the router's scores.
+    /// Conversion of router scores to probabilities.
     pub scoring: Scoring,
-    /// Whether the probabilities of the chosen experts are divided by their sum.
+    /// Whether the probabilities of the selected experts are normalised to sum 1.
     pub normalised: bool,
-    /// Groups that limit the choice.
+    /// Expert groups that limit the selection.
     pub groups: Option<ExpertGroups>,
-    /// Factor of the probabilities of the chosen experts.
+    /// Factor of the selected experts' probabilities.
     pub factor: f32,
     /// Whether the experts' inputs are scaled instead of their outputs (Llama 4).
     pub scales_inputs: bool,
 }
 
-/// What makes probabilities of a router's scores.
+/// Conversion of router scores to probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Scoring {
-    /// The softmax over all experts.
+    /// Softmax over all experts.
     #[default]
     Softmax,
-    /// The sigmoid of each score (`DeepSeek` V3).
+    /// Sigmoid of each score (`DeepSeek` V3).
     Sigmoid,
-    /// For each chosen expert in turn, the softmax over those not yet chosen whose score is near the largest: nearer than
-    /// twice this part of the larger of their magnitudes (Phi-3.5 `MoE`, Liu et al. 2024).
+    /// For each selected expert in turn, the softmax over those not yet selected whose score is near the maximum:
+    /// within twice this fraction of the larger of their magnitudes (Phi-3.5 `MoE`, Liu et al. 2024).
     Nearest(f32),
 }
 
-/// Groups of consecutive experts: a token uses the experts of some groups only.
+/// Groups of consecutive experts: a token uses only experts of some groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpertGroups {
     /// Number of groups.
     pub count: usize,
     /// Groups per token.
     pub chosen: usize,
-    /// Experts of a group whose probabilities are summed to that of the group, the most probable ones.
+    /// Number of most probable experts whose sum is the score of a group.
     pub summed: usize,
 }
 
@@ -58,7 +58,7 @@ impl Default for Routing {
 }
 
 impl ExpertGroups {
-    /// Reads `n_group` and `topk_group`; `None` if all experts are one group.
+    /// Reads `n_group` and `topk_group`; `None` if all experts form one group.
     pub(super) fn read(config: &Config, count: usize, summed: usize) -> Result<Option<Self>, LoadError> {
         let groups = config.optional_size("n_group")?.unwrap_or(1);
         let chosen = config.optional_size("topk_group")?.unwrap_or(1);
@@ -103,8 +103,9 @@ impl Routing {
         })
     }
 
-    /// Chooses the experts of a token by its scores: their indices in ascending order, and their factors. `correction` is
-    /// added to the probabilities for the choice, unless it is empty. Scores that are not numbers make factors that are none.
+    /// Selects the experts of a token by its scores. Returns their indices in ascending order, with their factors.
+    /// `correction` is added to the probabilities for the selection only, unless it is empty. NaN scores give NaN
+    /// factors.
     pub(crate) fn choose(self, scores: &[f32], correction: &[f32]) -> Vec<(usize, f32)> {
         let mut chosen = match self.scoring {
             Scoring::Nearest(part) => self.nearest(scores, part),
@@ -125,7 +126,7 @@ impl Routing {
         let sum: f32 = chosen.iter().map(|(_, factor)| factor).sum();
         for (_, factor) in &mut chosen {
             if self.normalised {
-                // A sigmoid may be zero for all of them.
+                // All sigmoids may be zero.
                 *factor /= if sum == 0.0 { 1.0 } else { sum };
             }
             *factor *= self.factor;
@@ -149,7 +150,7 @@ impl Routing {
             .enumerate()
             .filter(|(expert, _)| open.get(expert / size.max(1)).copied().unwrap_or(true))
             .collect();
-        // The order is stable, so the first of equal experts is chosen.
+        // The sort is stable, so the first of equal experts is selected.
         experts.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         experts.truncate(self.chosen);
         let of = |expert: usize| probabilities.get(expert).copied().unwrap_or_default();
@@ -182,7 +183,7 @@ impl Routing {
         open
     }
 
-    /// Chooses one expert after the other by its score.
+    /// Selects experts one after the other by score.
     fn nearest(self, scores: &[f32], part: f32) -> Vec<(usize, f32)> {
         let mut left: Vec<(usize, f32)> = scores.iter().copied().enumerate().collect();
         let mut chosen = Vec::new();
@@ -285,7 +286,7 @@ mod tests {
             ..routing(2, false)
         };
         let scores = [8.0, 1.0, 5.0, 5.5, 0.0, 2.0].map(f32::ln);
-        // The largest expert is in the first group, the largest sum of two in the second.
+        // The best expert is in the first group, the best sum of two in the second.
         let found = of(1).choose(&scores, &[]);
         assert!(close(&found, &[(0, 8.0 / 21.5), (1, 1.0 / 21.5)]), "{found:?}");
         let found = of(2).choose(&scores, &[]);

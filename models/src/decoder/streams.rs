@@ -1,5 +1,5 @@
-//! Streams beside the hidden vectors (`AltUp`, Baykal et al. 2023, section 3), as in Gemma 3n: every layer predicts all streams from
-//! all, computes the first one, and corrects the others by what it changed.
+//! AltUp streams of hidden states (Baykal et al. 2023, section 3), as in Gemma 3n: every layer predicts all streams
+//! from all streams, computes the first one, and corrects the others by its change.
 
 use super::linear_weights::{LinearWeights, NormWeights};
 use crate::checkpoint::{LoadError, Weights};
@@ -10,28 +10,28 @@ use crate::precision::WeightType;
 pub(super) struct StreamLayout {
     /// Number of streams.
     pub(super) count: usize,
-    /// Elements between the two layers of the learned residual.
+    /// Rank of the learned residual.
     pub(super) rank: usize,
-    /// Whether what the other streams get is scaled.
+    /// Whether the correction of the other streams is scaled.
     pub(super) scaled: bool,
 }
 
-/// How a layer predicts and corrects the streams, and its learned residual (`LAuReL`, Menghani et al. 2024).
+/// Prediction and correction of the streams in a layer, and its learned residual (`LAuReL`, Menghani et al. 2024).
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamWeights {
     /// Norm before the router.
     pub router_norm: NormWeights,
     /// Projection to one element per stream.
     pub router: LinearWeights,
-    /// From the router's result to the coefficients of the prediction, `[streams * streams, streams]`.
+    /// Prediction coefficients from the router's result, `[streams * streams, streams]`.
     pub prediction: Vec<f32>,
-    /// From the router's result to the coefficients of the correction, `[streams, streams]`.
+    /// Correction coefficients from the router's result, `[streams, streams]`.
     pub correction: Vec<f32>,
     /// Factors of the first stream where the others read it.
     pub output_scale: Option<Vec<f32>>,
     /// The two layers of the learned residual.
     pub residual: [LinearWeights; 2],
-    /// Norm of its result.
+    /// Norm of the learned residual.
     pub residual_norm: NormWeights,
 }
 
@@ -39,7 +39,7 @@ impl StreamWeights {
     /// Takes the weights of the layer with this prefix.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn take(
         weights: &mut Weights,
         layer: &str,
@@ -71,22 +71,22 @@ impl StreamWeights {
         })
     }
 
-    /// The linear layers.
+    /// Returns the linear layers.
     pub(super) fn linears(&self) -> impl Iterator<Item = &LinearWeights> {
         std::iter::once(&self.router).chain(&self.residual)
     }
 
-    /// The norms.
+    /// Returns the norms.
     pub(super) fn norms(&self) -> [&NormWeights; 2] {
         [&self.router_norm, &self.residual_norm]
     }
 
-    /// Number of coefficients and factors, which are always f32.
+    /// Returns the number of coefficients and factors, which are always f32.
     pub(super) fn exact(&self) -> usize {
         self.prediction.len() + self.correction.len() + self.output_scale.as_ref().map_or(0, Vec::len)
     }
 
-    /// Encodes the weights of the linear layers in a type.
+    /// Encodes the weights of the linear layers as this type.
     #[must_use]
     pub(super) fn stored_as(self, kind: WeightType) -> Self {
         Self {
@@ -97,12 +97,13 @@ impl StreamWeights {
     }
 }
 
-/// How the streams begin and end: each but the first one has a projection from the embedding, and one after the last layer.
+/// Projections from and to the streams: each stream except the first has one after the embedding, and one after the
+/// last layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StreamProjections {
-    /// From the embedding.
+    /// Projections after the embedding.
     pub begin: Vec<LinearWeights>,
-    /// After the last layer.
+    /// Projections after the last layer.
     pub end: Vec<LinearWeights>,
 }
 
@@ -110,7 +111,7 @@ impl StreamProjections {
     /// Takes the projections.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn take(
         weights: &mut Weights,
         base: &str,
@@ -132,17 +133,17 @@ impl StreamProjections {
         self.begin.iter().chain(&self.end)
     }
 
-    /// Number of weights.
+    /// Returns the number of weights.
     pub(crate) fn elements(&self) -> usize {
         self.linears().map(LinearWeights::elements).sum()
     }
 
-    /// Memory if they have weights of this type, bytes.
+    /// Returns the memory if they have weights of this type, bytes.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
         self.linears().map(|linear| linear.bytes(kind)).sum()
     }
 
-    /// Encodes the weights in a type.
+    /// Encodes the weights as this type.
     #[must_use]
     pub(crate) fn stored_as(self, kind: WeightType) -> Self {
         let all = |linears: Vec<LinearWeights>| {

@@ -1,9 +1,9 @@
-//! Values that files leave to the defaults of transformers' classes. The configuration of a language model within another one often
-//! states only what differs from them; those of `config.json` itself state everything.
+//! Defaults of transformers' classes. A nested language model configuration often states only the differences from
+//! them, while a `config.json` states everything.
 
 use serde_json::{Map, Value, json};
 
-/// Returns the defaults of the configuration with this `model_type`; none for one whose files state everything.
+/// Returns the defaults for this `model_type`; empty if its files state everything.
 #[expect(clippy::too_many_lines, reason = "one entry per type")]
 pub(super) fn of(model_type: &str) -> Map<String, Value> {
     let defaults = match model_type {
@@ -176,7 +176,7 @@ fn llama() -> Value {
     })
 }
 
-/// Qwen 2.
+/// Returns the defaults of Qwen 2.
 fn qwen(context: u32) -> Value {
     json!({
         "vocab_size": 151_936,
@@ -191,12 +191,12 @@ fn qwen(context: u32) -> Value {
     })
 }
 
-/// Heads of the size that Qwen 3 has by default.
+/// Sets the default head size of Qwen 3.
 fn headed(defaults: Value) -> Value {
     with(defaults, "head_dim", json!(128))
 }
 
-/// Gemma 2 and 3.
+/// Returns the defaults of Gemma 2 and 3.
 fn gemma(vocabulary: u32, context: u32) -> Value {
     json!({
         "vocab_size": vocabulary,

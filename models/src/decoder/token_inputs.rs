@@ -1,26 +1,26 @@
-//! What tokens bring for each layer, beside the hidden vectors that all layers change (Gemma 4).
+//! Per-layer embeddings: inputs that each token adds in every layer, besides its embedding (Gemma 4).
 
 use super::linear_weights::{LinearWeights, NormWeights};
 use crate::precision::{Table, WeightType};
 
-/// How a layer reads what every token brings for it: gated by the layer's hidden vectors, it is added to them.
+/// Gate of a layer's per-layer embedding: the hidden states gate the embedding, and its projection is added to them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenGate {
-    /// Projection of the hidden vectors to the gate.
+    /// Projection of the hidden states to the gate.
     pub gate: LinearWeights,
-    /// Projection of the gated input to hidden vectors.
+    /// Projection of the gated input to hidden states.
     pub projection: LinearWeights,
     /// Norm of the result.
     pub norm: NormWeights,
 }
 
 impl TokenGate {
-    /// The linear layers.
+    /// Returns the linear layers.
     pub(super) fn linears(&self) -> [&LinearWeights; 2] {
         [&self.gate, &self.projection]
     }
 
-    /// Encodes the weights of the linear layers in a type.
+    /// Encodes the weights of the linear layers as this type.
     #[must_use]
     pub(super) fn stored_as(self, kind: WeightType) -> Self {
         Self {
@@ -31,10 +31,10 @@ impl TokenGate {
     }
 }
 
-/// What every token brings for all layers: its row of a table, and a projection of its embedding.
+/// Per-layer embeddings of all layers: a table row per token, plus a projection of the token's embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenLayers {
-    /// Elements for a layer.
+    /// Elements per layer.
     pub width: usize,
     /// One row per token, `[vocabulary, layers * width]`.
     pub table: Table,
@@ -49,17 +49,17 @@ pub struct TokenLayers {
 }
 
 impl TokenLayers {
-    /// Number of weights.
+    /// Returns the number of weights.
     pub(crate) fn elements(&self) -> usize {
         self.table.elements() + self.projection.elements() + self.norm.elements()
     }
 
-    /// Memory if the projection has weights of this type, bytes.
+    /// Returns the memory if the projection has weights of this type, bytes.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
         self.table.bytes() + self.projection.bytes(kind) + size_of::<f32>() * self.norm.elements()
     }
 
-    /// Encodes the weights of the projection in a type, those of the table in that of embeddings.
+    /// Encodes the projection as this type, and the table as the corresponding type of embeddings.
     #[must_use]
     pub(crate) fn stored_as(self, kind: WeightType) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! A language model in host memory: its layers, embeddings and head. The architectures fill them in.
+//! A language model in host memory: layers, embeddings and head. Architectures fill it in.
 
 pub(crate) use super::experts::ExpertWeights;
 pub(crate) use super::linear_weights::{LinearWeights, NormWeights};
@@ -11,18 +11,19 @@ pub(crate) use super::token_inputs::{TokenGate, TokenLayers};
 use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
 
-/// Norms of queries and keys, as wide as a head or as all heads ([`QueryKeyNorm`]).
+/// Query-key norms, as wide as a head or as all heads ([`QueryKeyNorm`]).
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadNorms {
-    /// Of the queries.
+    /// Norm of the queries.
     pub query: NormWeights,
-    /// Of the keys.
+    /// Norm of the keys.
     pub key: NormWeights,
-    /// Factors that follow, if every head has its own: of all queries; of all keys, and ones for the values.
+    /// Weights to apply afterwards, if they differ between heads: for all queries; for all keys, with ones for the
+    /// values.
     pub factors: Option<[Vec<f32>; 2]>,
 }
 
-/// A projection to a latent vector that another projection reads (`DeepSeek`).
+/// Projection to a latent vector (`DeepSeek`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct LatentWeights {
     /// The projection.
@@ -34,100 +35,101 @@ pub struct LatentWeights {
 /// Weights of a layer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LayerWeights {
-    /// Whether the attention sees the window of [`ModelConfig::local`] only.
+    /// Whether the layer has the attention of [`ModelConfig::local`].
     pub local: bool,
-    /// Norm before the attention; `None` if it reads the hidden vectors themselves. ACT blocks hold the attention's input.
+    /// Norm before attention; `None` without one. ACT blocks hold the attention's input.
     pub attention_norm: Option<NormWeights>,
-    /// Norms of queries and keys, before they are rotated.
+    /// Query-key norms.
     pub head_norms: Option<HeadNorms>,
-    /// Norm of the attention's output.
+    /// Norm after attention.
     pub attention_output_norm: Option<NormWeights>,
-    /// Norm of the feed-forward layer's output.
+    /// Norm after the feed-forward.
     pub feed_forward_output_norm: Option<NormWeights>,
-    /// Latent vector that the query projection reads; `None` if it reads the attention's input.
+    /// Projection to the latent vector that `query` reads; `None` if it reads the attention's input.
     pub query_latent: Option<LatentWeights>,
     /// Query projection; empty if the layer has no attention.
     pub query: LinearWeights,
-    /// Latent vector that the projections of keys and values read; `None` if they read the attention's input.
+    /// Projection to the latent vector that `key_value` reads; `None` if it reads the attention's input.
     pub key_value_latent: Option<LatentWeights>,
     /// Key and value projections, concatenated.
     pub key_value: LinearWeights,
-    /// One score per query head that takes part in the softmax without a value; empty if there is none.
+    /// Attention sinks: one score per query head that takes part in the softmax without a value; empty without sinks.
     pub sinks: Vec<f32>,
-    /// Relative positions of this layer; `None`: those of [`ModelConfig::relative_bias`], if any.
+    /// Relative position bias of this layer; `None`: that of [`ModelConfig::relative_bias`], if any.
     pub relative_bias: Option<RelativeBias>,
-    /// Projection of the attention's input to the gates of its heads' elements; their sigmoid multiplies them.
+    /// Projection from the attention's input to the gates of its output; their sigmoid multiplies the output's
+    /// elements.
     pub gate: Option<LinearWeights>,
-    /// Norm of what the output projection reads.
+    /// Norm before the output projection.
     pub heads_norm: Option<NormWeights>,
     /// Output projection.
     pub output: LinearWeights,
-    /// Recurrent mixer in place of the attention, or beside it.
+    /// Recurrent mixer in place of attention, or parallel to it.
     pub recurrent: Option<RecurrentWeights>,
-    /// Norm before the feed-forward layer; `None` if it has the attention's input, or reads the hidden vectors themselves.
+    /// Norm before the feed-forward; `None` if it shares the attention's input, or has no norm.
     pub feed_forward_norm: Option<NormWeights>,
-    /// Up projection; if gated, the gate followed by the values. Empty, like the down projection, if the layer has only
-    /// experts that are chosen; that of the shared expert if it has one.
+    /// Up projection; if gated, the gate followed by the up projection. With experts, that of the shared expert;
+    /// empty, like the down projection, if there is none.
     pub up: LinearWeights,
-    /// Norm of what the down projection reads.
+    /// Norm before the down projection.
     pub inner_norm: Option<NormWeights>,
     /// Down projection.
     pub down: LinearWeights,
-    /// Activation of the feed-forward layer, if the layer has its own.
+    /// Activation of the feed-forward, if the layer has its own.
     pub activation: Option<Activation>,
-    /// Where the gates of the feed-forward layer are cut off, standard deviations above their mean: what is below is zero.
+    /// Threshold below which gates of the feed-forward become zero, in standard deviations above their mean.
     pub sparsity: Option<f32>,
-    /// Experts of which each token uses a few.
+    /// Experts of the layer.
     pub experts: Option<ExpertWeights>,
-    /// How the layer changes the streams beside the hidden vectors.
+    /// Prediction and correction of the AltUp streams.
     pub streams: Option<StreamWeights>,
-    /// How the layer reads what tokens bring for it.
+    /// Gate of the per-layer embedding.
     pub token_gate: Option<TokenGate>,
     /// Factor of the layer's output; `None` is 1.
     pub output_scale: Option<f32>,
-    /// Whether keys and values are those of the last layer before it that computes its own and is local or not, as it is; the
-    /// projection is a copy of that layer's.
+    /// Whether the layer reuses the keys and values of the last previous layer that computes its own and has the same
+    /// `local`; the projection is a copy of that layer's.
     pub reuses_kv: bool,
-    /// Cross-attention to the encoder's output, between attention and feed-forward layer.
+    /// Cross-attention to the encoder's output, between attention and feed-forward.
     pub cross: Option<CrossWeights>,
 }
 
-/// Weights of a decoder layer's cross-attention.
+/// Cross-attention weights of a decoder layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CrossWeights {
-    /// Norm before it.
+    /// Norm before cross-attention.
     pub norm: NormWeights,
-    /// Norm of its output, if there is one.
+    /// Norm after cross-attention, if there is one.
     pub output_norm: Option<NormWeights>,
     /// Query projection.
     pub query: LinearWeights,
-    /// Projection of the encoder's output to keys and values, concatenated; as wide as those of the self-attention.
+    /// Key and value projections of the encoder's output, concatenated; as wide as those of the self-attention.
     pub key_value: LinearWeights,
     /// Output projection.
     pub output: LinearWeights,
 }
 
-/// How an encoder's tokens are embedded, and what is added to them before the layers read them.
+/// Embedding of an encoder's tokens: the inputs of its layers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TokenInputs {
-    /// One vector per token; `None` if they are those of the decoder.
+    /// One vector per token; `None` if the decoder's embedding is shared.
     pub embedding: Option<Table>,
-    /// Norm of the sum.
+    /// Norm of the sum of embedding and position.
     pub norm: Option<NormWeights>,
     /// One vector per position, from the first token on.
     pub positions: Option<Table>,
 }
 
-/// An encoder: it reads the whole prompt. Sizes, activation and embedding are those of its decoder.
+/// An encoder, which reads the whole prompt. Sizes and activation are those of its decoder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Encoder {
-    /// Maximum tokens of a prompt.
+    /// Maximum prompt length, tokens.
     pub context: usize,
-    /// First token of every answer.
+    /// Start token of every answer.
     pub start_token: u32,
-    /// Relative positions, in both directions; `None` if the inputs have positions.
+    /// Bidirectional relative position bias; `None` if the inputs have positions.
     pub relative_bias: Option<RelativeBias>,
-    /// What is added to its embedded tokens.
+    /// Embedding of the prompt's tokens.
     pub inputs: TokenInputs,
     /// Layers, without cross-attention.
     pub layers: Vec<LayerWeights>,
@@ -136,7 +138,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Whether it reads prompts of any length: its positions are distances, and `context` is that of its training.
+    /// Returns whether the encoder can read prompts of any length: its positions are relative, and `context` is only
+    /// its training length.
     pub(crate) fn reads_any_length(&self) -> bool {
         let by_layer = || self.layers.iter().any(|layer| layer.relative_bias.is_some());
         self.relative_bias.is_some() || by_layer()
@@ -146,13 +149,13 @@ impl Encoder {
 /// A language model with its weights.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoder {
-    /// Its configuration.
+    /// Configuration of the model.
     pub model_config: ModelConfig,
-    /// Type of the linear layers' weights once an engine has prepared them.
+    /// Type of the linear layers' weights after an engine has packed them.
     pub weight_type: WeightType,
     /// One vector per token.
     pub embedding: Table,
-    /// Norm of the embedded tokens (BLOOM).
+    /// Norm after the embedding (BLOOM).
     pub embedding_norm: Option<NormWeights>,
     /// One vector per position, from the first token on; `None` unless positions are learned.
     pub positions: Option<Table>,
@@ -166,30 +169,30 @@ pub struct Decoder {
     pub head: LinearWeights,
     /// Encoder of the prompt; `None` for decoder-only models.
     pub encoder: Option<Encoder>,
-    /// What tokens bring for each layer, if they do.
+    /// Per-layer embeddings, if there are any.
     pub token_layers: Option<TokenLayers>,
-    /// How streams beside the hidden vectors begin and end, if there are any.
+    /// Projections from and to AltUp streams, if there are any.
     pub streams: Option<StreamProjections>,
 }
 
 /// A layer between the final norm and the projection to logits (`ModernBERT`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadLayer {
-    /// Linear layer, as wide as the hidden vectors.
+    /// Linear layer, as wide as the hidden states.
     pub linear: LinearWeights,
-    /// Its activation.
+    /// Activation after the linear layer.
     pub activation: Activation,
-    /// Norm after it.
+    /// Norm after the activation.
     pub norm: NormWeights,
 }
 
 impl HeadLayer {
-    /// Number of its weights.
+    /// Returns the number of weights.
     pub(crate) fn elements(&self) -> usize {
         self.linear.elements() + self.norm.elements()
     }
 
-    /// Memory of its weights once they are prepared, bytes.
+    /// Returns the memory of the weights after packing, bytes.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
         self.linear.bytes(kind) + size_of::<f32>() * self.norm.elements()
     }
@@ -222,7 +225,7 @@ impl LayerWeights {
         self.query_latent.iter().chain(&self.key_value_latent)
     }
 
-    /// Number of weights of norms and attention that are always f32.
+    /// Returns the number of norm and attention weights that are always f32.
     fn exact(&self) -> usize {
         let factors = self.head_norms.iter().filter_map(|norms| norms.factors.as_ref());
         let factors = factors.flatten().map(Vec::len);
@@ -248,7 +251,7 @@ impl LayerWeights {
             .chain(self.streams.iter().flat_map(StreamWeights::linears))
     }
 
-    /// Encodes the weights of the linear layers in a type.
+    /// Encodes the weights of the linear layers as this type.
     #[must_use]
     pub(crate) fn stored_as(self, kind: WeightType) -> Self {
         let of = |linear: LinearWeights| linear.stored_as(kind);
@@ -280,7 +283,7 @@ impl LayerWeights {
         }
     }
 
-    /// Number of elements of all tensors.
+    /// Returns the number of elements of all tensors.
     pub(crate) fn elements(&self) -> usize {
         self.exact()
             + self.linears().map(LinearWeights::elements).sum::<usize>()
@@ -288,7 +291,7 @@ impl LayerWeights {
             + self.experts.as_ref().map_or(0, ExpertWeights::elements)
     }
 
-    /// Memory of all tensors if the linear layers have weights of this type, bytes.
+    /// Returns the memory of all tensors if the linear layers have weights of this type, bytes.
     pub(crate) fn bytes(&self, kind: WeightType) -> usize {
         let experts = self.experts.as_ref();
         let experts = experts.map_or(0, |experts| experts.bytes(kind));
@@ -300,12 +303,12 @@ impl LayerWeights {
             + self.linears().map(|linear| linear.bytes(kind)).sum::<usize>()
     }
 
-    /// Whether the layer has an attention, whose tokens are cached.
+    /// Returns whether the layer has attention, and therefore a KV cache.
     pub(crate) fn has_attention(&self) -> bool {
         self.query.outputs > 0
     }
 
-    /// Number of elements of the state that the layer keeps of a sequence.
+    /// Returns the number of elements of the recurrent state per sequence.
     pub(crate) fn state_elements(&self) -> usize {
         let recurrent = self.recurrent.as_ref();
         recurrent.map_or(0, |recurrent| recurrent.recurrence.state_elements())
@@ -313,7 +316,7 @@ impl LayerWeights {
 }
 
 impl Decoder {
-    /// A decoder-only model as an architecture reads it: the registry adds the head.
+    /// Creates a decoder-only model without a head, which the registry adds.
     pub(super) fn without_head(
         model_config: ModelConfig,
         embedding: Vec<f32>,
@@ -336,38 +339,38 @@ impl Decoder {
         }
     }
 
-    /// Maximum tokens of a prompt; of a decoder, its answer counts too.
+    /// Returns the maximum prompt length, tokens; for a decoder, the answer counts towards it.
     pub(crate) fn longest_prompt(&self) -> usize {
         self.encoder
             .as_ref()
             .map_or(self.model_config.context, |encoder| encoder.context)
     }
 
-    /// Number of layers, those of the encoder included.
+    /// Returns the number of layers, including the encoder.
     pub fn depth(&self) -> usize {
         self.layers.len() + self.encoder.as_ref().map_or(0, |encoder| encoder.layers.len())
     }
 
-    /// Number of layers with an attention, whose tokens are cached.
+    /// Returns the number of layers with attention, which have a KV cache.
     pub(crate) fn attention_layers(&self) -> usize {
         self.layers.iter().filter(|layer| layer.has_attention()).count()
     }
 
-    /// Memory of the recurrent states of a request, bytes.
+    /// Returns the memory of a request's recurrent states, bytes.
     pub(crate) fn state_bytes(&self) -> u64 {
         let elements: usize = self.layers.iter().map(LayerWeights::state_elements).sum();
         (elements * size_of::<f32>()) as u64
     }
 
-    /// Embeds tokens, the first of which has position `first`: one row each. The caller must reject tokens beyond the
-    /// vocabulary and positions beyond the context; here they are zeros. `head` reads the embedding if it is the head's
-    /// weight.
+    /// Embeds tokens, the first of which has position `first`; returns one row each. The caller must reject tokens
+    /// outside the vocabulary and positions outside the context; here they give zeros. `head` reads the embedding if
+    /// it is stored as the head's weight.
     pub(crate) fn embed(&self, tokens: &[u32], first: usize, head: impl Fn(usize, &mut [f32])) -> Vec<f32> {
         let added = (self.positions.as_ref(), self.embedding_norm.as_ref());
         self.embed_with(tokens, first, (&self.embedding, added), head)
     }
 
-    /// Embeds a prompt for the encoder whose inputs these are, as [`Decoder::embed`].
+    /// Embeds a prompt for the encoder with these inputs, like [`Decoder::embed`].
     pub(crate) fn embed_prompt(
         &self,
         tokens: &[u32],
@@ -410,7 +413,7 @@ impl Decoder {
         out
     }
 
-    /// Stores embeddings and linear layers in a type, and lets engines prepare the layers in it.
+    /// Encodes embeddings and linear layers as a type, in which engines will pack the layers.
     #[must_use]
     pub fn stored_as(mut self, kind: WeightType) -> Self {
         self.weight_type = kind;

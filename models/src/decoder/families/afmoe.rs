@@ -1,5 +1,5 @@
-//! Trinity (Arcee AI 2025): norms of inputs and outputs and of the heads of queries and keys, gates of the attention's output,
-//! positions in the layers with a window alone, and mixtures of experts beside shared ones.
+//! Trinity (Arcee AI 2025): input and output norms, query-key norms, gated attention output, rotary positions in the
+//! sliding-window layers only, and experts with shared ones.
 
 use kaskade_policy::plan::Partition;
 

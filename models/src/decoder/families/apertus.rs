@@ -1,5 +1,5 @@
-//! Apertus (Swiss AI 2025): norms of the heads of queries and keys, and a feed-forward layer without a gate, whose activation
-//! xIELU has learned coefficients.
+//! Apertus (Swiss AI 2025): query-key norms, and an ungated feed-forward with the activation xIELU, whose coefficients
+//! are learned.
 
 use kaskade_policy::plan::Partition;
 
@@ -22,7 +22,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         theta: 12e6,
         ..RotaryKeys::LLAMA
     };
-    // The activation of the configuration is not one of the others, and every layer has its own.
+    // The configured activation is not among the usual ones, and each layer has its own coefficients.
     let model_config = ModelConfig {
         query_key_norm: QueryKeyNorm::EachHead,
         gated: false,

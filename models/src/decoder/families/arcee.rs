@@ -1,4 +1,4 @@
-//! Arcee AFM (Arcee AI 2025): Llama whose feed-forward layer has no gate and squared rectified linear units.
+//! Arcee AFM (Arcee AI 2025): Llama with an ungated feed-forward and squared ReLU.
 
 use kaskade_policy::plan::Partition;
 

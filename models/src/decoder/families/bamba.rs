@@ -1,4 +1,4 @@
-//! Bamba (IBM 2024): mixers of Mamba 2, and attention in some layers.
+//! Bamba (IBM 2024): Mamba 2 mixers, and attention in some layers.
 
 use kaskade_policy::plan::Partition;
 
@@ -37,7 +37,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// The names of feed-forward layers and norms that Bamba, Falcon H1 and Jamba share.
+/// Sets the names of feed-forward and norms that Bamba, Falcon H1 and Jamba share.
 pub(super) fn hybrid_names(layout: Layout) -> Layout {
     Layout {
         up: &["feed_forward.gate_proj", "feed_forward.up_proj"],

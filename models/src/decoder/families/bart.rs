@@ -1,6 +1,6 @@
-//! BART (Lewis et al. 2020) and the encoder-decoders built like it: mBART, Pegasus, Marian, M2M100 with NLLB, Blenderbot, LED.
+//! BART (Lewis et al. 2020) and related encoder-decoders: mBART, Pegasus, Marian, M2M100 with NLLB, Blenderbot, LED.
 //!
-//! They differ in where their norms are, in their positions, and in the defaults of their configurations.
+//! They differ in the placement of norms, in their positions, and in configuration defaults.
 
 use serde_json::Value;
 
@@ -13,19 +13,20 @@ use crate::decoder::weights::{
 };
 use crate::precision::Table;
 
-/// Layer norms of torch.
+/// Epsilon of torch's layer norms.
 const EPSILON: f32 = 1e-5;
 
-/// How a family differs from the others.
+/// Differences between the families.
 #[expect(clippy::struct_excessive_bools, reason = "how families differ")]
 struct Layout {
-    /// Prefix of the tensors.
+    /// Prefix of the base model's tensors.
     base: &'static str,
-    /// Whether the encoder's attention sees a window only, and has Longformer's names (LED).
+    /// Whether the encoder has sliding-window attention with Longformer's names (LED).
     windows: bool,
-    /// Whether norms follow attention and feed-forward layers; otherwise they precede them, and a final norm follows.
+    /// Whether norms follow attention and feed-forward (post-norm); otherwise they precede them, and there is a final
+    /// norm.
     norms_after: bool,
-    /// Whether the sum of embeddings and positions is normalised.
+    /// Whether the sum of token and position embeddings is normalised.
     embedding_norm: bool,
     positions: Positions,
     /// Default of `scale_embedding`.
@@ -36,14 +37,14 @@ struct Layout {
     start_token: Option<u32>,
 }
 
-/// Where vectors of positions come from.
+/// Kind of position embeddings.
 #[derive(Clone, Copy)]
 enum Positions {
-    /// Learned, after so many unused rows.
+    /// Learned, after this many unused rows.
     Learned(usize),
-    /// Sinusoidal, sines before cosines; files may have them.
+    /// Sinusoidal, sines before cosines; files may contain them.
     Sinusoidal,
-    /// Sinusoidal as in tensor2tensor, from the padding token's id plus one on; never in files.
+    /// Sinusoidal as in tensor2tensor, from the padding token's id plus one on; not in files.
     AfterPadding,
 }
 
@@ -158,10 +159,10 @@ fn read(checkpoint: &mut Checkpoint, layout: &Layout) -> Result<Decoder, LoadErr
     if weights.contains("final_logits_bias") {
         head.bias = weights.take("final_logits_bias", &[1, vocabulary])?;
     }
-    // They are the same as the shared embedding, which old versions of transformers saved several times.
+    // Copies of the shared embedding, which old versions of transformers saved several times.
     weights.ignore_suffixes(&["shared.weight", "embed_tokens.weight", "lm_head.weight"]);
     if layout.windows {
-        // Those of tokens that see everything, of which there are none by default.
+        // Projections of tokens with global attention, which do not exist by default.
         let global = ["query_global", "key_global", "value_global"];
         weights.ignore(|name| global.iter().any(|part| name.contains(&format!(".{part}."))));
     }
@@ -188,7 +189,7 @@ fn read(checkpoint: &mut Checkpoint, layout: &Layout) -> Result<Decoder, LoadErr
     })
 }
 
-/// Name of the embedding that encoder, decoder and head share, of those that files use.
+/// Returns the name of the embedding shared by encoder, decoder and head; it differs between files.
 fn embedding_name(weights: &Weights, base: &str) -> String {
     let shared = format!("{base}.shared.weight");
     let names = [
@@ -201,7 +202,7 @@ fn embedding_name(weights: &Weights, base: &str) -> String {
     found.unwrap_or(shared)
 }
 
-/// Maximum tokens of a side.
+/// Returns the maximum length of the encoder or decoder, tokens.
 fn context(config: &Config, layout: &Layout, side: &str) -> Result<usize, LoadError> {
     if layout.windows {
         return config.size(&format!("max_{side}_position_embeddings"));
@@ -209,7 +210,7 @@ fn context(config: &Config, layout: &Layout, side: &str) -> Result<usize, LoadEr
     config.size("max_position_embeddings")
 }
 
-/// Reads how far tokens of the encoder see each other; it must be the same in all layers.
+/// Reads the attention window of the encoder; it must be the same in all layers.
 fn window(config: &Config) -> Result<LocalAttention, LoadError> {
     let key = "attention_window";
     let widths = match config.keys().get(key) {
@@ -271,7 +272,7 @@ fn model_config(config: &Config, layout: &Layout) -> Result<ModelConfig, LoadErr
     })
 }
 
-/// The layers of an encoder or a decoder, what they read, and the norm that follows them.
+/// An encoder or a decoder: layers, inputs, and final norm.
 struct Side {
     inputs: TokenInputs,
     layers: Vec<LayerWeights>,
@@ -308,7 +309,7 @@ fn side_of(
             )
         })
         .collect::<Result<Vec<_>, _>>()?;
-    // The norm of the last sum is the final norm.
+    // The norm of the last layer's output serves as the final norm.
     let last = layers.last_mut().filter(|_| layout.norms_after);
     let final_norm = match last.and_then(|layer| layer.feed_forward_output_norm.take()) {
         Some(norm) => norm,
@@ -325,7 +326,7 @@ fn side_of(
     })
 }
 
-/// Names of an attention of LED's encoder.
+/// Projection names in LED's encoder attention.
 const LONGFORMER: [&str; 4] = [
     "longformer_self_attn.query",
     "longformer_self_attn.key",
@@ -402,14 +403,14 @@ fn positions(
     }
 }
 
-/// Computes the sines and cosines of positions as in tensor2tensor.
+/// Computes the sines and cosines of positions, as in tensor2tensor.
 pub(super) fn by_halves(positions: std::ops::Range<usize>, width: usize) -> Vec<f32> {
     let half = width / 2;
     let step = 10_000_f64.ln() / (half.max(2) - 1) as f64;
     sinusoidal(positions, width, half, |index| (-(index as f64) * step).exp())
 }
 
-/// Computes the sines of positions, `sines` of them, followed by the cosines.
+/// Computes `sines` sines of each position, then the cosines.
 fn sinusoidal(
     positions: std::ops::Range<usize>,
     width: usize,

@@ -1,4 +1,4 @@
-//! `BioGPT` (Luo et al. 2022): the layers of OPT, scaled embeddings and learned positions.
+//! `BioGPT` (Luo et al. 2022): layers of OPT, scaled embeddings and learned positions.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,5 +1,5 @@
-//! `BitNet` b1.58 (Ma et al. 2024, 2025): Llama with squared rectified linear units, and norms of what output and down projections
-//! read. Published weights have three values ([`crate::checkpoint`] decodes them); activations are computed unquantised.
+//! `BitNet` b1.58 (Ma et al. 2024, 2025): Llama with squared ReLU, and norms before the output and down projections.
+//! Published weights are ternary ([`crate::checkpoint`] decodes them); activations are computed unquantised.
 
 use kaskade_policy::plan::Partition;
 

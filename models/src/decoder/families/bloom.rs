@@ -1,4 +1,4 @@
-//! BLOOM (`BigScience` 2022): positions by linear biases, a norm of the embeddings, fused projections with biases.
+//! BLOOM (`BigScience` 2022): ALiBi, a norm after the embedding, fused projections with biases.
 
 use kaskade_policy::plan::Partition;
 
@@ -9,7 +9,7 @@ use crate::decoder::config_values::{attention_heads, eos_token_ids, epsilon, lay
 use crate::decoder::weights::{Decoder, ModelConfig, NormWeights};
 use crate::ops::Activation;
 
-/// Tokens of a request if the configuration has no `seq_length`: the length of training.
+/// Default context if the configuration has no `seq_length`: the training length, tokens.
 const DEFAULT_CONTEXT: usize = 2048;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {

@@ -1,5 +1,6 @@
-//! Command R (Cohere 2024) and its second version, Command R7B and A: attention and feed-forward layer side by side behind one
-//! layer norm without offsets, scaled logits. Command R+ has norms of the heads of queries and keys. Of version 2, layers with a window have rotary positions, the others none.
+//! Command R (Cohere 2024), and its version 2 with Command R7B and A: parallel attention and feed-forward after one
+//! layer norm without bias, scaled logits. Command R+ has query-key norms. In version 2, sliding-window layers have
+//! rotary positions, the others none.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,6 +1,7 @@
-//! `DeepSeek` V2 and V3 (`DeepSeek`-AI 2024): keys and values from latent vectors, mixtures of experts beside shared ones. Version
-//! 2 chooses experts by their softmax, version 3 by sigmoids with a correction and within groups, as GLM-4.7-Flash does. Mistral 4
-//! (Mistral AI 2026) chooses by the softmax within groups; its queries grow beyond the context of training.
+//! `DeepSeek` V2 and V3 (`DeepSeek`-AI 2024): multi-head latent attention, and experts with shared ones. Version 2
+//! selects experts by softmax; version 3 by sigmoid with a selection bias and expert groups, and so does
+//! GLM-4.7-Flash. Mistral 4 (Mistral AI 2026) selects by softmax within groups, and scales queries beyond the training
+//! context.
 
 use kaskade_policy::plan::Partition;
 
@@ -14,7 +15,7 @@ use crate::decoder::routing::{ExpertGroups, Routing, Scoring};
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::Heads;
 
-/// The correction of the experts' sigmoids.
+/// Selection bias of version 3.
 pub(super) const SCORED: Correction = Correction {
     name: "gate.e_score_correction_bias",
     is_row: false,
@@ -57,7 +58,7 @@ pub(super) fn read_mistral(checkpoint: &mut Checkpoint, partition: Partition) ->
         ..Routing::read(config, count, normalised)?
     };
     let latent = latent_layout(config, config.size("v_head_dim")?)?;
-    // The rotated part of a head is stated as that of the whole head.
+    // The configuration states the rotated dimensions as fraction of the whole head.
     let keys = RotaryKeys {
         partial: latent.rotated as f64 / latent.head_dim() as f64,
         ..RotaryKeys::LLAMA
@@ -86,7 +87,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     read_scored(checkpoint, partition, routing, sparse)
 }
 
-/// GLM-4.7-Flash, which lists the layers that have experts.
+/// Reads GLM-4.7-Flash, which lists the layers with experts.
 pub(super) fn read_glm_lite(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     drop_further_layers(checkpoint)?;
     let config = &checkpoint.config;
@@ -149,7 +150,7 @@ fn read(
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Reads the sizes of latent vectors and of the parts of a head, whose values have `values` elements.
+/// Reads the sizes of latent vectors and of the parts of a head; value heads have `values` elements.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -163,7 +164,8 @@ pub(super) fn latent_layout(config: &Config, values: usize) -> Result<LatentLayo
     })
 }
 
-/// Reads the configuration of a model with latent vectors; `adjacent` says whether adjacent elements of heads are rotated.
+/// Reads the configuration of a model with latent attention; `adjacent` states whether rotary pairs are adjacent
+/// elements.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -197,7 +199,7 @@ fn positioned(
     })
 }
 
-/// Returns experts beside shared ones; without `first_k_dense_replace`, `dense` layers have none.
+/// Returns experts with shared ones; without `first_k_dense_replace`, the first `dense` layers are dense.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -217,7 +219,7 @@ pub(super) fn experts(config: &Config, dense: usize) -> Result<ExpertLayout, Loa
     })
 }
 
-/// Sigmoids with a correction, within groups.
+/// Returns routing by sigmoid, with a selection bias and expert groups.
 pub(super) fn sigmoid_routing(config: &Config, count: usize) -> Result<Routing, LoadError> {
     let normalised = config.optional("norm_topk_prob")?.unwrap_or(true);
     Ok(Routing {
@@ -238,7 +240,7 @@ fn factor(config: &Config, absent: f32) -> Result<f32, LoadError> {
     }
 }
 
-/// Returns which of `count` layers have experts: those from `first_k_dense_replace` on.
+/// Returns whether each of `count` layers has experts: those from `first_k_dense_replace` on.
 pub(super) fn sparse_layers(config: &Config, count: usize, absent: usize) -> Result<Vec<bool>, LoadError> {
     let first = config
         .optional::<usize>("first_k_dense_replace")?
@@ -246,7 +248,7 @@ pub(super) fn sparse_layers(config: &Config, count: usize, absent: usize) -> Res
     Ok((0..count).map(|layer| layer >= first).collect())
 }
 
-/// Drops the layers after the last one, which predict further tokens in training.
+/// Drops the layers after the last one, which serve multi-token prediction (MTP) in training.
 pub(super) fn drop_further_layers(checkpoint: &mut Checkpoint) -> Result<(), LoadError> {
     let layers = checkpoint.config.size("num_hidden_layers")?;
     let index = |name: &str| {

@@ -1,4 +1,4 @@
-//! ERNIE 4.5 (Baidu 2025), text only: Llama with adjacent rotary pairs, also with mixtures of experts beside shared ones.
+//! ERNIE 4.5 (Baidu 2025), text only: Llama with adjacent rotary pairs; variants have experts with shared ones.
 
 use kaskade_policy::plan::Partition;
 
@@ -21,7 +21,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
 }
 
 pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
-    // Layers that predict further tokens in training.
+    // Layers for multi-token prediction (MTP).
     checkpoint.weights.ignore(|name| name.contains("mtp"));
     let config = &checkpoint.config;
     let experts = experts(config)?;
@@ -36,7 +36,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Res
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Experts are in every `moe_layer_interval`-th layer of a range.
+/// Reads the experts, which are in every `moe_layer_interval`-th layer of a range.
 fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
     let base = ExpertLayout::counted(config, config.size("moe_num_experts")?, "moe_intermediate_size")?;
     let shared = config.optional::<usize>("moe_num_shared_experts")?.unwrap_or(2);

@@ -1,5 +1,5 @@
-//! EXAONE 4 and K-EXAONE (LG AI Research 2025, 2026): norms of the heads of queries and keys. With a window, the layers that see
-//! everything have no positions. The first normalises outputs instead of inputs, the second has experts.
+//! EXAONE 4 and K-EXAONE (LG AI Research 2025, 2026): query-key norms. In models with a sliding window, global layers
+//! have no positions. EXAONE 4 has output norms instead of input norms, K-EXAONE has experts.
 
 use kaskade_policy::plan::Partition;
 
@@ -60,9 +60,9 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Res
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns the configuration without the norms of inputs and outputs, and which layers are local.
+/// Returns the configuration without input and output norms, and which layers are local.
 fn model_config(config: &Config) -> Result<(ModelConfig, Vec<bool>), LoadError> {
-    // Published files also have a pattern as text, beside the types of all layers.
+    // Published files state a pattern as text in addition to the types of all layers.
     let listed = config.optional::<serde_json::Value>("layer_types")?.is_some();
     let pattern = if listed {
         None

@@ -1,6 +1,6 @@
-//! Falcon (Almazrouei et al. 2023). Attention and feed-forward layer are side by side; 7B has one head of keys and values, the
-//! new architecture of 40B, 180B and 11B one per group of queries. The RW models are after BLOOM: one part after the other, and
-//! positions by linear biases.
+//! Falcon (Almazrouei et al. 2023), with parallel attention and feed-forward. 7B has a single KV head, the new
+//! architecture of 40B, 180B and 11B one per query group. The RW models follow BLOOM: sequential attention and
+//! feed-forward, and ALiBi.
 
 use half::bf16;
 use kaskade_policy::plan::Partition;
@@ -12,7 +12,7 @@ use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::decoder::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::ops::Heads;
 
-/// Tokens of a request if the configuration has no `max_position_embeddings`.
+/// Default context if the configuration has no `max_position_embeddings`, tokens.
 const DEFAULT_CONTEXT: usize = 2048;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -34,7 +34,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         let at = |name: &str| format!("transformer.h.{index}.{name}");
         let fused = heads.query_width() + 2 * heads.key_width();
         let fused = LinearWeights::take(weights, &at("self_attention.query_key_value"), width, fused, bias)?;
-        // Each group has its queries, one key and one value.
+        // Each group has several queries, one key and one value.
         let (query, key_value) = fused
             .by_group(heads.head_dim, heads.queries / heads.keys)
             .split(heads.query_width());
@@ -90,7 +90,7 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     let context = context.unwrap_or(DEFAULT_CONTEXT);
     let (mut positions, mut relative_bias) = (None, None);
     if flag("alibi", false)? {
-        // The biases are scaled as the scores are, and the slopes are rounded as in training.
+        // Biases are scaled like scores, and slopes are rounded as in training.
         let slopes = bloom_slopes(queries).into_iter();
         let slopes: Vec<f32> = slopes
             .map(|slope| bf16::from_f32(slope).to_f32() * scale)

@@ -1,4 +1,5 @@
-//! Falcon H1 (TII 2025): attention and a mixer of Mamba 2 side by side in every layer, with factors of most projections.
+//! Falcon H1 (TII 2025): parallel attention and Mamba 2 mixer in every layer, with scale factors (muP multipliers) for
+//! most projections.
 
 use kaskade_policy::plan::Partition;
 
@@ -10,14 +11,14 @@ use crate::decoder::recurrent::{self, MixerConfig, RecurrentLayout};
 use crate::decoder::rotary::RotaryKeys;
 use crate::decoder::weights::{Decoder, LayerWeights, ModelConfig, RecurrentWeights};
 
-/// Factors of a layer's projections.
+/// Scale factors of a layer's projections.
 struct Factors {
     attention_input: f32,
     keys: f32,
     attention_output: f32,
     recurrent_input: f32,
     recurrent_output: f32,
-    /// Of the feed-forward layer's gates and output.
+    /// Factors of the feed-forward's gate and output.
     feed_forward: [f32; 2],
 }
 
@@ -89,7 +90,7 @@ fn factors(config: &Config) -> Result<Factors, LoadError> {
 }
 
 impl Factors {
-    /// Multiplies the weights by them.
+    /// Multiplies the weights by the factors.
     fn apply(&self, layer: LayerWeights, model_config: &ModelConfig) -> LayerWeights {
         let (keys, inner) = (model_config.heads.key_width(), model_config.intermediate_size);
         let [gates, down] = self.feed_forward;

@@ -1,6 +1,6 @@
-//! Gemma, Gemma 2 and 3 (Gemma Team 2024, 2025), text only: scaled embeddings. From version 2 on, norms before and after
-//! every part, and layers that alternate between a window and everything. Version 2 caps scores and logits; version 3 normalises the heads of
-//! queries and keys, and its local layers have rotary positions of their own.
+//! Gemma, Gemma 2 and 3 (Gemma Team 2024, 2025), text only: scaled embeddings. From version 2 on, norms before and
+//! after attention and feed-forward, and alternating sliding-window and global layers. Version 2 soft-caps scores and
+//! logits; version 3 has query-key norms, and separate rotary positions in local layers.
 
 use kaskade_policy::plan::Partition;
 
@@ -11,9 +11,9 @@ use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::decoder::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::ops::{Activation, Heads, Rotary};
 
-/// Key that says that tokens see later ones.
+/// Key that enables bidirectional attention.
 const BOTH_DIRECTIONS: &str = "use_bidirectional_attention";
-/// Rotary positions of the layers that see everything, of version 3.
+/// Rotary keys of global layers in version 3.
 pub(super) const GLOBAL: RotaryKeys = RotaryKeys {
     theta: 1e6,
     layer_type: Some("full_attention"),
@@ -43,7 +43,7 @@ pub(super) fn read_2(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// `VaultGemma` (Sinha et al. 2025): version 2 without the norms of the outputs.
+/// Reads `VaultGemma` (Sinha et al. 2025): version 2 without output norms.
 pub(super) fn read_vault(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let (base, layout) = version_2(&checkpoint.config)?;
     let model_config = ModelConfig {
@@ -72,7 +72,7 @@ pub(super) fn version_2(config: &Config) -> Result<(ModelConfig, Layout), LoadEr
     Ok((model_config, layout))
 }
 
-/// Whether the tokens of a model of version 3 see each other in both directions.
+/// Returns whether a version 3 model has bidirectional attention.
 ///
 /// # Errors
 /// [`LoadError::BadKey`] for a malformed key.
@@ -80,15 +80,15 @@ pub(in crate::decoder) fn is_encoder(config: &Config) -> Result<bool, LoadError>
     Ok(config.optional(BOTH_DIRECTIONS)?.unwrap_or(false))
 }
 
-/// Where the tokens of version 3 are, and which of them a layer sees.
+/// Positions and attention windows of version 3.
 pub(crate) struct Positions {
-    /// Tokens that a local layer sees; `None` if none is local.
+    /// Sliding window of local layers, tokens; `None` if no layer is local.
     pub(crate) window: Option<usize>,
-    /// Which layers are local.
+    /// Whether each layer is local.
     pub(crate) local_layers: Vec<bool>,
-    /// Rotation of the layers that are not local.
+    /// Rotary positions of global layers.
     pub(crate) global: Rotary,
-    /// That of local layers.
+    /// Rotary positions of local layers.
     pub(crate) near: Rotary,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct Positions {
 /// # Errors
 /// [`LoadError`], naming the key.
 pub(crate) fn positions_3(config: &Config, head_dim: usize) -> Result<Positions, LoadError> {
-    // Older files have a pattern: every so many layers, one sees everything.
+    // Older files state a pattern: one global layer per this many layers.
     let pattern = config.optional_size("sliding_window_pattern")?.unwrap_or(6);
     let (local, local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(pattern))?;
     let near = RotaryKeys {
@@ -153,7 +153,7 @@ fn model_config(config: &Config, keys: RotaryKeys) -> Result<ModelConfig, LoadEr
     })
 }
 
-/// Reads the activation, which old files name otherwise.
+/// Reads the activation, whose key differs in old files.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -164,13 +164,13 @@ pub(crate) fn hidden_activation(config: &Config) -> Result<Activation, LoadError
         "hidden_act"
     };
     match activation(config, key, "gelu_pytorch_tanh")? {
-        // In the first files `gelu` means the approximation that the models were trained with.
+        // In the first files, `gelu` means the tanh approximation, with which the models were trained.
         Activation::Gelu => Ok(Activation::GeluTanh),
         activation => Ok(activation),
     }
 }
 
-/// The layout of versions 2 and 3.
+/// Returns the layout of versions 2 and 3.
 fn layout(local_layers: Vec<bool>) -> Layout {
     let base = Layout::default();
     Layout {

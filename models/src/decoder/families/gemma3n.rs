@@ -1,5 +1,5 @@
-//! Gemma 3n (Gemma Team 2025), text only: Gemma 3 with streams beside the hidden vectors, a learned residual, sparse feed-forward
-//! layers, and what Gemma 4 kept: an input of every layer with each token, and last layers that reuse keys and values.
+//! Gemma 3n (Gemma Team 2025), text only: Gemma 3 with AltUp streams, a learned residual (`LAuReL`), sparse
+//! feed-forwards, per-layer embeddings, and last layers that reuse keys and values.
 
 use kaskade_policy::plan::Partition;
 
@@ -11,9 +11,9 @@ use crate::decoder::streams::{StreamLayout, StreamProjections};
 use crate::decoder::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 use crate::ops::Heads;
 
-/// Layers in a period of the published models, of which the last sees everything.
+/// Length of the layer pattern of published models; its last layer is global.
 const PERIOD: usize = 5;
-/// Layers whose feed-forward layer is sparse where the file does not say, if there are more, and the share of zeros.
+/// Default number of sparse feed-forwards, if there are more layers, and their fraction of zeros.
 const SPARSE: (usize, f64) = (10, 0.95);
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -69,7 +69,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     Ok(decoder)
 }
 
-/// Returns the size of every feed-forward layer.
+/// Returns the size of each feed-forward.
 fn sizes(config: &Config) -> Result<Vec<usize>, LoadError> {
     let (key, count) = ("intermediate_size", config.size("num_hidden_layers")?);
     let listed = config.required::<serde_json::Value>(key)?;
@@ -115,8 +115,8 @@ fn model_config(config: &Config, sizes: &[usize]) -> Result<(ModelConfig, Vec<bo
     Ok((model_config, local_layers))
 }
 
-/// Returns for every layer the standard deviations above the mean at which the gates of its feed-forward layer are cut off; `None`
-/// for a layer that is not sparse.
+/// Returns, per layer, the threshold below which the gates of its feed-forward become zero, in standard deviations
+/// above their mean; `None` for a dense layer.
 fn sparsity(config: &Config, count: usize) -> Result<Vec<Option<f32>>, LoadError> {
     let key = "activation_sparsity_pattern";
     let stated = config.optional::<serde_json::Value>(key)?;
@@ -141,7 +141,7 @@ fn sparsity(config: &Config, count: usize) -> Result<Vec<Option<f32>>, LoadError
     Ok(cut.collect())
 }
 
-/// Returns the value below which a share of a normal distribution lies (Wichura 1988, algorithm AS 241, PPND7), to seven digits.
+/// Returns the quantile of the standard normal distribution (Wichura 1988, algorithm AS 241, PPND7), to seven digits.
 fn quantile(share: f64) -> f64 {
     let ratio = |x: f64, over: &[f64], under: &[f64]| {
         let of = |coefficients: &[f64]| coefficients.iter().rev().fold(0.0, |sum, next| sum * x + next);

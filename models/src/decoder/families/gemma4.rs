@@ -1,6 +1,6 @@
-//! Gemma 4 (Gemma Team 2026), text only: Gemma 3 with other heads in layers that see everything, normalised values, unscaled
-//! scores and a factor of every layer's output. The small models also bring an input of every layer with each token, and their
-//! last layers reuse keys and values of earlier ones.
+//! Gemma 4 (Gemma Team 2026), text only: Gemma 3 with different heads in global layers, value norms, unscaled scores
+//! and a factor of each layer's output. The small models also have per-layer embeddings, and last layers that reuse
+//! keys and values of earlier ones.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::decoder::weights::{
 use crate::ops::Heads;
 use crate::precision::Table;
 
-/// Layers in a period of the published models, of which the last sees everything.
+/// Length of the layer pattern of published models; its last layer is global.
 const PERIOD: usize = 6;
 
 pub(in crate::decoder) fn read(
@@ -82,7 +82,7 @@ pub(in crate::decoder) fn read(
     Ok(decoder)
 }
 
-/// Returns the experts beside every feed-forward layer, of size `inner`, if there are any.
+/// Returns the experts that run in parallel with each feed-forward of size `inner`, if there are any.
 fn experts(config: &Config, inner: usize) -> Result<Option<ExpertLayout>, LoadError> {
     if !config.optional("enable_moe_block")?.unwrap_or(false) {
         return Ok(None);
@@ -111,7 +111,7 @@ fn refuse_unsupported(config: &Config) -> Result<(), LoadError> {
     }
 }
 
-/// Returns the window, and for each layer whether it has it.
+/// Returns the sliding window, and whether each layer has it.
 fn windows(config: &Config) -> Result<(Option<LocalAttention>, Vec<bool>), LoadError> {
     let count = config.size("num_hidden_layers")?;
     let (local, mut local_layers) = gated::windows(config, |index| !(index + 1).is_multiple_of(PERIOD))?;
@@ -122,13 +122,14 @@ fn windows(config: &Config) -> Result<(Option<LocalAttention>, Vec<bool>), LoadE
     Ok((local, local_layers))
 }
 
-/// Returns the width of the input that every layer gets of a token, if there is one.
+/// Returns the width of the per-layer embeddings, if there are any.
 fn token_width(config: &Config) -> Result<Option<usize>, LoadError> {
     let width = config.optional::<usize>("hidden_size_per_layer_input")?;
     Ok(width.filter(|width| *width > 0))
 }
 
-/// Whether the layers need nothing but the states of the layers before them, so that partitions can run them.
+/// Returns whether each layer depends only on the hidden states of the previous one, so that partitions can run the
+/// layers.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -139,8 +140,8 @@ pub(in crate::decoder) fn splits(config: &Config) -> Result<bool, LoadError> {
     Ok(!reuses_kv && token_width(config)?.is_none())
 }
 
-/// Returns for each layer the one whose keys and values it uses: its own, or those of the last layer of its type before
-/// `num_kv_shared_layers`.
+/// Returns, for each layer, the layer whose keys and values it uses: itself, or the last layer of its type before the
+/// shared ones (`num_kv_shared_layers`).
 pub(in crate::decoder) fn sources(config: &Config, local: &[bool]) -> Result<Vec<usize>, LoadError> {
     let key = "num_kv_shared_layers";
     let shared = config.optional::<usize>(key)?.unwrap_or(0);
@@ -196,14 +197,14 @@ fn model_config(
     })
 }
 
-/// How the layers that see everything differ, as newer files state it by layer.
+/// Head settings of a global layer, as newer files state them per layer.
 #[derive(Debug, PartialEq, serde::Deserialize)]
 struct LayerHeads {
     head_dim: Option<usize>,
     num_key_value_heads: Option<usize>,
 }
 
-/// Returns the heads of layers that see everything.
+/// Returns the heads of global layers.
 fn far_heads(config: &Config, near: Heads, local_layers: &[bool]) -> Result<Heads, LoadError> {
     let key = "per_layer_config";
     let by_layer = config.optional::<BTreeMap<usize, LayerHeads>>(key)?;
@@ -240,7 +241,7 @@ fn far_heads(config: &Config, near: Heads, local_layers: &[bool]) -> Result<Head
     })
 }
 
-/// Drops the tensors of keys and values that files have for layers which reuse those of others.
+/// Drops key and value tensors of layers that reuse those of others.
 pub(in crate::decoder) fn drop_reused(checkpoint: &mut Checkpoint, sources: &[usize]) {
     for (index, source) in sources.iter().enumerate() {
         if index != *source {
@@ -254,8 +255,8 @@ pub(in crate::decoder) fn drop_reused(checkpoint: &mut Checkpoint, sources: &[us
     }
 }
 
-/// Takes what tokens bring: `rows` rows, of which the first also stands for the other tokens of the vocabulary, of `all` elements,
-/// `token_width` for each layer.
+/// Takes the per-layer embeddings: `rows` rows of `all` elements, `token_width` per layer. The first row is repeated
+/// for the remaining tokens of the vocabulary.
 pub(in crate::decoder) fn token_layers(
     weights: &mut Weights,
     width: usize,

@@ -1,5 +1,5 @@
-//! GLM-4 (GLM et al. 2024): adjacent rotary pairs over a part of a head. Of its second form, GLM-4-0414, the outputs are
-//! normalised too; GLM-4.5 has mixtures of experts.
+//! GLM-4 (GLM et al. 2024): adjacent rotary pairs over a part of a head. GLM-4-0414 also has output norms; GLM-4.5 has
+//! experts.
 
 use kaskade_policy::plan::Partition;
 
@@ -61,7 +61,7 @@ pub(super) fn read_4_moe(checkpoint: &mut Checkpoint, partition: Partition) -> R
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Solar Open (Upstage 2025): the experts of GLM-4.5 in every layer, and the attention of Llama.
+/// Reads Solar Open (Upstage 2025): the experts of GLM-4.5 in every layer, and the attention of Llama.
 pub(super) fn read_solar(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = deepseek::experts(config, 0)?;

@@ -1,4 +1,5 @@
-//! `GPTBigCode`: `StarCoder` and `SantaCoder` (Li et al. 2023; Ben Allal et al. 2023): GPT-2 with one head of keys and values.
+//! `GPTBigCode`: `StarCoder` and `SantaCoder` (Li et al. 2023; Ben Allal et al. 2023): GPT-2 with multi-query
+//! attention.
 
 use kaskade_policy::plan::Partition;
 
@@ -24,7 +25,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         let mut linear =
             |name: &str, inputs, outputs| LinearWeights::take(weights, &at(name), inputs, outputs, true);
         let fused = linear("attn.c_attn", width, width + 2 * heads.key_width())?;
-        // With one head of keys, queries come first; else query, key and value of a head are side by side.
+        // With a single KV head, all queries come first; otherwise query, key and value of each head are adjacent.
         let fused = if heads.keys == 1 {
             fused
         } else {

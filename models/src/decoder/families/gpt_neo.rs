@@ -1,4 +1,4 @@
-//! GPT-Neo (Black et al. 2021): GPT-2 with unscaled scores, of which every second layer sees a window only.
+//! GPT-Neo (Black et al. 2021): GPT-2 with unscaled scores, and a sliding window in every second layer.
 
 use kaskade_policy::plan::Partition;
 
@@ -71,7 +71,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     })
 }
 
-/// Reads which layers see a window only: `attention_types` has sequences of types, each with a number of repetitions.
+/// Reads which layers are local: `attention_types` lists type patterns, each with a repeat count.
 fn local_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     let key = "attention_types";
     let count = config.size("num_layers")?;

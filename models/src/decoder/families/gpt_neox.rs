@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): attention and feed-forward layer side by side, each
-//! with its norm, and rotary positions over a part of a head.
+//! GPT-NeoX and Pythia (Black et al. 2022; Biderman et al. 2023): parallel attention and feed-forward with separate
+//! norms, and rotary positions over a part of a head.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,6 +1,6 @@
-//! gpt-oss (`OpenAI` 2025): mixtures of experts with biases and clamped gates, every second layer with a window, and a sink per
-//! head, which takes a part of the attention. Its privacy filter (2026) labels tokens: each sees those within a window on either
-//! side.
+//! gpt-oss (`OpenAI` 2025): experts with biases and clamped gates, a sliding window in every second layer, and an
+//! attention sink per head. The privacy filter (2026) of the same architecture labels tokens, with a window in both
+//! directions.
 
 use kaskade_policy::plan::Partition;
 
@@ -41,7 +41,7 @@ pub(super) fn read_filter(checkpoint: &mut Checkpoint, partition: Partition) -> 
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns configuration and layout without windows.
+/// Returns configuration and layout without sliding windows.
 fn with_experts(config: &Config, tensors: ExpertTensors) -> Result<(ModelConfig, Layout), LoadError> {
     let experts = ExpertLayout {
         router: "router",

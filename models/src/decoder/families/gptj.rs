@@ -1,5 +1,5 @@
-//! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward layers, rotary positions over part of a head. `CodeGen`
-//! (Nijkamp et al. 2022) has its projections in one layer.
+//! GPT-J (Wang and Komatsuzaki 2021): parallel attention and feed-forward, rotary positions over a part of a head.
+//! `CodeGen` (Nijkamp et al. 2022) fuses its projections.
 
 use kaskade_policy::plan::Partition;
 
@@ -8,7 +8,7 @@ use crate::decoder::config_values::{activation, attention_heads, eos_token_ids, 
 use crate::decoder::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights, Parallel};
 use crate::ops::Rotary;
 
-/// Parts that the projections of `CodeGen` were trained in, each with its queries, values and keys.
+/// Number of tensor-parallel parts in which `CodeGen` was trained, each with its queries, values and keys.
 const PARTS: usize = 4;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -25,7 +25,7 @@ pub(super) fn read_codegen(checkpoint: &mut Checkpoint, partition: Partition) ->
     read_with(checkpoint, partition, in_parts)
 }
 
-/// Takes the queries, and the keys and values, of the layer with this prefix and width.
+/// Function that takes the queries, and the keys and values, of the layer with this prefix and width.
 type Projections = fn(&mut Weights, &str, usize) -> Result<(LinearWeights, LinearWeights), LoadError>;
 
 fn separate(

@@ -1,5 +1,5 @@
-//! Granite 3 and 4 (IBM 2024, 2025): Llama with factors of embeddings, scores, residuals and logits, also with mixtures of experts,
-//! and with mixers of Mamba 2 in place of most attentions.
+//! Granite 3 and 4 (IBM 2024, 2025): Llama with multipliers for embeddings, scores, residuals and logits; variants
+//! have experts, and Mamba 2 mixers instead of most attentions.
 
 use kaskade_policy::plan::Partition;
 
@@ -14,9 +14,9 @@ use crate::decoder::routing::Routing;
 use crate::decoder::weights::{Decoder, ModelConfig};
 use crate::ops::Heads;
 
-/// Key of the size of the shared expert.
+/// Key of the shared expert's size.
 const SHARED: &str = "shared_intermediate_size";
-/// Key of the factor of what the layers add.
+/// Key of the residual multiplier.
 pub(super) const RESIDUALS: &str = "residual_multiplier";
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -31,7 +31,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Res
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Adds mixtures of experts to all layers, beside a shared expert if it has a size.
+/// Adds experts to all layers, with a shared expert if it has a size.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -100,7 +100,7 @@ pub(super) fn read_hybrid(checkpoint: &mut Checkpoint, partition: Partition) -> 
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns which layers have a mixer of Mamba 2; all of them if the configuration names no types.
+/// Returns which layers have a Mamba 2 mixer; all of them if the configuration lists no types.
 fn recurrent_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     let key = config.present_key(["layer_types", "layers_block_type"]);
     if config.optional::<Vec<String>>(key)?.is_none() {
@@ -110,7 +110,7 @@ fn recurrent_layers(config: &Config) -> Result<Vec<bool>, LoadError> {
     gated::layers_of_type(config, key, &recurrent, &attention)
 }
 
-/// Experts beside a shared one, which has the names of a dense layer.
+/// Returns experts with a shared one, which has the names of a dense feed-forward.
 fn hybrid_experts(config: &Config, count: usize) -> Result<ExpertLayout, LoadError> {
     let shared = SharedExpert {
         block: None,
@@ -140,7 +140,7 @@ pub(super) fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
     Ok(scaled_residuals(model_config, embedded, added))
 }
 
-/// Reads the configuration without the factors of embeddings and residuals.
+/// Reads the configuration without the multipliers of embeddings and residuals.
 pub(super) fn factors(config: &Config) -> Result<ModelConfig, LoadError> {
     let base = gated::model_config(config, RotaryKeys::default())?;
     Ok(ModelConfig {
@@ -153,9 +153,10 @@ pub(super) fn factors(config: &Config) -> Result<ModelConfig, LoadError> {
     })
 }
 
-/// Returns the configuration of a model that multiplies embeddings by one factor, and by another, `added`, what its layers add.
-/// The layers compute on hidden vectors divided by the latter. Then the embeddings alone are scaled, and the norms, which undo
-/// the division but for their epsilon, need that divided by its square.
+/// Returns the configuration of a model with an embedding multiplier `embedded` and a residual multiplier `added`.
+///
+/// The layers compute on hidden states divided by `added`. Then only the embeddings are scaled. The norms undo the
+/// division except for their epsilon, which is therefore divided by the square of `added`.
 pub(super) fn scaled_residuals(base: ModelConfig, embedded: f32, added: f32) -> ModelConfig {
     ModelConfig {
         embedding_scale: Some(embedded / added),

@@ -1,5 +1,5 @@
-//! Granite with windows (IBM 2026), dense and with experts: a sink per head, and of every four layers the first sees everything.
-//! The layers of each kind have rotary positions of their own, or none.
+//! Granite with sliding windows (IBM 2026), dense and with experts: an attention sink per head; the first of every
+//! four layers is global. Local and global layers have their own rotary positions, or none.
 
 use kaskade_policy::plan::Partition;
 use serde_json::{Map, Value};
@@ -12,7 +12,7 @@ use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::decoder::weights::{Decoder, LocalAttention, ModelConfig};
 use crate::ops::Rotary;
 
-/// Key of the bases of the layers' rotary positions, 0 for none.
+/// Key of the rotary base per layer; 0 for none.
 const THETAS: &str = "layer_rope_theta";
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -57,7 +57,7 @@ fn with_windows(config: &Config) -> Result<(ModelConfig, Layout), LoadError> {
     Ok((model_config, layout))
 }
 
-/// Returns the rotary positions of the layers that are local or not.
+/// Returns the rotary positions of the local layers or of the global layers.
 fn positions(
     config: &Config,
     base: &ModelConfig,

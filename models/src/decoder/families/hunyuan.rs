@@ -1,5 +1,5 @@
-//! Hunyuan (Tencent 2025), dense and with experts: Llama with norms of the heads of queries and keys after their rotation. Version 3
-//! normalises them before, and chooses experts by their sigmoids.
+//! Hunyuan (Tencent 2025), dense and with experts: Llama with query-key norms after the rotation. Version 3 applies
+//! them before it, and selects experts by sigmoid.
 
 use kaskade_policy::plan::Partition;
 
@@ -88,10 +88,10 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Key of the number of experts that a token uses.
+/// Key of the number of experts per token.
 const CHOSEN: &str = "moe_topk";
 
-/// Reads a size that may be stated for every layer, and states it once.
+/// Reads a size that may be stated per layer, and replaces it by a single value.
 fn same_in_all_layers(config: &mut Config, key: &str) -> Result<usize, LoadError> {
     if let Some(serde_json::Value::Array(sizes)) = config.keys().get(key).cloned() {
         let Some(first) = sizes

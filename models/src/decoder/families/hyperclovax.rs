@@ -1,4 +1,5 @@
-//! `HyperCLOVA` X SEED Think (NAVER 2025): Granite with norms of the outputs, whose logits are multiplied by their factor.
+//! `HyperCLOVA` X SEED Think (NAVER 2025): Granite with output norms, and logits multiplied by their factor instead of
+//! divided.
 
 use kaskade_policy::plan::Partition;
 
@@ -41,7 +42,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         },
         ..base
     };
-    // The factors of these norms hold that of what the layers add.
+    // The weights of these norms absorb the residual multiplier.
     let scaled = |mut layer: LayerWeights, _: &ModelConfig| {
         let norms = [
             &mut layer.attention_output_norm,

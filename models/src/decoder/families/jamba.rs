@@ -1,4 +1,4 @@
-//! Jamba (AI21 2024): mixers of Mamba 1, attention without positions in every so many layers, and mixtures of experts in others.
+//! Jamba (AI21 2024): Mamba 1 mixers, attention without positions in every n-th layer, and experts in others.
 
 use kaskade_policy::plan::Partition;
 
@@ -38,7 +38,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns which layers are chosen by `{key}_period` and `{key}_offset`.
+/// Returns which layers are selected by `{key}_period` and `{key}_offset`.
 fn every(config: &Config, key: &str, [period, offset]: [usize; 2]) -> Result<Vec<bool>, LoadError> {
     let period = config.optional_size(&format!("{key}_period"))?.unwrap_or(period);
     let offset = config

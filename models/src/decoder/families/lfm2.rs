@@ -1,5 +1,5 @@
-//! LFM2 (Liquid AI 2025): gated short convolutions, and attention in some layers; also with mixtures of experts. LFM3 has layers
-//! with a window, gates of the heads, and norms of the outputs.
+//! LFM2 (Liquid AI 2025): gated short convolutions, and attention in some layers; variants have experts. LFM3 has
+//! sliding-window layers, head gates, and output norms.
 
 use kaskade_policy::plan::Partition;
 
@@ -37,8 +37,8 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Res
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Every so many layers of LFM3 where the file does not say, the first is local, unless it is that of the model, and the third is
-/// not; the others are convolutions.
+/// Length of the default layer pattern of LFM3: in each period the first layer has a sliding window (except in the
+/// first period), the third has full attention, and the others are convolutions.
 const PERIOD: usize = 4;
 
 pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -55,7 +55,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
             (0..count).map(|index| index == 0 || index % 2 == 1).collect(),
         ),
     };
-    // Without it, the class has positions that are not those of other families.
+    // Without this key, the class uses positions that differ from those of other families.
     config.required::<serde_json::Value>("rope_parameters")?;
     let size = config.size("intermediate_size")?;
     let of = |layer_type, theta| RotaryKeys {
@@ -101,7 +101,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns the short convolutions of these layers, which see `kernel` tokens if the file does not say.
+/// Returns the short convolutions of these layers; `kernel` is the default kernel size.
 fn convolutions(config: &Config, layers: Vec<bool>, kernel: usize) -> Result<RecurrentLayout, LoadError> {
     Ok(RecurrentLayout {
         layers,
@@ -127,7 +127,7 @@ fn model_config_by(
     intermediate_size: usize,
     keys: RotaryKeys,
 ) -> Result<ModelConfig, LoadError> {
-    // Files of Liquid AI name it so.
+    // Key in files of Liquid AI.
     crate::decoder::config_values::require(
         config,
         "tie_embedding",
@@ -142,7 +142,7 @@ fn model_config_by(
     })
 }
 
-/// Returns the size of the feed-forward layers, which the configuration states before it is adjusted.
+/// Returns the size of the feed-forward, which the configuration states before adjustment.
 fn feed_forward_size(config: &Config) -> Result<usize, LoadError> {
     let stated = config.size(config.present_key(["block_ff_dim", "intermediate_size"]))?;
     if !config.optional("block_auto_adjust_ff_dim")?.unwrap_or(true) {

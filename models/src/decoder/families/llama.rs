@@ -1,5 +1,5 @@
-//! Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024), and the Code World Model (Meta 2025), most of whose layers see a
-//! window only.
+//! Llama 2 and 3 (Touvron et al. 2023; Grattafiori et al. 2024), and the Code World Model (Meta 2025), most of whose
+//! layers have a sliding window.
 
 use kaskade_policy::plan::Partition;
 
@@ -15,7 +15,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Every so many layers, one of the Code World Model sees everything.
+/// One global layer per this many layers of the Code World Model.
 const PATTERN: usize = 4;
 
 pub(super) fn read_world(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {

@@ -1,5 +1,6 @@
-//! Llama 4 (Meta 2025), text only: layers with rotary positions see their chunk of tokens, the others have no positions, see
-//! everything, and their queries grow. Experts read inputs that are scaled by their factors; one expert is shared.
+//! Llama 4 (Meta 2025), text only: layers with rotary positions have chunked attention; the others have no positions,
+//! full attention, and scaled queries. The inputs of experts are scaled by their routing factors; one expert is
+//! shared.
 
 use kaskade_policy::plan::Partition;
 use serde_json::Value;
@@ -79,7 +80,7 @@ fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
     })
 }
 
-/// Returns which layers have rotary positions: those that see their chunk, if there are chunks.
+/// Returns which layers have rotary positions: those with chunked attention, if there is any.
 fn rotated_layers(config: &Config, chunked: bool) -> Result<Vec<bool>, LoadError> {
     let rotated = gated::rotated_layers(config)?;
     let key = "layer_types";
@@ -101,10 +102,10 @@ fn rotated_layers(config: &Config, chunked: bool) -> Result<Vec<bool>, LoadError
     }
 }
 
-/// Returns how the queries of layers without positions grow.
+/// Returns the query scaling of layers without positions.
 fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
     let key = "attn_temperature_tuning";
-    // Published files have a number.
+    // Published files have a number instead of a boolean.
     let is_tuned = match config.optional::<Value>(key)? {
         None => true,
         Some(Value::Bool(tuned)) => tuned,

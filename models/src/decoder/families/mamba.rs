@@ -1,5 +1,5 @@
-//! Mamba 1 and 2 (Gu and Dao 2023; Dao and Gu 2024) and Falcon Mamba (TII 2024): layers of one recurrent mixer each, without
-//! attention.
+//! Mamba 1 and 2 (Gu and Dao 2023; Dao and Gu 2024) and Falcon Mamba (TII 2024): each layer is one recurrent mixer,
+//! without attention.
 
 use kaskade_policy::plan::Partition;
 
@@ -10,7 +10,7 @@ use crate::decoder::recurrent::mamba2::{Mamba2, Mamba2Keys};
 use crate::decoder::recurrent::{self, MixerConfig};
 use crate::decoder::weights::{Decoder, LayerWeights, ModelConfig, NormWeights};
 
-/// The keys of Mamba 2's sizes.
+/// Keys of Mamba 2's sizes.
 const KEYS_2: Mamba2Keys = Mamba2Keys {
     heads: "num_heads",
     head_dim: "head_dim",

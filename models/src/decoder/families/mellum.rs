@@ -1,4 +1,4 @@
-//! Mellum 2 (`JetBrains` 2026): Qwen 3 with experts, layers with a window, and rotary positions of their own.
+//! Mellum 2 (`JetBrains` 2026): Qwen 3 with experts, sliding-window layers, and separate rotary positions for them.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,4 +1,4 @@
-//! `MiniCPM3` (Hu et al. 2024): the attention of `DeepSeek` V2, and factors of embeddings, residuals and logits.
+//! `MiniCPM3` (Hu et al. 2024): the attention of `DeepSeek` V2, and multipliers for embeddings, residuals and logits.
 
 use kaskade_policy::plan::Partition;
 
@@ -17,7 +17,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         None => width / config.size("num_attention_heads")?,
     };
     let latent = deepseek::latent_layout(config, values)?;
-    // Without a depth, the sums are not scaled.
+    // Without a depth scale, residuals are not scaled.
     let whole = (depth as f32).sqrt();
     let added = positive(config, "scale_depth")?.unwrap_or(whole) / whole;
     let narrow = positive(config, "dim_model_base")?;

@@ -1,5 +1,5 @@
-//! `MiniMax-M2` (`MiniMax` 2025): Mixtral with sigmoids of experts, norms of queries and keys over all heads, and rotary positions in a
-//! part of a head.
+//! `MiniMax-M2` (`MiniMax` 2025): Mixtral with sigmoid routing, query-key norms over all heads, and rotary positions
+//! over a part of a head.
 
 use kaskade_policy::plan::Partition;
 
@@ -37,7 +37,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns the keys of the positions; published files state the rotated elements of a head instead of their part.
+/// Returns the rotary keys; published files state the number of rotated dimensions of a head instead of their
+/// fraction.
 fn keys(config: &Config) -> Result<RotaryKeys, LoadError> {
     let head_dim = config.size("head_dim")?;
     let rotated = config.optional_size("rotary_dim")?.unwrap_or(head_dim);

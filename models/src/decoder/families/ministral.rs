@@ -1,5 +1,5 @@
-//! Ministral and Ministral 3 (Mistral AI 2024, 2025), text only: Mistral, of which some layers see a window; the queries of
-//! version 3 grow beyond the context of training.
+//! Ministral and Ministral 3 (Mistral AI 2024, 2025), text only: Mistral with a sliding window in some layers; version
+//! 3 scales queries beyond the training context.
 
 use kaskade_policy::plan::Partition;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use crate::decoder::gated::{self, Layout};
 use crate::decoder::rotary::RotaryKeys;
 use crate::decoder::weights::{Decoder, ModelConfig, QueryGrowth};
 
-/// The keys of the rotary positions that state how queries grow.
+/// Keys of `rope_parameters` for the query scaling.
 #[derive(Deserialize)]
 struct Growth {
     llama_4_scaling_beta: Option<f32>,
@@ -31,7 +31,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Reads how queries grow beyond the context of training.
+/// Reads the query scaling beyond the training context.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

@@ -1,4 +1,4 @@
-//! Mistral (Jiang et al. 2023): Llama whose layers see a window, if `sliding_window` is set.
+//! Mistral (Jiang et al. 2023): Llama with a sliding window, if `sliding_window` is set.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,4 +1,4 @@
-//! Mixtral (Jiang et al. 2024): Mistral whose feed-forward layers are mixtures of experts.
+//! Mixtral (Jiang et al. 2024): Mistral with experts.
 
 use kaskade_policy::plan::Partition;
 
@@ -26,7 +26,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Experts in every layer, by the names of Mixtral.
+/// Returns experts in every layer, with the names of Mixtral.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

@@ -1,5 +1,5 @@
-//! The language model of Llama 3.2 Vision (Grattafiori et al. 2024, section 7): Llama with further layers between its own that read
-//! images. Without an image these layers are skipped, so they are not read.
+//! The language model of Llama 3.2 Vision (Grattafiori et al. 2024, section 7): Llama with additional cross-attention
+//! layers for images. Without an image these layers are skipped, so they are not loaded.
 
 use kaskade_policy::plan::Partition;
 
@@ -8,9 +8,9 @@ use crate::decoder::gated::{self, Layout};
 use crate::decoder::rotary::RotaryKeys;
 use crate::decoder::weights::Decoder;
 
-/// Key of the layers that read images.
+/// Key of the cross-attention layers.
 const KEY: &str = "cross_attention_layers";
-/// Rows of the embedding behind the vocabulary: tokens that stand for images.
+/// Embedding rows after the vocabulary, which represent images.
 const IMAGE_TOKENS: usize = 8;
 
 pub(in crate::decoder) fn read(
@@ -40,7 +40,7 @@ pub(in crate::decoder) fn read(
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns the number of layers that do not read images.
+/// Returns the number of layers without cross-attention.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -48,7 +48,7 @@ pub(in crate::decoder) fn layer_count(config: &Config) -> Result<usize, LoadErro
     Ok(layers(config)?.0.len())
 }
 
-/// Returns the layers that do not read images, and those that do.
+/// Returns the layers without cross-attention, and those with it.
 fn layers(config: &Config) -> Result<(Vec<usize>, Vec<usize>), LoadError> {
     let count = config.size("num_hidden_layers")?;
     let reading = config.required::<Vec<usize>>(KEY)?;

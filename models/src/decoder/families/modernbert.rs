@@ -1,5 +1,5 @@
-//! `ModernBERT` as a decoder (Weller et al. 2025, "Seq vs Seq"): layers with a window and rotary positions of their own between layers
-//! that see everything, a norm of the embeddings instead of one before the first layer, and a layer before the head.
+//! `ModernBERT` as a decoder (Weller et al. 2025, "Seq vs Seq"): sliding-window layers with separate rotary positions
+//! between global layers, a norm after the embedding instead of before the first layer, and a layer before the head.
 
 use kaskade_policy::plan::Partition;
 
@@ -9,21 +9,21 @@ use crate::decoder::gated::{self, NormKind};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::decoder::weights::{Decoder, LayerWeights, LinearWeights, LocalAttention, ModelConfig};
 
-/// The layers that see everything.
+/// Rotary keys of global layers.
 const GLOBAL: RotaryKeys = RotaryKeys {
     theta_key: "global_rope_theta",
     theta: 160_000.0,
     layer_type: Some("full_attention"),
     ..RotaryKeys::LLAMA
 };
-/// Those with a window.
+/// Rotary keys of sliding-window layers.
 const LOCAL: RotaryKeys = RotaryKeys {
     theta_key: "local_rope_theta",
     layer_type: Some("sliding_attention"),
     ..RotaryKeys::LLAMA
 };
 
-/// The norms of a model.
+/// Returns the kind of norms.
 pub(in crate::decoder) fn norms(config: &Config) -> Result<NormKind, LoadError> {
     let biased = config.optional("norm_bias")?.unwrap_or(false);
     Ok(if biased {
@@ -74,10 +74,10 @@ pub(in crate::decoder) fn read(
     })
 }
 
-/// Reads the configuration, and which layers have a window.
+/// Reads the configuration, and which layers have a sliding window.
 fn model_config(config: &Config) -> Result<(ModelConfig, Vec<bool>), LoadError> {
     let key = "local_attention";
-    // The window of the encoder has as many tokens on either side.
+    // The window of the encoder extends equally in both directions; half of it is before a token.
     let window = config.optional_size(key)?.unwrap_or(128) / 2;
     if window == 0 {
         return Err(config.invalid_value(key, "it must be at least 2"));

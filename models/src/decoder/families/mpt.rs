@@ -1,4 +1,4 @@
-//! MPT (`MosaicML` 2023): positions by linear biases, layer norms without offsets, no biases.
+//! MPT (`MosaicML` 2023): ALiBi, layer norms without bias, no biases.
 
 use kaskade_policy::plan::Partition;
 use serde::Deserialize;
@@ -9,7 +9,7 @@ use crate::decoder::config_values::{attention_heads, eos_token_ids, epsilon, lay
 use crate::decoder::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 use crate::ops::{Activation, Heads};
 
-/// The keys of `attn_config` that change the computation.
+/// Keys of `attn_config` that affect the computation.
 #[derive(Deserialize, Default)]
 struct Attention {
     alibi: Option<bool>,

@@ -1,5 +1,5 @@
-//! nanochat (Karpathy 2025): Llama with norms without weights, also of the embeddings and of rotated queries and keys, which turn
-//! the other way, and squared rectified linear units without a gate.
+//! nanochat (Karpathy 2025): Llama with norms without weights, a norm after the embedding, query-key norms after a
+//! rotation in the opposite direction, and an ungated feed-forward with squared ReLU.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,5 +1,5 @@
-//! Nemotron 4 and Minitron (Parmar et al. 2024): layer norms whose factors are stored minus 1, squared rectified linear units,
-//! rotary positions over a part of a head.
+//! Nemotron 4 and Minitron (Parmar et al. 2024): layer norms whose weights are stored minus 1, squared ReLU, rotary
+//! positions over a part of a head.
 
 use kaskade_policy::plan::Partition;
 
@@ -30,7 +30,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Jais 2 (Inception et al. 2025): the same feed-forward layer, plain layer norms, and positions over whole heads.
+/// Reads Jais 2 (Inception et al. 2025): the same feed-forward, plain layer norms, and rotary positions over whole
+/// heads.
 pub(super) fn read_jais(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let model_config = ModelConfig {

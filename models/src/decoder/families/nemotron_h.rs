@@ -1,5 +1,5 @@
-//! Nemotron-H (NVIDIA 2025): every layer has one part only: a mixer of Mamba 2, an attention without positions, a feed-forward
-//! layer, or experts without gates.
+//! Nemotron-H (NVIDIA 2025): each layer is a Mamba 2 mixer, an attention without positions, a feed-forward, or ungated
+//! experts.
 
 use kaskade_policy::plan::Partition;
 
@@ -13,7 +13,7 @@ use crate::decoder::recurrent::mamba2::{Mamba2, Mamba2Keys};
 use crate::decoder::routing::Routing;
 use crate::decoder::weights::{Decoder, LayerWeights, LinearWeights, ModelConfig, NormWeights};
 
-/// The keys of the mixer's sizes.
+/// Keys of the mixer's sizes.
 const KEYS: Mamba2Keys = Mamba2Keys {
     heads: "mamba_num_heads",
     head_dim: "mamba_head_dim",
@@ -25,7 +25,7 @@ const KEYS: Mamba2Keys = Mamba2Keys {
     activation: "mamba_hidden_act",
 };
 
-/// What a layer consists of.
+/// Kind of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Recurrence,
@@ -34,7 +34,7 @@ enum Part {
     Experts,
 }
 
-/// The tensors of the layers.
+/// Reader of the layers' tensors.
 struct Layers<'a> {
     config: &'a Config,
     weights: &'a mut Weights,
@@ -60,7 +60,7 @@ pub(in crate::decoder) fn read(
     }
     let model_config = model_config(config, &parts)?;
     let (width, vocabulary) = (model_config.width, model_config.vocabulary);
-    // As version 5 of transformers names it, or as files of NVIDIA do.
+    // The name in transformers 5, or in NVIDIA's files.
     let base = if weights.contains("backbone.norm_f.weight") {
         "backbone"
     } else {
@@ -96,7 +96,7 @@ pub(in crate::decoder) fn layer_count(config: &Config) -> Result<usize, LoadErro
     Ok(parts(config)?.len())
 }
 
-/// Reads what the layers consist of: a list, or a letter each in older files.
+/// Reads the kinds of the layers: a list, or in older files one letter each.
 fn parts(config: &Config) -> Result<Vec<Part>, LoadError> {
     let key = config.present_key(["layers_block_type", "layer_types"]);
     let pattern = "hybrid_override_pattern";

@@ -1,7 +1,6 @@
-//! `OLMo`, `OLMo` 2 and 3 (Groeneveld et al. 2024; `OLMo` et al. 2025). The first has norms without weights. From version 2 on
-//! the outputs are normalised instead of the inputs, and queries and keys over all heads together; version 3 has layers that
-//! see a window only. `OLMoE` (Muennighoff et al. 2024) has mixtures of experts, and norms like Llama's beside those of queries
-//! and keys.
+//! `OLMo`, `OLMo` 2 and 3 (Groeneveld et al. 2024; `OLMo` et al. 2025). Version 1 has norms without weights. From
+//! version 2 on, output norms replace input norms, and query-key norms span all heads; version 3 adds sliding-window
+//! layers. `OLMoE` (Muennighoff et al. 2024) has experts, input norms like Llama, and query-key norms.
 
 use kaskade_policy::plan::Partition;
 
@@ -13,7 +12,7 @@ use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::decoder::routing::Routing;
 use crate::decoder::weights::{Decoder, LocalAttention, ModelConfig, OutputNorms, QueryKeyNorm};
 
-/// Every so many layers, one of version 3 sees everything.
+/// One global layer per this many layers of version 3.
 const PATTERN: usize = 4;
 
 pub(super) fn read_1(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -80,7 +79,7 @@ pub(super) fn read_moe(checkpoint: &mut Checkpoint, partition: Partition) -> Res
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// `FlexOlmo` (Shi et al. 2025): the experts of `OLMoE` with the norms of version 2.
+/// Reads `FlexOlmo` (Shi et al. 2025): the experts of `OLMoE` with the norms of version 2.
 pub(super) fn read_flex(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
     let experts = ExpertLayout::everywhere(config, "intermediate_size")?;
@@ -100,7 +99,7 @@ pub(super) fn read_flex(checkpoint: &mut Checkpoint, partition: Partition) -> Re
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Reads the largest magnitude of queries, keys and values.
+/// Reads the clamp of queries, keys and values.
 fn clip(config: &Config) -> Result<Option<f32>, LoadError> {
     let key = "clip_qkv";
     match config.optional::<f32>(key)? {

@@ -1,4 +1,4 @@
-//! The first GPT (Radford et al. 2018): GPT-2 whose norms follow the sums.
+//! GPT-1 (Radford et al. 2018): GPT-2 with post-norms.
 
 use kaskade_policy::plan::Partition;
 
@@ -60,7 +60,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     })
 }
 
-/// Reads `afn`, where `gelu` means the approximation.
+/// Reads `afn`, where `gelu` means the tanh approximation.
 fn activation(config: &Config) -> Result<Activation, LoadError> {
     match config.optional::<String>("afn")?.as_deref() {
         None | Some("gelu") => Ok(Activation::GeluTanh),

@@ -1,5 +1,5 @@
-//! OPT (Zhang et al. 2022). The norms of 350M follow the sums, and its embeddings are narrower than its layers: they are
-//! projected when they are read, and so is the head.
+//! OPT (Zhang et al. 2022). The 350M model has post-norms, and embeddings that are narrower than its layers: they are
+//! projected to the model's width while loading, and so is the head.
 
 use kaskade_policy::plan::Partition;
 
@@ -87,7 +87,7 @@ pub(super) fn positions(
     Ok(Table::new(positions, width))
 }
 
-/// Takes the layer of this prefix; its norms follow the sums if the configuration says so.
+/// Takes the layer with this prefix; with post-norms if the configuration states it.
 pub(super) fn layer(
     weights: &mut Weights,
     model_config: &ModelConfig,
@@ -111,8 +111,8 @@ pub(super) fn layer(
     Ok(layer.stored_as(weights.weight_type()))
 }
 
-/// Takes the two norms of the layer `prefix` into a layer that has no other weights. They precede attention and feed-forward layer,
-/// or follow the sums, as `output_norms` says.
+/// Takes the two norms of the layer `prefix` into a layer without other weights. `output_norms` states whether they
+/// precede attention and feed-forward, or follow the residual sums.
 pub(super) fn norms(
     weights: &mut Weights,
     model_config: &ModelConfig,
@@ -137,15 +137,16 @@ pub(super) fn norms(
     })
 }
 
-/// Takes the norm of the last layer's sum, which is the final norm. Partitions without the last layer keep theirs, because only the
-/// last partition has a final norm.
+/// Takes the post-norm of the last layer, which serves as the final norm. Partitions without the last layer keep all
+/// norms, because only the last partition has a final norm.
 pub(super) fn last_norm(blocks: &mut [LayerWeights], partition: Partition, width: usize) -> NormWeights {
     let last = blocks.last_mut().filter(|_| partition.is_last());
     let norm = last.and_then(|layer| layer.feed_forward_output_norm.take());
     norm.unwrap_or_else(|| NormWeights::plain(width))
 }
 
-/// Projects embeddings of size `narrow` to the model's width, and takes a head that reads it; only the last partition has one.
+/// Projects embeddings of width `narrow` to the model's width, and takes the matching head; only the last partition
+/// has one.
 fn projected(
     config: &Config,
     weights: &mut Weights,

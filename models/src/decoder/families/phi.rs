@@ -1,5 +1,5 @@
-//! Phi-1, 1.5 and 2 (Gunasekar et al. 2023; Li et al. 2023): attention and feed-forward layer side by side behind one layer
-//! norm, biases, rotary positions over a part of a head.
+//! Phi-1, 1.5 and 2 (Gunasekar et al. 2023; Li et al. 2023): parallel attention and feed-forward after one layer norm,
+//! biases, rotary positions over a part of a head.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,5 +1,5 @@
-//! Phi-3.5 `MoE` (Abdin et al. 2024): layer norms with offsets, and two experts per token, each with the probability that it has
-//! among those with almost the same score.
+//! Phi-3.5 `MoE` (Abdin et al. 2024): layer norms with bias, and two experts per token, each weighted by its softmax
+//! among the experts with almost the same score.
 
 use kaskade_policy::plan::Partition;
 

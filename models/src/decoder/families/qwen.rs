@@ -1,5 +1,5 @@
-//! Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): version 2 has biases in the projections to queries, keys and values,
-//! version 3 normalises the heads of queries and keys. Both have variants with mixtures of experts.
+//! Qwen 2, 2.5 and 3 (Yang et al. 2024, 2025): version 2 has biases in the query, key and value projections, version 3
+//! has query-key norms. Both have variants with experts.
 
 use kaskade_policy::plan::Partition;
 
@@ -77,7 +77,7 @@ pub(super) fn read_2_moe(checkpoint: &mut Checkpoint, partition: Partition) -> R
     gated::read(checkpoint, partition, model_config, &layout)
 }
 
-/// Returns the experts of a model with a shared one, which has a gate.
+/// Returns experts with a gated shared expert.
 pub(super) fn with_shared_expert(config: &Config) -> Result<ExpertLayout, LoadError> {
     Ok(ExpertLayout {
         shared: Some(SharedExpert {
@@ -90,7 +90,7 @@ pub(super) fn with_shared_expert(config: &Config) -> Result<ExpertLayout, LoadEr
     })
 }
 
-/// Experts are in every `decoder_sparse_step`-th layer that `mlp_only_layers` does not name.
+/// Reads the experts, which are in every `decoder_sparse_step`-th layer except those of `mlp_only_layers`.
 fn experts(config: &Config) -> Result<ExpertLayout, LoadError> {
     let layout = ExpertLayout::everywhere(config, "moe_intermediate_size")?;
     let step = config.optional_size("decoder_sparse_step")?.unwrap_or(1);
@@ -111,7 +111,7 @@ fn routing(config: &Config, experts: &ExpertLayout) -> Result<Routing, LoadError
     Routing::read(config, experts.count, normalised)
 }
 
-/// Without `use_sliding_window` a window is ignored; it applies to layers from `max_window_layers` on.
+/// Reads the sliding window, which applies from layer `max_window_layers` on, and only with `use_sliding_window`.
 fn windows(config: &Config) -> Result<(Option<LocalAttention>, Vec<bool>), LoadError> {
     if !config.optional("use_sliding_window")?.unwrap_or(false) {
         return Ok((None, Vec::new()));

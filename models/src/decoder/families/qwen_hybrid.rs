@@ -1,5 +1,5 @@
-//! Qwen3-Next and Qwen 3.5 (Qwen 2025, 2026): gated `DeltaNets`, and attention with gates in every fourth layer; dense, or with
-//! mixtures of experts. Text only.
+//! Qwen3-Next and Qwen 3.5 (Qwen 2025, 2026), text only: gated `DeltaNets`, with gated attention in every fourth
+//! layer; dense or with experts.
 
 use kaskade_policy::plan::Partition;
 
@@ -13,7 +13,7 @@ use crate::decoder::recurrent::{MixerConfig, RecurrentLayout};
 use crate::decoder::rotary::RotaryKeys;
 use crate::decoder::weights::{Decoder, ModelConfig, QueryKeyNorm};
 
-/// Every so many layers, one has an attention.
+/// One attention layer per this many layers.
 const INTERVAL: usize = 4;
 
 pub(super) fn read_next(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -43,7 +43,7 @@ fn read(
     by_key_head: bool,
 ) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
-    // Layers that predict further tokens, and the encoder of images.
+    // Layers for multi-token prediction (MTP), and the vision encoder.
     checkpoint
         .weights
         .ignore(|name| name.starts_with("mtp.") || name.starts_with("model.visual."));

@@ -1,4 +1,4 @@
-//! The families of language models with recurrent layers, as entries of the list of all families.
+//! Language model families with recurrent layers.
 
 use kaskade_policy::plan::Partition;
 
@@ -8,7 +8,7 @@ use crate::checkpoint::{Checkpoint, LoadError};
 use crate::decoder::head::LmHeadConfig;
 use crate::decoder::weights::Decoder;
 
-/// A family of which transformers has no classifiers.
+/// Defines a family without classifiers in transformers.
 const fn family(
     [generator, base_model, model_type, base]: [&'static str; 4],
     head: LmHeadConfig,

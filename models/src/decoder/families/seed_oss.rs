@@ -1,4 +1,4 @@
-//! Seed-OSS (`ByteDance` 2025): Llama with biases of queries, keys and values.
+//! Seed-OSS (`ByteDance` 2025): Llama with biases in the query, key and value projections.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,4 +1,4 @@
-//! `SmolLM3` (Hugging Face 2025): Llama of which every fourth layer has no positions.
+//! `SmolLM3` (Hugging Face 2025): Llama without positions in every fourth layer.
 
 use kaskade_policy::plan::Partition;
 

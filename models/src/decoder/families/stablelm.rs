@@ -1,4 +1,4 @@
-//! `StableLM` (Bellagente et al. 2024): layer norms with offsets, rotary positions over a part of a head.
+//! `StableLM` (Bellagente et al. 2024): layer norms with bias, rotary positions over a part of a head.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,4 +1,4 @@
-//! `StarCoder2` (Lozhkov et al. 2024): layer norms with offsets, biases, a feed-forward layer without a gate.
+//! `StarCoder2` (Lozhkov et al. 2024): layer norms with bias, biases, an ungated feed-forward.
 
 use kaskade_policy::plan::Partition;
 

@@ -1,6 +1,6 @@
 //! T5 (Raffel et al. 2020): an encoder for the prompt and a decoder for the answer, relative positions, RMS norms,
 //! unscaled scores. The original uses `ReLU` and a head tied to the embedding; version 1.1 and FLAN use a gated
-//! feed-forward layer and a separate head. In UMT5 (Chung et al. 2023) every layer has relative positions of its own.
+//! feed-forward and a separate head. In UMT5 (Chung et al. 2023), every layer has its own relative positions.
 
 use crate::checkpoint::{Checkpoint, Config, LoadError, Weights};
 use crate::decoder::config_values::{eos_token_ids, epsilon, parse_activation, start_token};
@@ -10,9 +10,9 @@ use crate::decoder::weights::{
 use crate::ops::{Activation, Heads, RelativeBias};
 use crate::precision::Table;
 
-/// Tokens of a prompt if the configuration has no `n_positions`: the length T5 was trained with (section 3.1.2).
+/// Default prompt length if the configuration has no `n_positions`: T5's training length (section 3.1.2), tokens.
 const DEFAULT_CONTEXT: usize = 512;
-/// Limit of the distance, to bound the size of the table.
+/// Maximum distance, which bounds the size of the table.
 const MAX_DISTANCE: usize = 1 << 16;
 
 pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
@@ -24,9 +24,9 @@ pub(super) fn read_umt5(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadErro
     read_with(checkpoint, true)
 }
 
-/// Reads a model; `by_layer` says whether every layer has relative positions of its own.
+/// Reads a model; `by_layer` states whether every layer has its own relative positions.
 fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, LoadError> {
-    // Without a start token, answers begin with the padding token, as T5 was trained.
+    // By default, answers begin with the padding token, as in T5's training.
     let start_token = start_token(checkpoint, checkpoint.config.optional("pad_token_id")?)?;
     let (config, weights) = (&checkpoint.config, &mut checkpoint.weights);
     let mut model_config = model_config(config)?;
@@ -66,7 +66,7 @@ fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, Loa
     ]);
     let mut final_norm = NormWeights::take_rms(weights, "decoder.final_layer_norm", width)?;
     let (head, scale) = head(config, weights, &embedding, &model_config)?;
-    // The norm is f32 whatever the type of the head.
+    // Scales the norm, which is f32, instead of the head, which may have another type.
     final_norm.gamma.iter_mut().for_each(|gamma| *gamma *= scale);
     Ok(Decoder {
         final_norm,
@@ -108,7 +108,7 @@ fn model_config(config: &Config) -> Result<ModelConfig, LoadError> {
 }
 
 /// Reads `feed_forward_proj`: an activation, with the prefix `gated-` if gated. `gated-gelu` means the tanh
-/// approximation, as version 1.1 was trained. As in transformers, `dense_act_fn` and `is_gated_act` replace what it says.
+/// approximation, as version 1.1 was trained. As in transformers, `dense_act_fn` and `is_gated_act` override it.
 pub(crate) fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadError> {
     let key = "feed_forward_proj";
     let name = config.optional::<String>(key)?.unwrap_or_else(|| "relu".into());
@@ -132,7 +132,7 @@ pub(crate) fn feed_forward(config: &Config) -> Result<(Activation, bool), LoadEr
     }
 }
 
-/// Expands the bias of the distance buckets of a block into a table by distance.
+/// Expands the bias of the distance buckets of a layer into a table by distance.
 fn buckets(
     config: &Config,
     model_config: &ModelConfig,
@@ -162,7 +162,7 @@ fn buckets(
         let distance = place.abs_diff(max_distance);
         let bucket = match (both_ways, place > max_distance) {
             (true, later) => bucket(distance, count / 2, max_distance) + if later { count / 2 } else { 0 },
-            // Tokens of a decoder do not see later ones.
+            // Later tokens are masked in a decoder.
             (false, true) => 0,
             (false, false) => bucket(distance, count, max_distance),
         };
@@ -178,9 +178,9 @@ fn buckets(
     })
 }
 
-/// Returns the bucket of a distance, of `count`: the nearer half have one bucket each, the others buckets of
-/// logarithmic size up to `max_distance`. Uses the precision and order of operations of transformers, because
-/// boundaries depend on the last bit.
+/// Returns the bucket of a distance, of `count`: each of the smaller distances has its own bucket, for half of the
+/// buckets; the others have logarithmic size up to `max_distance`. Uses the precision and order of operations of
+/// transformers, because boundaries depend on the last bit.
 pub(crate) fn bucket(distance: usize, count: usize, max_distance: usize) -> usize {
     let exact = count / 2;
     if distance < exact {
@@ -191,8 +191,7 @@ pub(crate) fn bucket(distance: usize, count: usize, max_distance: usize) -> usiz
     (exact + (share * (count - exact) as f32) as usize).min(count - 1)
 }
 
-/// Reads a layer of the encoder or the decoder; cross-attention is between the decoder's attention and feed-forward
-/// layer.
+/// Reads a layer of the encoder or the decoder; cross-attention is between the decoder's attention and feed-forward.
 fn layer(
     weights: &mut Weights,
     model_config: &ModelConfig,
@@ -263,10 +262,10 @@ fn layer(
     Ok(layer.stored_as(weights.weight_type()))
 }
 
-/// Reads the head, a separate one or the embedding, and the scale of its input, which the original has.
+/// Reads the head, separate or tied to the embedding, and the scale of its input in the original T5.
 ///
-/// Newer versions of transformers state the scale by `scale_decoder_outputs`, published checkpoints by
-/// `tie_word_embeddings`. Whether there is a separate head follows from the weights.
+/// Newer versions of transformers state the scale as `scale_decoder_outputs`, published checkpoints as
+/// `tie_word_embeddings`. The presence of its weights shows whether there is a separate head.
 fn head(
     config: &Config,
     weights: &mut Weights,

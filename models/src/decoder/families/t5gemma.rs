@@ -1,4 +1,4 @@
-//! `T5Gemma` (Zhang et al. 2025): an encoder and a decoder that are Gemma 2; the decoder also attends to the encoder's output.
+//! `T5Gemma` (Zhang et al. 2025): an encoder and a decoder of Gemma 2 layers; the decoder also has cross-attention.
 
 use kaskade_policy::plan::Partition;
 
@@ -46,7 +46,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
     Ok(decoder)
 }
 
-/// Reads the side whose configuration is nested under `key`, and leaves that as the checkpoint's.
+/// Reads the encoder or decoder whose configuration is nested under `key`, and leaves that as the checkpoint's
+/// configuration.
 fn side(
     checkpoint: &mut Checkpoint,
     key: &str,

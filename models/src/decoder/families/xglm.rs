@@ -1,4 +1,4 @@
-//! XGLM (Lin et al. 2022): the layers of OPT, scaled embeddings and sinusoidal positions.
+//! XGLM (Lin et al. 2022): layers of OPT, scaled embeddings and sinusoidal positions.
 
 use kaskade_policy::plan::Partition;
 
@@ -9,7 +9,7 @@ use crate::decoder::config_values::{activation, attention_heads, eos_token_ids, 
 use crate::decoder::weights::{Decoder, ModelConfig, NormWeights};
 use crate::precision::Table;
 
-/// Rows of the position table before that of the first token.
+/// Number of unused rows at the beginning of the position table.
 const OFFSET: usize = 2;
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
@@ -35,7 +35,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     };
     weights.ignore_suffixes(&["embed_positions.weights"]);
     let mut positions = by_halves(OFFSET..OFFSET + model_config.context, width);
-    // The row of the padding token's id is zeros, also where it is that of a position.
+    // The row of the padding token's id is zero, even if it belongs to a position.
     let padding = config.optional::<usize>("pad_token_id")?.unwrap_or(1);
     if let Some(row) = padding
         .checked_sub(OFFSET)

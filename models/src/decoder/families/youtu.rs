@@ -1,4 +1,4 @@
-//! Youtu-LLM (Tencent 2025): the attention of `DeepSeek` V3 with dense feed-forward layers.
+//! Youtu-LLM (Tencent 2025): the attention of `DeepSeek` V3 with dense feed-forwards.
 
 use kaskade_policy::plan::Partition;
 

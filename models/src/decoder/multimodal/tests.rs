@@ -18,7 +18,7 @@ fn config(json: &Value) -> Config {
     Config::parse("config.json", json.to_string().as_bytes()).unwrap()
 }
 
-/// Opens a fixture with a changed configuration and with tensors that `rename` gives other names or drops.
+/// Opens a fixture with a changed configuration, and with tensors renamed or dropped by `rename`.
 fn changed(
     fixture: &str,
     change: impl FnOnce(&mut Value),

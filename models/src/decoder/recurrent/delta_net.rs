@@ -10,19 +10,19 @@ use crate::ops::recurrent::{DeltaRule, OutputGate, Recurrence, Scan};
 /// Sizes of a gated `DeltaNet`.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::decoder) struct DeltaNet {
-    /// Heads of queries and keys.
+    /// Query and key heads.
     pub(in crate::decoder) key_heads: usize,
-    /// Heads of values, a multiple of the former.
+    /// Value heads, a multiple of `key_heads`.
     pub(in crate::decoder) value_heads: usize,
-    /// Size of a head of queries or keys.
+    /// Size of a query or key head.
     pub(in crate::decoder) key_dim: usize,
-    /// Size of a head of values.
+    /// Size of a value head.
     pub(in crate::decoder) value_dim: usize,
-    /// Tokens that the convolution sees.
+    /// Kernel size of the convolution, tokens.
     pub(in crate::decoder) kernel: usize,
     /// Activation of the convolution.
     pub(in crate::decoder) activation: Activation,
-    /// Whether two layers hold the projections of each head of keys side by side (Qwen3-Next), instead of four layers.
+    /// Whether two fused layers hold the projections grouped by key head (Qwen3-Next), instead of four layers.
     pub(in crate::decoder) by_key_head: bool,
 }
 

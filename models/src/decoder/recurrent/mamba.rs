@@ -1,4 +1,4 @@
-//! The mixer of Mamba 1, also in hybrids with attention.
+//! Mamba 1 mixer, also in hybrids with attention.
 
 use super::weights::{self as mixer, Gates, RecurrentWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
@@ -7,16 +7,16 @@ use crate::decoder::linear_weights::LinearWeights;
 use crate::ops::Activation;
 use crate::ops::recurrent::{OutputGate, Recurrence, Scan, Selective};
 
-/// Sizes of a mixer of Mamba 1.
+/// Sizes of a Mamba 1 mixer.
 #[derive(Debug, Clone)]
 pub(in crate::decoder) struct Mamba {
     /// Number of channels.
     pub(in crate::decoder) channels: usize,
-    /// Elements of an input or output vector.
+    /// Size of an input or output vector.
     pub(in crate::decoder) state_size: usize,
-    /// Elements that the steps are projected from.
+    /// Number of elements that the steps are projected from.
     pub(in crate::decoder) rank: usize,
-    /// Tokens that the convolution sees.
+    /// Kernel size of the convolution, tokens.
     pub(in crate::decoder) kernel: usize,
     /// Activation of the convolution.
     pub(in crate::decoder) activation: Activation,
@@ -24,22 +24,22 @@ pub(in crate::decoder) struct Mamba {
     pub(in crate::decoder) bias: bool,
     /// Whether the convolution has a bias.
     pub(in crate::decoder) convolution_bias: bool,
-    /// Norms of the elements that the steps are projected from, and of input and output vectors.
+    /// Norms of the step inputs, and of input and output vectors.
     pub(in crate::decoder) norms: StepNorms,
 }
 
-/// Norms of what a mixer of Mamba 1 selects by.
+/// Norms of the selection projection of a Mamba 1 mixer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::decoder) enum StepNorms {
-    /// There are none.
+    /// No norms.
     No,
-    /// Without factors, with this epsilon (Falcon Mamba).
+    /// Without weights, with this epsilon (Falcon Mamba).
     Plain(f32),
-    /// With factors and this epsilon (Jamba).
+    /// With weights and this epsilon (Jamba).
     Scaled(f32),
 }
 
-/// The keys of the sizes in `config.json`.
+/// Names of the size keys in `config.json`.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::decoder) struct MambaKeys {
     pub(in crate::decoder) state_size: &'static str,
@@ -51,7 +51,7 @@ pub(in crate::decoder) struct MambaKeys {
 }
 
 impl MambaKeys {
-    /// The keys of Mamba.
+    /// Keys of Mamba.
     pub(in crate::decoder) const MAMBA: Self = Self {
         state_size: "state_size",
         rank: "time_step_rank",
@@ -60,7 +60,7 @@ impl MambaKeys {
         bias: "use_bias",
         convolution_bias: "use_conv_bias",
     };
-    /// The keys of hybrids with attention.
+    /// Keys of hybrids with attention.
     pub(in crate::decoder) const HYBRID: Self = Self {
         state_size: "mamba_d_state",
         rank: "mamba_dt_rank",

@@ -1,4 +1,4 @@
-//! The mixer of Mamba 2, also in hybrids with attention.
+//! Mamba 2 mixer, also in hybrids with attention.
 
 use super::weights::{self as mixer, Gates, RecurrentWeights};
 use crate::checkpoint::{Config, LoadError, Weights};
@@ -7,7 +7,7 @@ use crate::decoder::linear_weights::LinearWeights;
 use crate::ops::Activation;
 use crate::ops::recurrent::{OutputGate, Recurrence, Scan, StateSpace};
 
-/// Sizes of a mixer of Mamba 2.
+/// Sizes of a Mamba 2 mixer.
 #[derive(Debug, Clone)]
 pub(in crate::decoder) struct Mamba2 {
     /// Number of heads.
@@ -16,32 +16,32 @@ pub(in crate::decoder) struct Mamba2 {
     pub(in crate::decoder) head_dim: usize,
     /// Number of input and of output vectors.
     pub(in crate::decoder) groups: usize,
-    /// Elements of an input or output vector.
+    /// Size of an input or output vector.
     pub(in crate::decoder) state_size: usize,
-    /// Tokens that the convolution sees.
+    /// Kernel size of the convolution, tokens.
     pub(in crate::decoder) kernel: usize,
     /// Activation of the convolution.
     pub(in crate::decoder) activation: Activation,
     /// Whether the input projection has a bias.
     pub(in crate::decoder) bias: bool,
-    /// Whether the output projection has one.
+    /// Whether the output projection has a bias.
     pub(in crate::decoder) output_bias: bool,
     /// Whether the convolution has a bias.
     pub(in crate::decoder) convolution_bias: bool,
-    /// Smallest and largest step.
+    /// Minimum and maximum step.
     pub(in crate::decoder) step_limits: [f32; 2],
-    /// The norm of the result, in as many groups as there are input vectors.
+    /// Norm of the result, in as many groups as there are input vectors.
     pub(in crate::decoder) norm: ResultNorm,
-    /// Added to the variance by the norm.
+    /// Epsilon of the norm.
     pub(in crate::decoder) epsilon: f32,
     /// Factors of the projected gates, values, input vectors, output vectors and steps (Falcon H1).
     pub(in crate::decoder) factors: [f32; 5],
 }
 
-/// The norm of a mixer's result.
+/// Norm of a mixer's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::decoder) enum ResultNorm {
-    /// There is none.
+    /// No norm.
     No,
     /// Before the gates.
     BeforeGates,
@@ -49,7 +49,7 @@ pub(in crate::decoder) enum ResultNorm {
     AfterGates,
 }
 
-/// The keys of the sizes in `config.json`.
+/// Names of the size keys in `config.json`.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::decoder) struct Mamba2Keys {
     pub(in crate::decoder) heads: &'static str,
@@ -63,7 +63,7 @@ pub(in crate::decoder) struct Mamba2Keys {
 }
 
 impl Mamba2Keys {
-    /// The keys of hybrids with attention.
+    /// Keys of hybrids with attention.
     pub(in crate::decoder) const HYBRID: Self = Self {
         heads: "mamba_n_heads",
         head_dim: "mamba_d_head",
@@ -77,7 +77,8 @@ impl Mamba2Keys {
 }
 
 impl Mamba2 {
-    /// Reads the sizes; `inner` is the width of all heads, if the configuration states it otherwise than by the heads' size.
+    /// Reads the sizes; `inner` is the total width of all heads, in case the configuration does not state it as heads
+    /// times size.
     pub(in crate::decoder) fn read(
         config: &Config,
         keys: Mamba2Keys,
@@ -177,7 +178,7 @@ impl Mamba2 {
     }
 }
 
-/// Reads `time_step_limit`. A limit that is no number is infinite: files state it in several ways.
+/// Reads `time_step_limit`. A limit that is not a number means infinity, which files write in several ways.
 fn step_limits(config: &Config) -> Result<[f32; 2], LoadError> {
     let key = "time_step_limit";
     let Some(limits) = config.optional::<[serde_json::Value; 2]>(key)? else {

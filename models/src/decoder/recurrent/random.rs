@@ -11,12 +11,13 @@ use crate::ops::recurrent::{
     CausalConvolution, DeltaRule, OutputGate, Recurrence, Scan, Selective, StateSpace,
 };
 
-/// Tokens that the convolutions see.
+/// Kernel size of the convolutions, tokens.
 const KERNEL: usize = 3;
 
 impl Decoder {
-    /// Adds recurrent mixers of a kind: 0: gates, 1: the delta rule, in place of the attention of every second layer, from the
-    /// first on; 2: a state space beside every attention; 3: selective state spaces in place of all attentions.
+    /// Adds recurrent mixers of a kind. 0: gates, 1: delta rule, both in place of attention in every second layer,
+    /// starting with the first; 2: a state space model in parallel with every attention; 3: selective state space
+    /// models in place of all attentions.
     #[must_use]
     pub(crate) fn with_random_recurrences(mut self, kind: usize, seed: u64) -> Self {
         let rng = &mut ChaCha8Rng::seed_from_u64(seed);
@@ -45,7 +46,7 @@ fn numbers(rng: &mut ChaCha8Rng, count: usize) -> Vec<f32> {
     LinearWeights::random(rng, 1, count, false).weight
 }
 
-/// Rates of decays.
+/// Returns random decay rates.
 fn rates(rng: &mut ChaCha8Rng, count: usize) -> Vec<f32> {
     numbers(rng, count)
         .into_iter()

@@ -1,4 +1,4 @@
-//! Weights of a recurrent mixer, and what all kinds of mixers read.
+//! Weights of a recurrent mixer, and readers shared by all kinds of mixers.
 
 use crate::checkpoint::{Config, LoadError, Weights};
 use crate::decoder::linear_weights::LinearWeights;
@@ -9,28 +9,29 @@ use crate::precision::WeightType;
 /// Weights of a recurrent mixer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecurrentWeights {
-    /// Projection of the layer's input to what the recurrence reads.
+    /// Input projection of the recurrence.
     pub input: LinearWeights,
     /// Projections to the gates of the recurrence.
     pub gates: Gates,
-    /// What is computed over the tokens.
+    /// Recurrence over the tokens.
     pub recurrence: Recurrence,
     /// Output projection.
     pub output: LinearWeights,
 }
 
-/// Projections to the gates of a recurrence, which decide what its states keep; their weights are always f32.
+/// Projections to the gates of a recurrence, which control its state; always f32.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Gates {
-    /// There are none.
+    /// No gates.
     No,
-    /// Of the layer's input.
+    /// Projection from the layer's input.
     OfInput(LinearWeights),
-    /// Of the convolved tokens: to input and output vectors and to what the steps are projected from, and to the steps (Mamba 1).
+    /// Projections from the convolved tokens: first to input vectors, output vectors and step inputs, then from these
+    /// to the steps (Mamba 1).
     Selected {
-        /// The first projection.
+        /// Projection to input vectors, output vectors and step inputs.
         selection: LinearWeights,
-        /// The second one.
+        /// Projection from step inputs to steps.
         steps: LinearWeights,
     },
 }
@@ -47,7 +48,7 @@ impl Gates {
 }
 
 impl RecurrentWeights {
-    /// Number of weights.
+    /// Returns the number of weights.
     pub(in crate::decoder) fn elements(&self) -> usize {
         let linears = [&self.input, &self.output]
             .into_iter()
@@ -55,7 +56,7 @@ impl RecurrentWeights {
         linears.map(LinearWeights::elements).sum::<usize>() + self.recurrence.parameters()
     }
 
-    /// Memory if the linear layers have weights of this type, bytes.
+    /// Returns the memory if the linear layers have weights of this type, bytes.
     pub(in crate::decoder) fn bytes(&self, kind: WeightType) -> usize {
         let exact = self.gates.linears().map(|gates| gates.bytes(WeightType::F32));
         self.input.bytes(kind)
@@ -64,7 +65,7 @@ impl RecurrentWeights {
             + size_of::<f32>() * self.recurrence.parameters()
     }
 
-    /// Multiplies what the projections of the layer's input compute, without their biases.
+    /// Scales the results of the projections of the layer's input, without their biases.
     pub(in crate::decoder) fn with_input_scaled(self, factor: f32) -> Self {
         let scaled = |linear: LinearWeights| linear.scaled(factor, |_| 1.0);
         Self {
@@ -77,7 +78,7 @@ impl RecurrentWeights {
         }
     }
 
-    /// Encodes the weights of the linear layers in a type.
+    /// Encodes the weights of the linear layers as this type.
     pub(in crate::decoder) fn stored_as(self, kind: WeightType) -> Self {
         Self {
             input: self.input.stored_as(kind),
@@ -109,13 +110,13 @@ pub(super) fn convolution(
     })
 }
 
-/// Takes rates of decays, which are stored as logarithms of their magnitudes.
+/// Takes decay rates, which are stored as logarithms of their magnitudes.
 pub(super) fn rates(weights: &mut Weights, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
     let logarithms = weights.take(name, shape)?;
     Ok(logarithms.into_iter().map(|logarithm| -logarithm.exp()).collect())
 }
 
-/// Returns the width times the factor that `key` states, 2 without it.
+/// Returns the width times the factor of `key`, by default 2.
 pub(in crate::decoder) fn expanded(config: &Config, key: &str, width: usize) -> Result<usize, LoadError> {
     let factor = config.optional::<f64>(key)?.unwrap_or(2.0);
     let inner = (factor * width as f64) as usize;
