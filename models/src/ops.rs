@@ -125,7 +125,7 @@ pub trait Ops: Send + Sync + 'static {
     fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize)
     -> Self::Linear;
 
-    /// Whether the device has its own memory, separate from host memory, with asynchronous copies.
+    /// Whether the device has its own memory, into which it copies tensors directly from host memory.
     const OWN_MEMORY: bool = false;
 
     /// Stores a tensor in the kind of host memory from which the device copies fastest, such as pinned memory.

@@ -416,12 +416,12 @@ pub(super) const FAMILIES: &[Family] = &[
         ..unclassified!("Llama4", "llama4_text", LmHeadConfig::SEPARATE, llama4::read)
     },
     Family {
-        // AltUp streams are not supported for embeddings, either.
+        // Base models do not compute AltUp streams.
         base_model: None,
         ..unclassified!("Gemma3n", "gemma3n_text", LmHeadConfig::TIED, gemma3n::read)
     },
     Family {
-        // Per-layer embeddings are not computed by base models.
+        // Base models do not compute per-layer embeddings.
         base_model: None,
         ..unclassified!("Gemma4", "gemma4_text", LmHeadConfig::TIED, gemma4::read)
     },

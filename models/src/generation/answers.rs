@@ -1,4 +1,5 @@
-//! The answers of a step: the next token of every request, its text, and whether the answer ends.
+//! Answers of a step: samples the next token of every request, decodes its text, and decides whether the answer is
+//! finished.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use crate::generation::sampling::penalties::top_logprobs;
 use crate::ops::{Ops, Span};
 
 impl<M: Ops> Engine<M> {
-    /// Samples one token for every request of a step, from its last row, and continues the beam searches.
+    /// Samples one token for every request of a step from its last row of logits, and advances the beam searches.
     pub(super) fn answer(
         &mut self,
         batches: &mut [MiniBatch<M>],
@@ -147,7 +148,7 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// Reports the end of a request whose grammar could not be followed any further.
+    /// Ends a request whose grammar failed, and returns the final event.
     fn leave_grammar(&mut self, request: u64, reason: &str) -> Event {
         tracing::warn!(reason, "a grammar could not be followed");
         let sequence = self.sequences.get(&request);

@@ -1,4 +1,4 @@
-//! The sequences and the cache blocks of beam searches.
+//! Sequences and cache blocks of beam searches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,8 @@ use crate::generation::sampling::penalties::top_logprobs;
 use crate::ops::{Ops, OpsError};
 
 impl<M: Ops> Engine<M> {
-    /// A request lost its blocks: its states are computed again, and a beam search begins again.
+    /// Resets a preempted request, which has lost its blocks: its states must be recomputed, and a beam search
+    /// restarts.
     pub(super) fn preempted(&mut self, request: u64) {
         if let Some(search) = self.searches.get_mut(&request) {
             search.restart(request);
@@ -27,15 +28,14 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Drops the sequences of a request but its own.
+    /// Drops the sequences of a request's beams, except the request's own sequence.
     pub(super) fn drop_beams(&mut self, request: u64) {
         self.sequences
             .retain(|id, sequence| *id == request || sequence.request != request);
     }
 
-    /// Continues a search by a token for each of its beams. `rows` are the logits by sequence. Returns the events of the
-    /// whole answer if the search ends, and one without a token if it continues. Adds requests that had to make room to
-    /// `preempted`.
+    /// Extends each beam of a search by a token. `rows` are the logits by sequence. Returns the events of the whole
+    /// answer if the search ends, else one event without a token. Adds preempted requests to `preempted`.
     pub(super) fn continue_search(
         &mut self,
         request: u64,
@@ -87,14 +87,14 @@ impl<M: Ops> Engine<M> {
         });
         let set = self.set_beams(request, &running, tokens.collect(), preempted);
         if set.is_err() {
-            // Some beams have their next token and some have not.
+            // Some beams already have their next token, others do not.
             self.scheduler.preempt(request, &mut self.space);
             self.preempted(request);
         }
         set.map(|()| vec![Event::without_token(request)])
     }
 
-    /// The logarithms of the probabilities of a beam's next token; `None` if a logit is not finite.
+    /// Returns the log probabilities of a beam's next token; `None` if a logit is not finite.
     fn log_probs(&self, beam: u64, logits: &[f32]) -> Option<Vec<f32>> {
         let sequence = self.sequences.get(&beam)?;
         let model_config = &self.decoder.model_config;
@@ -102,7 +102,7 @@ impl<M: Ops> Engine<M> {
         log_probs(logits, &sequence.sampling, &model_config.rules, &text)
     }
 
-    /// Ends a search. Returns an event for each token of the best answer.
+    /// Ends a search. Returns one event per token of the best answer.
     fn finish_search(&mut self, request: u64) -> Vec<Event> {
         let search = self.searches.get(&request);
         let answer = search.and_then(BeamSearch::answer).map(<[AnswerToken]>::to_vec);
@@ -123,8 +123,8 @@ impl<M: Ops> Engine<M> {
         events
     }
 
-    /// Continues the beams: each of `next` extends one of `running`. The first one that extends a beam takes over its
-    /// sequence and its blocks; others get a sequence of their own, with a fork of the blocks.
+    /// Replaces the beams: each of `next` extends one of `running`. The first one that extends a beam takes over its
+    /// sequence and blocks; others get a new sequence with a fork of the blocks.
     fn set_beams(
         &mut self,
         request: u64,
@@ -141,7 +141,7 @@ impl<M: Ops> Engine<M> {
         for beam in &free {
             self.space.release(*beam);
         }
-        // The first table has the number of the request: another beam takes it over if its own is dropped.
+        // The first block table has the request's number; if its own beam is dropped, another beam takes it over.
         let mut ids: Vec<u64> = running.iter().map(|beam| beam.id).collect();
         if let Some(place) = free.iter().position(|id| *id == request)
             && let Some(heir) = parents.first().and_then(|parent| ids.get_mut(*parent))
@@ -213,9 +213,9 @@ impl<M: Ops> Engine<M> {
         self.next_beam - 1
     }
 
-    /// Gives the sequence `to` the tokens and blocks of `from`. Later requests make room for it; if there are none, the
-    /// request waits for earlier ones; if it runs alone, and no block of the kind that it needs is free, it continues
-    /// without this beam.
+    /// Copies the tokens and blocks of sequence `from` to `to`. If there is no free block, preempts later requests; if
+    /// there are none, the request itself is preempted and waits for earlier ones; if it is the only request and
+    /// blocks of the needed kind are exhausted, it continues without this beam.
     fn fork(
         &mut self,
         request: u64,
@@ -258,10 +258,10 @@ impl<M: Ops> Engine<M> {
     }
 }
 
-/// What came of a fork.
+/// Result of a fork.
 enum Forked {
     Done,
-    /// There is no block for it, and no other request.
+    /// No block is free, and there is no other request to preempt.
     NoRoom,
     /// The request itself was preempted.
     Preempted,

@@ -1,4 +1,4 @@
-//! The cache of keys, values and activations on the device and in host memory, and what is transferred between them.
+//! The cache of keys, values and activations on the device and in host memory, and the transfers between them.
 //!
 //! | module | holds |
 //! |---|---|

@@ -14,21 +14,21 @@ use crate::generation::layers::layer::{ContextSpans, Layer};
 use crate::generation::layers::recurrent::RecurrentMixer;
 use crate::ops::{AttentionSpans, HostWords, Ops, Span};
 
-/// Number of runs per size: at least the first, more while they are short; the median counts.
+/// Number of runs per size: at least the minimum, more while runs are short. The median counts.
 const ROUNDS: std::ops::Range<usize> = 3..25;
-/// Time to measure one size beyond the minimum number of runs; longer than typical disturbances by other processes.
+/// Measurement time per size beyond the minimum number of runs; longer than typical disturbances by other processes.
 const WINDOW: Duration = Duration::from_millis(500);
-/// Copies of the data that are measured in turn, so that they come from memory and not from the processor's caches.
+/// Number of copies of the data that are measured in turn, so that they come from memory and not from CPU caches.
 const COPIES: usize = 3;
-/// Elements that the load thread transfers at a time.
+/// Number of elements that the load thread transfers at a time.
 const CHUNK_ELEMENTS: usize = 1 << 18;
-/// Chunks that it transfers in turn: more than the processor's caches hold, as in a step.
+/// Number of chunks that the load thread transfers in turn: more than CPU caches hold, as in a step.
 const CHUNKS: usize = 64;
 
-/// The workload that costs are measured for.
+/// Workload to measure costs for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Workload {
-    /// Requests that decode together.
+    /// Number of requests that decode together.
     pub requests: usize,
     /// Requests per mini-batch.
     pub mini_batch: usize,
@@ -41,20 +41,20 @@ pub struct Workload {
 pub struct MeasuredCosts {
     /// Costs of a step, per layer.
     pub costs: Costs,
-    /// Mini-batches of the workload.
+    /// Number of mini-batches of the workload.
     pub mini_batches: usize,
 }
 
 impl MeasuredCosts {
-    /// Predicted time of a decoding step with a split, seconds.
+    /// Returns the predicted duration of a decode step with a split, seconds.
     pub fn step_s(&self, split: &Split, layers: usize) -> f64 {
         split.step_s(&self.costs, layers, self.mini_batches)
     }
 }
 
 impl<M: Ops> Engine<M> {
-    /// Measures the costs of a layer under a workload: `T_kv_gen`, `T_load_kv` and the others as linear functions of
-    /// blocks.
+    /// Measures the costs of a layer under a workload: `T_kv_gen`, `T_load_kv` and the others, as linear functions of
+    /// the number of blocks.
     ///
     /// # Errors
     /// [`EngineError::Costs`] if no line fits the samples.
@@ -64,7 +64,7 @@ impl<M: Ops> Engine<M> {
         let mini_batches = load.requests.div_ceil(mini_batch).max(1);
         let uploaded;
         let mut decoder = self.placements.iter().skip(self.placements.len() - self.layers());
-        // Costs are those of layers with a cache, if there are any.
+        // Measures a layer with a cache, if there is any.
         let first = decoder.clone().next();
         let layer = match decoder.find(|placement| placement.has_attention()).or(first) {
             Some(LayerPlacement::Resident(layer)) => layer,
@@ -81,12 +81,12 @@ impl<M: Ops> Engine<M> {
             let bytes = self.host.widths().block_bytes(kind);
             let samples = sizes.map(|blocks| Sample {
                 blocks: blocks as f64,
-                // As blocks are: gathered, and transferred from there.
+                // Like blocks, which are gathered and transferred from there.
                 seconds: self.load_s(link, &HostWords::Owned(words(bytes * blocks as u64))),
             });
             fit(&samples)
         };
-        // The link is sampled alone, the device while the link is busy, as in a step.
+        // Samples the link alone, and the device while the link is busy, as in a step.
         let (load_kv, load_act) = (loading(Kind::Kv)?, loading(Kind::Act)?);
         let load_weights_s = self.weights_s(link);
         let (kv_gen, forward, head_s) = self.while_link_is_busy(link, || -> Result<_, EngineError> {
@@ -120,7 +120,7 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// Time of KV Gen for separate blocks: gathered and projected, as in a step.
+    /// Returns the duration of KV Gen for separate blocks: gathered and projected, as in a step.
     fn generate_s(&self, layer: &Layer<M>, blocks: usize) -> f64 {
         let ctx = self.ctx();
         let (ops, model_config) = (ctx.ops, ctx.model_config);
@@ -137,12 +137,12 @@ impl<M: Ops> Engine<M> {
             });
             let acts = ops.gather(&spans.collect::<Vec<_>>(), width);
             drop(layer.generate(ctx, &acts, &positions));
-            // A device that fails says so below, where results are read.
+            // A device error is reported below, when results are read.
             let _ = ops.finish();
         })
     }
 
-    /// Time of a layer for `requests` requests with `tokens` cached tokens each, without KV Gen.
+    /// Returns the duration of a layer for `requests` requests with `tokens` cached tokens each, without KV Gen.
     fn forward_s(&self, layer: &Layer<M>, requests: usize, tokens: usize) -> Result<f64, EngineError> {
         let ctx = self.ctx();
         let (ops, model_config) = (ctx.ops, ctx.model_config);
@@ -151,7 +151,7 @@ impl<M: Ops> Engine<M> {
         let kvs = [(); COPIES].map(|()| ops.upload(vec![0.1; requests * tokens * width], width));
         let mut rotation = kvs.iter().cycle();
         let positions = vec![tokens.min(model_config.context.saturating_sub(1)); requests];
-        // With cross-attention half of the tokens count as the prompt; the total number of keys stays the same.
+        // With cross-attention, half of the tokens count as the prompt; the total number of keys is the same.
         let prompt = layer.cross.as_ref().map_or(0, |_| tokens / 2);
         let recurrent = layer.recurrent.as_ref();
         let state = vec![0.0; recurrent.map_or(0, RecurrentMixer::state_elements)];
@@ -182,7 +182,8 @@ impl<M: Ops> Engine<M> {
         failed.map_or(Ok(seconds), |error| Err(error.into()))
     }
 
-    /// Time to transfer a layer's weights, averaged over all layers; resident layers count as zero.
+    /// Returns the duration of transferring a layer's weights, averaged over all layers; resident layers count as
+    /// zero.
     fn weights_s(&self, link: &Link) -> f64 {
         let layers = self.layers().max(1) as f64;
         match self.streamed_bytes() {
@@ -191,7 +192,7 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Time to transfer a tensor.
+    /// Returns the duration of transferring a tensor.
     fn load_s(&self, link: &Link, source: &HostWords) -> f64 {
         let mut target = words(source.bytes());
         link.drain();
@@ -239,7 +240,7 @@ impl<M: Ops> Engine<M> {
     }
 }
 
-/// The keys and values of one query: rows of a matrix, and a new one.
+/// Returns the keys and values of one query: rows of a matrix, and a new one.
 fn attended<'a, X>(
     kv: Option<&'a X>,
     from: usize,
@@ -254,7 +255,7 @@ fn attended<'a, X>(
     }
 }
 
-/// Ends what waits for it when it is dropped, also by a panic.
+/// Sets the flag when dropped, also by a panic, so that the thread that checks it ends.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -263,7 +264,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A tensor of that size.
+/// Returns a tensor of this size.
 fn words(bytes: u64) -> Vec<u32> {
     vec![0; bytes as usize / size_of::<u32>()]
 }
@@ -279,7 +280,7 @@ fn median_s(mut work: impl FnMut()) -> f64 {
     seconds.get(seconds.len() / 2).copied().unwrap_or_default()
 }
 
-/// Replaces the time of every sample by the mean.
+/// Replaces the duration of every sample by the mean.
 fn with_mean_seconds(samples: &[Sample]) -> Vec<Sample> {
     let mean = samples.iter().map(|sample| sample.seconds).sum::<f64>() / samples.len().max(1) as f64;
     let at_mean = |sample: &Sample| Sample {

@@ -1,4 +1,4 @@
-//! Incremental detokenisation and stop texts.
+//! Incremental detokenization, and detection of stop texts.
 
 use std::path::Path;
 
@@ -6,10 +6,10 @@ use tokenizers::Tokenizer;
 
 use crate::checkpoint::{Checkpoint, LoadError, TokenizerFile};
 
-/// Takes the tokenizer of a checkpoint.
+/// Builds the tokenizer of a checkpoint.
 ///
 /// # Errors
-/// [`LoadError::MissingFile`] if there is none, and as `tokenizer`.
+/// [`LoadError::MissingFile`] without a tokenizer, and the errors of `tokenizer`.
 pub fn tokenizer_of(checkpoint: &mut Checkpoint) -> Result<Tokenizer, LoadError> {
     match checkpoint.tokenizer.take() {
         Some(file) => tokenizer(&file),
@@ -36,32 +36,33 @@ pub(crate) fn tokenizer(file: &TokenizerFile) -> Result<Tokenizer, LoadError> {
     Ok(tokenizer)
 }
 
-/// Tokens of an incomplete character at most, whose first bytes may still be followed by others: a character has four bytes.
+/// Maximum number of tokens of a character that may still be completed: a character has at most four bytes.
 const MAX_INCOMPLETE_TOKENS: usize = 3;
 
-/// Tokens at the end of a prompt that are decoded together with an answer that continues it. Their last character is complete.
+/// Number of tokens at the end of a prompt that are decoded together with an answer that continues it.
 const PROMPT_TOKENS: usize = 6;
 
-/// Turns the tokens of an answer into text. It holds back text that may be the beginning of a stop text, and incomplete
-/// characters.
+/// Converts the tokens of an answer to text. Holds back incomplete characters, and text that may be the beginning of a
+/// stop text.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Detokenizer {
     tokens: Vec<u32>,
-    /// First token that is decoded together with the next one: a token's text depends on its neighbours. It begins a character.
+    /// First token that is decoded together with the next one, because the text of a token depends on its neighbours.
+    /// Begins a character.
     window_start: usize,
-    /// First token whose text is not yet part of `text`, or not all of it.
+    /// First token whose text is not completely part of `text`.
     pending: usize,
-    /// Bytes of the window's text that are part of `text`, or of the prompt.
+    /// Length of the window's text that is already part of `text`, or of the prompt, bytes.
     decoded_bytes: usize,
     text: String,
-    /// Bytes of `text` that were returned.
+    /// Length of the part of `text` that has been returned, bytes.
     emitted: usize,
-    /// Special tokens that are part of the text.
+    /// Special tokens to include in the text.
     shown: Vec<u32>,
 }
 
 impl Detokenizer {
-    /// Creates one for an answer whose text has these special tokens, by their names, and no others.
+    /// Creates a detokenizer that includes the names of these special tokens in the text, and omits others.
     pub(crate) fn new(shown: Vec<u32>) -> Self {
         Self {
             shown,
@@ -69,8 +70,8 @@ impl Detokenizer {
         }
     }
 
-    /// Decodes the answer behind the end of its prompt. Decoders of some tokenizers strip the space before the first token of a text,
-    /// which an answer does not begin.
+    /// Decodes the answer as a continuation of its prompt. Decoders of some tokenizers strip the space before the
+    /// first token of a text, which must not happen to the answer.
     #[must_use]
     pub(crate) fn behind(mut self, prompt: &[u32], tokenizer: &Tokenizer) -> Self {
         let end = prompt.len().saturating_sub(PROMPT_TOKENS);
@@ -82,8 +83,8 @@ impl Detokenizer {
         self
     }
 
-    /// Adds a token. Returns the new text, and whether a stop text ended the answer. Stop texts are looked for in the text that was not
-    /// returned before.
+    /// Adds a token. Returns the new text, and whether a stop text ended the answer. Searches stop texts only in text
+    /// that was not returned before.
     pub(crate) fn push(&mut self, token: u32, tokenizer: &Tokenizer, stop: &[String]) -> (String, bool) {
         self.tokens.push(token);
         let decoded = self.decoded(tokenizer, self.window_start);
@@ -92,7 +93,7 @@ impl Detokenizer {
         if is_complete || self.tokens.len() - self.pending > MAX_INCOMPLETE_TOKENS {
             self.take(&decoded, tokenizer);
         } else if let Some(new) = complete.get(self.decoded_bytes..) {
-            // An incomplete character is decoded as replacement characters; the next token may complete it.
+            // An incomplete character decodes to replacement characters, and the next token may complete it.
             self.text.push_str(new);
             self.decoded_bytes = complete.len();
         }
@@ -107,7 +108,7 @@ impl Detokenizer {
         (self.emit(self.text.len() - held.unwrap_or_default()), false)
     }
 
-    /// Returns the text held back, when the answer has ended. A character that stays incomplete is one of replacement.
+    /// Returns the held-back text at the end of the answer. An incomplete character becomes a replacement character.
     pub(crate) fn finish(&mut self, tokenizer: &Tokenizer) -> String {
         if self.pending < self.tokens.len() {
             let decoded = self.decoded(tokenizer, self.window_start);
@@ -116,12 +117,12 @@ impl Detokenizer {
         self.emit(self.text.len())
     }
 
-    /// Adds what is new in the window's text, and moves the window.
+    /// Appends the new part of the window's text, and moves the window.
     fn take(&mut self, decoded: &str, tokenizer: &Tokenizer) {
         if let Some(new) = decoded.get(self.decoded_bytes..) {
             self.text.push_str(new);
         } else {
-            // Some decoders make replacement characters of all bytes beside a wrong one.
+            // Some decoders replace all bytes next to an invalid byte by replacement characters.
             let new = self.decoded(tokenizer, self.pending);
             self.text.push_str(&new);
         }
@@ -130,7 +131,7 @@ impl Detokenizer {
         self.decoded_bytes = self.decoded(tokenizer, self.window_start).len();
     }
 
-    /// Returns the text of the tokens from place `from` on.
+    /// Decodes the tokens from index `from` on.
     fn decoded(&self, tokenizer: &Tokenizer, from: usize) -> String {
         let tokens = self.tokens.get(from..).unwrap_or_default();
         if self.shown.is_empty() {
@@ -155,13 +156,13 @@ impl Detokenizer {
     }
 }
 
-/// Returns the text that a token adds after another one; special tokens by their names. A part of a character is a replacement
-/// character.
+/// Returns the text that a token adds after another one, including special tokens. A partial character becomes a
+/// replacement character.
 pub(crate) fn token_text(tokenizer: &Tokenizer, previous: Option<u32>, token: u32) -> String {
     text_behind(tokenizer, previous, token, true)
 }
 
-/// Returns the text of tokens; special tokens by their names.
+/// Decodes tokens, including special tokens.
 pub(crate) fn whole_text(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
     tokenizer.decode(tokens, false).unwrap_or_default()
 }
@@ -173,7 +174,7 @@ pub(crate) fn appended_text(tokenizer: &Tokenizer, token: u32) -> String {
 
 fn text_behind(tokenizer: &Tokenizer, previous: Option<u32>, token: u32, special_tokens: bool) -> String {
     let decode = |tokens: &[u32]| tokenizer.decode(tokens, !special_tokens).unwrap_or_default();
-    // Decoders of some tokenizers strip the space before the first token, so it is decoded behind another one.
+    // Decoders of some tokenizers strip the space before the first token, so the token is decoded after another one.
     let behind = previous.and_then(|previous| {
         let both = decode(&[previous, token]);
         both.strip_prefix(&decode(&[previous])).map(ToOwned::to_owned)
@@ -181,7 +182,7 @@ fn text_behind(tokenizer: &Tokenizer, previous: Option<u32>, token: u32, special
     behind.unwrap_or_else(|| decode(&[token]))
 }
 
-/// Bytes at the end of a text that may be the beginning of `stop`.
+/// Returns the length of a suffix of `text` that may be the beginning of `stop`, bytes.
 pub(crate) fn stop_prefix_len(text: &str, stop: &str) -> usize {
     let eos_token_ids = stop
         .char_indices()
@@ -261,7 +262,7 @@ mod tests {
         assert_eq!(token_text(&tokenizer, None, tokens[0]), "\u{fffd}");
     }
 
-    /// A tokenizer as those of `SentencePiece` are: token `byte` is that byte, 256 is `▁a`, 257 is `▁b`.
+    /// Builds a tokenizer like those of `SentencePiece`: token `byte` is that byte, 256 is `▁a`, 257 is `▁b`.
     fn sentence_piece() -> Tokenizer {
         let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
         let words = ["\u{2581}a", "\u{2581}b"].map(ToOwned::to_owned);
@@ -304,7 +305,7 @@ mod tests {
         assert_eq!(text(vec![id("[CALL]"), id("[OTHER]")]), "[CALL]the tour[OTHER]");
     }
 
-    /// The text of an answer, without stop texts.
+    /// Returns the text of an answer, without stop texts.
     fn written(mut answer: Detokenizer, tokens: impl IntoIterator<Item = u32>) -> String {
         let tokenizer = sentence_piece();
         let pushed = tokens
@@ -350,7 +351,7 @@ mod tests {
             "the first of two"
         );
         assert_eq!(written(Detokenizer::default(), [0xc3, 0xbc, 0x80]), "ü\u{fffd}");
-        // A stop text before a character is found with it.
+        // A stop text before the completed character is found together with it.
         let (mut answer, stop) = (Detokenizer::default(), ["x".to_owned()]);
         assert_eq!(
             answer.push(u32::from(b'x'), &tokenizer, &stop),

@@ -1,4 +1,4 @@
-//! The engine's state and its construction.
+//! State of the engine, and its construction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,22 +29,22 @@ use crate::ops::{Ops, RelativeBias};
 /// Result of a step for a request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// The request.
+    /// Request number.
     pub request: u64,
-    /// The new token; `None` if the request was cancelled or failed, and for a beam search that continues.
+    /// The new token; `None` if the request was cancelled or failed, or is a beam search in progress.
     pub sampled: Option<SampledToken>,
     /// New text; empty without a tokenizer.
     pub text: String,
-    /// The most probable tokens with the logarithms of their probabilities, if the request wants them.
+    /// The most probable tokens with their log probabilities, if the request asks for them.
     pub top_logprobs: Vec<(u32, f32)>,
-    /// The tokens of the prompt but the first, in the request's first event, if the request wants them.
+    /// The prompt tokens except the first, if the request asks for them; only in its first event.
     pub prompt: Vec<PromptToken>,
-    /// Why the answer ended, if it did.
+    /// Why the answer is finished; `None` if it continues.
     pub finish_reason: Option<FinishReason>,
 }
 
 impl Event {
-    /// A step of a request without a token.
+    /// Creates an event without a token.
     pub(super) fn without_token(request: u64) -> Self {
         Self {
             request,
@@ -56,7 +56,7 @@ impl Event {
         }
     }
 
-    /// The end of a request without a token.
+    /// Creates the final event of a request, without a token.
     pub(super) fn ended(request: u64, reason: FinishReason) -> Self {
         Self {
             finish_reason: Some(reason),
@@ -65,28 +65,28 @@ impl Event {
     }
 }
 
-/// Why an answer ended.
+/// Why an answer is finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model generated an end-of-sequence token.
+    /// The model generated an EOS token.
     Token,
     /// A stop text was generated.
     Stop,
-    /// The maximum number of tokens is reached.
+    /// The maximum number of tokens was reached.
     Length,
     /// The request was cancelled.
     Cancelled,
     /// The logits were not finite.
     NotFinite,
-    /// The answer's grammar took too much time or memory to follow.
+    /// Following the answer's grammar took too much time or memory.
     Grammar,
 }
 
 /// Result of a step.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepReport {
-    /// Events of the requests that ran, one after another those of one request: one each, and the tokens of the answer where a
-    /// beam search ends.
+    /// Events of the requests that ran; the events of one request are adjacent. One event per request, or all tokens
+    /// of the answer when a beam search ends.
     pub events: Vec<Event>,
     /// Requests that were prefilled.
     pub prefilled: usize,
@@ -94,27 +94,27 @@ pub struct StepReport {
     pub preempted: usize,
     /// Mini-batches per layer.
     pub mini_batches: usize,
-    /// Transferred bytes.
+    /// Bytes transferred.
     pub traffic: Traffic,
     /// Wall time, seconds.
     pub wall_s: f64,
-    /// Time that the computing thread computed, without waiting for the link, seconds.
+    /// Compute time of the engine's thread, without waiting for the link, seconds.
     pub compute_s: f64,
-    /// Time of transfers to the device, seconds.
+    /// Duration of transfers to the device, seconds.
     pub load_s: f64,
-    /// Wall time that the policy predicted before the step, seconds; `None` for steps that prefill and for engines
-    /// without costs.
+    /// Wall time that the policy predicted before the step, seconds; `None` for prefill steps and for engines without
+    /// costs.
     pub predicted_s: Option<f64>,
 }
 
-/// Place of a layer's weights.
+/// Location of a layer's weights.
 pub(super) enum LayerPlacement<M: Ops> {
     Resident(Layer<M>),
     Streamed(HostLayer),
 }
 
 impl<M: Ops> LayerPlacement<M> {
-    /// Returns whether the layer has an attention, whose tokens are cached.
+    /// Returns whether the layer has attention, and therefore a cache.
     pub(super) fn has_attention(&self) -> bool {
         match self {
             Self::Resident(layer) => layer.attention.is_some(),
@@ -126,20 +126,20 @@ impl<M: Ops> LayerPlacement<M> {
 /// A model with its cache and its requests.
 pub struct Engine<M: Ops> {
     pub(super) ops: M,
-    /// The decoder without its layers and its head, and without an embedding that the head holds.
+    /// The decoder without layers and head, and without an embedding that the head stores.
     pub(super) decoder: Decoder,
-    /// The encoder's layers, followed by the decoder's.
+    /// Layers of the encoder, then of the decoder.
     pub(super) placements: Vec<LayerPlacement<M>>,
     pub(super) encoder: Option<DeviceEncoder<M>>,
-    /// What tokens bring for each layer, if they do.
+    /// Per-layer embeddings, if there are any.
     pub(super) token_layers: Option<DeviceTokenLayers<M>>,
-    /// How streams beside the hidden vectors begin and end.
+    /// Projections from and to AltUp streams, if there are any.
     pub(super) streams: Option<DeviceProjections<M>>,
     /// Whether layers reuse keys and values of earlier ones.
     pub(super) reuses_kv: bool,
-    /// Position bias of the decoder, if positions are relative.
+    /// Relative position bias of the decoder, if there is one.
     pub(super) position_bias: Option<M::Matrix>,
-    /// The decoder's first layer, if it is streamed and was loaded at the end of the last step.
+    /// The decoder's first layer, if it is streamed and was loaded at the end of the previous step.
     pub(super) prefetched: Option<Layer<M>>,
     pub(super) final_norm: M::Norm,
     pub(super) head: OutputHead<M>,
@@ -148,36 +148,36 @@ pub struct Engine<M: Ops> {
     pub(super) config: EngineConfig,
     pub(super) device_memory: DeviceMemory,
     pub(super) scheduler: Scheduler,
-    /// The costs as corrected by steps, if costs were sampled.
+    /// Costs, as corrected by steps, if they were sampled.
     pub(super) policy: Option<Policy>,
     pub(super) space: BlockSpace,
     pub(super) host: HostCache,
     pub(super) device: DeviceCache<M>,
     /// Memory for transferred blocks.
     pub(super) buffers: Vec<Buffer>,
-    /// Links to the device, and back.
+    /// Links to the device, and from it.
     pub(super) links: [Arc<Link>; 2],
-    /// By their numbers. Those of beams are none of requests.
+    /// Sequences by number. Numbers of beams differ from those of requests.
     pub(super) sequences: BTreeMap<u64, Sequence>,
-    /// Beam searches by request.
+    /// Beam searches by request number.
     pub(super) searches: BTreeMap<u64, BeamSearch>,
-    /// Number of the next beam's sequence.
+    /// Sequence number of the next beam.
     pub(super) next_beam: u64,
-    /// Sizes of the states of the decoder's layers, elements; empty if no layer has a recurrence.
+    /// Sizes of the recurrent states of the decoder's layers, elements; empty if no layer has a recurrence.
     pub(super) state_sizes: Vec<usize>,
     pub(super) cancelled: BTreeSet<u64>,
 }
 
 impl<M: Ops> Engine<M> {
-    /// The compiler of grammars, which other threads may use.
+    /// Returns the grammar compiler, which other threads may use.
     pub(crate) fn grammars(&self) -> Arc<Grammars> {
         Arc::clone(&self.grammars)
     }
 
-    /// Creates an engine for a model. The tokenizer, if there is one, detokenises answers.
+    /// Creates an engine for a model. With a tokenizer, the engine also returns the text of answers.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if the configuration exceeds the device's budget.
+    /// [`OutOfMemory`] if the configuration exceeds the device memory budget.
     pub fn new(
         ops: M,
         mut decoder: Decoder,
@@ -267,12 +267,12 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// The model's configuration.
+    /// Returns the model's configuration.
     pub fn model_config(&self) -> &ModelConfig {
         &self.decoder.model_config
     }
 
-    /// Number of the decoder's layers.
+    /// Returns the number of the decoder's layers.
     pub fn layers(&self) -> usize {
         self.placements.len() - self.encoder.as_ref().map_or(0, |encoder| encoder.layers)
     }
@@ -286,42 +286,43 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Maximum tokens of a prompt; of a decoder, its answer counts too.
+    /// Returns the maximum prompt length, tokens; for a decoder, the answer counts towards it.
     pub(crate) fn longest_prompt(&self) -> usize {
         self.encoder
             .as_ref()
             .map_or(self.model_config().context, |encoder| encoder.context)
     }
 
-    /// Returns whether an answer continues the prompt; that of an encoder-decoder does not.
+    /// Returns whether an answer continues the prompt, which is not the case for an encoder-decoder.
     pub(crate) fn continues_prompt(&self) -> bool {
         self.encoder.is_none()
     }
 
-    /// Maximum tokens of an answer of so many beams to a prompt of so many tokens; 0 if the prompt is too long.
+    /// Returns the maximum answer length for `beams` beams and a prompt of `prompt` tokens; 0 if the prompt is too
+    /// long.
     pub(crate) fn longest_answer(&self, prompt: usize, beams: usize) -> usize {
-        // An encoder-decoder begins with a token of its own, in place of the answer's last one.
+        // An encoder-decoder's answer has a start token, but its last token is not cached.
         let first = usize::from(self.encoder.is_some());
         let held = self.scheduler.longest_answer(beams, prompt + first, &self.space);
         (held + first).min(self.model_config().context)
     }
 
-    /// The engine's configuration.
+    /// Returns the engine's configuration.
     pub fn config(&self) -> &EngineConfig {
         &self.config
     }
 
-    /// Costs of a step, as sampled and corrected by later steps; `None` without samples.
+    /// Returns the costs of a step, as sampled and corrected by later steps; `None` without samples.
     pub fn costs(&self) -> Option<Costs> {
         self.policy.as_ref().map(Policy::costs)
     }
 
-    /// The engine's memory on the device.
+    /// Returns the engine's device memory.
     pub fn device_memory(&self) -> DeviceMemory {
         self.device_memory
     }
 
-    /// Bytes of weights streamed per step. Steps that prefill also stream those of an encoder.
+    /// Returns the bytes of weights that are streamed per decode step. Prefill steps also stream those of an encoder.
     pub fn streamed_bytes(&self) -> u64 {
         let decoder = self.placements.iter().rev().take(self.layers());
         decoder
@@ -332,7 +333,7 @@ impl<M: Ops> Engine<M> {
             .sum()
     }
 
-    /// Bytes of the largest streamed layer.
+    /// Returns the bytes of the largest streamed layer.
     pub(super) fn largest_layer_bytes(&self) -> u64 {
         let streamed = self.placements.iter().map(|placement| match placement {
             LayerPlacement::Streamed(stored) => stored.bytes(),
@@ -341,12 +342,12 @@ impl<M: Ops> Engine<M> {
         streamed.max().unwrap_or_default()
     }
 
-    /// Bytes of the head: decoding reads it once per step, in addition to the layers.
+    /// Returns the bytes of the head, which decoding reads once per step in addition to the layers.
     pub fn head_bytes(&self) -> u64 {
         self.head.bytes
     }
 
-    /// Its tokenizer.
+    /// Returns the tokenizer.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
     }
@@ -358,12 +359,12 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Free and total blocks.
+    /// Returns the numbers of free and of all blocks.
     pub fn blocks(&self) -> (usize, usize) {
         (self.space.free(), self.space.capacity().total())
     }
 
-    /// Waiting and running requests.
+    /// Returns the numbers of waiting and of running requests.
     pub fn counts(&self) -> (usize, usize) {
         self.scheduler.counts()
     }
@@ -375,7 +376,8 @@ impl<M: Ops> Engine<M> {
 }
 
 impl DeviceMemory {
-    /// Counts buffers and cache blocks; weights are added as they are placed. `cached` says which layers have blocks.
+    /// Counts buffers and cache blocks; weights are added when they are placed. `cached` states which layers have
+    /// blocks.
     fn of(model_config: &ModelConfig, cached: &[bool], config: &EngineConfig) -> Self {
         use kaskade_policy::hybrid_cache::{BlockCounts, Kind};
         let layers = cached.iter().filter(|cached| **cached).count();
@@ -410,16 +412,16 @@ pub(super) fn space(config: &EngineConfig) -> BlockSpace {
     }
 }
 
-/// Maximum tokens that the cache holds of a request: an encoder's prompt is no part of the decoder's context.
+/// Returns the maximum number of cached tokens per request: the decoder's context plus the encoder's prompt.
 pub(super) fn held_context<M: Ops>(model_config: &ModelConfig, encoder: Option<&DeviceEncoder<M>>) -> usize {
     let source = encoder.map_or(0, |encoder| encoder.context);
     model_config.context.saturating_add(source)
 }
 
-/// Limits of the scheduler for requests of at most `context` tokens.
+/// Returns the scheduler's limits for requests of at most `context` tokens.
 pub(super) fn limits(context: usize, config: &EngineConfig) -> Limits {
     let share = config.effective_shares().act;
-    // For any ratio of kinds, a request fits the blocks that either kind's buffer allows for its share.
+    // Whatever the ratio of kinds, a request fits if either kind's buffer holds its share.
     let fits = |blocks: usize, share: f64| {
         if share > 0.0 {
             (blocks as f64 / share) as usize

@@ -14,7 +14,7 @@ pub enum EngineError {
     /// The device has too little memory.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
-    /// The request could never run.
+    /// The request can never run.
     #[error(transparent)]
     Refused(#[from] Refused),
     /// The sampling parameters are invalid.
@@ -25,7 +25,7 @@ pub enum EngineError {
     Token {
         /// The token.
         token: u32,
-        /// The last token of the vocabulary.
+        /// The last token id of the vocabulary.
         last: usize,
     },
     /// The prompt exceeds the encoder's context.
@@ -33,23 +33,23 @@ pub enum EngineError {
         "the prompt has {tokens} tokens and this model's encoder reads {limit} at most; shorten it{hint}"
     )]
     Prompt {
-        /// Tokens of the prompt.
+        /// Length of the prompt, tokens.
         tokens: usize,
-        /// Maximum tokens of a prompt.
+        /// Maximum prompt length, tokens.
         limit: usize,
-        /// What else to do; may be empty.
+        /// Additional hint; may be empty.
         hint: &'static str,
     },
     /// Stop texts and grammars need a tokenizer.
     #[error("it needs a tokenizer.json, and this checkpoint has none")]
     NoTokenizer,
-    /// The grammar cannot be followed.
+    /// The grammar is invalid or cannot be followed.
     #[error("an answer cannot follow the requested format: {0}")]
     Grammar(String),
     /// The device failed; the step had no effect.
     #[error(transparent)]
     Ops(#[from] OpsError),
-    /// No line fits the measured costs.
+    /// No linear function fits the measured costs.
     #[error("what a layer costs could not be measured: {0}")]
     Costs(#[from] CostError),
     /// The transfer thread ended early.

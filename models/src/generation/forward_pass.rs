@@ -1,4 +1,4 @@
-//! A forward pass of mini-batches through all layers, while the transfer thread loads what comes next.
+//! Forward pass of mini-batches through all layers, while the transfer thread loads the data for the next layer.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,28 +20,28 @@ use crate::generation::layers::layer_context::LayerContext;
 use crate::generation::layers::recurrent::RecurrentState;
 use crate::ops::{AttentionSpans, Ops, OpsError, Span};
 
-/// Buffers of each kind.
+/// Number of buffers of each kind.
 const BUFFERS: usize = 2;
 
-/// Requests that go through a layer together.
+/// Requests that pass through a layer together.
 pub(super) struct MiniBatch<M: Ops> {
     pub(super) entries: Vec<BatchEntry>,
-    /// Hidden vectors of the new tokens.
+    /// Hidden states of the new tokens.
     pub(super) x: M::Matrix,
     /// Positions of the new tokens.
     pub(super) positions: Vec<usize>,
-    /// Hidden vectors of the prompts for the encoder, and later its output; `None` if all prompts are cached.
+    /// Hidden states of the prompts in the encoder, then its output; `None` if all prompts are cached.
     pub(super) source: Option<M::Matrix>,
     /// Block slices to transfer.
     pub(super) loaded: Vec<BlockSlice>,
-    /// What the new tokens bring for each of the decoder's layers; empty if they bring nothing.
+    /// Per-layer embeddings of the new tokens, one matrix per decoder layer; empty without them.
     pub(super) token_inputs: Vec<M::Matrix>,
-    /// Streams beside the hidden vectors.
+    /// AltUp streams besides `x`.
     pub(super) streams: Vec<M::Matrix>,
-    /// Keys and values of the last layers that computed their own: the last that is not local, and the last that is. Only if
-    /// later layers reuse them.
+    /// Keys and values of the last global layer and of the last local layer that computed their own, if later layers
+    /// reuse them.
     pub(super) kept: [Option<NewKv<M>>; 2],
-    /// States of the recurrences, one per request; a pass advances them by the new tokens.
+    /// Recurrent states, one per request; a pass updates them with the new tokens.
     pub(super) states: Vec<RecurrentState>,
 }
 
@@ -54,20 +54,20 @@ pub(super) struct PassResult<M: Ops> {
     pub(super) waited_s: f64,
 }
 
-/// Everything that a pass reads.
+/// Inputs of a forward pass.
 pub(super) struct ForwardPass<'a, M: Ops> {
     pub(super) ops: &'a M,
     pub(super) model_config: &'a ModelConfig,
-    /// The encoder's layers, followed by the decoder's.
+    /// Layers of the encoder, then of the decoder.
     pub(super) placements: &'a [LayerPlacement<M>],
     pub(super) encoder: Option<&'a DeviceEncoder<M>>,
-    /// Position bias of the decoder.
+    /// Relative position bias of the decoder.
     pub(super) position_bias: Option<&'a M::Matrix>,
     /// Whether layers of the decoder reuse keys and values of earlier ones.
     pub(super) reuses_kv: bool,
     pub(super) host: &'a HostCache,
     pub(super) space: &'a BlockSpace,
-    /// Links to the device, and back.
+    /// Links to the device, and from it.
     pub(super) links: &'a [Arc<Link>; 2],
 }
 
@@ -78,27 +78,27 @@ struct TransferReceiver<M: Ops> {
     free_blocks: Sender<Buffer>,
     /// Weights received before they are needed.
     weights: Option<(usize, Layer<M>)>,
-    /// The layer that the next pass probably begins with: the decoder's first.
+    /// The layer that the next pass will probably begin with: the decoder's first.
     prefetch_layer: usize,
     waited_s: f64,
 }
 
 /// New cache entries of a mini-batch in a layer.
 struct LayerOutput<M: Ops> {
-    /// `None` if they are those that the mini-batch keeps.
+    /// New keys and values; `None` if the mini-batch keeps them.
     new_kv: Option<NewKv<M>>,
     /// Keys and values of prompts that the encoder has read in this pass.
     source: Option<M::Matrix>,
 }
 
 impl<M: Ops> ForwardPass<'_, M> {
-    /// Index of the decoder's first layer.
+    /// Returns the index of the decoder's first layer.
     fn decoder(&self) -> usize {
         self.encoder.map_or(0, |encoder| encoder.layers)
     }
 
-    /// Runs mini-batches through all layers and leaves the result in their `x`. The encoder's layers run only if there
-    /// are prompts to read.
+    /// Runs mini-batches through all layers; the result is their `x`. The encoder's layers run only if there are
+    /// prompts to encode.
     pub(super) fn run(
         &self,
         device: &mut DeviceCache<M>,
@@ -112,7 +112,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             .collect();
         let reads = batches.iter().any(|batch| batch.source.is_some());
         let first = if reads { 0 } else { self.decoder() };
-        // A prefetched layer is useless to a pass that begins elsewhere, and its buffer is needed.
+        // A prefetched layer is useless to a pass that begins at another layer, and its buffer is needed.
         let prefetched = prefetched.filter(|_| first == self.decoder());
         let jobs = self.jobs(first, &loaded, prefetched.is_some());
         let (done, arrived) = channel();
@@ -156,8 +156,8 @@ impl<M: Ops> ForwardPass<'_, M> {
         })
     }
 
-    /// Lists the transfers in the order of need: for every mini-batch its blocks, followed by its share of the next
-    /// layer's weights; after the last layer, the weights of the decoder's first layer for the next pass.
+    /// Lists the transfers in the order in which they are needed: for every mini-batch its blocks, then its part of
+    /// the next layer's weights; after the last layer, the weights of the decoder's first layer for the next pass.
     fn jobs<'a>(
         &'a self,
         first: usize,
@@ -238,7 +238,7 @@ impl<M: Ops> ForwardPass<'_, M> {
                 }
             }
             if matches!(placement, LayerPlacement::Streamed(_)) {
-                // The device may not have computed the layer yet, whose memory the next one takes.
+                // Waits for the device, because the next layer reuses the memory of this one.
                 self.ops.finish()?;
                 let _ = arrivals.free_weights.send(());
             }
@@ -255,7 +255,7 @@ impl<M: Ops> ForwardPass<'_, M> {
         })
     }
 
-    /// Computes a layer of the encoder for a mini-batch's prompts.
+    /// Computes a layer of the encoder for the prompts of a mini-batch.
     fn read(&self, layer: (usize, &Layer<M>), batch: &mut MiniBatch<M>) -> Result<(), OpsError> {
         if let (Some(encoder), Some(source)) = (self.encoder, &mut batch.source) {
             let counts: Vec<usize> = batch.entries.iter().map(BatchEntry::encoded).collect();
@@ -305,7 +305,7 @@ impl<M: Ops> ForwardPass<'_, M> {
             Some(kept) => kept,
             None => &*own.insert(layer.project(ctx, x, positions)),
         };
-        // Queries are those of the layer's own input.
+        // Queries come from the layer's own input.
         let act = read.as_ref().unwrap_or(&new_kv.act);
         let generated = layer.attention.as_ref().and_then(|attention| {
             let width = model_config.act_width();
@@ -373,7 +373,7 @@ impl<M: Ops> ForwardPass<'_, M> {
     }
 }
 
-/// Returns the spans of the self-attention per request: cached tokens, followed by the new ones, if they have keys.
+/// Returns the spans of the self-attention per request: cached tokens, then the new ones, if they have keys.
 fn attended<'b, X>(
     entries: &[BatchEntry],
     cached: Vec<Vec<Span<'b, X>>>,

@@ -3,14 +3,14 @@
 //! | module | holds |
 //! |---|---|
 //! | `layer`, `host_layer` | one layer, on the device and in host memory |
-//! | `layer_context` | what all layers of a pass share |
-//! | `self_attention`, `cross_attention` | the attention to earlier tokens, and to the output of an encoder |
-//! | `recurrent` | recurrences that mix tokens, and their states |
+//! | `layer_context` | inputs that all layers of a pass share |
+//! | `self_attention`, `cross_attention` | attention to earlier tokens, and to the output of an encoder |
+//! | `recurrent` | recurrences and their states |
 //! | `experts` | experts and their computation |
-//! | `streams` | streams beside the hidden vectors |
+//! | `streams` | AltUp streams |
 //! | `encoder` | the encoder of an encoder-decoder |
-//! | `token_layers` | what tokens bring for each layer |
-//! | `output_head` | the projection to logits, which may hold the embedding |
+//! | `token_layers` | per-layer embeddings |
+//! | `output_head` | the projection to logits, which may store the embedding |
 //! | `linear_shape` | the shape of a linear layer in host memory |
 
 pub(crate) mod cross_attention;

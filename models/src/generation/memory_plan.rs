@@ -14,17 +14,18 @@ use crate::precision::Table;
 /// Limits for an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MemoryLimits {
-    /// What is cached.
+    /// Form of the cache.
     pub caching: Caching,
     /// Memory budget on the device, bytes; `None`: the whole model is resident.
     pub device_bytes: Option<u64>,
-    /// Bandwidth of each direction of the link, bytes per second; `None`: unthrottled.
+    /// Bandwidth of the link in each direction, bytes per second; `None`: unthrottled.
     pub link: Option<f64>,
     /// Maximum running requests.
     pub requests: usize,
-    /// Maximum tokens of all running requests, prompts and answers.
+    /// Maximum tokens of all running requests, prompts and answers together.
     pub tokens: usize,
-    /// Maximum bytes of a cache in host memory: it may hold fewer tokens than `tokens`. `None`: so many of any mixture.
+    /// Maximum size of a cache in host memory, bytes; it may hold fewer tokens than `tokens`. `None`: enough for
+    /// `tokens` in any mixture.
     pub cache_bytes: Option<u64>,
 }
 
@@ -33,17 +34,17 @@ pub struct MemoryLimits {
 pub struct MemoryPlan {
     /// The configuration.
     pub config: EngineConfig,
-    /// Why costs could not be measured, if the model is too small for it.
+    /// Why costs could not be measured, if the model is too small to measure.
     pub unmeasured: Option<CostError>,
 }
 
 impl EngineConfig {
-    /// Plans a configuration. Without a budget everything is on the device. With one, as many layers as fit beside the
-    /// buffers are resident, and the cache is in host memory with the best mixture for the measured costs (§4.3). `ops`
-    /// is used for measuring only.
+    /// Plans a configuration. Without a budget, everything is on the device. With a budget, as many layers are
+    /// resident as fit next to the buffers, and the cache is in host memory with the best mixture for the measured
+    /// costs (§4.3). `ops` is used only for measuring.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`] if the budget does not hold the head and the buffers; errors of measuring.
+    /// [`EngineError::OutOfMemory`] if the head and the buffers exceed the budget; errors of measuring.
     pub fn plan<M: Ops>(
         ops: M,
         decoder: &Decoder,
@@ -73,7 +74,7 @@ impl EngineConfig {
             link: memory_limits.link,
             ..whole
         };
-        // Resident layers may use the memory that an engine with all layers streamed leaves.
+        // Resident layers may use the memory that is left when all layers are streamed.
         let probe = Engine::new(ops, largest_layers(decoder), None, config.clone())?;
         let left = budget.saturating_sub(probe.device_memory().total());
         let resident = usize::try_from(left / probe.largest_layer_bytes().max(1)).unwrap_or(usize::MAX);
@@ -95,7 +96,7 @@ impl EngineConfig {
     }
 }
 
-/// Returns `blocks` blocks, or as many as `bytes` hold, of which the share `act` are ACT blocks.
+/// Returns `blocks` blocks, or as many as fit in `bytes`, of which the fraction `act` are ACT blocks.
 fn blocks_within(bytes: u64, blocks: usize, act: f64, act_bytes: u64, kv_bytes: u64) -> BlockCounts {
     let held = |bytes: u64, each: u64| {
         let held = bytes.checked_div(each);
@@ -111,8 +112,8 @@ fn blocks_within(bytes: u64, blocks: usize, act: f64, act_bytes: u64, kv_bytes: 
     }
 }
 
-/// Copies the largest layer only, and the largest one with an attention, whose costs are measured: layers are alike, or some
-/// have experts, and a full copy would double the host memory.
+/// Returns a copy with only the largest layer, and the largest layer with attention, to measure their costs. Layers
+/// are alike, or some have experts, and a full copy would double the host memory.
 fn largest_layers(decoder: &Decoder) -> Decoder {
     let kind = decoder.weight_type;
     let largest = decoder.layers.iter().max_by_key(|layer| layer.bytes(kind));
@@ -150,7 +151,7 @@ fn largest_layers(decoder: &Decoder) -> Decoder {
     }
 }
 
-/// Returns the best share of ACT blocks by measured costs; one half if the model is too small to measure.
+/// Returns the best fraction of ACT blocks by measured costs; one half if the model is too small to measure.
 fn mixture<M: Ops>(
     config: &mut EngineConfig,
     probe: &Engine<M>,
@@ -270,7 +271,7 @@ mod tests {
         assert_eq!(generated(tight), expected);
     }
 
-    /// The layers of a mixture of experts may differ in size, the dense ones first.
+    /// In a mixture of experts, layers may differ in size, and the first ones are dense.
     #[test]
     fn plans_of_layers_that_differ_fit_their_budget() {
         for name in ["qwen3-moe", "qwen2-moe"] {

@@ -1,6 +1,8 @@
-//! A partition of a decoder's layers, for a model over several workers (HybridServe Edinburgh §V: the partitions `S_i`).
+//! A partition of a decoder's layers, for a model over several workers (HybridServe Edinburgh §V: the partitions
+//! `S_i`).
 //!
-//! It computes whole texts without a cache: hidden states travel from partition to partition, and the last one returns the
+//! Computes whole texts without a cache: partitions exchange hidden states, and the last one returns the logits of
+//! each text's next token.
 //! logits of each text's next token.
 
 use crate::decoder::weights::{Decoder, ModelConfig};
@@ -18,12 +20,12 @@ struct WholeEncoder<M: Ops> {
     layers: Vec<Layer<M>>,
 }
 
-/// Contiguous layers of a decoder, and its head if they are the last; or an encoder-decoder as a whole, whose decoder reads
-/// the text of its encoder behind its start token, as a classifier.
+/// Contiguous layers of a decoder, with its head if they are the last. Or a whole encoder-decoder as a classifier,
+/// whose decoder reads the start token and then the text of its encoder.
 pub(crate) struct DecoderPartition<M: Ops> {
     ops: M,
     encoder: Option<WholeEncoder<M>>,
-    /// The decoder without its layers and its head, and without an embedding that the head holds.
+    /// The decoder without layers and head, and without an embedding that the head stores.
     decoder: Decoder,
     layers: Vec<Layer<M>>,
     position_bias: Option<M::Matrix>,
@@ -32,7 +34,7 @@ pub(crate) struct DecoderPartition<M: Ops> {
 }
 
 impl<M: Ops> DecoderPartition<M> {
-    /// Uploads the layers of `decoder`, with its norm and head if they are the `last`.
+    /// Uploads the layers of `decoder`; with its norm and head if `last`.
     pub(crate) fn new(ops: M, mut decoder: Decoder, last: bool) -> Self {
         let epsilon = decoder.model_config.epsilon;
         let kind = decoder.weight_type;
@@ -62,13 +64,13 @@ impl<M: Ops> DecoderPartition<M> {
         }
     }
 
-    /// Configuration of the whole model.
+    /// Returns the configuration of the whole model.
     pub(crate) fn model_config(&self) -> &ModelConfig {
         &self.decoder.model_config
     }
 
-    /// Embeds a text's tokens, `[tokens, width]`. Tokens must be below the vocabulary size. With an encoder, its tokens are
-    /// followed by those of the decoder.
+    /// Embeds the tokens of a text, `[tokens, width]`. Tokens must be below the vocabulary size. With an encoder, the
+    /// rows of the decoder's tokens follow.
     pub(crate) fn embed(&self, tokens: &[u32]) -> Vec<f32> {
         let embedding = |token: usize, out: &mut [f32]| {
             if let Some(head) = &self.head {
@@ -85,13 +87,13 @@ impl<M: Ops> DecoderPartition<M> {
         embedded
     }
 
-    /// Number of tokens of a text that has these hidden states.
+    /// Returns the number of tokens of a text with these hidden states.
     pub(crate) fn tokens(&self, states: &[f32]) -> usize {
         let rows = states.len() / self.decoder.model_config.width.max(1);
         if self.encoder.is_some() { rows / 2 } else { rows }
     }
 
-    /// Computes the layers on the hidden states of texts and returns their values.
+    /// Computes the layers on the hidden states of texts; returns the resulting values.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -100,9 +102,9 @@ impl<M: Ops> DecoderPartition<M> {
         Ok(self.ops.values(&states)?.into_owned())
     }
 
-    /// Computes the layers on the hidden states of texts, concatenated, `[tokens of all, width]`; `lengths` are the
-    /// texts' token counts. With an encoder, a text has the states of its tokens twice: for the encoder, and for the decoder,
-    /// whose states are the result.
+    /// Computes the layers on the concatenated hidden states of texts, `[total tokens, width]`; `lengths` are the
+    /// token counts of the texts. With an encoder, each text has the hidden states of its tokens twice, for the
+    /// encoder and for the decoder; the result has those of the decoder.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -206,7 +208,7 @@ impl<M: Ops> DecoderPartition<M> {
         Ok(x)
     }
 
-    /// Returns the logits of hidden states `[rows, width]`, one row each; none unless the partition is the last.
+    /// Returns the logits of hidden states `[rows, width]`, one row each; empty unless the partition is the last.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.

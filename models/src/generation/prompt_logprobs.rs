@@ -1,4 +1,4 @@
-//! Probabilities of the tokens of a prompt, each after those before it.
+//! Log probabilities of the tokens of a prompt.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use super::forward_pass::MiniBatch;
 use crate::generation::sampling::penalties::{log_of_sum, logprob, top_logprobs};
 use crate::ops::{Ops, OpsError, Span};
 
-/// Rows of logits that exist at the same time: a row has the size of the vocabulary.
+/// Maximum rows of logits in memory at a time; a row has the size of the vocabulary.
 const ROWS_AT_ONCE: usize = 64;
 
-/// A token of a prompt, as the tokens before it predict it.
+/// A prompt token with its probability given the tokens before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptToken {
-    /// The token.
+    /// Token id.
     pub token: u32,
-    /// Natural logarithm of its probability among all tokens.
+    /// Natural log probability among all tokens.
     pub logprob: f32,
-    /// The most probable tokens with the logarithms of their probabilities, largest first.
+    /// The most probable tokens with their log probabilities, in falling order.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -33,8 +33,8 @@ impl PromptToken {
 }
 
 impl<M: Ops> Engine<M> {
-    /// Returns the tokens of prompts that were read in this step and whose requests want them, but for the first of each. A request
-    /// gets them once, also if it is preempted and its prompt is read again.
+    /// Returns the prompt tokens except the first for prompts that were prefilled in this step, if their requests ask
+    /// for them. A request gets them once, even if it is preempted and its prompt is prefilled again.
     pub(super) fn prompt_logprobs(
         &mut self,
         batches: &[MiniBatch<M>],
@@ -53,7 +53,7 @@ impl<M: Ops> Engine<M> {
                 };
                 let prompt = sequence.tokens.get(..sequence.prompt).unwrap_or_default();
                 let mut tokens = Vec::with_capacity(prompt.len());
-                // The logits of a token come from the one before it.
+                // The logits of a token belong to the token before it.
                 for (chunk, predicted) in prompt
                     .get(1..)
                     .unwrap_or_default()

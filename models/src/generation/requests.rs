@@ -14,8 +14,8 @@ impl<M: Ops> Engine<M> {
     /// Submits a request.
     ///
     /// # Errors
-    /// [`EngineError`] for a request that could never run: too long, too large for the cache, with unknown tokens,
-    /// invalid sampling parameters, a grammar that cannot be followed, or a number in use.
+    /// [`EngineError`] for a request that can never run: too long, too large for the cache, unknown tokens, invalid
+    /// sampling parameters, an invalid grammar, or a number in use.
     pub fn submit(&mut self, request: u64, prompt: Vec<u32>, sampling: Sampling) -> Result<(), EngineError> {
         sampling.check()?;
         if !sampling.stop.is_empty() && self.tokenizer.is_none() {
@@ -42,7 +42,7 @@ impl<M: Ops> Engine<M> {
             constraint.map_err(EngineError::Grammar)
         });
         let constraint = constraint.transpose()?;
-        // The first token of an answer replaces its last, which is not cached.
+        // The answer has an additional start token, but its last token is not cached.
         let answer = sampling.max_tokens - usize::from(source > 0);
         self.scheduler
             .submit_beams(request, sampling.beam.beams, tokens.len(), answer, &self.space)?;
@@ -83,7 +83,7 @@ impl<M: Ops> Engine<M> {
         here
     }
 
-    /// Returns the initial tokens of a request for this prompt, and how many of them an encoder reads.
+    /// Returns the initial tokens of a request for this prompt, and the number of them that an encoder reads.
     pub(super) fn initial_tokens(&self, mut prompt: Vec<u32>) -> Result<(Vec<u32>, usize), EngineError> {
         let Some(encoder) = &self.encoder else {
             return Ok((prompt, 0));
@@ -124,7 +124,7 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Drops all requests at once, without events. Also mends the state that a panic within a step leaves.
+    /// Drops all requests at once, without events. Also restores a valid state after a panic in a step.
     pub(crate) fn abort_all(&mut self) {
         let context = held_context(&self.decoder.model_config, self.encoder.as_ref());
         self.scheduler = Scheduler::new(limits(context, &self.config));

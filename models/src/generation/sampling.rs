@@ -2,12 +2,12 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `sampling_options` | parameters of which each may be missing: of a request, an app, a checkpoint |
-//! | `penalties` | penalties for repeated tokens, and biases |
-//! | `token_rules` | tokens that a checkpoint allows or forces |
-//! | `grammar` | grammars that answers must match |
-//! | `draw` | a token drawn by its probability |
-//! | `beam_options`, `beam_search` | beam search: its parameters, and which answers are continued |
+//! | `sampling_options` | optional parameters of a request, an app or a checkpoint |
+//! | `penalties` | penalties for repeated tokens, and logit biases |
+//! | `token_rules` | token constraints of a checkpoint |
+//! | `grammar` | grammars that constrain answers |
+//! | `draw` | random choice of a token by its probability |
+//! | `beam_options`, `beam_search` | beam search: its parameters, and the choice of beams |
 
 pub(crate) mod beam_options;
 pub(crate) mod beam_search;
@@ -38,43 +38,43 @@ use crate::ops::elementwise::exp_of_negative;
 pub struct Sampling {
     /// Maximum tokens of the answer, at least 1.
     pub max_tokens: usize,
-    /// Minimum tokens of the answer: no end-of-sequence token comes before.
+    /// Minimum tokens of the answer: no EOS token is sampled before.
     pub min_tokens: usize,
-    /// 0 is greedy: always the most probable token. Higher values are more random.
+    /// Temperature; 0 is greedy search. Higher values are more random.
     pub temperature: f32,
-    /// Samples from this many most probable tokens; 0 means all.
+    /// Number of most probable tokens to sample from; 0 means all.
     pub top_k: usize,
-    /// Samples from the most probable tokens that together have this probability; 1 means all.
+    /// Nucleus sampling: samples from the most probable tokens with this cumulative probability; 1 means all.
     pub top_p: f32,
-    /// Samples from the tokens that are at least this part as probable as the most probable one; 0 means all.
+    /// Minimum probability of a token, relative to the maximum probability; 0 means none.
     pub min_p: f32,
-    /// Penalty for tokens of prompt and answer so far: positive logits are divided by it, others multiplied; 1 is none.
+    /// Penalty for tokens of prompt and answer: positive logits are divided by it, others multiplied; 1 means none.
     pub repetition_penalty: f32,
-    /// Subtracted from the logits of tokens of the answer so far; 0 is none.
+    /// Subtracted from the logits of tokens that occur in the answer; 0 means none.
     pub presence_penalty: f32,
-    /// Subtracted from the logits of tokens of the answer so far, once per occurrence; 0 is none.
+    /// Subtracted from the logits of tokens in the answer, once per occurrence; 0 means none.
     pub frequency_penalty: f32,
-    /// Seed of the random numbers: the same seed gives the same answer.
+    /// Random seed: the same seed gives the same answer.
     pub seed: u64,
-    /// Texts that end the answer; they are removed from it.
+    /// Stop texts, which are removed from the answer.
     pub stop: Vec<String>,
-    /// Number of most probable tokens to report with every token, at most [`MAX_TOP_LOGPROBS`].
+    /// Number of most probable tokens to report per token, at most [`MAX_TOP_LOGPROBS`].
     pub top_logprobs: usize,
-    /// Number of most probable tokens to report with every token of the prompt, at most [`MAX_TOP_LOGPROBS`]; `None` reports nothing
+    /// Number of most probable tokens to report per prompt token, at most [`MAX_TOP_LOGPROBS`]; `None` reports nothing
     /// about the prompt.
     pub prompt_logprobs: Option<usize>,
-    /// Whether end-of-sequence tokens do not end the answer.
+    /// Whether to continue after EOS tokens.
     pub ignore_eos: bool,
-    /// Whether the answer is a text of its own, as that to a chat: a tokenizer may strip the space before its first word. Otherwise it
-    /// continues the prompt.
+    /// Whether the answer is a separate text, as in a chat, so that a tokenizer may strip the space before its first
+    /// word. Otherwise it continues the prompt.
     pub begins_text: bool,
-    /// Added to the logits of tokens, from -100 to 100.
+    /// Biases to add to the logits of tokens, from -100 to 100.
     pub logit_bias: Vec<(u32, f32)>,
-    /// What the answer must match; it needs a tokenizer.
+    /// Grammar that the answer must match; requires a tokenizer.
     pub grammar: Option<Arc<Grammar>>,
-    /// Special tokens that are part of the answer's text, by their names; others are not.
+    /// Special tokens to include in the answer's text, by their names.
     pub shown_tokens: Vec<u32>,
-    /// Beam search. With several beams the answer comes as a whole, at its end.
+    /// Beam search. With several beams, the whole answer is reported at the end.
     pub beam: BeamOptions,
 }
 
@@ -113,33 +113,33 @@ pub enum SamplingError {
     /// The temperature is negative or not a number.
     #[error("temperature {0} is invalid; use 0 (greedy) or more")]
     Temperature(f32),
-    /// The probability is not in (0, 1].
+    /// The cumulative probability is not in (0, 1].
     #[error("top_p {0} is invalid; use a probability above 0, 1 for all tokens")]
     TopP(f32),
-    /// The part is not in [0, 1].
+    /// The fraction is not in [0, 1].
     #[error("min_p {0} is invalid; use a part from 0, for all tokens, to 1")]
     MinP(f32),
-    /// A penalty is not a number in its range.
+    /// A penalty is out of range or not a number.
     #[error("{0} {1} is invalid; repetition_penalty must be above 0, the others between -2 and 2")]
     Penalty(&'static str, f32),
     /// Too many tokens to report.
     #[error("{0} {1} is invalid; at most {MAX_TOP_LOGPROBS} tokens are reported")]
     TopLogprobs(&'static str, usize),
-    /// The bias of a token is not a number from -100 to 100.
+    /// A bias is not a number from -100 to 100.
     #[error("the bias {1} of token {0} is invalid; use -100 to 100")]
     LogitBias(u32, f32),
-    /// The token with a bias is not in the vocabulary.
+    /// A token with a bias is not in the vocabulary.
     #[error("token {token} is not in this model's vocabulary, 0..={last}")]
     BiasedToken {
         /// The token.
         token: u32,
-        /// The last token of the vocabulary.
+        /// The last token id of the vocabulary.
         last: usize,
     },
-    /// There are no beams, or too many.
+    /// The number of beams is 0 or too large.
     #[error("num_beams {0} is invalid; use 1 (no beam search) to {MAX_BEAMS}")]
     Beams(usize),
-    /// Beam search does not go together with another parameter.
+    /// Another parameter cannot be combined with beam search.
     #[error("num_beams is above 1, which does not go together with {0}; leave one of them out")]
     BeamsWith(&'static str),
     /// The length penalty is not a number.
@@ -153,30 +153,30 @@ pub enum SamplingError {
 /// A sampled token with its probabilities.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SampledToken {
-    /// The token.
+    /// Token id.
     pub token: u32,
-    /// Its probability among all tokens, at temperature 1.
+    /// Probability among all tokens, at temperature 1.
     pub probability: f32,
-    /// Its probability minus that of the best other token; negative if another one was more probable.
+    /// Probability minus that of the best other token; negative if another token was more probable.
     pub margin: f32,
     /// Confidence of the model in the most probable token: the square of its probability among the `CONFIDENCE_TOP_K`
-    /// most probable ones (HybridServe Edinburgh §IV-A). Over the whole vocabulary the many improbable tokens would
-    /// dominate. Under a grammar only the tokens that it allows count, because the model decides among these alone: the
+    /// most probable tokens (HybridServe Edinburgh §IV-A). Over the whole vocabulary, the many improbable tokens would
+    /// dominate. Under a grammar only allowed tokens count, because the model chooses among these alone: the
     /// confidence in the only allowed token is 1.
     pub confidence: f32,
 }
 
-/// Maximum of [`Sampling::top_logprobs`], as in the API of `OpenAI`.
+/// Maximum of [`Sampling::top_logprobs`], as in the `OpenAI` API.
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Maximum of [`BeamOptions::beams`].
 const MAX_BEAMS: usize = 64;
 
-/// Number of most probable tokens that a token's confidence is computed from.
+/// Number of most probable tokens for the computation of confidence.
 pub(crate) const CONFIDENCE_TOP_K: u32 = 10;
 
 impl SamplingError {
-    /// Name of the request's input that is invalid.
+    /// Returns the name of the invalid input of the request.
     pub const fn input(&self) -> &'static str {
         match self {
             Self::NoTokens => "max_tokens",
@@ -259,7 +259,7 @@ impl Sampling {
     }
 }
 
-/// Returns the most probable token, the first of equals; `None` if a logit is not finite or there are none.
+/// Returns the most probable token, the first on ties; `None` if a logit is not finite or there are none.
 pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
     Sampler::new(0).sample(
         logits,
@@ -270,7 +270,7 @@ pub(crate) fn greedy(logits: &[f32]) -> Option<SampledToken> {
     )
 }
 
-/// Random numbers of one answer.
+/// Random number generator of one answer.
 #[derive(Debug, Clone)]
 pub(super) struct Sampler {
     rng: ChaCha8Rng,
@@ -283,8 +283,8 @@ impl Sampler {
         }
     }
 
-    /// Samples the next token from its logits, after the tokens of prompt and answer; `None` if one is not finite or
-    /// there are none. The probabilities are those without penalties, biases, rules and grammar.
+    /// Samples the next token from its logits, given the tokens of prompt and answer; `None` if a logit is not finite
+    /// or there are none. The reported probabilities exclude penalties, biases, constraints and grammar.
     pub(super) fn sample(
         &mut self,
         logits: &[f32],
@@ -308,8 +308,8 @@ impl Sampler {
     }
 }
 
-/// Returns the logits, or the logarithms of probabilities, with penalties, biases, rules and grammar; `None` if there are
-/// none of these.
+/// Returns the logits, or log probabilities, after penalties, biases, constraints and grammar; `None` if none of these
+/// apply.
 fn candidates(
     logits: &[f32],
     sampling: &Sampling,
@@ -329,7 +329,7 @@ fn candidates(
     if let Some(allowed) = allowed {
         let values = changed.get_or_insert_with(|| logits.to_vec());
         forbid_others(values, allowed);
-        // What the rules forbid is all that the grammar allows: the grammar decides.
+        // If the constraints forbid all tokens that the grammar allows, the grammar takes precedence.
         if largest(values) == f32::NEG_INFINITY {
             values.copy_from_slice(logits);
             forbid_others(values, allowed);
@@ -338,8 +338,8 @@ fn candidates(
     changed
 }
 
-/// Returns the logarithms of the probabilities of the next token, to which penalties, biases and rules are applied as in
-/// the beam search of transformers; `None` if a logit is not finite or there are none.
+/// Returns the log probabilities of the next token, with penalties, biases and constraints applied to them as in the
+/// beam search of transformers; `None` if a logit is not finite or there are none.
 pub(super) fn log_probs(
     logits: &[f32],
     sampling: &Sampling,
@@ -354,7 +354,7 @@ pub(super) fn log_probs(
     Some(candidates(&log_probs, sampling, rules, text, None).unwrap_or(log_probs))
 }
 
-/// Returns a token with its probabilities; `None` if there is no such token. The logits are finite.
+/// Returns a token with its probabilities; `None` if there is no such token. The logits must be finite.
 pub(super) fn describe(
     logits: &[f32],
     token: usize,
@@ -389,7 +389,7 @@ fn forbid_others(logits: &mut [f32], allowed: &AllowedTokens) {
     }
 }
 
-/// The logits are finite; a vocabulary of one token gives full confidence.
+/// Computes the confidence; the logits must be finite. A vocabulary of one token gives full confidence.
 fn confidence(logits: &[f32]) -> f32 {
     let calibration = Calibration {
         estimator: Estimator::TopK { k: CONFIDENCE_TOP_K },
@@ -400,13 +400,13 @@ fn confidence(logits: &[f32]) -> f32 {
         .map_or(1.0, |confidence| confidence as f32)
 }
 
-/// Index of the largest value, the first of equals; no value is NaN.
+/// Returns the index of the maximum, the first on ties; no value may be NaN.
 fn best(logits: &[f32]) -> Option<usize> {
     let most = largest(logits);
     logits.iter().position(|logit| *logit >= most)
 }
 
-/// The largest value, in lanes, as a vocabulary is long; no value is NaN.
+/// Returns the maximum, computed in lanes because a vocabulary is long; no value may be NaN.
 fn largest(logits: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
     let (chunks, rest) = logits.as_chunks::<16>();
@@ -419,7 +419,7 @@ fn largest(logits: &[f32]) -> f32 {
     lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
-/// Sums `exp(logit - most)`; no logit is larger than `most`.
+/// Computes the sum of `exp(logit - most)`; no logit may be larger than `most`.
 struct Weights<'a> {
     logits: &'a [f32],
     most: f32,

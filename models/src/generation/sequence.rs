@@ -6,30 +6,31 @@ use crate::generation::layers::recurrent::RecurrentState;
 use crate::generation::sampling::grammar::Constraint;
 use crate::generation::sampling::token_rules::TextSoFar;
 
-/// A waiting or running request, or a beam of one.
+/// A waiting or running request, or one of its beams.
 pub(super) struct Sequence {
-    /// The request; a sequence of another number is a beam of it.
+    /// Request number; a sequence with a different number is a beam of the request.
     pub(super) request: u64,
-    /// Prompt and answer, in the order of the block table. The answer of an encoder-decoder begins with the encoder's
+    /// Tokens of prompt and answer, in the order of the block table. The answer of an encoder-decoder begins with the
     /// start token.
     pub(super) tokens: Vec<u32>,
-    /// Tokens that an encoder reads.
+    /// Number of tokens that an encoder reads.
     pub(super) source: usize,
-    /// Tokens before the first generated one.
+    /// Number of tokens before the first generated one.
     pub(super) prompt: usize,
-    /// Whether a step has cached all tokens but the last; one that fails has not, whatever the scheduler takes the request for.
+    /// Whether a step has cached all tokens except the last; false after a failed step, even if the scheduler
+    /// considers the request prefilled.
     pub(super) is_cached: bool,
-    /// States of the recurrences after all tokens but the last; `None` if they must be computed from all tokens.
+    /// Recurrent states after all tokens except the last; `None` if they must be recomputed from all tokens.
     pub(super) state: Option<RecurrentState>,
     pub(super) sampling: Sampling,
     pub(super) sampler: Sampler,
     pub(super) answer: Detokenizer,
-    /// How far the answer has got in its grammar.
+    /// State of the answer in its grammar.
     pub(super) constraint: Option<Constraint>,
 }
 
 impl Sequence {
-    /// A further beam with the tokens and the states of this one. Beams have no grammar.
+    /// Creates another beam with the tokens and states of this one. Beams have no grammar.
     pub(super) fn fork(&self) -> Self {
         Self {
             tokens: self.tokens.clone(),
@@ -49,14 +50,14 @@ impl Sequence {
         self.state = None;
     }
 
-    /// Returns the text so far.
+    /// Returns the tokens so far.
     pub(super) fn text<'a>(&'a self, ends: &'a [u32]) -> TextSoFar<'a> {
         text_so_far(&self.tokens, self.source, self.prompt, ends)
     }
 }
 
-/// Separates the tokens that an encoder has read, `source` many, those of the prompt, `prompt` with them, and those of the
-/// answer. For a sequence of which other fields are borrowed.
+/// Splits tokens into the `source` tokens of an encoder, the rest of the first `prompt` tokens, and the answer. A free
+/// function, for callers that borrow other fields of the sequence.
 pub(super) fn text_so_far<'a>(
     tokens: &'a [u32],
     source: usize,

@@ -1,4 +1,4 @@
-//! One step: scheduling, and the forward pass in mini-batches.
+//! A step of the engine: scheduling, then the forward pass in mini-batches.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ impl<M: Ops> Engine<M> {
     /// Runs one step; does nothing without requests.
     ///
     /// # Errors
-    /// [`EngineError`] if the device fails or the transfer thread ends. The requests stay, and the step can be
+    /// [`EngineError`] if the device fails or the transfer thread ends. The requests are kept, and the step can be
     /// repeated.
     pub fn step(&mut self) -> Result<StepReport, EngineError> {
         let began = Instant::now();
@@ -64,7 +64,7 @@ impl<M: Ops> Engine<M> {
         Ok(report)
     }
 
-    /// Returns the policy's prediction for a step that decodes; `None` for one that prefills.
+    /// Returns the policy's prediction for a decode step; `None` for a prefill step.
     fn predict(&self, batches: &[MiniBatch<M>]) -> Option<Prediction> {
         let policy = self.policy.as_ref()?;
         let entries = || batches.iter().flat_map(|batch| &batch.entries);
@@ -75,8 +75,8 @@ impl<M: Ops> Engine<M> {
         Some(policy.predict(blocks, self.layers(), batches.len()))
     }
 
-    /// Lets the policy learn from a step, and adopts its new mixture. Without mini-batches requests were admitted by
-    /// the planned mixture, so it stays.
+    /// Updates the policy with the result of a step, and adopts its new mixture. Without mini-batches, requests were
+    /// admitted by the planned mixture, so it stays.
     fn learn(&mut self, prediction: &Prediction, report: &StepReport) {
         let took = StepTimes {
             compute_s: report.compute_s,
@@ -94,9 +94,9 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Returns the logits of every token of a text, one row of the vocabulary's size each. Nothing is cached, and
-    /// running requests are not affected. An encoder-decoder reads the text as a prompt and returns one row, that of
-    /// its answer's first token.
+    /// Returns the logits of every token of a text, one row of vocabulary size each. Caches nothing, and does not
+    /// affect running requests. An encoder-decoder reads the text as a prompt and returns one row, for the first token
+    /// of its answer.
     ///
     /// # Errors
     /// [`EngineError`] for unknown tokens, for more tokens than the context, or if the device fails.
@@ -108,10 +108,10 @@ impl<M: Ops> Engine<M> {
         self.rows(tokens, 0)
     }
 
-    /// Returns the logits of every token of an answer to a prompt, followed by those of the next token.
+    /// Returns the logits of every token of an answer to a prompt, then those of the next token.
     ///
     /// # Errors
-    /// As [`Engine::score`], and [`Refused::Empty`] for an empty prompt.
+    /// The errors of [`Engine::score`], and [`Refused::Empty`] for an empty prompt.
     pub(crate) fn score_answer(
         &mut self,
         prompt: &[u32],
@@ -120,7 +120,7 @@ impl<M: Ops> Engine<M> {
         self.check_tokens(prompt)?;
         self.check_tokens(answer)?;
         let (mut tokens, source) = self.initial_tokens(prompt.to_vec())?;
-        // The logits of a token come from the one before it.
+        // The logits of a token belong to the token before it.
         let first = (tokens.len() - source).checked_sub(1).ok_or(Refused::Empty)?;
         tokens.extend(answer);
         Ok(self.rows(&tokens, source)?.split_off(first))
@@ -156,7 +156,7 @@ impl<M: Ops> Engine<M> {
     fn entry_of(&self, request: u64, prefill: bool) -> Option<BatchEntry> {
         let sequence = self.sequences.get(&request)?;
         let (tokens, source) = (sequence.tokens.len(), sequence.source);
-        // States are lost with a preemption or a step that failed, and a prefill that failed cached nothing.
+        // States are lost by a preemption or a failed step, and a failed prefill caches nothing.
         let lost = !sequence.is_cached || !self.state_sizes.is_empty() && sequence.state.is_none();
         let cached = if prefill || lost || self.config.caching == Caching::Tokens {
             0
@@ -261,8 +261,8 @@ impl<M: Ops> Engine<M> {
         })
     }
 
-    /// Moves the states after the cached tokens to the mini-batches. A step that fails loses them, so that they are computed
-    /// again.
+    /// Moves the states after the cached tokens to the mini-batches. A failed step loses them, so that they are
+    /// recomputed.
     fn take_states(&mut self, batches: &mut [MiniBatch<M>]) {
         for batch in batches {
             for (entry, state) in batch.entries.iter().zip(&mut batch.states) {
@@ -275,7 +275,7 @@ impl<M: Ops> Engine<M> {
         }
     }
 
-    /// Moves the states after the new tokens to their requests.
+    /// Moves the states after the new tokens back to their requests.
     pub(super) fn keep_states(&mut self, batches: &mut [MiniBatch<M>]) {
         if self.state_sizes.is_empty() || self.config.caching == Caching::Tokens {
             return;
@@ -294,7 +294,7 @@ impl<M: Ops> Engine<M> {
         self.decoder.embed(tokens, first, embedding)
     }
 
-    /// Embeds the tokens that an encoder reads.
+    /// Embeds the tokens of an encoder's prompt.
     fn embed_prompt(&self, tokens: &[u32]) -> Vec<f32> {
         let embedding = |token: usize, out: &mut [f32]| self.head.read_embedding(&self.ops, token, out);
         self.encoder.as_ref().map_or_else(Vec::new, |encoder| {
@@ -337,7 +337,7 @@ impl<M: Ops> Engine<M> {
         Ok(result.waited_s)
     }
 
-    /// Returns the logits of hidden vectors.
+    /// Returns the logits of hidden states.
     pub(super) fn logits(&self, x: &M::Matrix) -> Result<Vec<Vec<f32>>, OpsError> {
         let normalised = self.ops.normalise(x, &self.final_norm);
         let logits = self.head.logits(&self.ops, &normalised);
@@ -352,14 +352,14 @@ impl<M: Ops> Engine<M> {
     }
 }
 
-/// Blocks that a request reads.
+/// Returns the blocks that a request reads.
 fn blocks(entry: &BatchEntry) -> impl Iterator<Item = Block> {
-    // A block shared by prompt and answer has two slices, one of which begins it.
+    // A block shared by prompt and answer has two slices; only one of them starts at its beginning.
     let begins = entry.slices.iter().filter(|slice| slice.from == 0);
     begins.map(|slice| slice.block)
 }
 
-/// Input of packing for a request.
+/// Returns the packing input for a request.
 fn demand(entry: &BatchEntry) -> Demand {
     let blocks = Capacity::of(blocks(entry));
     Demand {
@@ -368,7 +368,7 @@ fn demand(entry: &BatchEntry) -> Demand {
     }
 }
 
-/// Default costs for packing without measured ones: computing and loading take the same time.
+/// Returns default costs for packing without measured ones: computing and loading take equally long.
 fn default_costs() -> Costs {
     let line = LinearFit {
         intercept: 0.0,

@@ -1,4 +1,4 @@
-//! The engine against transformers, and its configurations against each other.
+//! Compares the engine with transformers, and its configurations with each other.
 
 mod beam;
 #[cfg(feature = "burn")]
@@ -58,9 +58,9 @@ pub(super) fn model_config(rotary: bool, gated: bool, keys: usize) -> ModelConfi
     }
 }
 
-/// A random model by number: four decoders, two encoder-decoders, and six more decoders, after GPT-NeoX, Qwen 3 with a
-/// window, Gemma with everything that both of its versions have, `OLMo` 2 with positions in every second layer, BLOOM, and one
-/// with latent vectors, sinks, clipped and growing queries, norms after the rotation and norms of sums; last an
+/// Builds a random model by number: four decoders, two encoder-decoders, and six more decoders, after GPT-NeoX, Qwen 3
+/// with a window, Gemma with the features of both versions, `OLMo` 2 with positions in every second layer, BLOOM, and
+/// one with latent attention, sinks, clamped and scaled queries, norms after the rotation and post-norms; last an
 /// encoder-decoder after BART, and four decoders with recurrent layers.
 pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     let [rotary, gated] = [
@@ -81,7 +81,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
         }
         7 | 8 => {
             model_config.query_key_norm = QueryKeyNorm::EachHead;
-            // Smaller than prompts and answers.
+            // Shorter than prompts and answers.
             model_config.local = Some(LocalAttention {
                 window: Some(7),
                 rotary: None,
@@ -108,7 +108,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
             (model_config.no_input_norms, model_config.output_norms) = (true, OutputNorms::Outputs);
             let rotary = model_config.rotary.take();
             model_config.local = Some(LocalAttention { window: None, rotary });
-            // Without rotary positions elsewhere, random models would have learned ones.
+            // Without rotary positions in other layers, random models would have learned positions.
             let mut decoder = Decoder::random(model_config, layers, seed);
             decoder.positions = None;
             return decoder;
@@ -155,7 +155,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     }
     model_config.rotary = None;
     model_config.parallel = Parallel::No;
-    // Smaller than the answers are long, so that both the table and its limit are used.
+    // Shorter than the answers, so that both the table and its limit are used.
     model_config.relative_bias = Some(RelativeBias {
         max_distance: 5,
         values: (0..4 * 11).map(|place| (place * 7 % 13) as f32 / 5.0).collect(),
@@ -163,7 +163,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
     Decoder::random(model_config, layers, seed).with_random_encoder(2, 24, seed + 1)
 }
 
-/// Learned positions and a norm of an encoder's inputs.
+/// Returns learned positions and a norm for an encoder's inputs.
 fn learned_positions() -> TokenInputs {
     let rows = (0..24 * 20).map(|place| (place * 7 % 13) as f32 / 9.0);
     TokenInputs {
@@ -266,7 +266,7 @@ struct Way {
     mini_batch_tokens: usize,
     requests: usize,
     roomy: bool,
-    /// Whether costs are given, so wrong that steps change the mixture.
+    /// Whether costs are given, wrong enough that steps change the mixture.
     learns: bool,
 }
 
@@ -321,7 +321,7 @@ fn ways() -> impl Strategy<Value = Way> {
 }
 
 fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
-    // Either the blocks of a single request, so that requests are preempted, or plenty.
+    // Either enough blocks for a single request, so that requests are preempted, or plenty.
     let blocks = 40_usize.div_ceil(way.block_tokens) + if way.roomy { 200 } else { 2 };
     let config = EngineConfig {
         caching: way.caching,
@@ -354,7 +354,7 @@ fn engine_of(decoder: &Decoder, way: &Way) -> Engine<Cpu> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(144))]
 
-    /// Answers do not depend on caching, streaming, packing, preemption and other requests.
+    /// Checks that answers do not depend on caching, streaming, packing, preemption and other requests.
     #[test]
     fn every_way_of_running_gives_the_same_tokens(
         way in ways(),
@@ -371,7 +371,7 @@ proptest! {
         prop_assert_eq!(alone, together);
     }
 
-    /// Requests cancelled at any time get their last event in the next step, and leave nothing behind.
+    /// Checks that a cancelled request gets its last event in the next step and leaves nothing behind.
     #[test]
     fn cancelled_requests_end_within_a_step(
         way in ways(),
@@ -592,7 +592,7 @@ fn the_costs_of_a_layer_can_be_measured() {
         mini_batch: 2,
         tokens: 256,
     };
-    // Other processes may spoil a sample, which gives a typed error, but not every time.
+    // Other processes may disturb a sample, which gives a typed error, but not every time.
     let measured = (0..50).find_map(|_| engine.measure(&load).ok()).unwrap();
     let block = 16.0 * engine.model_config().kv_width() as f64 * 4.0;
     // A throttled link takes at least its throttled time.

@@ -1,7 +1,7 @@
 //! Storage of the cache's blocks: pools in host memory, which the transfer thread reads, and pools on the device.
 //!
-//! A physical block has the same number in every layer. The host pools are locked per layer: the computing thread
-//! writes a layer's new tokens while the transfer thread reads older ones, never the same rows.
+//! A physical block has the same number in every layer. The host pools are locked per layer: the compute thread writes
+//! a layer's new tokens while the transfer thread reads older ones, never the same rows.
 
 use std::ops::Range;
 use std::sync::{PoisonError, RwLock};
@@ -11,12 +11,12 @@ use kaskade_policy::hybrid_cache::{Block, BlockCopy, BlockCounts, Capacity, Kind
 use crate::decoder::weights::{LayerWeights, ModelConfig};
 use crate::ops::{Ops, OpsError, Span};
 
-/// Part of a request's tokens. The block table begins with the source, if there is one.
+/// Segment of a request's tokens. In the block table, the source comes first, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Segment {
-    /// The prompt of an encoder-decoder: the encoder reads it, the decoder's cross-attention attends to it.
+    /// Prompt of an encoder-decoder, which the encoder reads and the cross-attention attends to.
     Source,
-    /// The tokens that the decoder reads and writes.
+    /// Tokens of the decoder.
     Target,
 }
 
@@ -25,14 +25,15 @@ pub(crate) enum Segment {
 pub(crate) struct BlockSlice {
     pub(crate) block: Block,
     pub(crate) part: Segment,
-    /// First token within the block.
+    /// First token, relative to the block.
     pub(crate) from: usize,
     pub(crate) tokens: usize,
     /// Position of the first token within its segment.
     pub(crate) position: usize,
 }
 
-/// Returns the block slices of the first `tokens` tokens of a table; up to `source` of them belong to the source.
+/// Returns the block slices of the first `tokens` tokens of a block table; up to `source` of them belong to the
+/// source.
 pub(crate) fn slices(table: &[Block], block_tokens: usize, source: usize, tokens: usize) -> Vec<BlockSlice> {
     let source = source.min(tokens);
     let mut slices = cut(table, block_tokens, 0..source, Segment::Source);
@@ -61,12 +62,12 @@ struct HostBlocks {
     kv: Vec<f32>,
 }
 
-/// Entries of a layer in the cache.
+/// Cache entries of a layer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LayerEntries {
-    /// Whether it has entries: whether it has an attention.
+    /// Whether the layer has entries, which is the case if it has attention.
     pub(crate) cached: bool,
-    /// Whether they have the width of local layers.
+    /// Whether entries have the width of local layers.
     pub(crate) local: bool,
 }
 
@@ -79,36 +80,36 @@ impl From<&LayerWeights> for LayerEntries {
     }
 }
 
-/// The pools in host memory.
+/// Pools in host memory.
 #[derive(Debug)]
 pub(crate) struct HostCache {
     layers: Vec<RwLock<HostBlocks>>,
-    /// Which layers are local.
+    /// Whether each layer is local.
     local: Vec<bool>,
     widths: EntryWidths,
 }
 
-/// Blocks of a layer on the device: a matrix of all blocks' tokens per kind, created by the first write.
+/// Blocks of a layer on the device: one matrix per kind with the tokens of all blocks, created by the first write.
 struct DeviceBlocks<M: Ops> {
     act: Option<M::Matrix>,
     kv: Option<M::Matrix>,
 }
 
-/// The pools on the device.
+/// Pools on the device.
 pub(crate) struct DeviceCache<M: Ops> {
     layers: Vec<DeviceBlocks<M>>,
-    /// Blocks per layer with an attention.
+    /// Blocks per layer with attention.
     capacity: BlockCounts,
-    /// Which layers are local.
+    /// Whether each layer is local.
     local: Vec<bool>,
     widths: EntryWidths,
 }
 
-/// Sizes of the entries, and tokens per block.
+/// Widths of the entries, and tokens per block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EntryWidths {
     act: usize,
-    /// Of layers that are not local, and of those that are.
+    /// Width in global layers, then in local layers, elements.
     kv: [usize; 2],
     block_tokens: usize,
 }
@@ -122,7 +123,7 @@ impl EntryWidths {
         }
     }
 
-    /// Elements per token in a layer.
+    /// Returns the elements per token in a layer.
     pub(crate) fn of(self, kind: Kind, local: bool) -> usize {
         let [others, own] = self.kv;
         match kind {
@@ -132,20 +133,20 @@ impl EntryWidths {
         }
     }
 
-    /// Most bytes of a block in one layer.
+    /// Returns the maximum bytes of a block in one layer.
     pub(crate) fn block_bytes(self, kind: Kind) -> u64 {
         let widest = self.of(kind, false).max(self.of(kind, true));
         (widest * self.block_tokens * size_of::<f32>()) as u64
     }
 }
 
-/// Returns the places of a block's entries in a pool whose entries have this width.
+/// Returns the element range of a block's tokens in a pool with entries of this width.
 fn elements(width: usize, first: usize, tokens: Range<usize>) -> Range<usize> {
     (first + tokens.start) * width..(first + tokens.end) * width
 }
 
 impl HostCache {
-    /// Creates the pools; layers without an attention have none.
+    /// Creates the pools; layers without attention have none.
     pub(crate) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
         let blocks = |layer: &LayerEntries| {
             if !layer.cached {
@@ -169,18 +170,18 @@ impl HostCache {
         self.widths
     }
 
-    /// Elements per token in a layer.
+    /// Returns the elements per token in a layer.
     pub(crate) fn width(&self, kind: Kind, layer: usize) -> usize {
         self.widths
             .of(kind, self.local.get(layer).copied().unwrap_or_default())
     }
 
-    /// Bytes of a block slice in one layer.
+    /// Returns the bytes of a block slice in one layer.
     pub(crate) fn slice_bytes(&self, layer: usize, slice: &BlockSlice) -> u64 {
         (self.width(slice.block.kind, layer) * slice.tokens * size_of::<f32>()) as u64
     }
 
-    /// Copies a layer's slices of one kind into the memory of `copy`, in order.
+    /// Copies a layer's slices of one kind to `copy`, in order.
     pub(crate) fn copy(
         &self,
         layer: usize,
@@ -227,7 +228,7 @@ impl HostCache {
 }
 
 impl<M: Ops> DeviceCache<M> {
-    /// Creates the pools. Layers without an attention are never written to and have none.
+    /// Creates the pools. Layers without attention are never written and have none.
     pub(crate) fn new(layers: &[LayerEntries], capacity: Capacity, widths: EntryWidths) -> Self {
         let blocks = || DeviceBlocks { act: None, kv: None };
         Self {
@@ -248,7 +249,7 @@ impl<M: Ops> DeviceCache<M> {
         Some((pool.as_ref()?, self.first_row(block)))
     }
 
-    /// Number of layers.
+    /// Returns the number of layers.
     pub(crate) fn layers(&self) -> usize {
         self.layers.len()
     }
@@ -279,13 +280,13 @@ impl<M: Ops> DeviceCache<M> {
 
 /// New tokens of a request in a mini-batch.
 pub(crate) struct NewTokens<'a> {
-    /// The request's blocks.
+    /// Block table of the request.
     pub(crate) table: &'a [Block],
-    /// Places of the tokens in the table.
+    /// Positions of the tokens in the block table.
     pub(crate) places: Range<usize>,
 }
 
-/// Writes the entries of new tokens to the cache: `act` and `kv` have a row for each token of each request. Returns the
+/// Writes the cache entries of new tokens: `act` and `kv` have one row per token, ordered by request. Returns the
 /// bytes written to host memory.
 ///
 /// # Errors
@@ -299,7 +300,7 @@ pub(crate) fn store<'a, M: Ops>(
     [act, kv]: [&M::Matrix; 2],
 ) -> Result<u64, OpsError> {
     let block_tokens = host.widths.block_tokens;
-    // Rows of new tokens, and their places on the device.
+    // Rows of new tokens, with their rows on the device.
     let (mut act_rows, mut kv_rows) = (Vec::new(), Vec::new());
     let (mut bytes, mut first) = (0, 0);
     for NewTokens { table, places } in requests {

@@ -1,5 +1,5 @@
-//! Cached tokens of a mini-batch in one layer: blocks on the device, transferred blocks, and keys and values generated
-//! from ACT blocks.
+//! Cached tokens of a mini-batch in one layer: device blocks, transferred blocks, and keys and values recomputed from
+//! ACT blocks.
 
 use std::ops::Range;
 
@@ -15,23 +15,23 @@ use crate::ops::{AttentionSpans, Ops, Span};
 #[derive(Debug, Clone)]
 pub(crate) struct BatchEntry {
     pub(crate) request: u64,
-    /// Tokens at the beginning of its table that an encoder reads.
+    /// Number of leading tokens in the block table that an encoder reads.
     pub(crate) source: usize,
-    /// Cached tokens of its table: none, or at least the source.
+    /// Number of cached tokens in the block table: zero, or at least `source`.
     pub(crate) cached: usize,
-    /// Tokens that the decoder computes.
+    /// Number of tokens that the decoder computes.
     pub(crate) new: usize,
-    /// Where the cached tokens are stored.
+    /// Locations of the cached tokens.
     pub(crate) slices: Vec<BlockSlice>,
 }
 
 impl BatchEntry {
-    /// Tokens that the encoder reads in this pass.
+    /// Returns the number of tokens that the encoder reads in this pass.
     pub(crate) fn encoded(&self) -> usize {
         if self.cached == 0 { self.source } else { 0 }
     }
 
-    /// Indices of the decoder's new tokens in the table.
+    /// Returns the positions of the decoder's new tokens in the block table.
     pub(crate) fn places(&self) -> Range<usize> {
         let first = self.cached.max(self.source);
         first..first + self.new
@@ -49,8 +49,8 @@ pub(crate) struct CachedContext<'b, M: Ops> {
 }
 
 impl<'b, M: Ops> CachedContext<'b, M> {
-    /// KV Gen for all ACT blocks of a segment, on the device and transferred, in the order of the requests: `project`
-    /// computes keys and values from the gathered entries, `width` wide, and their positions.
+    /// Computes keys and values from all ACT blocks of a segment (KV Gen), on the device and transferred, in request
+    /// order. `project` computes them from the gathered entries, `width` wide, and their positions.
     pub(crate) fn generate(
         &self,
         ops: &M,
@@ -83,8 +83,8 @@ impl<'b, M: Ops> CachedContext<'b, M> {
         Some(project(&ops.gather(&acts, width), &positions))
     }
 
-    /// Returns the keys and values of a segment for each request, in token order: transferred blocks, blocks on the
-    /// device, and generated ones.
+    /// Returns the keys and values of a segment per request, in token order: from transferred blocks, device blocks,
+    /// and `generated`.
     pub(crate) fn spans<'c>(
         &self,
         part: Segment,
@@ -121,8 +121,8 @@ impl<'b, M: Ops> CachedContext<'b, M> {
         span(Some(matrix), first + slice.from, slice.tokens)
     }
 
-    /// Computes the keys and values of prompts that are not cached as such: of whole prompts if `encoded` is the
-    /// encoder's new output, else those of ACT blocks.
+    /// Computes the keys and values of prompts that are not cached as such: for whole prompts if `encoded` is the
+    /// encoder's new output, else from ACT blocks.
     pub(crate) fn prompt_kv(
         &self,
         ops: &M,
@@ -139,7 +139,7 @@ impl<'b, M: Ops> CachedContext<'b, M> {
     }
 
     /// Returns the prompt that each request's new tokens attend to. `prompt_kv` is the result of
-    /// [`CachedContext::prompt_kv`]; `encoded` tells whether it holds whole prompts.
+    /// [`CachedContext::prompt_kv`]; `encoded` states whether it covers whole prompts.
     pub(crate) fn prompts<'c>(
         &self,
         prompt_kv: Option<&'c M::Matrix>,

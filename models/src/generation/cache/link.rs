@@ -1,21 +1,21 @@
 //! The link between host memory and device.
 //!
-//! On a GPU it is the real link. On the CPU, where both are the same memory, it can be throttled to a stated bandwidth,
-//! so that overlap, balance and the policy's predictions can be tested without a GPU: a transfer copies, then waits for
-//! the rest of its time.
+//! On a GPU, this is the real link. On the CPU, where both are the same memory, it can be throttled to a given
+//! bandwidth, so that overlap, balance and the policy's predictions can be tested without a GPU: a transfer copies,
+//! then sleeps for the rest of its time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads wake up late from sleep; a transfer that follows within this time starts at the scheduled end of the
-/// previous one.
+/// Tolerance for late wake-ups: a transfer that starts within this time after the previous one starts at its scheduled
+/// end.
 const SLACK: Duration = Duration::from_millis(2);
 
-/// A direction of the link.
+/// One direction of the link.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// Bytes per second as the bits of an f64; 0 is unthrottled.
+    /// Bandwidth, bytes per second, as the bits of an f64; 0 means unthrottled.
     bandwidth: AtomicU64,
     /// Scheduled end of all transfers so far.
     free_at: Mutex<Instant>,
@@ -24,7 +24,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Creates a link with a bandwidth in bytes per second; unthrottled if `None`.
+    /// Creates a link with a bandwidth, bytes per second; `None` means unthrottled.
     pub(crate) fn new(bandwidth: Option<f64>) -> Self {
         let link = Self {
             bandwidth: AtomicU64::new(0),
@@ -35,19 +35,19 @@ impl Link {
         link
     }
 
-    /// Sets the bandwidth, bytes per second. Values that are not positive and finite remove the throttle.
+    /// Sets the bandwidth, bytes per second. `None`, and values that are not positive and finite, remove the throttle.
     pub(crate) fn throttle(&self, bandwidth: Option<f64>) {
         let bandwidth = bandwidth.filter(|bandwidth| bandwidth.is_finite() && *bandwidth > 0.0);
         self.bandwidth
             .store(bandwidth.unwrap_or(0.0).to_bits(), Ordering::Relaxed);
     }
 
-    /// Bandwidth, bytes per second, if throttled.
+    /// Returns the bandwidth, bytes per second; `None` if unthrottled.
     pub(crate) fn bandwidth(&self) -> Option<f64> {
         Some(f64::from_bits(self.bandwidth.load(Ordering::Relaxed))).filter(|bandwidth| *bandwidth > 0.0)
     }
 
-    /// Records a transfer that began at `began`; returns its scheduled end.
+    /// Records a transfer that started at `began`; returns its scheduled end.
     pub(crate) fn record_transfer(&self, began: Instant, bytes: u64) -> Instant {
         if self.bandwidth().is_none() {
             return began;
@@ -66,7 +66,7 @@ impl Link {
     pub(crate) fn transfer<T>(&self, bytes: u64, copy: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let copied = copy();
-        // Late starts and late wake-ups do not change the time that the transfer took on the link.
+        // Late starts and late wake-ups do not change the duration of the transfer on the link.
         let took = began.elapsed().max(self.throttled_duration(bytes));
         wait_until(self.record_transfer(began, bytes));
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -74,14 +74,14 @@ impl Link {
         copied
     }
 
-    /// Time of a transfer at the throttled bandwidth.
+    /// Returns the duration of a transfer at the throttled bandwidth.
     fn throttled_duration(&self, bytes: u64) -> Duration {
         let seconds = self.bandwidth().map_or(0.0, |bandwidth| bytes as f64 / bandwidth);
         Duration::from_secs_f64(seconds)
     }
 
-    /// Total time of the transfers of [`Link::transfer`] since the link was created, seconds: that of the copies, or of
-    /// the throttle if it is longer.
+    /// Returns the total duration of [`Link::transfer`] calls since the link was created, seconds: that of the copies,
+    /// or of the throttle if it is longer.
     pub(crate) fn busy_s(&self) -> f64 {
         Duration::from_nanos(self.busy_ns.load(Ordering::Relaxed)).as_secs_f64()
     }
@@ -110,7 +110,7 @@ mod tests {
         let began = Instant::now() + Duration::from_secs(1);
         let first = link.record_transfer(began, 1_000_000);
         assert_eq!(first, began + Duration::from_secs(1));
-        // Started a little late or early: the link was never idle.
+        // Starting slightly late or early does not count as idle time.
         let second = link.record_transfer(first + Duration::from_micros(300), 500_000);
         assert_eq!(second, first + Duration::from_millis(500));
         let late = second + Duration::from_secs(3);

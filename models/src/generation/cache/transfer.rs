@@ -1,9 +1,9 @@
 //! The transfer thread: loads weights and blocks of the next layer while the current one is computed.
 //!
-//! Its jobs are known at the beginning of a step, in the order of need. There are two buffers for blocks and two for a
-//! layer's weights (§4.2.1: double buffering); a job begins when a buffer of its kind is free. The next layer's weights
-//! are split into as many parts as there are mini-batches, so that the link is used evenly and a large layer does not
-//! delay the blocks after it.
+//! Its jobs are known at the beginning of a step, in the order in which they are needed. There are two buffers for
+//! blocks and two for a layer's weights (§4.2.1: double buffering); a job starts when a buffer of its kind is free.
+//! The next layer's weights are split into one part per mini-batch, so that the link is used evenly and a large layer
+//! does not delay the blocks after it.
 
 use std::sync::mpsc::{Receiver, Sender};
 
@@ -16,10 +16,10 @@ use crate::generation::layers::host_layer::HostLayer;
 use crate::generation::layers::layer::Layer;
 use crate::ops::{HostWords, Ops};
 
-/// A transfer.
+/// A transfer to the device.
 #[derive(Debug, Clone)]
 pub(crate) enum TransferJob<'a> {
-    /// Part `part` of `of` of a layer's weights; the last one completes the layer.
+    /// Part `part` of `of` parts of a layer's weights; the last part completes the layer.
     Weights {
         layer: usize,
         stored: &'a HostLayer,
@@ -36,19 +36,19 @@ pub(crate) enum Transferred<M: Ops> {
     Blocks(StagedBlocks<M>),
 }
 
-/// Blocks of a mini-batch in a layer on the device, the slices of each kind stacked in the order of the requests.
+/// Blocks of a mini-batch in a layer on the device; the slices of each kind are stacked in request order.
 pub(crate) struct StagedBlocks<M: Ops> {
     pub(crate) act: M::Matrix,
     pub(crate) kv: M::Matrix,
 }
 
-/// Free buffers: one message per buffer.
+/// Free buffers; each message represents one buffer.
 pub(crate) struct Buffers {
     pub(crate) weights: Receiver<()>,
     pub(crate) blocks: Receiver<Buffer>,
 }
 
-/// Memory for a mini-batch's blocks. It is reused, because allocating costs the operating system as much as the copy.
+/// Memory for a mini-batch's blocks, reused because allocating it would take as long as the copy.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
     act: Vec<f32>,
@@ -56,7 +56,7 @@ pub(crate) struct Buffer {
 }
 
 impl<M: Ops> StagedBlocks<M> {
-    /// Returns the buffer after the blocks have been used.
+    /// Returns the buffer after use of the blocks.
     pub(crate) fn free(self, ops: &M) -> Buffer {
         Buffer {
             act: ops.recycle(self.act),
@@ -65,7 +65,7 @@ impl<M: Ops> StagedBlocks<M> {
     }
 }
 
-/// Runs the jobs in order until they are done or the receiver is dropped. Returns the transferred bytes.
+/// Runs the jobs in order until they are done or the receiver is dropped. Returns the number of transferred bytes.
 pub(crate) fn copy<M: Ops>(
     ops: &M,
     link: &Link,
@@ -110,8 +110,8 @@ pub(crate) fn copy<M: Ops>(
     traffic
 }
 
-/// Transfers part `part` of `of` of a layer's weights. Returns the layer after the last one. A device with memory of its own copies the
-/// whole layer then, from where it is.
+/// Transfers part `part` of `of` parts of a layer's weights. Returns the layer after the last part. A device with its
+/// own memory copies the whole layer with the last part, directly from where it is.
 fn part_of_layer<M: Ops>(
     ops: &M,
     link: &Link,
@@ -138,7 +138,8 @@ fn part_of_layer<M: Ops>(
     })
 }
 
-/// Waits until a transfer has ended, so that its time is known. A device that fails says so when something is computed.
+/// Waits until a transfer has completed, so that its duration is known. A device error is reported with the next
+/// computation.
 fn wait<M: Ops>(ops: &M) {
     let _ = ops.finish();
 }
@@ -186,7 +187,7 @@ pub(crate) fn stage<M: Ops>(
             staged
         })
     };
-    // Activations first: computing can start on them, while keys and values are needed later.
+    // Activations come first, because KV Gen can start on them while keys and values are needed later.
     StagedBlocks {
         act: bring(Kind::Act, buffer.act),
         kv: bring(Kind::Kv, buffer.kv),

@@ -1,11 +1,12 @@
 //! Cross-attention of a decoder's layers to the encoder's output.
 //!
-//! The encoder's output is cached in the request's own blocks, before those of the answer: KV blocks hold a layer's
-//! keys and values, ACT blocks the output itself. The output is as wide as an activation and needs only a projection to
+//! The encoder's output is cached in the request's blocks, before those of the answer: KV blocks hold a layer's keys
+//! and values, ACT blocks the output itself. The output is as wide as an activation and needs only a projection to
 //! become keys and values, so it is a regular ACT entry. Admission, rejection, offloading, packing, preemption and
-//! freeing therefore treat prompts like answers in every mode. The cost: ACT blocks repeat the output in every layer,
-//! which is still half of the size of keys and values. If nothing is cached, the encoder reads the prompt again in
-//! every step.
+//! freeing therefore treat prompts like answers in every mode.
+//!
+//! The cost: ACT blocks repeat the output in every layer, which is still half of the size of keys and values. Without
+//! a cache, the encoder reads the prompt again in every step.
 
 use crate::decoder::weights::{ModelConfig, OutputNorms};
 use crate::ops::{AttentionSpans, Ops, ScoreRules};
@@ -13,7 +14,7 @@ use crate::ops::{AttentionSpans, Ops, ScoreRules};
 /// A layer's cross-attention on the device.
 pub(crate) struct CrossAttention<M: Ops> {
     pub(crate) norm: M::Norm,
-    /// Norm of its output, if there is one.
+    /// Norm after cross-attention, if there is one.
     pub(crate) output_norm: Option<M::Norm>,
     pub(crate) query: M::Linear,
     pub(crate) key_value: M::Linear,
@@ -21,8 +22,8 @@ pub(crate) struct CrossAttention<M: Ops> {
 }
 
 impl<M: Ops> CrossAttention<M> {
-    /// Adds the cross-attention to the prompts to the hidden vectors `x` of the decoder's new tokens, which it normalises
-    /// first, or last if the norms are those of sums.
+    /// Adds the cross-attention to the hidden states `x` of the decoder's new tokens. The norm is applied to `x`
+    /// before, or with post-norms to the sum.
     pub(crate) fn forward(
         &self,
         ops: &M,

@@ -1,24 +1,24 @@
-//! An encoder on the device: it reads whole prompts in prefill steps; every token sees every other.
+//! An encoder on the device, which reads whole prompts in prefill steps with bidirectional attention.
 //!
-//! Its layers precede the decoder's in the list of layers: a pass that prefills goes through all layers, any other
-//! through the decoder's only. They are resident or streamed by the same rule and use the same two buffers.
+//! Its layers precede the decoder's in the list of layers: a prefill pass runs all layers, any other pass only those
+//! of the decoder. They are resident or streamed by the same rule, and share the two buffers.
 
 use super::layer::{ContextSpans, Layer};
 use super::layer_context::LayerContext;
 use crate::decoder::weights::{Encoder, ModelConfig, TokenInputs};
 use crate::ops::{AttentionSpans, Ops, OpsError, RelativeBias, Span};
 
-/// The parts of an encoder besides its layers, on the device.
+/// The encoder on the device, without its layers.
 pub(crate) struct DeviceEncoder<M: Ops> {
-    /// Number of its layers, the first in the list.
+    /// Number of encoder layers, which are the first in the list.
     pub(crate) layers: usize,
-    /// Maximum tokens of a prompt.
+    /// Maximum prompt length, tokens.
     pub(crate) context: usize,
-    /// Whether `context` is a setting alone.
+    /// Whether `context` is only a setting, not a limit of the model.
     pub(crate) reads_any_length: bool,
-    /// First token of every answer.
+    /// Start token of every answer.
     pub(crate) start_token: u32,
-    /// What is added to its embedded tokens.
+    /// Embedding of the prompt's tokens.
     pub(crate) inputs: TokenInputs,
     norm: M::Norm,
     position_bias: Option<M::Matrix>,
@@ -47,13 +47,13 @@ impl<M: Ops> DeviceEncoder<M> {
         }
     }
 
-    /// Bytes it takes besides its layers.
+    /// Returns the memory without layers, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Computes the layer `index` for prompts with `counts` tokens each, stacked in `x`; applies the final norm after
-    /// the last layer.
+    /// Computes layer `index` for prompts with `counts` tokens each, stacked in `x`; applies the final norm after the
+    /// last layer.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.

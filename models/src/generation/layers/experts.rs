@@ -1,4 +1,4 @@
-//! A layer's experts on the device, and their computation: one product per expert for all tokens that use it.
+//! A layer's experts on the device, and their computation: one matrix product per expert for all tokens that use it.
 
 use super::linear_shape::LinearShape;
 use crate::decoder::routing::Routing;
@@ -9,29 +9,29 @@ use crate::precision::WeightType;
 /// A layer's experts on the device.
 pub(crate) struct Experts<M: Ops> {
     router: M::Linear,
-    /// Added to the probabilities for the choice.
+    /// Selection bias of the experts.
     correction: Vec<f32>,
-    /// Up and down projection of each.
+    /// Up and down projection of each expert.
     projections: Vec<[M::Linear; 2]>,
     shared_gate: Option<M::Linear>,
-    /// Factor of each expert's output; empty if there are none.
+    /// Factor per expert of its output; empty without factors.
     scales: Vec<f32>,
     beside: Option<BesideNorms<M>>,
 }
 
-/// Norms of experts that run beside the feed-forward layer.
+/// Norms of experts that run in parallel with the feed-forward.
 struct BesideNorms<M: Ops> {
-    /// Of the router's input.
+    /// Norm of the router's input.
     router: M::Norm,
-    /// Of the experts' input.
+    /// Norm of the experts' input.
     input: M::Norm,
-    /// Of their output.
+    /// Norm of the experts' output.
     output: M::Norm,
-    /// Of the feed-forward layer's output.
+    /// Norm of the feed-forward's output.
     dense: M::Norm,
 }
 
-/// Sizes of the linear layers of a layer's experts, in the order of transfer.
+/// Shapes of the linear layers of a layer's experts, in the order of transfer.
 #[derive(Debug)]
 pub(crate) struct ExpertShape {
     router: LinearShape,
@@ -46,12 +46,12 @@ pub(crate) struct ExpertShape {
 #[derive(Debug, Default, Clone)]
 struct Group {
     tokens: Vec<usize>,
-    /// The factors of the expert's outputs.
+    /// Routing factors of the tokens.
     factors: Vec<f32>,
 }
 
 impl ExpertShape {
-    /// Stores the linear layers; the experts get weights of this type, router and gate stay f32.
+    /// Stores the linear layers; experts get weights of this type, router and gate stay f32.
     pub(crate) fn new(
         weights: ExpertWeights,
         (kind, epsilon): (WeightType, f32),
@@ -101,8 +101,8 @@ impl ExpertShape {
 }
 
 impl<M: Ops> Experts<M> {
-    /// Computes the layer's output for the rows `input`, the normalised hidden vectors `x`. `shared` is the output of the shared
-    /// expert, if there is one.
+    /// Computes the layer's output for the rows `input`, which are the normalised hidden states `x`. `shared` is the
+    /// output of the shared expert, if there is one.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -125,7 +125,7 @@ impl<M: Ops> Experts<M> {
         Ok(output)
     }
 
-    /// Computes the experts that the router chooses by the rows `rated`, on the rows `input`, and adds the shared one.
+    /// Routes by the rows `rated`, computes the selected experts on the rows `input`, and adds the shared expert.
     fn chosen(
         &self,
         ops: &M,
@@ -143,7 +143,7 @@ impl<M: Ops> Experts<M> {
             group.factors.iter_mut().for_each(|factor| *factor *= scale);
         }
         let mut output = ops.upload(vec![0.0; rows * width], width);
-        // Always in the order of the experts, so that a token's sum does not depend on the batch.
+        // In the order of the experts, so that a token's sum does not depend on the batch.
         for ([up, down], group) in self.projections.iter().zip(&groups) {
             if group.tokens.is_empty() {
                 continue;
@@ -183,7 +183,7 @@ impl<M: Ops> Experts<M> {
     }
 }
 
-/// Returns the tokens of each expert, by the scores `[tokens, experts]`.
+/// Groups tokens by expert, from the scores `[tokens, experts]`.
 fn groups(scores: &[f32], correction: &[f32], experts: usize, routing: Routing) -> Vec<Group> {
     let mut groups = vec![Group::default(); experts];
     for (token, scores) in scores.chunks_exact(experts.max(1)).enumerate() {

@@ -1,4 +1,4 @@
-//! A layer's weights in host memory, as they are transferred to the device.
+//! Weights of a layer in host memory, in the form in which they are transferred to the device.
 
 use std::sync::Arc;
 
@@ -16,57 +16,58 @@ use crate::decoder::weights::{
 use crate::ops::{Activation, HostWords, Ops, from_words, to_words};
 use crate::precision::WeightType;
 
-/// Added to the variance by the norms of latent vectors, whatever the other norms add.
+/// Epsilon of the norms of latent vectors, independent of that of other norms.
 const LATENT_EPSILON: f32 = 1e-6;
 
-/// Weights of a layer in host memory: prepared for the device, in the order of [`Parts::visited`].
+/// Weights of a layer in host memory, packed for the device, in the order of [`Parts::visited`].
 #[derive(Debug)]
 pub(crate) struct HostLayer {
     tensors: Vec<HostWords>,
     shape: Box<Shape>,
 }
 
-/// Structure of a layer: what its tensors are, and what stays in host memory.
+/// Structure of a layer: the meaning of its tensors, and values that stay in host memory.
 #[derive(Debug)]
 struct Shape {
     local: bool,
     parts: StoredParts,
     activation: Option<Activation>,
     sparsity: Option<f32>,
-    /// Prediction and correction of the streams, if there are any.
+    /// Prediction and correction coefficients of the AltUp streams, if there are any.
     coefficients: Option<[Vec<f32>; 2]>,
     reuses_kv: bool,
     epsilon: f32,
 }
 
-/// The tensors of a layer: norms, rows of floats, linear layers, a recurrent mixer and experts.
+/// Parts of a layer: norms, rows of floats, linear layers, a recurrent mixer and experts.
 #[derive(Debug, Clone)]
 struct Parts<N, F, L, R, E> {
     norms: Norms<N>,
-    /// Those of the latent vectors of queries, and of keys and values.
+    /// Norms of the latent vectors of queries, and of keys and values.
     latent_norms: [Option<N>; 2],
     sinks: Option<F>,
-    /// The layer's own relative positions, if it has them.
+    /// Relative position bias of this layer, if it has its own.
     position_bias: Option<F>,
     /// Projections to the latent vectors of queries, and of keys and values.
     latents: [Option<L>; 2],
-    /// Query, key and value, and output projection, if there is an attention.
+    /// Query, key-value and output projection, if there is attention.
     attention: Option<[L; 3]>,
-    /// Projection to the gates of the attention.
+    /// Projection to the gates of the attention's output.
     gate: Option<L>,
     recurrent: Option<R>,
-    /// The feed-forward layer's linear layers.
+    /// Linear layers of the feed-forward.
     dense: Option<[L; 2]>,
-    /// The cross-attention's linear layers, if there is one.
+    /// Linear layers of the cross-attention, if there is one.
     cross: Option<[L; 3]>,
-    /// The linear layers of what reads the tokens' inputs, if there is one.
+    /// Linear layers of the per-layer embedding's gate, if there is one.
     token_gate: Option<[L; 2]>,
-    /// Router and learned residual of the streams, if there are any.
+    /// Router and learned residual of the AltUp streams, if there are any.
     streams: Option<[L; 3]>,
     experts: Option<E>,
 }
 
-/// The norms of a layer but for those of latent vectors. Factors are stored like norms, and multiplied without normalising.
+/// Norms of a layer except those of latent vectors. Scale factors are stored like norms, and multiplied without
+/// normalising.
 #[derive(Debug, Clone)]
 struct Norms<N> {
     attention: Option<N>,
@@ -88,7 +89,7 @@ struct Norms<N> {
     stream_scale: Option<N>,
 }
 
-/// What becomes of the tensors of a layer.
+/// Visitor for the parts of a layer.
 trait Visit<N, F, L, R, E> {
     type Norm;
     type Floats;
@@ -96,7 +97,7 @@ trait Visit<N, F, L, R, E> {
     type Recurrent;
     type Experts;
 
-    /// `latent` says whether it is the norm of a latent vector.
+    /// Visits a norm; `latent` states whether it belongs to a latent vector.
     fn norm(&mut self, norm: N, latent: bool) -> Self::Norm;
     fn floats(&mut self, floats: F) -> Self::Floats;
     fn linear(&mut self, linear: L) -> Self::Linear;
@@ -129,7 +130,7 @@ impl<N> Norms<N> {
 }
 
 impl<N, F, L, R, E> Parts<N, F, L, R, E> {
-    /// Visits the tensors in the order of transfer, which only this function and [`Norms::map`] state.
+    /// Visits the parts in the order of transfer, which is defined only here and in [`Norms::map`].
     #[expect(clippy::type_complexity, reason = "its parameters are those of the trait")]
     fn visited<V: Visit<N, F, L, R, E>>(
         self,
@@ -167,16 +168,16 @@ impl<N, F, L, R, E> Parts<N, F, L, R, E> {
     }
 }
 
-/// Rows of floats, and their width.
+/// Rows of floats, with their width.
 type Rows = (Vec<f32>, usize);
 
-/// The tensors as a checkpoint has them.
+/// Parts as in a checkpoint.
 type WeightParts = Parts<NormWeights, Rows, LinearWeights, RecurrentWeights, ExpertWeights>;
 
-/// What the stored tensors are: whether norms have offsets, widths of rows, and shapes.
+/// Parts after storing: whether norms have offsets, widths of rows, and shapes.
 type StoredParts = Parts<bool, usize, LinearShape, Arc<RecurrentShape>, Arc<ExpertShape>>;
 
-/// Stores tensors; linear layers get weights of this type.
+/// Visitor that stores tensors; linear layers get weights of this type.
 struct Store<'a, M: Ops> {
     ops: &'a M,
     kind: WeightType,
@@ -246,7 +247,7 @@ impl<M: Ops> Visit<NormWeights, Rows, LinearWeights, RecurrentWeights, ExpertWei
     }
 }
 
-/// Reads stored tensors onto the device.
+/// Visitor that reads stored tensors onto the device.
 struct Read<'a, M: Ops> {
     ops: &'a M,
     epsilon: f32,
@@ -304,7 +305,7 @@ impl<M: Ops> Visit<bool, usize, LinearShape, Arc<RecurrentShape>, Arc<ExpertShap
 }
 
 impl HostLayer {
-    /// Prepares a layer; its linear layers get weights of this type.
+    /// Packs a layer; its linear layers get weights of this type.
     pub(crate) fn new<M: Ops>(ops: &M, weights: LayerWeights, epsilon: f32, kind: WeightType) -> Self {
         let (local, activation, sparsity) = (weights.local, weights.activation, weights.sparsity);
         let reuses_kv = weights.reuses_kv;
@@ -330,7 +331,7 @@ impl HostLayer {
         }
     }
 
-    /// Keeps the tensors in the host memory that the device copies from fastest.
+    /// Moves the tensors to the host memory from which the device copies fastest.
     pub(crate) fn held<M: Ops>(self, ops: &M) -> Self {
         let tensors = self.tensors.into_iter();
         Self {
@@ -339,27 +340,27 @@ impl HostLayer {
         }
     }
 
-    /// Size in bytes.
+    /// Returns the size, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.tensors.iter().map(HostWords::bytes).sum()
     }
 
-    /// Returns whether the layer has an attention, whose tokens are cached.
+    /// Returns whether the layer has attention, and therefore a cache.
     pub(crate) fn has_attention(&self) -> bool {
         self.shape.parts.attention.is_some()
     }
 
-    /// The tensors in the order of transfer.
+    /// Returns the tensors in the order of transfer.
     pub(crate) fn tensors(&self) -> &[HostWords] {
         &self.tensors
     }
 
-    /// Builds the layer on the device from its tensors, or copies of them.
+    /// Builds the layer on the device from its tensors, or from copies of them.
     pub(crate) fn layer<M: Ops>(&self, ops: &M, tensors: Vec<HostWords>) -> Layer<M> {
         build(ops, &self.shape, tensors)
     }
 
-    /// Builds the layer on the device, to stay there.
+    /// Builds the layer on the device as a resident layer.
     pub(crate) fn resident<M: Ops>(self, ops: &M) -> Layer<M> {
         build(ops, &self.shape, self.tensors)
     }
@@ -422,7 +423,7 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
     }
 }
 
-/// Builds a projection on the device; `latent` is that to a latent vector, with its norm.
+/// Builds a projection on the device; `latent` is the projection to a latent vector, with its norm.
 fn projection<M: Ops>(
     latent: (Option<M::Linear>, Option<M::Norm>),
     linear: M::Linear,
@@ -461,7 +462,7 @@ fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> Dev
 /// Norms of router and residual, and the factors of the output.
 type StreamNorms<N> = (Option<(N, N)>, Option<N>);
 
-/// Builds what changes the streams on the device.
+/// Builds the AltUp streams of a layer on the device.
 fn device_streams<M: Ops>(
     ops: &M,
     shape: &Shape,
@@ -484,7 +485,7 @@ fn device_streams<M: Ops>(
     })
 }
 
-/// Splits a layer into its tensors and the coefficients of its streams.
+/// Splits a layer into its parts and the coefficients of its AltUp streams.
 fn parts(weights: LayerWeights) -> (WeightParts, Option<[Vec<f32>; 2]>) {
     let plain = |gamma| NormWeights { gamma, beta: None };
     let width = weights.output.outputs;
@@ -545,7 +546,7 @@ fn parts(weights: LayerWeights) -> (WeightParts, Option<[Vec<f32>; 2]>) {
     (parts, coefficients)
 }
 
-/// Splits what changes the streams into norms and factors, linear layers, and coefficients.
+/// Splits AltUp streams into norms and factors, linear layers, and coefficients.
 #[expect(clippy::type_complexity, reason = "named by its only caller")]
 fn stream_parts(streams: StreamWeights) -> ([Option<NormWeights>; 3], ([LinearWeights; 3], [Vec<f32>; 2])) {
     let [left, right] = streams.residual;
@@ -561,7 +562,7 @@ fn stream_parts(streams: StreamWeights) -> ([Option<NormWeights>; 3], ([LinearWe
     )
 }
 
-/// Splits a cross-attention into its norms and its linear layers.
+/// Splits a cross-attention into norms and linear layers.
 fn cross_parts(cross: CrossWeights) -> ((NormWeights, Option<NormWeights>), [LinearWeights; 3]) {
     let norms = (cross.norm, cross.output_norm);
     (norms, [cross.query, cross.key_value, cross.output])

@@ -9,33 +9,33 @@ use super::streams::DeviceStreams;
 use crate::decoder::weights::{OutputNorms, Parallel};
 use crate::ops::{Activation, AttentionSpans, Ops, OpsError, Span};
 
-/// A layer on the device. Its tokens are mixed by an attention, by a recurrence, by the sum of both, or not at all.
+/// A layer on the device, with attention, a recurrence, both in parallel, or neither.
 pub(crate) struct Layer<M: Ops> {
     pub(crate) attention_norm: Option<M::Norm>,
     pub(crate) attention: Option<SelfAttention<M>>,
     pub(crate) recurrent: Option<RecurrentMixer<M>>,
     pub(crate) attention_output_norm: Option<M::Norm>,
     pub(crate) feed_forward_norm: Option<M::Norm>,
-    /// Up and down projection, unless the layer has only experts that are chosen, or no feed-forward layer.
+    /// Up and down projection; `None` if the layer has only routed experts, or no feed-forward.
     pub(crate) dense: Option<[M::Linear; 2]>,
-    /// Norm of what the down projection reads.
+    /// Norm before the down projection.
     pub(crate) inner_norm: Option<M::Norm>,
-    /// Activation of the feed-forward layer, if the layer has its own.
+    /// Activation of the feed-forward, if the layer has its own.
     pub(crate) activation: Option<Activation>,
-    /// Where the gates of the feed-forward layer are cut off, standard deviations above their mean.
+    /// Threshold below which gates of the feed-forward become zero, in standard deviations above their mean.
     pub(crate) sparsity: Option<f32>,
     pub(crate) experts: Option<Experts<M>>,
     pub(crate) feed_forward_output_norm: Option<M::Norm>,
     pub(crate) cross: Option<CrossAttention<M>>,
     pub(crate) streams: Option<DeviceStreams<M>>,
     pub(crate) token_gate: Option<DeviceTokenGate<M>>,
-    /// Factors of the layer's output.
+    /// Scale factors of the layer's output.
     pub(crate) output_scale: Option<M::Norm>,
-    /// Whether keys and values are those of an earlier layer.
+    /// Whether the layer reuses keys and values of an earlier layer.
     pub(crate) reuses_kv: bool,
 }
 
-/// Gate through which a layer reads what tokens bring for it.
+/// Gate of a layer's per-layer embedding.
 pub(crate) struct DeviceTokenGate<M: Ops> {
     pub(crate) gate: M::Linear,
     pub(crate) projection: M::Linear,
@@ -43,7 +43,7 @@ pub(crate) struct DeviceTokenGate<M: Ops> {
 }
 
 impl<M: Ops> DeviceTokenGate<M> {
-    /// Returns what hidden vectors get of what their tokens bring for the layer.
+    /// Returns the gated per-layer embedding, to be added to the hidden states `x`.
     pub(crate) fn read(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, token_input: &M::Matrix) -> M::Matrix {
         let (ops, activation) = (ctx.ops, ctx.model_config.activation);
         let mut gated = ops.activate(ops.multiply(x, &self.gate), activation, false);
@@ -54,24 +54,24 @@ impl<M: Ops> DeviceTokenGate<M> {
 
 /// Cache entries of new tokens.
 pub(crate) struct NewKv<M: Ops> {
-    /// Inputs of the projections, which ACT blocks hold.
+    /// Inputs of the projections, which ACT blocks store.
     pub(crate) act: M::Matrix,
     /// Keys, rotated by their positions, and values; `None` for a layer without attention.
     pub(crate) kv: Option<M::Matrix>,
 }
 
-/// Earlier tokens that a layer's new tokens read, one entry per request.
+/// Earlier tokens that a layer's new tokens attend to, one entry per request.
 pub(crate) struct ContextSpans<'a, M: Ops> {
-    /// Keys and values of the self-attention, and the number of new tokens.
+    /// Keys and values for self-attention, with the number of new tokens.
     pub(crate) self_spans: &'a [AttentionSpans<'a, M::Matrix>],
-    /// Those of the cross-attention, which is skipped if there are none.
+    /// Keys and values for cross-attention, which is skipped if this is empty.
     pub(crate) prompts: &'a [AttentionSpans<'a, M::Matrix>],
-    /// The recurrence's states, which the layer advances by the new tokens; none for a layer without one.
+    /// Recurrent states, which the layer updates with the new tokens; empty without a recurrence.
     pub(crate) states: Vec<&'a mut [f32]>,
 }
 
 impl<M: Ops> Layer<M> {
-    /// Returns whether its attention is local.
+    /// Returns whether the layer is local.
     pub(crate) fn is_local(&self) -> bool {
         self.attention.as_ref().is_some_and(|attention| attention.local)
     }
@@ -108,7 +108,7 @@ impl<M: Ops> Layer<M> {
         NewKv { act, kv }
     }
 
-    /// Computes what the tokens get from each other: the sum of attention and recurrence.
+    /// Computes attention and recurrence, and returns their sum; `None` if the layer has neither.
     fn mix(
         &self,
         ctx: LayerContext<'_, M>,
@@ -129,11 +129,11 @@ impl<M: Ops> Layer<M> {
         Ok(Some(mixed))
     }
 
-    /// Computes the rest of the layer (equations 2 to 6) on the hidden vectors `x` of the new tokens, in place. `act`
+    /// Computes the rest of the layer (equations 2 to 6) on the hidden states `x` of the new tokens, in place. `act`
     /// is the result of [`Layer::project`].
     ///
     /// # Errors
-    /// [`OpsError`] if the device fails; only layers with experts or a recurrence wait for it.
+    /// [`OpsError`] if the device fails; only layers with experts or a recurrence wait for the device.
     pub(crate) fn forward(
         &self,
         ctx: LayerContext<'_, M>,
@@ -150,7 +150,7 @@ impl<M: Ops> Layer<M> {
         } = ctx;
         let mixed = self.mix(ctx, positions, act, &mut past)?;
         let norm = self.feed_forward_norm.as_ref();
-        // A parallel feed-forward layer reads the input of the attention.
+        // A parallel feed-forward reads the hidden states before attention is added.
         let beside = norm.filter(|_| model_config.parallel == Parallel::OwnNorm);
         let beside = beside.map(|norm| ops.normalise(x, norm));
         let add = |x: &mut M::Matrix, output: M::Matrix, norm: Option<&M::Norm>| match norm {
@@ -200,7 +200,7 @@ impl<M: Ops> Layer<M> {
         if let Some(output) = output {
             add(x, output, self.feed_forward_output_norm.as_ref());
         }
-        // With streams, the others read it, not these hidden vectors.
+        // With AltUp streams, the other streams receive it instead of these hidden states.
         let token_gate = self.token_gate.as_ref().filter(|_| self.streams.is_none());
         if let Some((token_gate, input)) = token_gate.zip(token_input) {
             let read = token_gate.read(ctx, x, input);
@@ -213,8 +213,8 @@ impl<M: Ops> Layer<M> {
     }
 }
 
-/// Cuts the gates, the first half of every row, off at their mean and so many standard deviations: what is below is zero, and that
-/// is taken away from what is above.
+/// Sparsifies the gates, which are the first half of every row: subtracts a threshold, `deviations` standard
+/// deviations above the mean, and sets negative results to zero.
 fn cut_gates<M: Ops>(
     ops: &M,
     rows: &M::Matrix,
@@ -234,7 +234,7 @@ fn cut_gates<M: Ops>(
             / size;
         let cut = (mean + variance.sqrt() * f64::from(deviations)) as f32;
         for gate in gates {
-            // Unlike the maximum, it keeps NaN.
+            // In contrast to `max`, this propagates NaN.
             *gate = if *gate < cut { 0.0 } else { *gate - cut };
         }
     }

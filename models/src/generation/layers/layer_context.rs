@@ -1,4 +1,4 @@
-//! What all layers of a pass share.
+//! Inputs that all layers of a pass share.
 
 use crate::decoder::weights::ModelConfig;
 use crate::ops::Ops;
@@ -7,9 +7,9 @@ use crate::ops::Ops;
 pub(crate) struct LayerContext<'a, M: Ops> {
     pub(crate) ops: &'a M,
     pub(crate) model_config: &'a ModelConfig,
-    /// Position bias, if positions are relative and layers have none of their own.
+    /// Relative position bias, if there is one and layers have none of their own.
     pub(crate) position_bias: Option<&'a M::Matrix>,
-    /// What the tokens bring for the layer, if they do.
+    /// Per-layer embeddings of the tokens for this layer, if there are any.
     pub(crate) token_input: Option<&'a M::Matrix>,
 }
 

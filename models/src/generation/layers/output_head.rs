@@ -4,17 +4,17 @@ use crate::decoder::weights::{Decoder, HeadLayer, LinearWeights};
 use crate::ops::{Activation, Ops};
 use crate::precision::Table;
 
-/// The head of a decoder. It holds the embedding too if both have the same weights and the device's can be read.
+/// Head of a decoder. Also stores the embedding if both have the same weights and the device can read them back.
 pub(crate) struct OutputHead<M: Ops> {
-    /// Layer before it, its activation and the norm after that.
+    /// Layer before the head, with its activation and norm.
     layer: Option<(M::Linear, Activation, M::Norm)>,
     linear: M::Linear,
-    /// Its memory on the device, bytes.
+    /// Device memory, bytes.
     pub(crate) bytes: u64,
 }
 
 impl<M: Ops> OutputHead<M> {
-    /// Takes the decoder's head, and its embedding if the head holds it.
+    /// Takes the head out of the decoder, with the embedding if the head stores it.
     pub(crate) fn take(ops: &M, decoder: &mut Decoder) -> Self {
         let (epsilon, kind) = (decoder.model_config.epsilon, decoder.weight_type);
         let mut bytes = 0;
@@ -63,7 +63,7 @@ impl<M: Ops> OutputHead<M> {
         }
     }
 
-    /// Computes the logits of normalised hidden vectors.
+    /// Computes the logits of normalised hidden states.
     pub(crate) fn logits(&self, ops: &M, rows: &M::Matrix) -> M::Matrix {
         let Some((layer, activation, norm)) = &self.layer else {
             return ops.multiply(rows, &self.linear);
@@ -72,7 +72,7 @@ impl<M: Ops> OutputHead<M> {
         ops.multiply(&ops.normalise(&rows, norm), &self.linear)
     }
 
-    /// Writes the embedding of a token, if this head holds it.
+    /// Writes the embedding of a token to `out`, if this head stores it.
     pub(crate) fn read_embedding(&self, ops: &M, token: usize, out: &mut [f32]) {
         ops.read_output(&self.linear, token, out);
     }

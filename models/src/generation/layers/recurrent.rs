@@ -1,6 +1,6 @@
 //! A layer's recurrent mixer: linear layers on the device around a recurrence whose states are in host memory.
 //!
-//! The recurrence is computed in f32 by the processor, whatever the device: its states change with every token, and most of a
+//! The CPU computes the recurrence in f32, whatever the device: its states change with every token, and most of a
 //! layer's work is in its linear layers.
 
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use crate::ops::recurrent::{Recurrence, Scan};
 use crate::ops::{Ops, OpsError};
 use crate::precision::WeightType;
 
-/// States of a request's recurrences after its cached tokens: one vector per layer, empty for a layer without a recurrence.
+/// Recurrent states of a request after its cached tokens: one vector per layer, empty for a layer without a
+/// recurrence.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct RecurrentState {
     layers: Vec<Vec<f32>>,
 }
 
 impl RecurrentState {
-    /// The states before the first token; `sizes` are those of the layers, elements.
+    /// Creates the states before the first token; `sizes` are the state sizes of the layers, elements.
     pub(crate) fn zeros(sizes: &[usize]) -> Self {
         Self {
             layers: sizes.iter().map(|size| vec![0.0; *size]).collect(),
@@ -33,7 +34,7 @@ impl RecurrentState {
     }
 }
 
-/// Sizes of the states of layers, elements; empty if no layer has a recurrence.
+/// Returns the state sizes of layers, elements; empty if no layer has a recurrence.
 pub(crate) fn state_sizes(layers: &[LayerWeights]) -> Vec<usize> {
     let sizes: Vec<usize> = layers.iter().map(LayerWeights::state_elements).collect();
     if sizes.iter().all(|size| *size == 0) {
@@ -45,13 +46,13 @@ pub(crate) fn state_sizes(layers: &[LayerWeights]) -> Vec<usize> {
 /// A layer's recurrent mixer.
 pub(crate) struct RecurrentMixer<M: Ops> {
     input: M::Linear,
-    /// Projections to the gates: of the layer's input, or two in turn of the convolved tokens.
+    /// Projections to the gates: one from the layer's input, or two consecutive ones from the convolved tokens.
     gates: Vec<M::Linear>,
     output: M::Linear,
     recurrence: Arc<Recurrence>,
 }
 
-/// Sizes of the linear layers of a mixer, in the order of transfer.
+/// Shapes of the linear layers of a mixer, in the order of transfer.
 #[derive(Debug)]
 pub(crate) struct RecurrentShape {
     input: LinearShape,
@@ -61,7 +62,7 @@ pub(crate) struct RecurrentShape {
 }
 
 impl RecurrentShape {
-    /// Stores the linear layers, with weights of this type but for those of the gates.
+    /// Stores the linear layers, with weights of this type except for those of the gates.
     pub(crate) fn new(
         weights: RecurrentWeights,
         kind: WeightType,
@@ -83,7 +84,7 @@ impl RecurrentShape {
         }
     }
 
-    /// Builds the mixer on the device, in the order in which its layers were stored.
+    /// Builds the mixer on the device, in the order in which its linear layers were stored.
     pub(crate) fn mixer<M: Ops>(
         &self,
         linear: &mut impl FnMut(LinearShape) -> M::Linear,
@@ -98,15 +99,15 @@ impl RecurrentShape {
 }
 
 impl<M: Ops> RecurrentMixer<M> {
-    /// Number of elements of a request's state.
+    /// Returns the number of elements of a request's state.
     pub(crate) fn state_elements(&self) -> usize {
         self.recurrence.state_elements()
     }
 
-    /// Computes the mixer for the rows `act`, `counts` tokens of each request, and advances the requests' states.
+    /// Computes the mixer for the rows `act` with `counts` tokens per request, and updates the requests' states.
     ///
     /// # Errors
-    /// [`OpsError`] if the device fails; the states are then useless.
+    /// [`OpsError`] if the device fails; the states are then invalid.
     pub(crate) fn forward(
         &self,
         ops: &M,
@@ -125,7 +126,7 @@ impl<M: Ops> RecurrentMixer<M> {
         Ok(ops.multiply(&mixed, &self.output))
     }
 
-    /// Computes the gates of the recurrence for the rows `act`, which are convolved to `convolved`.
+    /// Computes the gates of the recurrence for the rows `act` and their convolution `convolved`.
     fn gates(&self, ops: &M, act: &M::Matrix, convolved: &[f32]) -> Result<Vec<f32>, OpsError> {
         match (self.gates.as_slice(), &self.recurrence.scan) {
             ([selection, steps], Scan::Selective(space, _)) => {

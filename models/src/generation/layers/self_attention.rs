@@ -1,4 +1,4 @@
-//! The self-attention of a layer on the device.
+//! Self-attention of a layer on the device.
 
 use super::layer_context::LayerContext;
 use crate::decoder::weights::QueryKeyNorm;
@@ -6,34 +6,35 @@ use crate::ops::{Activation, AttentionSpans, Heads, Ops, ScoreRules};
 
 /// A layer's self-attention on the device.
 pub(crate) struct SelfAttention<M: Ops> {
-    /// Whether it sees a window only, or has rotary positions of its own.
+    /// Whether the attention is that of local layers: usually with a sliding window, or with different rotary
+    /// positions.
     pub(crate) local: bool,
     pub(crate) queries: Projection<M>,
     pub(crate) keys_values: Projection<M>,
     pub(crate) sinks: Option<M::Matrix>,
-    /// Position bias of this layer alone.
+    /// Relative position bias of this layer, if it has its own.
     pub(crate) position_bias: Option<M::Matrix>,
-    /// Projection to the gates of the heads' elements, whose sigmoid multiplies them.
+    /// Projection to gates, whose sigmoid multiplies the elements of the heads.
     pub(crate) gate: Option<M::Linear>,
-    /// Norm of what the output projection reads.
+    /// Norm before the output projection.
     pub(crate) heads_norm: Option<M::Norm>,
     pub(crate) output: M::Linear,
 }
 
-/// A projection to queries, or to keys and values.
+/// Projection to queries, or to keys and values.
 pub(crate) struct Projection<M: Ops> {
-    /// Projection to a latent vector, and the norm of its first elements.
+    /// Projection to a latent vector, with the norm of its first elements.
     pub(crate) latent: Option<(M::Linear, M::Norm)>,
     pub(crate) linear: M::Linear,
-    /// Norm of the heads of queries or keys.
+    /// Norm of the query or key heads.
     pub(crate) norm: Option<M::Norm>,
-    /// Factors that follow it.
+    /// Factors to apply after the norm.
     pub(crate) factors: Option<M::Norm>,
 }
 
 impl<M: Ops> Projection<M> {
-    /// Projects the attention's input to rows that begin with the heads of queries, or of `keys`, which are normalised and
-    /// rotated.
+    /// Projects the attention's input to rows that begin with the query heads, or with the key heads if `keys`,
+    /// normalised and rotated.
     fn project(
         &self,
         ctx: LayerContext<'_, M>,
@@ -88,7 +89,7 @@ impl<M: Ops> Projection<M> {
 }
 
 impl<M: Ops> SelfAttention<M> {
-    /// KV Gen (equation 7): computes keys and values from activations, by the projection alone.
+    /// KV Gen (equation 7): computes keys and values from activations, by projection only.
     pub(crate) fn generate(
         &self,
         ctx: LayerContext<'_, M>,

@@ -1,4 +1,4 @@
-//! Streams beside the hidden vectors on the device. Their coefficients are computed in host memory, as those of experts are.
+//! AltUp streams on the device. Their coefficients are computed in host memory, like those of experts.
 
 use super::layer::DeviceTokenGate;
 use super::layer_context::LayerContext;
@@ -6,33 +6,33 @@ use crate::decoder::weights::{LinearWeights, StreamProjections};
 use crate::ops::{Activation, Ops, OpsError, Span};
 use crate::precision::WeightType;
 
-/// Least mean square of a stream that is scaled.
+/// Minimum mean square of a stream before scaling.
 const LEAST: f32 = 1e-5;
 
-/// How a layer predicts and corrects the streams.
+/// Prediction and correction of the streams in a layer.
 pub(crate) struct DeviceStreams<M: Ops> {
     pub(crate) router_norm: M::Norm,
     pub(crate) router: M::Linear,
-    /// `[streams * streams, streams]`.
+    /// Prediction coefficients, `[streams * streams, streams]`.
     pub(crate) prediction: Vec<f32>,
-    /// `[streams, streams]`.
+    /// Correction coefficients, `[streams, streams]`.
     pub(crate) correction: Vec<f32>,
     pub(crate) output_scale: Option<M::Norm>,
     pub(crate) residual: [M::Linear; 2],
     pub(crate) residual_norm: M::Norm,
-    /// Factors of one over the root of two.
+    /// Scale factors `1 / sqrt(2)`.
     pub(crate) half: M::Norm,
 }
 
 impl<M: Ops> DeviceStreams<M> {
-    /// Returns the router's result for hidden vectors, a row per token.
+    /// Returns the router's result for hidden states, one row per token.
     fn routed(&self, ops: &M, x: &M::Matrix) -> Result<Vec<f32>, OpsError> {
         let routed = ops.multiply(&ops.normalise(x, &self.router_norm), &self.router);
         let routed = ops.activate(routed, Activation::Tanh, false);
         Ok(ops.values(&routed)?.into_owned())
     }
 
-    /// Predicts all streams from all, in place, and returns a copy of the first one, `x`.
+    /// Predicts all streams from all streams, in place, and returns a copy of the first one, `x`.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -57,7 +57,7 @@ impl<M: Ops> DeviceStreams<M> {
         Ok(copy(ops, x, tokens, width))
     }
 
-    /// Adds the learned residual to what the attention has given, and scales the sum.
+    /// Adds the learned residual to the attention's output, and scales the sum.
     pub(crate) fn add_residual(&self, ops: &M, x: &mut M::Matrix, input: &M::Matrix) {
         let [left, right] = &self.residual;
         let learned = ops.multiply(&ops.multiply(input, left), right);
@@ -66,8 +66,8 @@ impl<M: Ops> DeviceStreams<M> {
         ops.scale(x, &self.half);
     }
 
-    /// Corrects the streams by what the layer has changed in the first one, `x`, whose prediction this is; the other streams also
-    /// read what the tokens bring for the layer.
+    /// Corrects the streams by the change of the first one, `x`, from its `prediction`; adds the per-layer embedding
+    /// to the other streams.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -108,11 +108,11 @@ impl<M: Ops> DeviceStreams<M> {
     }
 }
 
-/// The projections by which streams begin and end.
+/// Projections from and to the streams.
 pub(crate) struct DeviceProjections<M: Ops> {
     begin: Vec<M::Linear>,
     end: Vec<M::Linear>,
-    /// Memory on the device, bytes.
+    /// Device memory, bytes.
     pub(crate) bytes: u64,
 }
 
@@ -141,7 +141,7 @@ impl<M: Ops> DeviceProjections<M> {
         }
     }
 
-    /// Returns the streams beside the embedding `x`, each as long as it.
+    /// Returns the streams besides the embedding `x`, scaled to its root mean square.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -151,7 +151,7 @@ impl<M: Ops> DeviceProjections<M> {
         self.begin.iter().map(scaled).collect()
     }
 
-    /// Returns the mean of the streams, each as long as the first one, `x`.
+    /// Returns the mean of the streams, after scaling to the root mean square of the first one, `x`.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.
@@ -177,7 +177,7 @@ impl<M: Ops> DeviceProjections<M> {
     }
 }
 
-/// Returns the rows, each with this mean square, times a factor.
+/// Scales each row to a given mean square, times a factor.
 fn scaled<M: Ops>(
     ops: &M,
     rows: &M::Matrix,
@@ -205,7 +205,7 @@ fn squares<M: Ops>(ops: &M, rows: &M::Matrix, width: usize) -> Result<Vec<f32>, 
     Ok(squares.collect())
 }
 
-/// Returns the product of every row of `routed` with a row as wide.
+/// Returns the dot product of every row of `routed` with `row`.
 fn products(routed: &[f32], row: &[f32]) -> Vec<f32> {
     let tokens = routed.chunks_exact(row.len().max(1));
     let products = tokens.map(|token| token.iter().zip(row).map(|(one, other)| one * other).sum());

@@ -1,10 +1,10 @@
-//! What tokens bring for each layer, computed when they are embedded.
+//! Per-layer embeddings, computed when tokens are embedded.
 
 use crate::decoder::weights::{LinearWeights, TokenLayers};
 use crate::ops::{Ops, OpsError};
 use crate::precision::{Table, WeightType};
 
-/// The inputs of layers on the device; the table stays in host memory, like an embedding.
+/// Per-layer embeddings on the device; the table stays in host memory, like an embedding.
 pub(crate) struct DeviceTokenLayers<M: Ops> {
     width: usize,
     table: Table,
@@ -12,7 +12,7 @@ pub(crate) struct DeviceTokenLayers<M: Ops> {
     projection: M::Linear,
     projection_scale: f32,
     norm: M::Norm,
-    /// Memory on the device, bytes.
+    /// Device memory, bytes.
     pub(crate) bytes: u64,
 }
 
@@ -47,7 +47,7 @@ impl<M: Ops> DeviceTokenLayers<M> {
         }
     }
 
-    /// Returns the inputs of every layer for tokens with the embeddings `x`, `[tokens, width]` each.
+    /// Returns the inputs of every layer, each `[tokens, width]`, for tokens with the embeddings `x`.
     ///
     /// # Errors
     /// [`OpsError`] if the device fails.

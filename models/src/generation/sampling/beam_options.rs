@@ -5,12 +5,12 @@ use crate::checkpoint::EarlyStopping;
 /// Parameters of beam search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BeamOptions {
-    /// Answers that are continued at a time; 1 is greedy search.
+    /// Number of beams; 1 is greedy search.
     pub beams: usize,
-    /// Exponent of the length by which the score of an answer, the logarithm of its probability, is divided: above 0
-    /// favours longer answers.
+    /// Exponent of the length by which the score of an answer, its log probability, is divided: above 0 favours longer
+    /// answers.
     pub length_penalty: f32,
-    /// When the search ends.
+    /// Stopping criterion.
     pub early_stopping: EarlyStopping,
 }
 

@@ -1,66 +1,66 @@
-//! Beam search: which answers are continued, which have ended, and when no better one can come.
+//! Beam search: which beams are extended, which answers are finished, and when no better answer is possible.
 //!
-//! It follows `generate` of transformers (`_beam_search`), so that a checkpoint whose `generation_config.json` states
-//! `num_beams` gives the same answers.
+//! Follows `generate` of transformers (`_beam_search`), so that a checkpoint with `num_beams` in its
+//! `generation_config.json` gives the same answers.
 
 use super::beam_options::BeamOptions;
 use crate::checkpoint::EarlyStopping;
 use crate::generation::sampling::SampledToken;
 
-/// Lowest score of an answer that has not ended, as in transformers.
+/// Score of a missing answer, as in transformers.
 const NO_SCORE: f32 = -1e9;
 
-/// Number of the first beam's sequence in the engine; requests have smaller numbers, or those of batches from `1 << 63`.
+/// First sequence number of beams in the engine. Requests have smaller numbers, or in batches numbers from `1 << 63`.
 pub(crate) const FIRST_BEAM: u64 = 1 << 62;
 
-/// A token of an answer, with what is reported of it.
+/// A token of an answer, with the values to report.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct AnswerToken {
     pub(crate) sampled: SampledToken,
-    /// The most probable tokens with the logarithms of their probabilities.
+    /// The most probable tokens with their log probabilities.
     pub(crate) top_logprobs: Vec<(u32, f32)>,
 }
 
-/// An answer that is continued.
+/// A running beam.
 #[derive(Debug, Clone)]
 pub(crate) struct Beam {
-    /// Number of its sequence in the engine.
+    /// Sequence number in the engine.
     pub(crate) id: u64,
-    /// Logarithm of its probability.
+    /// Log probability of the answer so far.
     pub(crate) score: f32,
     pub(crate) answer: Vec<AnswerToken>,
 }
 
-/// The next token of a beam.
+/// A beam extended by a token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Continuation {
-    /// Index of the beam.
+    /// Index of the extended beam.
     pub(crate) beam: usize,
     pub(crate) token: u32,
-    /// Logarithm of the probability of beam and token.
+    /// Log probability of the answer including the token.
     pub(crate) score: f32,
 }
 
-/// An answer that has ended, with its score.
+/// A finished answer with its score.
 #[derive(Debug, Clone)]
 struct FinishedBeam {
     score: f32,
     answer: Vec<AnswerToken>,
 }
 
-/// A beam search of one request.
+/// Beam search of one request.
 #[derive(Debug, Clone)]
 pub(crate) struct BeamSearch {
     options: BeamOptions,
     max_tokens: usize,
-    /// Beams that run, the best one first.
+    /// Running beams, the best first.
     pub(crate) running: Vec<Beam>,
-    /// Answers that have ended, the best one first; at most as many as beams.
+    /// Finished answers, the best first; at most as many as beams.
     finished: Vec<FinishedBeam>,
 }
 
 impl BeamSearch {
-    /// Begins a search for an answer of at most `max_tokens` tokens; `id` is the number of its first sequence.
+    /// Starts a search for an answer of at most `max_tokens` tokens; `id` is its first sequence number.
     pub(crate) fn new(options: BeamOptions, max_tokens: usize, id: u64) -> Self {
         Self {
             options,
@@ -74,14 +74,14 @@ impl BeamSearch {
         }
     }
 
-    /// Begins again.
+    /// Restarts the search.
     pub(crate) fn restart(&mut self, id: u64) {
         *self = Self::new(self.options, self.max_tokens, id);
     }
 
-    /// Returns how to continue, the best continuation first; none if the search has ended. `log_probs` has a row for
-    /// each running beam, the logarithms of the probabilities of its next token; `ends` are the tokens that end an answer,
-    /// and `describe` returns what is reported of a token.
+    /// Returns the continuations, the best first; empty if the search has ended. `log_probs` has one row per running
+    /// beam, with the log probabilities of its next token; `ends` are the EOS tokens, and `describe` returns the
+    /// values to report for a token.
     pub(crate) fn advance(
         &mut self,
         log_probs: &[Vec<f32>],
@@ -89,7 +89,7 @@ impl BeamSearch {
         describe: impl Fn(usize, u32) -> Option<AnswerToken>,
     ) -> Vec<Continuation> {
         let beams = self.options.beams;
-        // Enough for a continuation of each beam if the best ones all end.
+        // Enough candidates to extend each beam even if the best ones all end.
         let candidates = self.best(log_probs, beams * (1 + ends.len()).max(2));
         let length = 1 + self.running.first().map_or(0, |beam| beam.answer.len());
         let is_last = length >= self.max_tokens;
@@ -121,7 +121,8 @@ impl BeamSearch {
         Some(&self.finished.first()?.answer)
     }
 
-    /// Returns whether a running beam, of which this is the best, can come to a better answer than those that have ended.
+    /// Returns whether a running beam, of which `best` is the best, can lead to a better answer than the finished
+    /// ones.
     fn can_improve(&self, best: Option<&Continuation>, length: usize) -> bool {
         let is_full = self.finished.len() >= self.options.beams;
         let worst = self.finished.last().filter(|_| is_full);
@@ -138,8 +139,8 @@ impl BeamSearch {
         (length as f32).powf(self.options.length_penalty)
     }
 
-    /// Returns the `count` best continuations of all beams, the best one first. Tokens that are not allowed, whose
-    /// logarithm is negative infinity, are none.
+    /// Returns the `count` best continuations of all beams, the best first. Tokens with log probability negative
+    /// infinity are not allowed and are skipped.
     fn best(&self, log_probs: &[Vec<f32>], count: usize) -> Vec<Continuation> {
         let mut best: Vec<Continuation> = Vec::with_capacity(count + 1);
         for ((index, beam), row) in self.running.iter().enumerate().zip(log_probs) {
@@ -169,7 +170,7 @@ impl BeamSearch {
 mod tests {
     use super::*;
 
-    /// The token that ends an answer.
+    /// EOS token.
     const END: u32 = 0;
 
     fn token(token: u32) -> AnswerToken {
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Searches with a model that is a table: the logarithms of the probabilities after each answer.
+    /// Runs a search on a function that returns the log probabilities after each answer.
     fn search(options: BeamOptions, max_tokens: usize, model: impl Fn(&[u32]) -> Vec<f32>) -> Vec<u32> {
         let tokens =
             |beam: &Beam| -> Vec<u32> { beam.answer.iter().map(|token| token.sampled.token).collect() };
@@ -222,7 +223,7 @@ mod tests {
         }
     }
 
-    /// The first token of the best answer is not the most probable one.
+    /// A model in which the first token of the best answer is not the most probable one.
     fn garden_path(answer: &[u32]) -> Vec<f32> {
         match answer {
             [] => logs(&[0.0, 0.6, 0.4]),
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn early_stopping_ends_with_the_first_full_set() {
-        // Two answers have ended after two tokens; the penalty favours the longest.
+        // Two answers are finished after two tokens; the penalty favours the longest.
         let model = |answer: &[u32]| match answer {
             [] => logs(&[0.0, 0.5, 0.5]),
             [_] => logs(&[0.34, 0.33, 0.33]),

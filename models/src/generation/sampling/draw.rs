@@ -1,11 +1,11 @@
-//! Draws a token by the probabilities of a vocabulary, or of its most probable tokens.
+//! Samples a token by its probability, from the vocabulary or from its most probable tokens.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
 use crate::generation::sampling::Sampling;
 
-/// Returns a token that the sampling parameters allow, or `None` if no token may come.
+/// Samples a token under the sampling parameters; `None` if no token is allowed.
 pub(crate) fn draw(rng: &mut ChaCha8Rng, logits: &[f32], sampling: &Sampling) -> Option<usize> {
     let mut tokens = Descending::new(logits, sampling.top_k);
     let most = *logits.get(tokens.at(0)?)?;
@@ -18,10 +18,10 @@ pub(crate) fn draw(rng: &mut ChaCha8Rng, logits: &[f32], sampling: &Sampling) ->
     let (top_p, min_p) = (f64::from(sampling.top_p), f64::from(sampling.min_p));
     let (mut count, mut kept) = (tokens.order.len(), total);
     if top_p < 1.0 || min_p > 0.0 {
-        // The fewest tokens that reach the probability: a token is kept while those before it do not reach it.
+        // Keeps the fewest tokens that reach the probability: a token is kept while those before it do not reach it.
         (count, kept) = (0, 0.0);
         while let Some(token) = tokens.at(count) {
-            // The weight of the most probable token is 1.
+            // Weights are relative to the most probable token.
             let weight = weight(token);
             if count > 0 && (kept >= top_p * total || weight < min_p) {
                 break;
@@ -42,8 +42,8 @@ pub(crate) fn draw(rng: &mut ChaCha8Rng, logits: &[f32], sampling: &Sampling) ->
     last
 }
 
-/// Tokens from the most probable to the least; of equals, the first in the vocabulary is the first. They are sorted as far as they are
-/// asked for: a vocabulary is long, and a draw rarely goes beyond its first tokens.
+/// Tokens in order of falling probability, ties by token id. Sorted lazily: a vocabulary is long, and sampling rarely
+/// goes beyond its first tokens.
 struct Descending<'a> {
     logits: &'a [f32],
     order: Vec<usize>,
@@ -51,7 +51,7 @@ struct Descending<'a> {
 }
 
 impl<'a> Descending<'a> {
-    /// The tokens that may come; the `top_k` most probable of them, if that is not 0.
+    /// Creates the list of allowed tokens, limited to the `top_k` most probable ones if that is not 0.
     fn new(logits: &'a [f32], top_k: usize) -> Self {
         let may_come = |(_, logit): &(usize, &f32)| **logit > f32::NEG_INFINITY;
         let order = logits.iter().enumerate().filter(may_come);
@@ -67,9 +67,9 @@ impl<'a> Descending<'a> {
         tokens
     }
 
-    /// Returns the token at a place.
+    /// Returns the token at index `place`.
     fn at(&mut self, place: usize) -> Option<usize> {
-        /// Tokens that are sorted at once, at first.
+        /// Number of tokens that are sorted first.
         const FIRST: usize = 256;
         if place >= self.sorted && self.sorted < self.order.len() {
             self.sort((8 * self.sorted).max(FIRST).max(place + 1));
@@ -77,7 +77,7 @@ impl<'a> Descending<'a> {
         self.order.get(place).copied()
     }
 
-    /// Sorts the first tokens, up to a place.
+    /// Sorts the first `until` tokens.
     fn sort(&mut self, until: usize) {
         let logit = |token: &usize| self.logits.get(*token).copied().unwrap_or(f32::NEG_INFINITY);
         let before = |a: &usize, b: &usize| logit(b).total_cmp(&logit(a)).then(a.cmp(b));
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition: all tokens sorted, and all weights added up.
+    /// Computes the result by definition: sorts all tokens and sums all weights.
     fn drawn_by_definition(logits: &[f32], sampling: &Sampling, random: f64) -> usize {
         let mut order: Vec<usize> = (0..logits.len())
             .filter(|token| logits[*token] > f32::NEG_INFINITY)

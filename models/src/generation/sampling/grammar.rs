@@ -1,5 +1,5 @@
-//! Constrained decoding: an answer that must match a grammar is sampled from the tokens that continue a match. Grammars are
-//! compiled and followed by llguidance; compiled ones are kept, so that requests of one grammar share them.
+//! Constrained decoding: samples an answer under a grammar from the tokens that continue a match. llguidance compiles
+//! and follows grammars; compiled grammars are cached, so that requests with the same grammar share them.
 
 mod bounds;
 mod schema_options;
@@ -19,52 +19,52 @@ use schema_options::OPTIONS;
 pub(crate) use schema_options::{strict, take_strict, with_options};
 use token_bytes::token_bytes;
 
-/// Number of compiled grammars that are kept, and of grammars that cannot be compiled.
+/// Number of compiled grammars to cache, and of grammars that failed to compile.
 const MAX_COMPILED: usize = 32;
 
-/// Stack of a thread that compiles a grammar, bytes: llguidance follows references and rules by recursion, and an overflow would end
-/// the process.
+/// Stack size of a thread that compiles a grammar, bytes: llguidance follows references and rules recursively, and a
+/// stack overflow would abort the process.
 const STACK: usize = 64 << 20;
 
-/// The token that ends nothing, for a model without an end-of-sequence token.
+/// Placeholder for the EOS token of a model without one.
 const NO_END: u32 = u32::MAX;
 
-/// White space between two elements of a JSON document: one space, or a line break with an indentation. A bound, because a
-/// model that is unsure may otherwise write white space until its maximum of tokens.
+/// Allowed white space between two elements of a JSON document: a space, or a line break with indentation. Bounded,
+/// because an uncertain model may otherwise generate white space until `max_tokens`.
 const WHITE_SPACE: &str = r"[ \t]|\r?\n[ \t]{0,20}";
 
-/// White space between two elements of the arguments of a call: programs read them, so they need no line breaks.
+/// Allowed white space between two elements of call arguments: programs read them, so line breaks are not needed.
 pub(crate) const NARROW_SPACE: &str = " ";
 
-/// The word before a JSON Schema within a grammar of Lark.
+/// Keyword before a JSON Schema in a Lark grammar.
 const JSON: &str = "%json";
 
-/// Format that an answer must match, as a whole.
+/// Format that the whole answer must match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Grammar {
-    /// A JSON document that is valid under this JSON Schema. Its keys are in the order of the schema.
+    /// A JSON document that is valid under this JSON Schema, with keys in the order of the schema.
     JsonSchema(Value),
-    /// A regular expression, without look-around and references.
+    /// A regular expression, without look-around and backreferences.
     Regex(String),
     /// One of these texts.
     Choice(Vec<String>),
-    /// A grammar in the variant of Lark that llguidance reads.
+    /// A grammar in llguidance's variant of Lark.
     Lark(String),
 }
 
-/// Compiles the grammars of a model's requests.
+/// Compiles and caches the grammars of a model's requests.
 pub(crate) struct Grammars {
     /// Size of the model's vocabulary.
     vocabulary: usize,
-    /// The end-of-sequence tokens.
+    /// EOS tokens.
     ends: Vec<u32>,
     factory: OnceLock<Result<ParserFactory, String>>,
     compiled: Recent<Matcher>,
-    /// Why grammars cannot be compiled.
+    /// Reasons why grammars failed to compile.
     failed: Recent<String>,
 }
 
-/// What is known of the last used grammars, by their keys, the last used one first.
+/// Cache of recently used grammars by key, most recent first.
 struct Recent<T>(Mutex<VecDeque<(String, T)>>);
 
 impl<T: Clone> Recent<T> {
@@ -96,10 +96,10 @@ impl<T: Clone> Recent<T> {
     }
 }
 
-/// The grammar of a request, and how far its answer has got.
+/// State of an answer in its grammar.
 pub(crate) struct Constraint(Matcher);
 
-/// The tokens that may come next.
+/// The tokens that are allowed next.
 pub(crate) struct AllowedTokens(SimpleVob);
 
 impl Grammars {
@@ -113,20 +113,20 @@ impl Grammars {
         }
     }
 
-    /// Compiles a grammar, or takes what is known of it. The first one of a model also indexes its vocabulary, which takes up to a
-    /// second.
+    /// Compiles a grammar, unless its result is cached. The first grammar of a model also indexes the vocabulary,
+    /// which takes up to a second.
     ///
     /// # Errors
-    /// The reason, for a tokenizer whose tokens have no bytes, a malformed grammar, one that no text matches, a keyword of JSON
-    /// Schema that cannot be followed, or a grammar that is too large.
+    /// The reason, for a tokenizer without byte representation, a malformed grammar, a grammar that no text matches,
+    /// an unsupported JSON Schema keyword, or a grammar that is too large.
     pub(crate) fn compile(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<(), String> {
         self.constraint(tokenizer, grammar).map(|_| ())
     }
 
-    /// Begins an answer that must match a grammar.
+    /// Starts an answer that must match a grammar.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile).
+    /// Same as [`compile`](Self::compile).
     pub(crate) fn constraint(&self, tokenizer: &Tokenizer, grammar: &Grammar) -> Result<Constraint, String> {
         let key = key(grammar);
         if let Some(matcher) = self.compiled.get(&key) {
@@ -148,15 +148,15 @@ impl Grammars {
             compiling
                 .join()
                 .unwrap_or_else(|_| Err("it cannot be compiled".to_owned()))
-                // A thread that could not start says nothing about the grammar.
+                // A failure to start the thread is not a property of the grammar.
                 .inspect_err(|reason| self.failed.put(key.clone(), reason.clone()))
         })?;
         self.compiled.put(key, matcher.clone());
         Ok(Constraint(matcher))
     }
 
-    /// Drops a compiled grammar that could not be followed, so that the next answer compiles it again. Its copies share a lexer, which
-    /// stays in its error.
+    /// Drops a compiled grammar that failed, so that the next answer compiles it again. Its copies share a lexer,
+    /// which stays in the error state.
     pub(crate) fn forget(&self, grammar: &Grammar) {
         self.compiled.forget(&key(grammar));
     }
@@ -181,15 +181,15 @@ impl Grammars {
 /// Compiles a grammar.
 fn matcher(factory: &ParserFactory, grammar: &Grammar) -> Result<Matcher, String> {
     let mut matcher = Matcher::new(factory.create_parser(top_level(grammar)?));
-    // A grammar that is malformed, or that no text matches, has no first token.
+    // A malformed grammar, or one that no text matches, has no first token.
     if let Err(error) = matcher.compute_mask() {
         return Err(reason(&error.to_string()));
     }
     Ok(matcher)
 }
 
-/// Returns a message of llguidance as a reason. A matcher that failed no longer states why it stopped, so that the message alone says
-/// that no token may come next.
+/// Converts a message of llguidance to a reason. After a failure, a matcher reports no cause, so the message says only
+/// that no token is allowed.
 fn reason(message: &str) -> String {
     let message = message.trim_end().trim_end_matches("<non-verbose/>").trim_end();
     if message == "NoExtensionBias" {
@@ -198,13 +198,13 @@ fn reason(message: &str) -> String {
     message.to_owned()
 }
 
-/// Returns the text by which a compiled grammar is found. Two schemas are equal whatever the order of their keys, and answers have
-/// their keys in that order, so that schemas cannot be compared.
+/// Returns the cache key of a grammar. Schemas are compared as text, because `Value` ignores the order of keys, which
+/// determines the order in answers.
 fn key(grammar: &Grammar) -> String {
     format!("{grammar:?}")
 }
 
-/// Returns a grammar as llguidance reads it.
+/// Converts a grammar to llguidance's representation.
 fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
     Ok(match grammar {
         Grammar::JsonSchema(schema) => {
@@ -220,14 +220,15 @@ fn top_level(grammar: &Grammar) -> Result<TopLevelGrammar, String> {
             }
             let texts = texts.iter().map(|text| Value::from(text.as_str()).to_string());
             let texts: Vec<String> = texts.collect();
-            // One token of the grammar: a rule of more than 2,000 alternatives could not be followed.
+            // A single lexer token, because a rule with more than 2,000 alternatives cannot be followed.
             TopLevelGrammar::from_lark(format!("start: CHOICE\nCHOICE: {}", texts.join(" | ")))
         }
         Grammar::Lark(grammar) => TopLevelGrammar::from_lark(with_bounded_schemas(grammar)),
     })
 }
 
-/// Returns a grammar of Lark whose JSON Schemas bound their white space, as [`with_options`] sets it; one that states options keeps them.
+/// Bounds the white space in the JSON Schemas of a Lark grammar, as set by [`with_options`]; schemas with options keep
+/// them.
 fn with_bounded_schemas(grammar: &str) -> String {
     let (mut out, mut rest) = (String::new(), grammar);
     while let Some(at) = rest.find(JSON) {
@@ -237,7 +238,7 @@ fn with_bounded_schemas(grammar: &str) -> String {
         let schema = documents.next().and_then(Result::ok);
         let schema = schema.filter(|schema| schema.is_object() && schema.get(OPTIONS).is_none());
         let line = out.rsplit('\n').next().unwrap_or_default();
-        // Behind an odd number of quotes, the word is within a text.
+        // After an odd number of quotes, the keyword is inside a string.
         let is_text = line.replace("\\\\", "").replace("\\\"", "").matches('"').count() % 2 == 1;
         rest = match schema {
             Some(schema) if !is_text => {
@@ -252,17 +253,17 @@ fn with_bounded_schemas(grammar: &str) -> String {
 }
 
 impl Constraint {
-    /// Returns the tokens that may come next; end-of-sequence tokens are among them where the answer is complete.
+    /// Returns the tokens that are allowed next; they include EOS tokens if the answer may end here.
     ///
     /// # Errors
-    /// The reason, if the grammar takes too much time or memory here.
+    /// The reason, if the grammar takes too much time or memory.
     pub(crate) fn allowed(&mut self) -> Result<AllowedTokens, String> {
         let mask = self.0.compute_mask_or_eos();
         mask.map(AllowedTokens)
             .map_err(|error| reason(&error.to_string()))
     }
 
-    /// Takes the next token. Returns whether the answer is complete and nothing can follow.
+    /// Consumes the next token. Returns whether the answer is complete and cannot continue.
     ///
     /// # Errors
     /// The reason, if the token is not allowed.

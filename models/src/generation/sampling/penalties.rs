@@ -1,12 +1,12 @@
-//! Penalties for repeated tokens and biases, applied to logits before a token is sampled.
+//! Penalties for repeated tokens and logit biases, applied before sampling.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::generation::sampling::Sampling;
 
-/// Lowers the logits of tokens that the text has: `repetition_penalty` by a factor, for prompt and answer (Keskar et al.
-/// 2019, "CTRL"), then `presence_penalty` and `frequency_penalty` by a difference, for the answer, as in the API of `OpenAI`; the
-/// order is vLLM's. Adds `logit_bias`. Returns `None` if there is nothing to change.
+/// Applies penalties in vLLM's order: `repetition_penalty`, a factor for tokens of prompt and answer (Keskar et al.
+/// 2019, "CTRL"), then `presence_penalty` and `frequency_penalty`, which are subtracted for tokens of the answer, as
+/// in the `OpenAI` API. Then adds `logit_bias`. Returns `None` if nothing changes.
 pub(crate) fn changed_logits(
     logits: &[f32],
     sampling: &Sampling,
@@ -55,7 +55,7 @@ pub(crate) fn changed_logits(
     Some(changed)
 }
 
-/// Returns the `count` most probable tokens with the logarithms of their probabilities among all, largest first.
+/// Returns the `count` most probable tokens with their log probabilities among all tokens, in falling order.
 pub(crate) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     if count == 0 {
         return Vec::new();
@@ -74,7 +74,7 @@ pub(crate) fn top_logprobs(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     top
 }
 
-/// Returns the logarithm of a token's probability; that of an impossible token is -9999, as in the API of `OpenAI`.
+/// Returns the log probability of a token; -9999 for an impossible token, as in the `OpenAI` API.
 pub(crate) fn logprob(logit: f32, log_of_sum: f64) -> f32 {
     let logprob = (f64::from(logit) - log_of_sum) as f32;
     if logprob == f32::NEG_INFINITY {
@@ -84,7 +84,7 @@ pub(crate) fn logprob(logit: f32, log_of_sum: f64) -> f32 {
     }
 }
 
-/// Returns the natural logarithm of the sum of the exponentials of the logits.
+/// Returns the natural log-sum-exp of the logits.
 pub(crate) fn log_of_sum(logits: &[f32]) -> f64 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let total: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();

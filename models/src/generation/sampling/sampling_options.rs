@@ -1,4 +1,4 @@
-//! Sampling parameters of which each may be missing: of a request, an app, a checkpoint.
+//! Optional sampling parameters of a request, an app or a checkpoint.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::grammar::Grammar;
 use crate::checkpoint::{EarlyStopping, GenerationConfig};
 use crate::generation::sampling::Sampling;
 
-/// Sampling parameters that a request, an app or a checkpoint states; the fields are those of [`Sampling`].
+/// Sampling parameters that a request, an app or a checkpoint states; each is described in [`Sampling`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SamplingOptions {
     /// Maximum tokens of the answer.
@@ -16,42 +16,42 @@ pub struct SamplingOptions {
     pub min_tokens: Option<usize>,
     /// Temperature.
     pub temperature: Option<f32>,
-    /// Number of most probable tokens.
+    /// Number of most probable tokens to sample from.
     pub top_k: Option<usize>,
-    /// Probability of the most probable tokens.
+    /// Cumulative probability of the tokens to sample from.
     pub top_p: Option<f32>,
-    /// Least probability of a token, as a part of the largest one.
+    /// Minimum probability of a token, relative to the maximum probability.
     pub min_p: Option<f32>,
-    /// Penalty for tokens of the text so far.
+    /// Penalty for tokens of prompt and answer.
     pub repetition_penalty: Option<f32>,
     /// Penalty for tokens of the answer so far.
     pub presence_penalty: Option<f32>,
-    /// Penalty for tokens of the answer so far, by their number.
+    /// Penalty for tokens of the answer, per occurrence.
     pub frequency_penalty: Option<f32>,
-    /// Seed of the random numbers.
+    /// Random seed.
     pub seed: Option<u64>,
-    /// Texts that end the answer.
+    /// Stop texts.
     pub stop: Option<Vec<String>>,
     /// Number of most probable tokens to report.
     pub top_logprobs: Option<usize>,
     /// Number of most probable tokens to report for the prompt.
     pub prompt_logprobs: Option<usize>,
-    /// Whether end-of-sequence tokens do not end the answer.
+    /// Whether to continue after EOS tokens.
     pub ignore_eos: Option<bool>,
-    /// Added to the logits of tokens.
+    /// Biases to add to the logits of tokens.
     pub logit_bias: Option<Vec<(u32, f32)>>,
-    /// What the answer must match.
+    /// Grammar that the answer must match.
     pub grammar: Option<Arc<Grammar>>,
-    /// Beams of a beam search.
+    /// Number of beams of a beam search.
     pub num_beams: Option<usize>,
-    /// Exponent of the length in the score of a beam.
+    /// Exponent of the length in a beam's score.
     pub length_penalty: Option<f32>,
-    /// When a beam search ends.
+    /// Stopping criterion of a beam search.
     pub early_stopping: Option<EarlyStopping>,
 }
 
 impl SamplingOptions {
-    /// Takes from `other` what is missing here.
+    /// Fills missing parameters from `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self {
@@ -77,14 +77,14 @@ impl SamplingOptions {
         }
     }
 
-    /// Returns whether they state which tokens to sample from: a `top_k`, `top_p` or `min_p` that leaves some out.
+    /// Returns whether a `top_k`, `top_p` or `min_p` excludes tokens.
     pub fn truncates(&self) -> bool {
         self.top_k.is_some_and(|top| top > 0)
             || self.top_p.is_some_and(|top| top < 1.0)
             || self.min_p.is_some_and(|least| least > 0.0)
     }
 
-    /// Returns the parameters, with those of greedy search and the seed `seed` for missing ones.
+    /// Returns the parameters with defaults for missing ones: greedy search, and the seed `seed`.
     pub fn sampling(self, seed: u64) -> Sampling {
         let greedy = Sampling::default();
         Sampling {
@@ -116,7 +116,7 @@ impl SamplingOptions {
 }
 
 impl From<&GenerationConfig> for SamplingOptions {
-    /// Without `do_sample` a checkpoint's answers are greedy, or those of a beam search, as in transformers.
+    /// Without `do_sample`, answers of a checkpoint use greedy search or beam search, as in transformers.
     fn from(config: &GenerationConfig) -> Self {
         let sampled = Self {
             temperature: Some(config.temperature.unwrap_or(1.0)),

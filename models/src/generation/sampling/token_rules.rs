@@ -1,23 +1,23 @@
-//! The rules of a checkpoint that allow or force tokens, applied to logits before a token is sampled. They are those of
-//! transformers' logits processors, in their order.
+//! Token constraints of a checkpoint, applied to logits before sampling. They correspond to transformers' logits
+//! processors, in their order.
 
 use crate::checkpoint::TokenRules;
 
 /// The tokens of a request so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TextSoFar<'a> {
-    /// Tokens that an encoder has read.
+    /// Tokens of an encoder's prompt.
     pub(crate) source: &'a [u32],
-    /// Tokens that a decoder has read: its prompt, or an answer's start token.
+    /// Tokens of a decoder's prompt, or an answer's start token.
     pub(crate) prompt: &'a [u32],
     /// Tokens of the answer.
     pub(crate) answer: &'a [u32],
-    /// Tokens that end an answer.
+    /// EOS tokens.
     pub(crate) ends: &'a [u32],
 }
 
-/// Sets the logits of tokens that the rules forbid to negative infinity; a token that they force gets 0 and all others
-/// negative infinity. `max_tokens` is the answer's maximum length.
+/// Sets the logits of forbidden tokens to negative infinity; a forced token gets 0 and all others negative infinity.
+/// `max_tokens` is the answer's maximum length.
 pub(crate) fn apply(rules: &TokenRules, logits: &mut [f32], text: &TextSoFar<'_>, max_tokens: usize) {
     let said = [text.prompt, text.answer].concat();
     let mut forbid = |token: u32| {
@@ -38,7 +38,7 @@ pub(crate) fn apply(rules: &TokenRules, logits: &mut [f32], text: &TextSoFar<'_>
             repeated.for_each(|(token, _)| forbid(*token));
         }
     }
-    // A sequence that is an end of the answer is not forbidden.
+    // A bad word that is an EOS token is not forbidden.
     let bad_words = rules.bad_words.iter().filter_map(|words| words.split_last());
     let bad_words = bad_words.filter(|(last, before)| !(before.is_empty() && text.ends.contains(last)));
     let begun = bad_words.filter(|(_, before)| said.ends_with(before));
@@ -46,7 +46,7 @@ pub(crate) fn apply(rules: &TokenRules, logits: &mut [f32], text: &TextSoFar<'_>
     if said.len() < rules.min_length || text.answer.len() < rules.min_new_tokens {
         text.ends.iter().for_each(|end| forbid(*end));
     }
-    // As in transformers, only a text that is one token long has a forced second one.
+    // As in transformers, the second token is forced only if the text so far has one token.
     if let (Some(first), [_]) = (rules.forced_first, said.as_slice()) {
         force(logits, &[first]);
     }
@@ -181,7 +181,7 @@ mod tests {
             applied(&rules(), &[], &[0], &[2, 3], 3),
             [NONE, NONE, NONE, NONE, 0.0]
         );
-        // A prompt of several tokens has no forced token.
+        // With a prompt of several tokens, no token is forced.
         assert_eq!(
             applied(&rules(), &[], &[0, 0], &[], 3),
             [1.0, NONE, 3.0, 4.0, 5.0]

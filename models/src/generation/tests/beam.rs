@@ -12,7 +12,7 @@ use crate::generation::sampling::beam_options::BeamOptions;
 use crate::generation::{Caching, Engine, EngineConfig, Event, FinishReason, Sampling, fixtures};
 use crate::ops::cpu::Cpu;
 
-/// An answer of transformers: `models/fixtures/make_beam_fixtures.py`.
+/// An answer of transformers, from `models/fixtures/make_beam_fixtures.py`.
 #[derive(Deserialize)]
 struct Case {
     checkpoint: String,
@@ -85,7 +85,7 @@ fn beams(beams: usize, max_tokens: usize) -> Sampling {
     }
 }
 
-/// An engine whose cache has so many blocks of two tokens of each kind in each place.
+/// Creates an engine whose cache has this many blocks of two tokens, of each kind and in each location.
 fn small(decoder: &Decoder, caching: Caching, device: usize, host: usize) -> Engine<Cpu> {
     let config = EngineConfig {
         caching,
@@ -154,7 +154,7 @@ fn a_cancelled_search_leaves_nothing() {
     let mut engine = resident(&family(0, 2, 3));
     engine.submit(7, vec![1, 2, 3], beams(4, 20)).unwrap();
     for _ in 0..4 {
-        // Nothing is certain before the end.
+        // No token is certain before the end.
         assert_eq!(engine.step().unwrap().events, [Event::without_token(7)]);
     }
     assert_eq!(engine.sequences.len(), 4);
@@ -173,7 +173,7 @@ fn what_a_failed_fork_leaves_is_dropped_when_the_search_begins_again() {
     for _ in 0..4 {
         engine.step().unwrap();
     }
-    // A fork of the step that fails: the search does not run it yet.
+    // Simulates a fork by a failed step, which the search does not run yet.
     let fork = engine.sequences[&7].fork();
     let id = engine.next_beam;
     engine.sequences.insert(id, fork);

@@ -1,4 +1,4 @@
-//! The engine on burn's back ends.
+//! Tests of the engine on burn's back ends.
 
 use burn::tensor::Device;
 
@@ -15,7 +15,7 @@ fn decoder(name: &str, kind: WeightType) -> Result<Decoder, crate::checkpoint::L
     registry::read_decoder(checkpoint)
 }
 
-/// burn's CPU back end, and wgpu in a build with it.
+/// Returns burn's CPU back end, and wgpu if it is compiled in.
 fn devices() -> Vec<Device> {
     vec![
         Device::flex(),
@@ -24,7 +24,7 @@ fn devices() -> Vec<Device> {
     ]
 }
 
-/// burn's CPU back end gives the results of the CPU kernels; a GPU runs the same code.
+/// Checks that burn's CPU back end gives the results of the CPU kernels; a GPU runs the same code.
 #[test]
 fn logits_and_tokens_match_transformers_on_burn() {
     let pairs = fixtures::DECODERS
@@ -62,7 +62,7 @@ fn logits_and_tokens_match_transformers_on_burn() {
     }
 }
 
-/// Requests of different lengths decode together, with the cache on the device and in host memory.
+/// Checks that requests of different lengths decode together, with the cache on the device and in host memory.
 #[test]
 fn batches_match_transformers_on_burn() {
     for &name in fixtures::DECODERS {
@@ -98,8 +98,8 @@ fn batches_match_transformers_on_burn() {
     }
 }
 
-/// Weights of 16 bits are multiplied as such, which rounds inputs and results too. The median counts: a mixture may choose another
-/// expert where two are almost equal, and rounding adds up in recurrent layers.
+/// Products with 16-bit weights round inputs and results too. Compares the median: a router may select another expert
+/// if two are almost equal, and rounding accumulates in recurrent layers.
 #[test]
 fn weights_of_sixteen_bits_give_about_the_same_logits_on_burn() {
     for &name in fixtures::DECODERS {

@@ -1,4 +1,4 @@
-//! Behaviour specific to encoder-decoders. `tests` covers that their tokens do not depend on the configuration.
+//! Tests specific to encoder-decoders. `tests` checks that their tokens do not depend on the configuration.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn prompts_that_do_not_fit_are_rejected_with_the_numbers() {
     assert!(matches!(rejected(vec![1; 23], 10), EngineError::Refused(rejected) if rejected == cache));
     assert!(engine.score(&[1; 25]).is_err() && engine.score(&[]).is_err());
     assert!(engine.is_idle() && engine.blocks() == (2, 2));
-    // Prompt and answer take one entry per token; the first token of the answer replaces its last, which is not cached.
+    // Prompt and answer take one entry per token; the answer's start token is cached, its last token is not.
     assert_eq!(generate(&mut engine, &[vec![1; 23]], 9).remove(0).len(), 9);
 }
 
@@ -173,7 +173,7 @@ fn answers_are_scored_after_a_prompt() {
     let rows = engine.score_answer(&[7, 8], &[9, 10]).unwrap();
     assert_eq!((rows.len(), &engine.score(&[7, 8]).unwrap()[..]), (3, &rows[..1]));
     assert_ne!(engine.score_answer(&[8, 7], &[9, 10]).unwrap(), rows);
-    // Scores use the logits that generation uses.
+    // Scores use the same logits as generation.
     engine.submit(0, vec![7, 8], greedy(6)).unwrap();
     let answer = run(&mut engine).remove(&0).unwrap();
     let rows = engine.score_answer(&[7, 8], &answer).unwrap();

@@ -1,4 +1,4 @@
-//! Steps of the engine that fail and are repeated.
+//! Tests of steps that fail and are repeated.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn a_prefill_that_failed_is_repeated() {
         let mut answers: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
         for (request, prompt) in (0..).zip(&prompts) {
             engine.submit(request, prompt.clone(), greedy(12)).unwrap();
-            // What a step that fails before its first layer leaves.
+            // Simulates the state after a step that fails before its first layer.
             let step = engine.scheduler.step(&mut engine.space);
             assert_eq!(step.prefill, [request]);
             for event in engine.step().unwrap().events {

@@ -1,4 +1,4 @@
-//! GGUF files against transformers with the weights that their blocks stand for: `models/fixtures/make_gguf_fixtures.py`.
+//! Compares GGUF files with transformers on the dequantised weights: `models/fixtures/make_gguf_fixtures.py`.
 
 use kaskade_policy::plan::Partition;
 
@@ -9,7 +9,7 @@ use crate::decoder::weights::Decoder;
 use crate::generation::fixtures;
 use crate::precision::WeightType;
 
-/// One per architecture; several where it has variants.
+/// At least one file per architecture, several for variants.
 const FILES: [&str; 24] = [
     "llama",
     "llama-q4",
@@ -47,7 +47,7 @@ fn decoder(name: &str, kind: Option<WeightType>) -> Decoder {
     registry::read_decoder(checkpoint).unwrap()
 }
 
-/// The largest difference of the logits of a model from those of transformers, and the largest logit.
+/// Returns the maximum difference between the logits of a model and those of transformers, and the maximum logit.
 fn difference(decoder: &Decoder, cases: &[fixtures::Case]) -> [f32; 2] {
     let mut engine = resident(decoder);
     let (mut largest, mut range) = (0.0_f32, 0.0_f32);

@@ -1,4 +1,4 @@
-//! Engines with wrong sampled costs: steps must correct them.
+//! Tests of engines with wrong sampled costs, which steps must correct.
 
 use kaskade_policy::hybrid_cache::{BlockCounts, Capacity, Costs, Memory, Planned, Shares};
 use kaskade_policy::linear_fit::LinearFit;
@@ -6,7 +6,7 @@ use kaskade_policy::linear_fit::LinearFit;
 use super::{greedy, model_config};
 use crate::generation::*;
 
-/// A plan for `blocks` blocks with costs of `compute` and `load` seconds per block.
+/// Returns a plan for `blocks` blocks with costs of `compute` and `load` seconds per block.
 pub(super) fn planned(blocks: usize, compute: f64, load: f64) -> Planned {
     let line = |slope| LinearFit {
         intercept: 0.0,
@@ -34,7 +34,8 @@ pub(super) fn planned(blocks: usize, compute: f64, load: f64) -> Planned {
     }
 }
 
-/// Four requests of 40 tokens over a link of one megabyte per second, at first with keys and values only.
+/// Creates an engine with four requests of 40 tokens over a link of one megabyte per second, initially with keys and
+/// values only.
 fn engine(caching: Caching, mini_batches: bool) -> Engine<Cpu> {
     let decoder = Decoder::random(model_config(false, false, 4), 2, 3);
     let plenty = BlockCounts { act: 100, kv: 100 };
@@ -49,7 +50,7 @@ fn engine(caching: Caching, mini_batches: bool) -> Engine<Cpu> {
         buffer: plenty,
         mini_batches,
         link: Some(1e6),
-        // The plan states a device a thousand times slower than its link, which is wrong.
+        // The plan wrongly states that computing is a thousand times slower than loading.
         planned: Some(planned(40, 1.0, 1e-3)),
         ..EngineConfig::resident(&decoder, 0)
     };

@@ -1,9 +1,9 @@
-//! Recurrent states in the engine: their life, their memory, and that nothing changes the answers.
+//! Tests of recurrent states in the engine: lifetime, memory, and independence of answers from the configuration.
 
 use super::{family, generate, greedy, resident, run};
 use crate::generation::*;
 
-/// The number of a family with recurrent layers.
+/// Number of a family with recurrent layers.
 const RECURRENT: usize = 13;
 
 fn prompts() -> Vec<Vec<u32>> {
@@ -20,7 +20,7 @@ fn lost_states_are_computed_again() {
     }
     let mut answers = vec![Vec::new(); 3];
     for step in 0..12 {
-        // As after a step that failed, for one request or for all.
+        // Simulates the state after a failed step, for one request or for all.
         for (request, sequence) in &mut engine.sequences {
             if step == 7 || (step == 4 && *request == 1) {
                 assert!(sequence.state.take().is_some());
@@ -59,7 +59,7 @@ fn states_are_kept_while_a_request_runs_only() {
     assert_eq!(held(&engine), 0);
 }
 
-/// A cache of tokens keeps no states either.
+/// Checks that the cache of tokens keeps no states.
 #[test]
 fn without_a_cache_there_are_no_states() {
     let decoder = family(RECURRENT, 3, 5);
@@ -88,7 +88,7 @@ fn layers_without_attention_have_no_blocks() {
     assert_eq!(decoder.state_bytes(), 2 * 2 * 20 * 4);
 }
 
-/// A prompt in one step and its tokens one by one give the same logits.
+/// Checks that a prompt in one step and its tokens one by one give the same logits.
 #[test]
 fn prompts_and_single_tokens_advance_states_alike() {
     let decoder = family(RECURRENT, 3, 5);

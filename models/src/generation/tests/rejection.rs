@@ -1,9 +1,9 @@
-//! Checkpoints that are refused, with the error that names the key, the tensor or the file.
+//! Tests that invalid checkpoints are rejected with an error that names the key, the tensor or the file.
 
 use crate::decoder::registry;
 use crate::generation::fixtures;
 
-/// A fixture, one of its files, the text to replace, its replacement, and a part of the error.
+/// A fixture, one of its files, the text to replace, its replacement, and a part of the expected error.
 type Wrong = [&'static str; 5];
 
 const GPT2: [&str; 2] = ["gpt2", "config.json"];

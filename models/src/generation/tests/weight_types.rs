@@ -1,4 +1,4 @@
-//! Every family in the types that weights are converted to.
+//! Tests every family with every weight type.
 
 use super::resident;
 use crate::checkpoint::transposed;
@@ -30,7 +30,8 @@ fn every_family_computes_with_converted_weights() {
             let pairs = converted.iter().zip(&exact);
             let mut differences: Vec<f32> = pairs.map(|(one, other)| (one - other).abs()).collect();
             differences.sort_by(f32::total_cmp);
-            // A mixture may choose another expert where two are almost equal, and four bits are coarse: the median counts.
+            // Compares the median: a router may select another expert if two are almost equal, and four bits are
+            // coarse.
             let at = if mixed || kind == WeightType::Q4_0 {
                 differences.len() / 2
             } else {
@@ -48,7 +49,7 @@ fn every_family_computes_with_converted_weights() {
     }
 }
 
-/// The scale of T5's outputs is not a power of two: a head that contained it would be rounded twice.
+/// The scale of T5's outputs is not a power of two: a head that includes it would be rounded twice.
 #[test]
 fn a_tied_head_is_the_embedding_whatever_scales_its_input() {
     let decoder = registry::read_decoder(fixtures::checkpoint("t5")).unwrap();

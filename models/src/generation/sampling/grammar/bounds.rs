@@ -1,24 +1,25 @@
-//! Bounds of what is compiled. A schema of a few kilobytes may otherwise take minutes, because llguidance compares its parts with each
-//! other. What is within the bounds takes about a second, and less than the stack of the thread that compiles it.
+//! Limits for compiling grammars. Without them, a schema of a few kilobytes may take minutes, because llguidance
+//! compares its parts with each other. Within them, compiling takes about a second, and fits the stack of the compiler
+//! thread.
 
 use serde_json::Value;
 
 use super::{Grammar, JSON};
 
-/// Maximum values of a JSON Schema; strings count in lists of names, and not in `enum`.
+/// Maximum values of a JSON Schema; strings count in lists of names, but not in `enum`.
 const MAX_VALUES: usize = 2_000;
 
-/// Maximum values of all schemas of a grammar.
+/// Maximum values of all schemas in a grammar.
 const MAX_ALL_VALUES: usize = 8_000;
 
-/// Maximum `patternProperties` of all schemas of a grammar; each is compared with each.
+/// Maximum `patternProperties` of all schemas in a grammar; each pair is compared.
 const MAX_PATTERNS: usize = 64;
 
-/// Maximum of the least common multiple of the `multipleOf` of a schema, without its zeros at the end: numbers are followed by a state
-/// for each remainder.
+/// Maximum least common multiple of a schema's `multipleOf`, without trailing zeros: llguidance has a state per
+/// remainder.
 const MAX_MULTIPLE: u64 = 10_000;
 
-/// What the schemas of a grammar have.
+/// Counts over the schemas of a grammar.
 #[derive(Default)]
 struct Counts {
     values: usize,
@@ -26,7 +27,7 @@ struct Counts {
     multiples: Vec<f64>,
 }
 
-/// Refuses a grammar that would take too long to compile.
+/// Rejects a grammar that would take too long to compile.
 ///
 /// # Errors
 /// The reason.
@@ -38,7 +39,7 @@ pub(super) fn check(grammar: &Grammar) -> Result<(), String> {
             for (at, word) in grammar.match_indices(JSON) {
                 let behind = grammar.get(at + word.len()..).unwrap_or_default();
                 let mut documents = serde_json::Deserializer::from_str(behind).into_iter();
-                // A word within a text has no schema behind it.
+                // The keyword inside a string is not followed by a schema.
                 if let Some(Ok(schema)) = documents.next() {
                     all.add(&schema)?;
                 }
@@ -50,7 +51,7 @@ pub(super) fn check(grammar: &Grammar) -> Result<(), String> {
 }
 
 impl Counts {
-    /// Adds a schema.
+    /// Counts a schema.
     fn add(&mut self, schema: &Value) -> Result<(), String> {
         let mut own = Self::default();
         own.count(schema);
@@ -107,12 +108,12 @@ impl Counts {
     }
 }
 
-/// Returns the least common multiple of numbers as integers, without the zeros at its end; `None` if it is too large.
+/// Returns the least common multiple of numbers as integers, without trailing zeros; `None` if it is too large.
 fn common_multiple(numbers: &[f64]) -> Option<u64> {
     let mut common: u64 = 1;
     let mut digits = 0;
     for number in numbers {
-        // The shortest decimal has the digits that the schema was written with.
+        // The shortest decimal representation has the digits of the schema.
         let text = format!("{number}");
         let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
         let mut own: u64 = format!("{whole}{part}").trim_start_matches('-').parse().ok()?;
@@ -121,7 +122,7 @@ fn common_multiple(numbers: &[f64]) -> Option<u64> {
         common = raised(common, places.saturating_sub(digits))?;
         own = raised(own, digits.saturating_sub(places))?;
         digits = digits.max(places);
-        // Zero is refused where the schema is read.
+        // Zero is rejected when the schema is parsed.
         if own > 0 {
             common = (common / common_divisor(common, own)).checked_mul(own)?;
         }

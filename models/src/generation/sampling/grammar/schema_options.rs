@@ -1,14 +1,14 @@
-//! How llguidance follows a JSON Schema.
+//! llguidance's options for a JSON Schema.
 
 use serde_json::{Map, Value, json};
 
-/// Key of a JSON Schema that holds llguidance's options.
+/// Key of llguidance's options in a JSON Schema.
 pub(super) const OPTIONS: &str = "x-guidance";
 
-/// Option of llguidance: ignore the keywords that it cannot follow.
+/// Option of llguidance to ignore unsupported keywords.
 const LENIENT: &str = "lenient";
 
-/// The formats of strings that llguidance follows; JSON Schema has others as annotations.
+/// String formats that llguidance supports; others are annotations in JSON Schema.
 const FORMATS: [&str; 11] = [
     "date-time",
     "time",
@@ -23,14 +23,14 @@ const FORMATS: [&str; 11] = [
     "unknown",
 ];
 
-/// Sets how a JSON Schema is followed; `white_space` is a regular expression of what may be between two elements. Options that the schema
-/// states remain. A format that is not known is an annotation, also in a schema that is [`strict`].
+/// Sets options in a JSON Schema; `white_space` is a regular expression of the text allowed between two elements.
+/// Options in the schema take precedence. Unsupported formats are treated as annotations, even in a [`strict`] schema.
 pub(crate) fn with_options(mut schema: Value, white_space: &str) -> Value {
     if is_strict(&schema) {
         drop_unknown_formats(&mut schema);
     }
     if let Some(schema) = schema.as_object_mut() {
-        // `oneOf` admits what `anyOf` does: that no second branch matches cannot be followed token by token.
+        // `oneOf` is treated like `anyOf`: whether a second branch matches cannot be checked token by token.
         let defaults = json!({"whitespace_pattern": white_space, "coerce_one_of": true, LENIENT: true});
         let stated = schema.entry(OPTIONS).or_insert_with(|| json!({}));
         if let (Some(stated), Value::Object(defaults)) = (stated.as_object_mut(), defaults) {
@@ -42,7 +42,7 @@ pub(crate) fn with_options(mut schema: Value, white_space: &str) -> Value {
     schema
 }
 
-/// Marks a JSON Schema all of whose keywords must be followed: one that cannot be is refused.
+/// Marks a JSON Schema as strict: unsupported keywords are an error.
 pub(crate) fn strict(mut schema: Value) -> Value {
     if let Some(schema) = schema.as_object_mut() {
         let options = schema.entry(OPTIONS).or_insert_with(|| json!({}));
@@ -53,7 +53,7 @@ pub(crate) fn strict(mut schema: Value) -> Value {
     schema
 }
 
-/// Removes what [`strict`] has added; returns whether the schema had it.
+/// Reverts [`strict`]; returns whether the schema was strict.
 pub(crate) fn take_strict(schema: &mut Value) -> bool {
     if !is_strict(schema) {
         return false;
@@ -74,7 +74,7 @@ fn is_strict(schema: &Value) -> bool {
     options.and_then(|options| options.get(LENIENT)) == Some(&Value::Bool(false))
 }
 
-/// Removes formats that are not known. What constants and examples hold is no schema.
+/// Removes unsupported formats, except inside constants and examples, which are not schemas.
 fn drop_unknown_formats(schema: &mut Value) {
     match schema {
         Value::Array(schemas) => schemas.iter_mut().for_each(drop_unknown_formats),

@@ -8,10 +8,10 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-/// The first token is the end.
+/// The first token is EOS.
 const END: u32 = 0;
 
-/// A byte-level tokenizer of all bytes.
+/// Builds a byte-level tokenizer with all bytes.
 fn byte_level() -> Tokenizer {
     detokenizer::tokenizer(
         &fixtures::checkpoint("roberta-token-classification")
@@ -21,14 +21,14 @@ fn byte_level() -> Tokenizer {
     .unwrap()
 }
 
-/// A tokenizer as Llama 2 has it.
+/// Builds a tokenizer like that of Llama 2.
 fn sentence_piece() -> Tokenizer {
     let bytes = (0..=u8::MAX).map(|byte| format!("<0x{byte:02X}>"));
     let pieces = ["▁", "a", "▁good", "b", "{\"", "\":", "▁\"", "Zü", "99"].map(ToOwned::to_owned);
     tokenizer_of(bytes.chain(pieces))
 }
 
-/// A tokenizer of an end-of-sequence token and these pieces.
+/// Builds a tokenizer with an EOS token and these pieces.
 fn tokenizer_of(pieces: impl Iterator<Item = String>) -> Tokenizer {
     let tokens = std::iter::once("</s>".to_owned()).chain(pieces);
     let vocabulary: serde_json::Map<String, Value> = tokens
@@ -49,7 +49,7 @@ fn grammars(tokenizer: &Tokenizer) -> Grammars {
     Grammars::new(tokenizer.get_vocab_size(true) + 5, vec![END])
 }
 
-/// The answer of a model with random logits; `None` if it does not end within 600 tokens.
+/// Returns the answer of a model with random logits; `None` if it does not end within 600 tokens.
 fn answer(tokenizer: &Tokenizer, grammars: &Grammars, grammar: &Grammar, seed: u64) -> Option<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut constraint = grammars.constraint(tokenizer, grammar).unwrap();
@@ -90,7 +90,7 @@ fn a_grammar_that_the_vocabulary_cannot_write_is_refused() {
     assert_eq!(reason("too many states\n<non-verbose/>"), "too many states");
 }
 
-/// The thread of the model compiled it after the thread that reads requests.
+/// Regression: the model's thread compiled it again after the preprocessing thread.
 #[test]
 fn a_grammar_that_cannot_be_compiled_is_compiled_once() {
     let tokenizer = tokenizer_of(["▁", "a"].map(ToOwned::to_owned).into_iter());
@@ -299,7 +299,7 @@ fn a_choice_may_have_many_texts_and_texts_that_begin_others() {
     assert_eq!(said, ["a", "ab"]);
 }
 
-/// Each would overflow the stack of a thread, which ends the process.
+/// Without a larger stack, each of these would overflow it and abort the process.
 #[test]
 fn long_chains_of_references_are_compiled() {
     let tokenizer = byte_level();
@@ -340,7 +340,7 @@ fn long_chains_of_references_are_compiled() {
     }
 }
 
-/// A schema whose answer takes one way only.
+/// Returns a schema with only one possible order of keys.
 fn of_two_keys(keys: [&str; 2]) -> Grammar {
     let [first, second] = keys;
     Grammar::JsonSchema(json!({
@@ -364,7 +364,7 @@ fn a_grammar_that_could_not_be_followed_is_compiled_again_for_the_next_answer() 
     let tokenizer = byte_level();
     let grammars = grammars(&tokenizer);
     let token = |text: &str| tokenizer.token_to_id(text).unwrap();
-    // Behind `x` and some `a`, a step has more states than it may have.
+    // After `x` and several `a`, a step exceeds the maximum number of states.
     let grammar = Grammar::Regex("y|x((((a{0,100}){0,100}){0,100}){0,100}){0,100}".into());
     let mut failing = grammars.constraint(&tokenizer, &grammar).unwrap();
     failing.push(token("x")).unwrap();

@@ -1,26 +1,27 @@
-//! The bytes that the tokens of a vocabulary add to a text.
+//! The bytes that tokens of a vocabulary represent.
 
 use llguidance::toktrie::TokTrie;
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
-/// Most bytes of a token that an answer under a grammar can have; the index of the vocabulary has no deeper branches.
+/// Maximum bytes of a token under a grammar, which limits the depth of the vocabulary's trie.
 const MAX_TOKEN_BYTES: usize = 1_000;
 
-/// How the tokens of a vocabulary are written.
+/// Byte representation of a vocabulary.
 #[derive(Debug, PartialEq)]
 enum Writing {
-    /// Every byte is a character, as in GPT-2.
+    /// Each byte is a character, as in GPT-2.
     ByteLevel,
-    /// A space is another character, and a byte that no other token has is `<0x0A>`, as in `SentencePiece`.
+    /// Spaces are replaced by this character, and bytes without another token are written as `<0x0A>`, as in
+    /// `SentencePiece`.
     Spaces(char),
 }
 
-/// Returns the bytes of every token of a vocabulary of that size. Special tokens, which add no text, have the marker of
-/// [`TokTrie`]; tokens that the tokenizer does not know have no bytes.
+/// Returns the bytes of each of the `vocabulary` tokens. Special tokens, which add no text, have the marker of
+/// [`TokTrie`]; tokens that the tokenizer does not have are empty.
 ///
 /// # Errors
-/// The reason, if the tokenizer's decoder is none of those that write bytes or spaces as characters.
+/// The reason, if the tokenizer's decoder uses neither byte-level nor space-replacement encoding.
 pub(super) fn token_bytes(tokenizer: &Tokenizer, vocabulary: usize) -> Result<Vec<Vec<u8>>, String> {
     let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
     let writing = writing(&decoder).ok_or_else(|| {
@@ -63,7 +64,7 @@ pub(super) fn token_bytes(tokenizer: &Tokenizer, vocabulary: usize) -> Result<Ve
     Ok(tokens.collect())
 }
 
-/// Returns how a decoder's tokens are written.
+/// Returns the byte representation that a decoder implies.
 fn writing(decoder: &Value) -> Option<Writing> {
     let text = |value: Option<&Value>| value.and_then(Value::as_str)?.chars().next();
     match decoder.get("type").and_then(Value::as_str)? {
@@ -77,7 +78,7 @@ fn writing(decoder: &Value) -> Option<Writing> {
             let decoders = decoder.get("decoders").and_then(Value::as_array)?;
             let mut found = decoders.iter().filter_map(writing);
             let first = found.next()?;
-            // The character of spaces is in one of them.
+            // One of the decoders contains the replacement for spaces.
             Some(
                 found
                     .find(|other| *other != Writing::Spaces(' '))
@@ -94,20 +95,20 @@ fn byte_token(name: &str) -> Option<u8> {
     u8::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 2)
 }
 
-/// Returns whether the character of that code stands for its own byte in a byte-level vocabulary (GPT-2's `bytes_to_unicode`):
-/// those that are printable.
+/// Returns whether the character with this code represents its own byte in a byte-level vocabulary (GPT-2's
+/// `bytes_to_unicode`), which is the case if it is printable.
 const fn is_itself(code: u32) -> bool {
     matches!(code, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff)
 }
 
-/// The bytes that the characters from U+0100 stand for, in their order.
+/// Returns the bytes that the characters from U+0100 represent, in order.
 fn shifted_bytes() -> Vec<u8> {
     (0..=u8::MAX)
         .filter(|byte| !is_itself(u32::from(*byte)))
         .collect()
 }
 
-/// Returns the byte that a character stands for in a byte-level vocabulary.
+/// Returns the byte that a character represents in a byte-level vocabulary.
 fn byte_of(letter: char, shifted: &[u8]) -> Option<u8> {
     let code = u32::from(letter);
     if is_itself(code) {
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!((byte_of('\u{144}'), byte_of(' ')), (None, None));
     }
 
-    /// Bytes of tokens make up the text that the tokenizer decodes.
+    /// Checks that the bytes of tokens add up to the text that the tokenizer decodes.
     #[test]
     fn bytes_of_tokens_make_up_texts() {
         for folder in ["gpt2", "gemma3", "t5"] {
