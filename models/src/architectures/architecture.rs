@@ -1,4 +1,4 @@
-//! What the registry knows of an architecture.
+//! Registry entry of an architecture.
 
 use super::dual::DualEncoderConfig;
 use super::text_encoder::config::TextEncoderConfig;
@@ -10,27 +10,27 @@ use crate::runtime::loaded::Built;
 
 /// A supported architecture.
 pub(super) struct Architecture {
-    /// `architectures[0]` of its `config.json`.
+    /// `architectures[0]` in `config.json`.
     pub name: &'static str,
-    /// `model_type` of its `config.json`.
+    /// `model_type` in `config.json`.
     pub model_type: &'static str,
-    /// Prefix of a tensor that only this class of its `model_type` has; `None` for the base model.
+    /// Tensor name prefix that only this class of its `model_type` has; `None` for the base model.
     pub head: Option<&'static str>,
-    /// Builds the model from a checkpoint.
+    /// Function that builds the model from a checkpoint.
     pub build: Build,
-    /// Name prefixes of tensors that its checkpoints contain but the model does not use.
+    /// Name prefixes of tensors in checkpoints that the model does not use.
     pub unused: &'static [&'static str],
 }
 
-/// How an architecture builds a model.
+/// Function that builds a model of an architecture.
 #[derive(Clone, Copy)]
 pub(super) enum Build {
-    /// As a whole only.
+    /// Builds the whole model.
     Whole(fn(&mut Checkpoint, &Device) -> Result<Built, LoadError>),
-    /// A partition of its layers, or the whole, from the description of a text encoder.
+    /// Builds a partition or the whole model from the description of a text encoder.
     Text(fn(&Config) -> Result<TextEncoderConfig, LoadError>, TextTask),
-    /// Likewise, an image classifier.
+    /// Builds a partition or the whole of an image classifier.
     Image(VitConfig),
-    /// As a whole only, an encoder of texts and images.
+    /// Builds a whole dual encoder of texts and images.
     Dual(DualEncoderConfig),
 }

@@ -1,9 +1,9 @@
 //! A small convolutional network for images: stages of residual blocks, 3x3 convolutions, no normalisation.
 //!
-//! A stage begins with one convolution, which sets the channels and may halve the image. Residual blocks follow:
-//! `x + conv2(relu(conv1(x)))`. A `ReLU` follows the first convolution and every block. A linear classifier reads the
-//! flattened last stage. Normalisation is omitted because training works without it at these depths, and every
-//! element-wise pass costs time on a CPU.
+//! A stage begins with a convolution, which sets the number of channels and may halve the image, followed by residual
+//! blocks `x + conv2(relu(conv1(x)))`. A `ReLU` follows the first convolution and every block. A linear classifier
+//! reads the flattened last stage. Normalisation is omitted because training works without it at these depths, and
+//! every element-wise pass costs time on a CPU.
 //!
 //! `config.json`:
 //!
@@ -38,31 +38,31 @@ pub use training::Cnn;
 /// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-cnn";
 
-/// Size of a network.
+/// Dimensions of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CnnConfig {
-    /// Channels, height and width of an image.
+    /// Channels, height and width of the input image.
     pub input: [usize; 3],
-    /// Its stages, first to last.
+    /// Stages, first to last.
     pub stages: Vec<StageConfig>,
     /// Number of classes.
     pub labels: usize,
 }
 
-/// Size of a stage.
+/// Dimensions of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StageConfig {
-    /// Channels of its convolutions.
+    /// Channels of the convolutions.
     pub channels: usize,
-    /// Stride of its first convolution, pixels: 2 halves both sides, rounding up.
+    /// Stride of the first convolution, pixels: 2 halves height and width, rounding up.
     pub stride: usize,
-    /// Residual blocks after the first convolution.
+    /// Number of residual blocks after the first convolution.
     pub blocks: usize,
 }
 
 impl CnnConfig {
-    /// Channels, height and width of the last stage's result.
+    /// Returns channels, height and width of the last stage's result.
     fn last_stage(&self) -> [usize; 3] {
         let out = |size: usize, stride: usize| (size - 1) / stride + 1;
         self.stages.iter().fold(self.input, |[_, height, width], stage| {
@@ -74,7 +74,7 @@ impl CnnConfig {
         })
     }
 
-    /// Values per image that reach the classifier; `None` on overflow.
+    /// Returns the number of values per image that the classifier reads; `None` on overflow.
     fn features(&self) -> Option<usize> {
         let [channels, height, width] = self.last_stage();
         channels.checked_mul(height)?.checked_mul(width)
@@ -93,7 +93,7 @@ struct ConvolutionalNetwork<O: Ops> {
 
 struct Stage<O: Ops> {
     entry: (Convolution, O::Linear),
-    /// Images within the stage.
+    /// Convolution on the images inside the stage.
     inner: Convolution,
     blocks: Vec<[O::Linear; 2]>,
 }
@@ -141,7 +141,7 @@ impl<O: Ops> Stage<O> {
         let channels = size.channels;
         let [height, width] = entry.result();
         let first = layers.convolution(&format!("{name}.entry"), entry.channels, channels)?;
-        // The configuration may name more blocks than the checkpoint has weights of; the first missing one ends the loop.
+        // The configuration may state more blocks than the checkpoint contains; the first missing one ends the loop.
         let mut blocks = Vec::new();
         for index in 0..size.blocks {
             let mut conv = |which: &str| {
@@ -174,7 +174,7 @@ impl<O: Ops> Network for ConvolutionalNetwork<O> {
     fn logits(&self, images: Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
         let ops = &self.ops;
         let [channels, height, width] = self.input;
-        // Requests have them channel by channel.
+        // Requests order values by channel.
         let pixels = if channels == 1 {
             images
         } else {

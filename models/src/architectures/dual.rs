@@ -1,7 +1,7 @@
-//! Dual encoders: an encoder of texts and one of images, whose vectors can be compared (CLIP, `SigLIP`).
+//! Dual encoders: a text encoder and an image encoder whose embeddings are comparable (CLIP, `SigLIP`).
 //!
-//! Inputs: those of a text encoder ([`super::text_encoder`]) or those of an image encoder ([`super::vit`]). Outputs: `embedding`
-//! FP32 `[width]`, which is not normalised unless a module of sentence-transformers says so.
+//! Inputs: those of a text encoder ([`super::text_encoder`]) or those of an image encoder ([`super::vit`]). Output:
+//! `embedding` FP32 `[width]`, normalised only if a sentence-transformers module does so.
 
 pub(super) mod clip;
 
@@ -21,14 +21,14 @@ use crate::runtime::tensor::Tensor;
 use crate::tasks::embedding::{Pooling, normalised};
 use crate::tasks::entities::AggregationStrategy;
 
-/// The encoders of a dual encoder.
+/// Configuration of a dual encoder.
 #[derive(Clone, Copy)]
 pub(super) struct DualEncoderConfig {
-    /// Describes that of texts.
+    /// Function that describes the text encoder.
     pub text: fn(&Config) -> Result<TextEncoderConfig, LoadError>,
-    /// Token of a text that is its vector.
+    /// Pooling of the text encoder.
     pub pooling: Pooling,
-    /// That of images.
+    /// Configuration of the image encoder.
     pub image: VitConfig,
 }
 
@@ -74,7 +74,7 @@ pub(super) fn build(
 struct Dual {
     text: Box<dyn Model>,
     image: Box<dyn Model>,
-    /// Names of the inputs of the image encoder.
+    /// Names of the image encoder's inputs.
     images: Vec<String>,
     normalise: bool,
 }
@@ -84,7 +84,7 @@ impl Dual {
         self.images.contains(&input.name)
     }
 
-    /// Returns whether a request is one of an image.
+    /// Returns whether a request contains an image.
     fn kind(&self, inputs: &Inputs) -> Result<bool, ModelError> {
         let images = inputs.iter().filter(|input| self.is_image(input)).count();
         match inputs.iter().find(|input| self.is_image(input)) {
@@ -132,7 +132,7 @@ impl Model for Dual {
     }
 }
 
-/// Divides the vector by its length.
+/// Normalises the embedding to unit length.
 fn with_length_one(mut outputs: Outputs) -> Result<Outputs, ModelError> {
     for output in outputs.iter_mut().filter(|output| output.name == "embedding") {
         let mut vector = output.to_f32()?;

@@ -1,5 +1,5 @@
-//! The transformer encoder that all encoder architectures share (Vaswani et al. 2017, "Attention Is All You Need",
-//! section 3). An architecture describes its blocks by an [`EncoderConfig`] and [`BlockNames`].
+//! The transformer encoder shared by all encoder architectures (Vaswani et al. 2017, "Attention Is All You Need",
+//! section 3). An architecture describes its blocks with an [`EncoderConfig`] and [`BlockNames`].
 
 pub(super) mod block_attention;
 pub(super) mod bottleneck;
@@ -28,112 +28,113 @@ use super::weight_layout::WeightLayouts;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, DistanceRows, Ops, Rotary};
 
-/// Sizes of an encoder, and how its blocks are computed.
+/// Dimensions of an encoder, and the computation of its blocks.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each names one independent property"
 )]
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct EncoderConfig {
-    /// Size of a token's vector.
+    /// Hidden size.
     pub width: usize,
     /// Number of blocks.
     pub blocks: usize,
-    /// Number of attention heads; divides the width of the attention.
+    /// Number of attention heads; divides `attention_width`.
     pub heads: usize,
-    /// Number of heads of keys and values, which divides that of the queries; the same unless queries share them.
+    /// Number of key and value heads, which divides `heads`; equal to `heads` without grouped-query attention.
     pub key_value_heads: usize,
-    /// Size of all queries of a token, as of all keys and all values that are not shared; that of its vector unless the checkpoint says otherwise.
+    /// Width of all queries of a token, and of its ungrouped keys and values; the hidden size unless the checkpoint
+    /// says otherwise.
     pub attention_width: usize,
-    /// Factor of the attention's scores; by default the inverse root of a head's size.
+    /// Factor of attention scores; by default the inverse square root of the head size.
     pub attention_scale: Option<f32>,
-    /// Size of the feed-forward layer.
+    /// Intermediate size of the feed-forward.
     pub intermediate_size: usize,
-    /// Activation of the feed-forward layer.
+    /// Activation of the feed-forward.
     pub activation: Activation,
-    /// Whether the feed-forward layer multiplies its activation by a second projection.
+    /// Whether the feed-forward is gated: its activation is multiplied by a second projection.
     pub gated: bool,
-    /// Added to the variance by the norms.
+    /// Epsilon of the norms.
     pub epsilon: f64,
-    /// Whether the norms come before attention and feed-forward layer instead of after their residual sums.
+    /// Whether norms come before attention and feed-forward (pre-norm) instead of after the residual sums (post-norm).
     pub norms_first: bool,
     /// Whether the norms have a bias.
     pub norm_bias: bool,
-    /// Whether the norms divide by the root mean square, without a mean and a bias.
+    /// Whether the norms are RMS norms, without mean and bias.
     pub rms: bool,
-    /// Added to the factors of norms by the root mean square.
+    /// Offset to add to the weights of RMS norms.
     pub norm_offset: f32,
     /// Whether the query, key and value projections have a bias.
     pub projection_bias: bool,
-    /// Whether the key projection, which is a layer of its own, has a bias if the others do.
+    /// Whether the key projection has a bias if the others do; it is then a separate layer.
     pub key_bias: bool,
-    /// Whether the output of the attention has a bias.
+    /// Whether the output projection has a bias.
     pub output_bias: bool,
-    /// Whether the feed-forward layer has biases.
+    /// Whether the feed-forward has biases.
     pub feed_forward_bias: bool,
-    /// Whether its first layer has one if it has biases.
+    /// Whether the first layer of the feed-forward has a bias if `feed_forward_bias` is set.
     pub up_bias: bool,
-    /// Whether the first layer, if gated, is one layer with the values before the gate.
+    /// Whether the first layer, if gated and fused, has the values before the gate.
     pub values_first: bool,
-    /// What lets tokens read each other.
+    /// Token mixing of the blocks.
     pub mixing: Mixing,
-    /// How the file stores the weights of linear layers.
+    /// Storage layout of linear layers in the file.
     pub weight_layouts: WeightLayouts,
 }
 
-/// What lets the tokens of a block read each other.
+/// Token mixing of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Mixing {
     /// Attention.
     #[default]
     Attention,
-    /// Attention whose queries have a bias each for keys, distances and segments (`XLNet`).
+    /// Attention whose queries have separate biases for keys, distances and segments (`XLNet`).
     Relative,
-    /// Attention beside convolutions of this many tokens (`ConvBERT`).
+    /// Attention in parallel with dynamic convolutions (`ConvBERT`).
     Convolutions {
-        /// Tokens that a window covers; odd.
+        /// Kernel size of the convolutions, tokens; odd.
         kernel: usize,
     },
-    /// Fourier transforms (`FNet`).
+    /// Fourier transforms instead of attention (`FNet`).
     Fourier,
 }
 
-/// Names of a block's tensors, relative to the block's prefix.
+/// Names of a block's tensors, relative to the prefix of the block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BlockNames {
-    /// Query, key and value projections: three layers, or one that holds all.
+    /// Names of the query, key and value projections, or of a fused layer.
     pub projections: &'static [&'static str],
-    /// Biases of queries and values, if they are tensors beside the one layer and keys have no bias.
+    /// Biases of queries and values, if they are separate from the fused layer and keys have no bias.
     pub split_biases: Option<SplitBiases>,
-    /// Output of the attention.
+    /// Name of the output projection.
     pub output: &'static str,
-    /// Norm of the attention.
+    /// Name of the attention's norm.
     pub attention_norm: &'static str,
-    /// First layer of the feed-forward layer; if gated, the gate followed by the values, in one layer or two.
+    /// Names of the first layer of the feed-forward; if gated, gate and values, in one layer or two.
     pub up: &'static [&'static str],
-    /// Its second layer.
+    /// Name of the second layer of the feed-forward.
     pub down: &'static str,
-    /// Norm of the feed-forward layer.
+    /// Name of the feed-forward's norm.
     pub feed_forward_norm: &'static str,
-    /// Factors of the elements that attention and feed-forward layer add, if there are any.
+    /// Names of the layer scales of attention and feed-forward, if there are any.
     pub scales: Option<[&'static str; 2]>,
-    /// Norms of what they add, if there are any.
+    /// Names of the norms after attention and feed-forward, if there are any.
     pub output_norms: Option<[&'static str; 2]>,
-    /// Norms of the heads of queries and keys, if there are any.
+    /// Names of the query and key norms, if there are any.
     pub head_norms: Option<[&'static str; 2]>,
 }
 
-/// Biases beside the one layer of all projections.
+/// Biases that are stored separately from a fused projection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SplitBiases {
-    /// That of the queries and that of the values.
+    /// Names of the query bias and the value bias.
     pub names: [&'static str; 2],
-    /// Whether the layer holds the projections head by head, instead of all queries, all keys and all values.
+    /// Whether the fused layer is ordered by head, instead of all queries, all keys and all values.
     pub by_head: bool,
 }
 
 impl BlockNames {
-    /// Names in BERT and most architectures that follow it.
+    /// Names in BERT and most architectures derived from it.
     pub(super) const BERT: Self = Self {
         projections: &[
             "attention.self.query",
@@ -152,52 +153,53 @@ impl BlockNames {
     };
 }
 
-/// What distinguishes a block from the others of its encoder.
+/// Properties of a single block of an encoder.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct BlockConfig {
-    /// Prefix of its tensors; blocks of the same prefix share their weights.
+    /// Prefix of the tensors; blocks with the same prefix share their weights.
     pub prefix: String,
-    /// Whether it has no norm before its attention.
+    /// Whether the block has no norm before its attention.
     pub without_first_norm: bool,
-    /// Largest distance of tokens that attend to each other.
+    /// Attention window: maximum distance between tokens.
     pub window: Option<usize>,
-    /// Rotation of queries and keys.
+    /// Rotary embedding of queries and keys.
     pub rotary: Option<Rotary>,
-    /// Rotation of queries and keys by the places of patches.
+    /// Rotary embedding of queries and keys by the row and column of patches.
     pub grid: Option<Arc<GridRotary>>,
-    /// Layers of queries, keys and values by which the first token attends to all; the others then attend to it whatever the window.
+    /// Names of the projections for global attention of the first tokens; all tokens then attend to these regardless
+    /// of the window.
     pub global: Option<[&'static str; 3]>,
-    /// Convolution of its input that is added to its result.
+    /// Convolution of the block's input that is added to its result.
     pub convolution: Option<ConvolutionConfig>,
-    /// Position bias of this block alone.
+    /// Position bias of this block, if it has its own.
     pub position_bias: Option<PositionBias>,
 }
 
-/// How queries and keys are projected from the vectors of distances ([`DistanceScores`]).
+/// Projection of distance embeddings to queries and keys ([`DistanceScores`]).
 pub(super) struct Distances<O: Ops> {
-    /// Row of a distance.
+    /// Row of each distance.
     pub rows: DistanceRows,
-    /// Vectors of the distances `[rows, width]`.
+    /// Embeddings of the distances `[rows, width]`.
     pub vectors: O::Matrix,
-    /// Layer in a block that gives the keys.
+    /// Name of the layer in a block that computes the keys.
     pub keys: Option<&'static str>,
-    /// Whether that layer has a bias.
+    /// Whether the key layer has a bias.
     pub key_bias: bool,
-    /// Layer in a block that gives the queries.
+    /// Name of the layer in a block that computes the queries.
     pub queries: Option<&'static str>,
 }
 
-/// What is added to the scores of an attention.
+/// Terms to add to the scores of an attention.
 pub(super) enum Bias<'a, X> {
-    /// The table of a [`RelativeBias`](crate::ops::RelativeBias).
+    /// Table of a [`RelativeBias`](crate::ops::RelativeBias).
     Distances(&'a X),
-    /// Scores of all pairs of this many tokens, `[heads, tokens * tokens]`.
+    /// Scores of all token pairs for this number of tokens, `[heads, tokens * tokens]`.
     Pairs(&'a X, usize),
-    /// Scores of tokens of different kinds, which the blocks compute; the kinds of the tokens of every sequence.
+    /// Kinds (segments) of the tokens per sequence; the blocks compute scores for pairs of different kinds.
     Kinds(&'a [&'a [i64]]),
 }
 
-/// One block: attention or another mixer of tokens, and a feed-forward layer, each with a norm and a residual connection.
+/// A block: attention or another token mixer, then a feed-forward, each with a norm and a residual connection.
 pub(super) struct Block<O: Ops> {
     mixer: Mixer<O>,
     convolution: Option<TokenConvolution<O>>,
@@ -207,18 +209,18 @@ pub(super) struct Block<O: Ops> {
     gated: bool,
     down: O::Linear,
     feed_forward_norm: O::Norm,
-    /// What becomes of what the feed-forward layer adds.
+    /// Treatment of the feed-forward's output before the residual addition.
     added: Added<O>,
     norms_first: bool,
 }
 
-/// What lets the tokens of a block read each other.
+/// Token mixer of a block.
 enum Mixer<O: Ops> {
     Attention(Box<BlockAttention<O>>),
     Fourier(Arc<Fourier<O>>),
 }
 
-/// Most layers of an encoder: each has a description, which is made before its weights are read.
+/// Maximum number of layers of an encoder; each layer has a description, which is created before its weights are read.
 pub(super) const MAX_LAYERS: usize = 10_000;
 
 /// Reads a number of layers.
@@ -254,20 +256,21 @@ impl EncoderConfig {
         Ok(read)
     }
 
-    /// Reads width, blocks, heads, size of the feed-forward layer and activation by these keys; the rest is as in BERT.
+    /// Reads hidden size, number of blocks and heads, feed-forward size and activation from these keys; the rest is as
+    /// in BERT.
     ///
     /// # Errors
-    /// As [`EncoderConfig::read`].
+    /// Same as [`EncoderConfig::read`].
     pub(super) fn sized(config: &Config, keys: [&str; 5]) -> Result<Self, LoadError> {
         let [width_key, blocks, heads_key, intermediate_size, activation_key] = keys;
         let keys = [width_key, blocks, heads_key, intermediate_size];
         Self::sized_with(config, keys, activation(config, activation_key)?)
     }
 
-    /// Reads width, blocks, heads and size of the feed-forward layer by these keys; the rest is as in BERT.
+    /// Reads hidden size, number of blocks and heads, and feed-forward size from these keys; the rest is as in BERT.
     ///
     /// # Errors
-    /// As [`EncoderConfig::read`].
+    /// Same as [`EncoderConfig::read`].
     pub(super) fn sized_with(
         config: &Config,
         [width_key, blocks, heads_key, intermediate_size]: [&str; 4],
@@ -315,7 +318,7 @@ impl EncoderConfig {
     /// Takes the blocks of a partition from a checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManyPartitions`].
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManyPartitions`].
     pub(super) fn take_blocks<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
@@ -400,7 +403,7 @@ impl EncoderConfig {
     /// Takes a norm of this encoder.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn norm<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
@@ -437,10 +440,10 @@ pub(super) fn of_partition<'a>(
     Ok(configs.get(partition.layers(configs.len())).unwrap_or_default())
 }
 
-/// Reads the number that a norm adds to the variance.
+/// Reads the epsilon of a norm.
 ///
 /// # Errors
-/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] unless it is between 0 and 1.
+/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] unless the value is between 0 and 1.
 pub(super) fn epsilon(config: &Config, key: &str) -> Result<f64, LoadError> {
     let epsilon = config.required::<f64>(key)?;
     if epsilon > 0.0 && epsilon < 1.0 {
@@ -452,7 +455,7 @@ pub(super) fn epsilon(config: &Config, key: &str) -> Result<f64, LoadError> {
 /// Reads an activation.
 ///
 /// # Errors
-/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for one that is not supported.
+/// [`LoadError::MissingKey`], or [`LoadError::BadKey`] for an unsupported activation.
 pub(super) fn activation(config: &Config, key: &str) -> Result<Activation, LoadError> {
     match config.required::<String>(key)?.as_str() {
         "gelu" | "gelu_python" => Ok(Activation::Gelu),
@@ -472,8 +475,8 @@ pub(super) fn activation(config: &Config, key: &str) -> Result<Activation, LoadE
 }
 
 impl<O: Ops> Block<O> {
-    /// Computes the block. The rows of `x` are tokens, grouped by sequence; `sequences` says which are visible
-    /// ([`Ops::attend_sequences`]).
+    /// Computes the block. The rows of `x` are tokens, grouped by sequence; `sequences` states which tokens are
+    /// visible ([`Ops::attend_sequences`]).
     pub(super) fn forward(
         &self,
         ops: &O,
@@ -488,7 +491,7 @@ impl<O: Ops> Block<O> {
         }
     }
 
-    /// Computes attention and feed-forward layer.
+    /// Computes attention and feed-forward.
     fn transformed(
         &self,
         ops: &O,
@@ -514,7 +517,7 @@ impl<O: Ops> Block<O> {
         ops.normalise(&self.feed_forward(ops, &x, None), &self.feed_forward_norm)
     }
 
-    /// Computes the feed-forward layer of the rows, normalised if there is a norm, and adds the rows.
+    /// Computes the feed-forward of the rows, after the norm if there is one, and adds the rows.
     fn feed_forward(&self, ops: &O, x: &O::Matrix, norm: Option<&O::Norm>) -> O::Matrix {
         let layers = [&self.up, &self.down];
         if self.added.is_unchanged() {

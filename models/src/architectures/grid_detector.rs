@@ -1,8 +1,8 @@
-//! A detector on a grid: it classifies every cell of an image separately, as empty or as an object at a position.
+//! Grid detector: classifies every cell of an image separately, as empty or as an object at a position.
 //!
-//! A small network assigns one class to every cell: empty, or an object of some kind at one of the positions in the
-//! cell. Downstream tasks receive the detections: the crop of every object is an input of the task named after the
-//! object's kind, so that one request becomes several (Loki §3).
+//! A small network assigns one class to every cell: empty, or an object of some kind at a position in the cell.
+//! Downstream tasks receive the detections: the crop of every object is an input of the task named after the object's
+//! kind, so that one request becomes several (Loki §3).
 //!
 //! `config.json`:
 //!
@@ -11,17 +11,17 @@
 //! | `model_type` | `kaskade-grid-detector` |
 //! | `input_shape` | `[channels, height, width]` of a cell |
 //! | `grid` | `[rows, columns]` of cells in the input `image` |
-//! | `crop` | side of an object, pixels, at most that of a cell |
+//! | `crop` | side of an object, pixels; at most that of a cell |
 //! | `kinds` | names of the kinds of objects, which are the names of the downstream tasks |
 //! | `threshold` | minimum probability of an object, above 0 and below 1 |
 //! | `stages` or `hidden_sizes` | the network, as in [`cnn`] or [`mlp`] |
 //!
-//! Tensors are those of the network. Its classifier has `1 + kinds * positions` outputs for the
-//! `(height - crop + 1) * (width - crop + 1)` positions of an object: empty first, then by kind, and by position, row-major.
+//! Tensors are those of the network. Its classifier has `1 + kinds * positions` outputs for the `(height - crop + 1) *
+//! (width - crop + 1)` positions of an object: empty first, then by kind, and by position, row-major.
 //!
 //! Outputs: `count` FP32 `[kinds]`; if there are detections, `boxes` FP32 `[found, 4]` (kind, top, left, probability;
-//! by cell, row-major), and for every detected kind `<kind>/image` FP32 `[n, channels, crop, crop]` in the order of its
-//! boxes.
+//! by cell, row-major), and for every detected kind `<kind>/image` FP32 `[n, channels, crop, crop]` in the order of
+//! its boxes.
 
 use super::image::{Network, shape_of};
 use super::{cnn, mlp};
@@ -62,26 +62,26 @@ struct Detection {
 }
 
 impl GridDetectorConfig {
-    /// Number of positions of an object in a cell, vertically and horizontally.
+    /// Returns the number of positions of an object in a cell, vertically and horizontally.
     fn positions(&self) -> [usize; 2] {
         let [_, height, width] = self.cell;
         [height, width].map(|side| (side + 1).saturating_sub(self.crop))
     }
 
-    /// Number of classes of a cell; `None` on overflow.
+    /// Returns the number of classes of a cell; `None` on overflow.
     pub fn classes(&self) -> Option<usize> {
         let [down, across] = self.positions();
         let objects = self.kinds.len().checked_mul(down)?.checked_mul(across)?;
         objects.checked_add(1)
     }
 
-    /// Returns the class of an object of a kind at a position of a cell.
+    /// Returns the class of an object of this kind at this position in a cell.
     pub fn class(&self, kind: usize, [down, across]: [usize; 2]) -> usize {
         let [places_down, places_across] = self.positions();
         1 + (kind * places_down + down) * places_across + across
     }
 
-    /// Height and width of the whole image.
+    /// Returns height and width of the whole image.
     fn size(&self) -> [usize; 2] {
         let ([_, height, width], [rows, columns]) = (self.cell, self.grid);
         [rows * height, columns * width]
@@ -106,7 +106,7 @@ impl GridDetectorConfig {
         (0..rows).flat_map(move |row| (0..columns).map(move |column| [row * height, column * width]))
     }
 
-    /// Returns the object that a cell's probabilities indicate, if there is one.
+    /// Returns the object with the highest probability in a cell, if there is one.
     fn detection(&self, probabilities: &[f32], [top, left]: [usize; 2]) -> Option<Detection> {
         let [down, across] = self.positions();
         let (_, objects) = probabilities.split_first()?;
@@ -156,7 +156,7 @@ impl GridDetectorConfig {
     }
 }
 
-/// A detector as a model.
+/// A grid detector.
 struct GridDetector {
     network: Box<dyn Network>,
     grid: GridDetectorConfig,
@@ -179,7 +179,7 @@ impl GridDetector {
         let answers = images.iter().zip(probabilities.chunks(rows * columns));
         Ok(answers
             .map(|(image, cells)| {
-                // A cell that is not a number would pass for an empty one.
+                // A cell with NaN would otherwise count as empty.
                 if cells.iter().flatten().any(|probability| probability.is_nan()) {
                     return Err(ModelError::BadOutput {
                         reason: "the logits of a cell are not finite".into(),
@@ -292,8 +292,8 @@ mod tests {
         })
     }
 
-    /// A linear network: the middle pixel indicates a dot at the lower right, the first one a bar at the upper left;
-    /// without either the cell is empty.
+    /// Returns the weights of a linear network: the middle pixel indicates a dot at the lower right, the first pixel a
+    /// bar at the upper left; otherwise the cell is empty.
     fn weights() -> Vec<u8> {
         let mut weight = vec![0.0_f32; 9 * 9];
         weight[4 * 9 + 4] = 20.0;
@@ -372,7 +372,7 @@ mod tests {
     fn a_cell_that_is_not_a_number_is_not_empty() {
         let mut model = load(&config()).unwrap().model;
         let mut pixels = [0.0_f32; 27];
-        // The product overflows; the bias of the empty class wins everywhere else.
+        // The product overflows; the bias of the empty class wins in all other cells.
         pixels[10] = f32::MAX;
         let image = tensor::Tensor::from_f32("image", &[1, 3, 9], &pixels).unwrap();
         let answer = model.run(&[vec![image]]).remove(0);

@@ -1,7 +1,7 @@
 //! Common parts of the small image networks: the [`Network`] trait, and the `Model` implementation.
 //!
-//! Inputs: `image` FP32 of the configured shape, intensities from 0 to 1, or with a `preprocessor_config.json` `image_file`.
-//! Outputs: `logits` FP32 `[labels]`.
+//! Inputs: `image` FP32 of the configured shape, intensities from 0 to 1, or with a `preprocessor_config.json` also
+//! `image_file`. Outputs: `logits` FP32 `[labels]`.
 
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::device::Device;
@@ -25,19 +25,19 @@ pub(super) fn shape_of(config: &Config, key: &str) -> Result<(Vec<usize>, usize)
     }
 }
 
-/// A network from images to logits.
+/// A network that maps images to logits.
 pub(super) trait Network: Send {
-    /// Returns the logits of every image; the images follow each other in `images`.
+    /// Returns the logits of every image; `images` contains the concatenated images.
     ///
     /// # Errors
     /// [`ModelError::Failed`] with the message of the device.
     fn logits(&self, images: Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError>;
 }
 
-/// Builds the network of a checkpoint for a number of classes.
+/// Function that builds the network of a checkpoint for a number of classes.
 type BuildNetwork = fn(&mut Checkpoint, &Device, usize) -> Result<Box<dyn Network>, LoadError>;
 
-/// Builds a classifier around the network that `network` builds.
+/// Builds a classifier with the network that `network` returns.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -58,7 +58,7 @@ pub(super) fn build(
     })
 }
 
-/// A network as a model.
+/// An image classifier with a small network.
 struct Classifier {
     network: Box<dyn Network>,
     input: ImageInput,

@@ -1,4 +1,4 @@
-//! The architectures that read images, alone or beside texts.
+//! Image architectures, including dual encoders of texts and images.
 
 use super::architecture::{Architecture, Build};
 use super::dual::DualEncoderConfig;
@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::runtime::loaded::Built;
 use crate::tasks::embedding::Pooling;
 
-/// Describes an image classifier that is built as a whole, with the prefix of its head.
+/// Defines an image classifier that is built as a whole, with the prefix of its head.
 const fn image_classifier(
     name: &'static str,
     model_type: &'static str,
@@ -25,7 +25,7 @@ const fn image_classifier(
     }
 }
 
-/// Describes the base model of an image classifier, with the tensors that it does not use.
+/// Defines the base model of an image classifier, with the tensors that it does not use.
 const fn image_features(
     name: &'static str,
     model_type: &'static str,
@@ -41,7 +41,7 @@ const fn image_features(
     }
 }
 
-/// All of them.
+/// All image architectures.
 pub(super) const IMAGES: [Architecture; 52] = [
     Architecture {
         name: "BeitForImageClassification",

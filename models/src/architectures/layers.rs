@@ -1,11 +1,11 @@
-//! Layers from a checkpoint, by the names that torch gives their tensors.
+//! Takes layers from a checkpoint by the names of torch modules.
 
 use super::weight_layout::WeightLayout;
 use crate::checkpoint::{LoadError, Weights, transposed};
 use crate::ops::Ops;
 use crate::precision::{Table, WeightType};
 
-/// Takes layers from a checkpoint to a device.
+/// Loader that takes layers from a checkpoint onto a device.
 pub(super) struct Layers<'a, O> {
     pub(super) ops: &'a O,
     pub(super) weights: &'a mut Weights,
@@ -15,7 +15,7 @@ impl<O: Ops> Layers<'_, O> {
     /// Takes the linear layer `{prefix}.weight` (`[outputs, inputs]`) and `{prefix}.bias` (`[outputs]`).
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn linear(
         &mut self,
         prefix: &str,
@@ -25,10 +25,10 @@ impl<O: Ops> Layers<'_, O> {
         self.linear_with(prefix, inputs, outputs, true)
     }
 
-    /// Takes the linear layer `{prefix}`; without `biased` it has no bias.
+    /// Takes the linear layer `{prefix}`, with a bias if `biased`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn linear_with(
         &mut self,
         prefix: &str,
@@ -39,19 +39,19 @@ impl<O: Ops> Layers<'_, O> {
         self.concatenated(&[prefix.to_owned()], inputs, outputs, biased)
     }
 
-    /// Takes the factors `{name}` of the elements of rows of size `width` ([`Ops::scale`]).
+    /// Takes the scale factors `{name}` for the elements of rows of size `width` ([`Ops::scale`]).
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn factors(&mut self, name: &str, width: usize) -> Result<O::Norm, LoadError> {
         let factors = self.weights.take(name, &[width])?;
         Ok(self.ops.norm(factors, None, 0.0))
     }
 
-    /// Copies the linear layer `{prefix}`, which another layer also uses, without taking it if it is taken later.
+    /// Copies the linear layer `{prefix}`, which another layer shares and may take later.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn shared_linear(
         &mut self,
         prefix: &str,
@@ -69,11 +69,11 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.ops.linear(prepared, bias, inputs, outputs))
     }
 
-    /// Takes linear layers of the same size as one, which reads the input once: its outputs are theirs, in order.
-    /// Without `biased` they have no bias.
+    /// Takes linear layers of the same size as one fused layer, which reads the input once and concatenates their
+    /// outputs; with biases if `biased`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn concatenated(
         &mut self,
         prefixes: &[String],
@@ -85,10 +85,10 @@ impl<O: Ops> Layers<'_, O> {
         self.concatenated_with(prefixes, inputs, outputs, &biased)
     }
 
-    /// Takes linear layers as [`Layers::concatenated`] does; `biased` says which of them have a bias.
+    /// Takes linear layers like [`Layers::concatenated`]; `biased` states which of them have a bias.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn concatenated_with(
         &mut self,
         prefixes: &[String],
@@ -99,10 +99,11 @@ impl<O: Ops> Layers<'_, O> {
         self.concatenated_of(prefixes, &[], [inputs, outputs], biased)
     }
 
-    /// Takes linear layers as [`Layers::concatenated_with`] does; `layouts` says how the file stores them, the rest are whole.
+    /// Takes linear layers like [`Layers::concatenated_with`]; `layouts` states their storage layouts, by default
+    /// whole.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn concatenated_of(
         &mut self,
         prefixes: &[String],
@@ -124,7 +125,7 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.side_by_side(parts, bias, inputs, outputs))
     }
 
-    /// Uploads the weights of linear layers of the same size, `[inputs, outputs]` each, as one layer.
+    /// Uploads the weights of linear layers of the same size, each `[inputs, outputs]`, as one fused layer.
     pub(super) fn side_by_side(
         &mut self,
         mut parts: Vec<Vec<f32>>,
@@ -146,10 +147,10 @@ impl<O: Ops> Layers<'_, O> {
         self.upload(weight, bias, inputs, outputs * parts.len())
     }
 
-    /// Takes the linear layer `{prefix}` with the second half of its outputs before the first.
+    /// Takes the linear layer `{prefix}` with the halves of its outputs swapped.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn swapped(
         &mut self,
         prefix: &str,
@@ -169,11 +170,11 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.upload(transposed(&weight, inputs), bias, inputs, outputs))
     }
 
-    /// Takes the projections of queries, keys and values, of which groups of queries share a head of keys and values, as one layer
-    /// in which every query has its own. `biased` says which have a bias.
+    /// Takes the projections of grouped-query attention as one fused layer, in which each query head has its own key
+    /// and value head. `biased` states which projections have a bias.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn grouped(
         &mut self,
         prefixes: &[String],
@@ -205,11 +206,11 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.upload(transposed(&weight, inputs), bias, inputs, outputs))
     }
 
-    /// Takes the projections of queries, keys and values from one layer `{prefix}.weight` that holds them for each of `groups` of heads
-    /// one after the other, with the biases of queries and values.
+    /// Takes the query, key and value projections from a fused layer `{prefix}.weight`, which is ordered by `groups`
+    /// groups of heads, with separate biases for queries and values.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn with_split_biases(
         &mut self,
         prefix: &str,
@@ -231,11 +232,11 @@ impl<O: Ops> Layers<'_, O> {
         Ok(self.upload(transposed(&ordered, width), bias, width, rows))
     }
 
-    /// Takes the 3x3 convolution `{prefix}.weight` (`[outputs, channels, 3, 3]`) and `{prefix}.bias` (`[outputs]`), as
-    /// the linear layer of its windows ([`Ops::convolve`]).
+    /// Takes the 3x3 convolution `{prefix}.weight` (`[outputs, channels, 3, 3]`) and `{prefix}.bias` (`[outputs]`) as
+    /// a linear layer over windows ([`Ops::convolve`]).
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn convolution(
         &mut self,
         prefix: &str,
@@ -245,11 +246,11 @@ impl<O: Ops> Layers<'_, O> {
         self.by_pixel(prefix, &[outputs, channels, 3, 3], 9)
     }
 
-    /// Takes the linear layer `{prefix}.weight` (`[outputs, channels, ...]`) and `{prefix}.bias` (`[outputs]`) of an image
-    /// with this many pixels, whose inputs are the pixels, each with its channels.
+    /// Takes the linear layer `{prefix}.weight` (`[outputs, channels, ...]`) and `{prefix}.bias` (`[outputs]`) over an
+    /// image of `pixels` pixels; inputs are the pixels with interleaved channels.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn by_pixel(
         &mut self,
         prefix: &str,
@@ -268,7 +269,7 @@ impl<O: Ops> Layers<'_, O> {
     /// Takes the layer norm `{prefix}.weight` and `{prefix}.bias` over rows of size `width`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn layer_norm(
         &mut self,
         prefix: &str,
@@ -278,10 +279,10 @@ impl<O: Ops> Layers<'_, O> {
         self.layer_norm_with(prefix, width, epsilon, true)
     }
 
-    /// Takes the layer norm `{prefix}`; without `biased` it has no bias.
+    /// Takes the layer norm `{prefix}`, with a bias if `biased`.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn layer_norm_with(
         &mut self,
         prefix: &str,
@@ -293,14 +294,14 @@ impl<O: Ops> Layers<'_, O> {
         let beta = if biased {
             self.weights.take(&format!("{prefix}.bias"), &[width])?
         } else {
-            // No bias at all would mean a norm by the root mean square.
+            // `None` would mean an RMS norm.
             vec![0.0; width]
         };
         Ok(self.ops.norm(gamma, Some(beta), epsilon as f32))
     }
 
-    /// Uploads a linear layer in the type of the checkpoint's weights; `weight` is `[inputs, outputs]`, `bias` empty if
-    /// there is none.
+    /// Uploads a linear layer in the type of the checkpoint's weights; `weight` is `[inputs, outputs]`, `bias` is
+    /// empty without a bias.
     pub(super) fn upload(
         &mut self,
         weight: Vec<f32>,
@@ -312,8 +313,8 @@ impl<O: Ops> Layers<'_, O> {
         self.upload_as(kind, weight, bias, [inputs, outputs])
     }
 
-    /// Uploads a linear layer whose weights were computed from those of the checkpoint, so that they are exact in no smaller
-    /// type: in the requested type, else f32.
+    /// Uploads a linear layer with weights computed from those of the checkpoint, which no smaller type represents
+    /// exactly: in the requested type, else f32.
     pub(super) fn upload_folded(
         &mut self,
         weight: Vec<f32>,
@@ -339,10 +340,11 @@ impl<O: Ops> Layers<'_, O> {
         self.ops.linear(prepared, bias, inputs, outputs)
     }
 
-    /// Takes the table `{name}.weight` (`[rows, width]`) in the type of the checkpoint's embeddings; empty without rows.
+    /// Takes the table `{name}.weight` (`[rows, width]`) in the type of the checkpoint's embeddings; empty if `rows`
+    /// is 0.
     ///
     /// # Errors
-    /// As [`Weights::take`].
+    /// Same as [`Weights::take`].
     pub(super) fn table(&mut self, name: &str, rows: usize, width: usize) -> Result<Table, LoadError> {
         if rows == 0 {
             return Ok(Table::new(Vec::new(), width));

@@ -1,4 +1,4 @@
-//! A multi-layer perceptron for images: linear layers with `ReLU` between them.
+//! Multi-layer perceptron for images: linear layers with `ReLU` between them.
 //!
 //! `config.json`:
 //!
@@ -29,10 +29,10 @@ pub use training::Mlp;
 /// The `model_type` of this architecture.
 pub const MODEL_TYPE: &str = "kaskade-mlp";
 
-/// Size of a perceptron.
+/// Dimensions of a perceptron.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MlpConfig {
-    /// Values per image.
+    /// Number of values per image.
     pub inputs: usize,
     /// Width of each hidden layer.
     pub hidden_sizes: Vec<usize>,
@@ -41,7 +41,7 @@ pub struct MlpConfig {
 }
 
 impl MlpConfig {
-    /// Inputs and outputs of every layer, first to last.
+    /// Returns inputs and outputs of every layer, first to last.
     fn layers(&self) -> impl Iterator<Item = (usize, usize)> {
         let outputs = self.hidden_sizes.iter().chain([&self.labels]);
         let inputs = [&self.inputs].into_iter().chain(&self.hidden_sizes);

@@ -2,17 +2,17 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `library` | finding and loading ONNX Runtime |
-//! | `session` | sessions: a graph's inputs and outputs, tensors in and out |
-//! | `file` | what only the file tells: number and size of the weights, values of softmax nodes, classes of classifiers |
-//! | `labels` | names of the classes, and the output `label` |
-//! | `scores` | which output holds the scores of the classes, as logits or as probabilities |
-//! | `model` | the `Model`: tensors as they are, batched |
-//! | `pooled` | what `modules.json` says: the settings of texts, and the vector of a text from those of its tokens |
-//! | `tokens` | the inputs of a graph that takes tokens |
+//! | `library` | search and loading of the ONNX Runtime library |
+//! | `session` | sessions: inputs and outputs of a graph, conversion of tensors |
+//! | `file` | information that only the file contains: number and size of weights, softmax values, class names of classifiers |
+//! | `labels` | class names, and the output `label` |
+//! | `scores` | the output with the class scores, as logits or as probabilities |
+//! | `model` | the `Model` implementation, with batching |
+//! | `pooled` | settings of `modules.json`: preparation of texts, and pooling |
+//! | `tokens` | inputs of a graph that takes tokens |
 //!
-//! A graph with an input `input_ids` beside a `tokenizer.json` takes texts, as BERT does in the `bert` module. Every
-//! other graph takes its inputs as they are, without the batch dimension. Quantised graphs need nothing of their own.
+//! A graph with an input `input_ids` and a `tokenizer.json` next to it accepts texts, as BERT does. Any other graph
+//! accepts its inputs unchanged, without the batch dimension. Quantised graphs need no special handling.
 
 mod file;
 mod labels;
@@ -38,10 +38,10 @@ use crate::runtime::loaded::{Loaded, ModelInfo, Task};
 use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::EMBEDDING_OUTPUTS;
 
-/// The architecture that the description of an ONNX model names.
+/// Architecture name of ONNX models.
 const ARCHITECTURE: &str = "onnx";
 
-/// Returns the number of parameters of an ONNX file, without reading them.
+/// Returns the number of parameters of an ONNX file, without reading the parameters.
 ///
 /// # Errors
 /// [`LoadError::Io`] if the file cannot be read, [`LoadError::BadOnnx`] if it is not a model.
@@ -49,8 +49,8 @@ pub fn parameters_of_onnx(path: &Path) -> Result<u64, LoadError> {
     Ok(file::contents(path)?.totals.parameters)
 }
 
-/// Returns the folder with the `config.json` and the `tokenizer.json` of an ONNX file: its own, or the one above a folder `onnx` without them, as
-/// optimum and the Hub lay them out.
+/// Returns the folder with the `config.json` and the `tokenizer.json` of an ONNX file: its own, or the parent of a
+/// folder `onnx` that lacks them, as laid out by optimum and the Hub.
 pub fn folder_of_onnx(path: &Path) -> &Path {
     let folder = path.parent().unwrap_or(Path::new(""));
     let has_files = ["config.json", "tokenizer.json"]
@@ -62,7 +62,8 @@ pub fn folder_of_onnx(path: &Path) -> &Path {
     }
 }
 
-/// Returns the folder with the `modules.json` of an ONNX file: its own, or the one above a folder `onnx`. `None` without such a file.
+/// Returns the folder with the `modules.json` of an ONNX file: its own, or the parent of a folder `onnx`. `None`
+/// without such a file.
 pub(crate) fn modules_of_onnx(path: &Path) -> Option<&Path> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let is_inner = folder.file_name().is_some_and(|name| name == "onnx");
@@ -73,8 +74,8 @@ pub(crate) fn modules_of_onnx(path: &Path) -> Option<&Path> {
         .find(|folder| folder.join("modules.json").is_file())
 }
 
-/// Returns the folders of an ONNX file's `config.json` and tokenizer, the first one first: that of the file, the folder of the encoder that
-/// `modules.json` names, and the [folder](folder_of_onnx) of a file without modules.
+/// Returns the folders to search for an ONNX file's `config.json` and tokenizer, in order: that of the file, the
+/// encoder's folder that `modules.json` names, and the [folder](folder_of_onnx) of a file without modules.
 fn folders(path: &Path, sentence: Option<&SentenceOutputs>) -> Vec<PathBuf> {
     let (own, described) = (path.parent().unwrap_or(Path::new("")), folder_of_onnx(path));
     let mut folders = Vec::new();
@@ -88,13 +89,15 @@ fn folders(path: &Path, sentence: Option<&SentenceOutputs>) -> Vec<PathBuf> {
     folders
 }
 
-/// Loads an ONNX file, on a GPU by the CUDA provider of the library. A `config.json` in its [folder](folder_of_onnx) gives the labels and the
-/// sizes of vocabulary and context, a `tokenizer.json` the tokens of texts, and `modules.json` of sentence-transformers, there or in the
-/// folder above, what becomes of texts and of the vectors of tokens; all are optional.
+/// Loads an ONNX file; on a GPU, with the CUDA execution provider.
+///
+/// Optional files in its [folder](folder_of_onnx) are `config.json` for labels and the sizes of vocabulary and
+/// context, `tokenizer.json` for texts, and, there or in the parent folder, `modules.json` of sentence-transformers
+/// for the preparation of texts and the pooling of token vectors.
 ///
 /// # Errors
-/// [`LoadError::NoOnnxRuntime`] if the library cannot be loaded, with how to get it; [`LoadError::BadOnnx`] for a file
-/// that it refuses; [`LoadError::NotPartitioned`] for a part of a model.
+/// [`LoadError::NoOnnxRuntime`] if the library cannot be loaded, with how to install it; [`LoadError::BadOnnx`] for a
+/// file that it rejects; [`LoadError::NotPartitioned`] for a partition.
 pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Result<Loaded, LoadError> {
     if options.partition != Partition::WHOLE {
         return Err(LoadError::NotPartitioned {
@@ -159,7 +162,7 @@ pub fn load_onnx(path: &Path, device: DeviceChoice, options: &LoadOptions) -> Re
     })
 }
 
-/// The files beside an ONNX file, each if there is one.
+/// Optional files next to an ONNX file.
 struct FilesBeside {
     sentence: Option<SentenceOutputs>,
     config: Option<Config>,
@@ -192,7 +195,7 @@ fn has(model: &OnnxModel, name: &str) -> bool {
     model.outputs().iter().any(|output| output.name == name)
 }
 
-/// Returns the task of a graph with these outputs, if a single logit is a class.
+/// Returns the task of a graph by its outputs, if a single logit is a class.
 fn task_by_outputs(model: &OnnxModel) -> Task {
     if has(model, "start_logits") && has(model, "end_logits") {
         Task::QuestionAnswering

@@ -1,7 +1,7 @@
-//! The registry of architectures: finds and loads the architecture of a checkpoint.
+//! Registry of architectures: finds and loads the architecture of a checkpoint.
 //!
-//! A family is added with one file in `text_families` or `vision` and one line in its list; language models are in the registry of
-//! `decoder/`.
+//! To add a family, add a file in `text_families` or `vision` and a line in its list. Language models are in the
+//! registry of `decoder/`.
 
 use std::path::Path;
 
@@ -25,7 +25,7 @@ use crate::runtime::partitioning::Partitioning;
 use crate::tasks::embedding::{Pooling, Similarity};
 use crate::tasks::entities::AggregationStrategy;
 
-/// Prefixes of tensors of heads that this build does not compute, or that a directory of sentence-transformers does not use.
+/// Tensor name prefixes of heads that are not supported, or that a sentence-transformers directory does not use.
 const OTHER_HEADS: [&str; 16] = [
     "classifier.",
     "cls.",
@@ -45,7 +45,7 @@ const OTHER_HEADS: [&str; 16] = [
     "vocab_",
 ];
 
-/// All architectures of this registry.
+/// Returns all architectures of this registry.
 fn architectures() -> impl Iterator<Item = Architecture> {
     let texts = text_families::classes().map(|class| Architecture {
         name: class.name,
@@ -60,24 +60,25 @@ fn architectures() -> impl Iterator<Item = Architecture> {
 /// Options for loading a checkpoint.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LoadOptions {
-    /// Name of the model; by default that of the directory.
+    /// Name of the model; by default the name of the directory.
     pub name: Option<String>,
-    /// Partition of its layers.
+    /// Partition of the layers to load.
     pub partition: Partition,
     /// Settings for language models.
     pub generation: Generation,
-    /// Type of the weights of linear layers and embeddings; `None`: as stored, on a GPU bf16 for quantised ones.
+    /// Type of the weights of linear layers and embeddings; `None`: as stored, but bf16 for quantised weights on a
+    /// GPU.
     pub dtype: Option<WeightType>,
-    /// How a token classifier finds entities, unless a request says otherwise.
+    /// Default aggregation strategy of a token classifier.
     pub aggregation_strategy: AggregationStrategy,
 }
 
-/// Returns the architecture of a Hugging Face directory. Reads its `config.json`, and the header of its weights only if
-/// that does not name a class.
+/// Returns the architecture of a Hugging Face directory. Reads `config.json`, and the header of the weights only if it
+/// names no class.
 ///
 /// # Errors
-/// [`LoadError::UnknownArchitecture`] if this build does not support it; [`LoadError::BadKey`] if its weights are quantised by a
-/// scheme that is not read; otherwise [`LoadError`], naming the file.
+/// [`LoadError::UnknownArchitecture`] for an unsupported architecture; [`LoadError::BadKey`] for an unsupported
+/// quantisation scheme; otherwise [`LoadError`], naming the file.
 pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
     Ok(match of_directory(dir)?.1 {
         Entry::Decoder(class) => class.name(),
@@ -85,11 +86,11 @@ pub fn architecture(dir: &Path) -> Result<&'static str, LoadError> {
     })
 }
 
-/// Returns how the checkpoint in a Hugging Face directory or a GGUF file can be split into partitions; `None` if it is loaded as a
-/// whole only. Reads what [`architecture`] reads.
+/// Returns how a checkpoint, in a Hugging Face directory or a GGUF file, can be split into partitions; `None` if it
+/// can only be loaded as a whole. Reads the same files as [`architecture`].
 ///
 /// # Errors
-/// As [`architecture`], and [`LoadError`] for a size that is missing or invalid.
+/// The errors of [`architecture`], and [`LoadError`] for a size that is missing or invalid.
 pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
     let (config, entry) = of_directory(dir)?;
     match entry {
@@ -108,17 +109,17 @@ pub fn partitioning(dir: &Path) -> Result<Option<Partitioning>, LoadError> {
     }
 }
 
-/// What a checkpoint answers and reads, without its weights.
+/// Task and inputs of a checkpoint, determined without its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckpointKind {
     /// Meaning of its outputs.
     pub task: Task,
-    /// Whether it reads texts, for which it needs a tokenizer.
+    /// Whether the model reads texts, which requires a tokenizer.
     pub reads_texts: bool,
 }
 
-/// Returns what an opened checkpoint answers and reads. Reads no weights, except those of a classifier of images, which is loaded on the
+/// Returns the kind of an opened checkpoint. Reads no weights, except for an image classifier, which is loaded on the
 /// CPU.
 ///
 /// # Errors
@@ -151,18 +152,18 @@ pub fn kind_of(checkpoint: Checkpoint) -> Result<CheckpointKind, LoadError> {
     }
 }
 
-/// Returns what a model of texts answers.
+/// Returns the task of a text model.
 fn task_of_text(task: TextTask, checkpoint: Checkpoint) -> Result<Task, LoadError> {
     let strategy = AggregationStrategy::default();
     let head = HeadKind::read(task, &checkpoint.config, checkpoint.sentence, strategy)?;
     Ok(head.described().0)
 }
 
-/// Returns whether the checkpoint in a Hugging Face directory or a GGUF file reads texts, for which it needs a tokenizer. Reads what
-/// [`architecture`] reads.
+/// Returns whether a checkpoint, in a Hugging Face directory or a GGUF file, reads texts, which requires a tokenizer.
+/// Reads the same files as [`architecture`].
 ///
 /// # Errors
-/// As [`architecture`].
+/// Same as [`architecture`].
 pub fn reads_texts(dir: &Path) -> Result<bool, LoadError> {
     let (config, entry) = of_directory(dir)?;
     match entry {
@@ -175,13 +176,13 @@ pub fn reads_texts(dir: &Path) -> Result<bool, LoadError> {
     }
 }
 
-/// A checkpoint's entry in the registry of language models or in this one.
+/// Registry entry of a checkpoint: a language model, or an architecture of this registry.
 enum Entry {
     Decoder(DecoderClass),
     Other(Box<Architecture>),
 }
 
-/// Finds the entry of a directory, and its configuration.
+/// Finds the entry of a directory, and returns it with the configuration.
 fn of_directory(dir: &Path) -> Result<(Config, Entry), LoadError> {
     let config = Config::of_directory(dir)?;
     if config.class()?.is_none() || SentenceModules::open(dir)?.is_some() {
@@ -297,7 +298,7 @@ fn describe(built: Built, name: String, architecture: &str, totals: WeightTotals
     }
 }
 
-/// All supported architectures.
+/// Returns the names of all supported architectures.
 pub(crate) fn supported() -> Vec<&'static str> {
     let mut names: Vec<&str> = architectures().map(|entry| entry.name).collect();
     for name in decoders::supported() {
@@ -308,7 +309,7 @@ pub(crate) fn supported() -> Vec<&'static str> {
     names
 }
 
-/// Finds the architecture by its class, `architectures[0]`; networks of this project may have a `model_type` only.
+/// Finds an architecture by its class, `architectures[0]`; Kaskade's own networks may have only a `model_type`.
 fn of_class(config: &Config) -> Result<Option<Architecture>, LoadError> {
     let class = config.class()?;
     let model_type = config.optional::<String>("model_type")?;
@@ -316,12 +317,12 @@ fn of_class(config: &Config) -> Result<Option<Architecture>, LoadError> {
     Ok(known.find_map(|name| architectures().find(|entry| entry.name == name)))
 }
 
-/// Returns the base model of a text encoder with a head; any other entry as it is.
+/// Returns the base model of a text encoder with a head; any other entry unchanged.
 fn without_head(entry: Architecture) -> Architecture {
     if !matches!(entry.build, Build::Text(_, task) if !matches!(task, TextTask::Embedding(_))) {
         return entry;
     }
-    // Families may share a `model_type`, but not the first part of their names.
+    // Families may share a `model_type`, but not the first part of their class names.
     let family = entry.name.rsplit_once("For").map(|(family, _)| family);
     let is_base = |other: &Architecture| other.head.is_none() && other.model_type == entry.model_type;
     let own = architectures().filter(is_base);
@@ -330,9 +331,9 @@ fn without_head(entry: Architecture) -> Architecture {
     base.unwrap_or(entry)
 }
 
-/// Finds the architecture of a checkpoint: by its class; in a directory of sentence-transformers, whose class may be any of
-/// its family, the base model, also if the class has a head that the modules do not use; without a class by `model_type` and the
-/// tensors of the head.
+/// Finds the architecture of a checkpoint by its class. In a sentence-transformers directory, whose class may be any
+/// of its family, returns the base model, unless the modules use the head of the class. Without a class, uses
+/// `model_type` and the tensors of the head.
 fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Architecture, LoadError> {
     let (config, weights) = (&checkpoint.config, &checkpoint.weights);
     if let Some(entry) = of_class(config)? {

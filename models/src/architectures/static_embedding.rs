@@ -1,12 +1,12 @@
-//! Static embeddings: the vector of a text is the mean of a table's rows, one for each token (`model2vec`, and the module
-//! `StaticEmbedding` of sentence-transformers).
+//! Static embeddings: the vector of a text is the mean of one table row per token (`model2vec`, and the
+//! sentence-transformers module `StaticEmbedding`).
 //!
-//! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` of the same shape; or, with a `tokenizer.json`, `text` BYTES
-//! `[1]`, which gets no special tokens, and `prompt_name` if the directory has prompts. Outputs: `embedding` FP32 `[width]`, zeros for a
-//! text without tokens before the layers after it.
+//! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` of the same shape; or, with a
+//! `tokenizer.json`, `text` BYTES `[1]`, which gets no special tokens, and `prompt_name` if the directory has prompts.
+//! Output: `embedding` FP32 `[width]`; for a text without tokens, the layers after the mean receive zeros.
 //!
-//! A directory of model2vec is read as its library reads it: unknown tokens of a text do not count, and a text ends at `max_length`
-//! tokens. Others are read as sentence-transformers reads them.
+//! A model2vec directory is read as by its library: unknown tokens of a text are ignored, and a text is truncated to
+//! `max_length` tokens. Other directories are read as by sentence-transformers.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -28,7 +28,7 @@ use crate::runtime::tensor::Tensor;
 use crate::runtime::usage::usage;
 use crate::tasks::embedding::{PROMPT_NAME, Pooling};
 
-/// The classes.
+/// The supported classes.
 pub(super) const STATIC: [Architecture; 2] = [
     Architecture {
         name: STATIC_MODEL,
@@ -46,13 +46,13 @@ pub(super) const STATIC: [Architecture; 2] = [
     },
 ];
 
-/// Maximum number of tokens that a request states as `input_ids`. A text is limited by its bytes.
+/// Maximum number of token ids in `input_ids`. The length of a text is limited in bytes.
 const MAX_IDS: usize = 1 << 15;
-/// Maximum length of a text if model2vec's configuration states none, tokens.
+/// Default maximum length of a text in model2vec, tokens.
 const MAX_TOKENS: usize = 512;
-/// Table of sentence-transformers.
+/// Name of the table in sentence-transformers.
 const BAG: &str = "embedding.weight";
-/// Table of model2vec.
+/// Name of the table in model2vec.
 const EMBEDDINGS: &str = "embeddings";
 
 /// Builds a static embedding.
@@ -76,7 +76,7 @@ struct StaticEmbedding<O: Ops> {
     layers: Vec<VectorLayer<O>>,
     /// Number of elements that the last layer returns.
     width: usize,
-    /// Number of elements of the vector that are kept.
+    /// Number of leading elements of the vector to keep.
     kept: usize,
     device: Device,
 }
@@ -132,7 +132,8 @@ impl<O: Ops> Model for StaticEmbedding<O> {
     }
 }
 
-/// Takes what follows the mean: the modules of sentence-transformers, or what model2vec's configuration says.
+/// Returns the layers after the mean: the sentence-transformers modules, or those that model2vec's configuration
+/// implies.
 fn modules(checkpoint: &mut Checkpoint) -> Result<SentenceModules, LoadError> {
     let key = "head_config";
     if checkpoint.config.optional::<Value>(key)?.is_some() {
@@ -157,12 +158,12 @@ fn modules(checkpoint: &mut Checkpoint) -> Result<SentenceModules, LoadError> {
     Ok(modules)
 }
 
-/// The vectors of the tokens.
+/// Table of token vectors.
 struct TokenTable {
     vectors: Table,
-    /// Row of every token; empty if it is the token's id.
+    /// Row of each token; empty if the row is the token id.
     rows: Vec<usize>,
-    /// Factor of every token; empty for ones.
+    /// Weight of each token; empty if all are one.
     factors: Vec<f32>,
     width: usize,
     /// Number of rows.
@@ -170,10 +171,10 @@ struct TokenTable {
 }
 
 impl TokenTable {
-    /// Takes the table; of model2vec also which row a token has, and its factor.
+    /// Takes the table; for model2vec also the rows and weights of tokens.
     ///
     /// # Errors
-    /// As [`Weights::take`]; [`LoadError::BadWeights`] for an empty table or a row that it lacks.
+    /// Same as [`Weights::take`]; [`LoadError::BadWeights`] for an empty table, or a row outside the table.
     fn take(weights: &mut Weights) -> Result<Self, LoadError> {
         let stated = weights.raw();
         let extent = |name: &str, axis: usize| {
@@ -217,7 +218,7 @@ impl TokenTable {
         })
     }
 
-    /// Number of token ids.
+    /// Returns the number of token ids.
     fn count(&self) -> usize {
         if self.rows.is_empty() {
             self.height
@@ -226,7 +227,7 @@ impl TokenTable {
         }
     }
 
-    /// Returns the mean of the vectors of tokens; zeros of none.
+    /// Returns the mean of token vectors; zeros without tokens.
     fn mean(&self, tokens: &[usize]) -> Vec<f32> {
         let (mut sum, mut vector) = (vec![0.0; self.width], vec![0.0; self.width]);
         for token in tokens {
@@ -247,18 +248,18 @@ impl TokenTable {
 
 /// Converts requests to tokens.
 struct Reader {
-    /// Reads those that state token ids.
+    /// Reader of requests with token ids.
     ids: TextReader,
     tokenizer: Option<Tokenizer>,
     vocabulary: usize,
-    /// Token that does not count.
+    /// Token to ignore.
     unknown: Option<u32>,
     /// Maximum length of a text, characters.
     characters: Option<usize>,
 }
 
 impl Reader {
-    /// Creates a reader of `vocabulary` token ids with the checkpoint's tokenizer, if it has one.
+    /// Creates a reader for `vocabulary` token ids with the checkpoint's tokenizer, if it has one.
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`] if the file is not a tokenizer, and [`LoadError::BadKey`] for an invalid `max_length`.
@@ -314,7 +315,7 @@ impl Reader {
         signature
     }
 
-    /// Returns the tokens of a request that count.
+    /// Returns the tokens of a request, without ignored ones.
     ///
     /// # Errors
     /// [`ModelError`], naming the invalid input.
@@ -371,7 +372,7 @@ fn bad_tokenizer(file: &TokenizerFile, reason: String) -> LoadError {
     }
 }
 
-/// Median length of the tokens of a tokenizer, characters, rounded down.
+/// Returns the median token length of a tokenizer, characters, rounded down.
 fn median_length(tokenizer: &Tokenizer) -> usize {
     let tokens = tokenizer.get_vocab(true).into_keys();
     let mut lengths: Vec<usize> = tokens.map(|token| token.chars().count()).collect();
@@ -381,13 +382,13 @@ fn median_length(tokenizer: &Tokenizer) -> usize {
     usize::midpoint(at(count.saturating_sub(1) / 2), at(count / 2))
 }
 
-/// Reads the token of what a tokenizer does not know.
+/// Reads the unknown token of a tokenizer.
 fn unknown(file: &TokenizerFile, tokenizer: &Tokenizer) -> Result<Option<u32>, LoadError> {
     #[derive(Deserialize)]
     struct Whole {
         model: Unknown,
     }
-    /// By its text, or by its id.
+    /// The unknown token, by its text or its id.
     #[derive(Deserialize)]
     struct Unknown {
         unk_token: Option<String>,

@@ -1,4 +1,4 @@
-//! Every architecture against transformers, and invalid checkpoints and requests.
+//! Compares every architecture with transformers, and tests invalid checkpoints and requests.
 
 mod adapter;
 mod bounds;
@@ -48,7 +48,7 @@ fn load_fixture(name: &str) -> Loaded {
 
 type Owned = (String, Dtype, Vec<usize>, Vec<u8>);
 
-/// Returns the fixture's weights file with its tensors changed by `edit`.
+/// Returns the fixture's weights file with tensors changed by `edit`.
 fn edited(fixture: &Fixture, edit: impl FnOnce(&mut Vec<Owned>)) -> Vec<u8> {
     let file = SafeTensors::deserialize(fixture.weights).unwrap();
     let mut tensors: Vec<Owned> = file
@@ -260,8 +260,8 @@ fn unused_tensors_are_rejected() {
 
 #[test]
 fn every_missing_key_is_named() {
-    // The image networks have their own keys; `tests/it/small_families.rs` covers them.
-    // Other families name some of these keys differently.
+    // The image networks have their own keys, which `tests/it/small_families.rs` covers. Other families name some of
+    // these keys differently.
     let named_so = |fixture: &Fixture| fixture.name.starts_with("bert-") || fixture.name == "vit";
     for fixture in fixtures::ALL.into_iter().filter(named_so) {
         let mut keys = vec![

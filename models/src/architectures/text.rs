@@ -1,4 +1,4 @@
-//! Token ids of a request: from text by the checkpoint's tokenizer, or given as ids.
+//! Token ids of a request: tokenized from text, or given as ids.
 
 pub(super) mod last_token;
 pub(crate) mod second_text;
@@ -19,48 +19,48 @@ use crate::tasks::embedding::PROMPT_NAME;
 use crate::tasks::entities::{AGGREGATION_STRATEGY, AggregationStrategy};
 use crate::tasks::labelling::{Pieces, TokenText};
 
-/// Maximum text of one request, bytes: far more than any context holds, and little enough that one request cannot
-/// occupy a replica for long.
+/// Maximum text of a request, bytes: far more than any context holds, and small enough that a request cannot occupy a
+/// replica for long.
 pub(super) const MAX_TEXT_BYTES: usize = 1 << 18;
 
 /// Converts requests to tokens.
 pub(super) struct TextReader {
     tokenizer: Option<Tokenizer>,
-    /// Only of texts whose tokens are labelled.
+    /// Token properties, for token classification only.
     pieces: Option<Arc<Pieces>>,
     limits: TokenLimits,
-    /// Maximum length of the tokens of a text.
+    /// Maximum length of a tokenized text, tokens.
     longest: usize,
     texts: Texts,
-    /// Whether the context of a question precedes it.
+    /// Whether the context precedes the question.
     context_first: bool,
     /// Whether the tokenizer's token types are used.
     typed: bool,
-    /// What becomes of a text before it is tokenized.
+    /// Preparation of a text before tokenization.
     pub preparation: Preparation,
-    /// Where a sequence ends.
+    /// End of a sequence.
     pub end: TextEnd,
-    /// Token id of the padding, if the tokenizer states it.
+    /// Padding token id, if the tokenizer states one.
     padding: Option<i64>,
-    /// Whether the model answers by itself, so that it can combine the windows of a context.
+    /// Whether the model is not partitioned, so that it can combine the windows of a context.
     pub whole: bool,
 }
 
-/// Maximum length of a window of question and context, tokens: the default of transformers' question answering.
+/// Maximum length of a window with question and context, tokens: the default of transformers' question answering.
 const MAX_WINDOW_TOKENS: usize = 384;
 
-/// Tokens that neighbouring windows of a context share, likewise.
+/// Number of tokens that adjacent windows of a context share: the default of transformers' question answering.
 const WINDOW_STRIDE: usize = 128;
 
 /// Maximum number of windows of one request.
 const MAX_WINDOWS: usize = 256;
 
-/// The texts of a request.
+/// Kind of texts in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Texts {
-    /// One text or a pair; of a pair the longer is truncated.
+    /// One text or a pair; truncation shortens the longer text of a pair.
     OneOrTwo,
-    /// A question and its context, of which each window goes through the model with the question.
+    /// A question and its context; each window of the context is paired with the question.
     QuestionAndContext,
     /// One text whose tokens are labelled.
     Labelled,
@@ -69,34 +69,34 @@ pub(super) enum Texts {
 /// Limits of token ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TokenLimits {
-    /// Number of token ids.
+    /// Vocabulary size.
     pub vocabulary: usize,
     /// Number of token types; 0 if the model has none, and those of the tokenizer are ignored.
     pub types: usize,
-    /// Maximum length of a sequence, tokens.
+    /// Maximum sequence length, tokens.
     pub context: usize,
 }
 
-/// Tokens of one request; the three columns have the same length, at least 1.
+/// Tokens of a request; all columns have the same length, at least 1.
 #[derive(Debug)]
 pub(super) struct Tokens {
     /// Token ids, below the vocabulary size.
     pub ids: Vec<i64>,
-    /// Token types, below their number.
+    /// Token types, below the number of types.
     pub types: Vec<i64>,
     /// Attention mask; true for at least one token.
     pub mask: Vec<bool>,
     /// Segments, if attention depends on them.
     pub segments: Vec<i64>,
-    /// The second text, if the tokens come from a pair of texts.
+    /// The second text, for a pair of texts.
     pub second: Option<SecondText>,
-    /// The text, if its tokens are labelled.
+    /// The text, for token classification.
     pub labelled: Option<TokenText>,
 }
 
 impl TextReader {
-    /// Creates a reader with the checkpoint's tokenizer, if it has one. Text is truncated to the context or the maximum length of the
-    /// tokenizer's configuration, at its end unless that says otherwise.
+    /// Creates a reader with the checkpoint's tokenizer, if it has one. Texts are truncated to the context or the
+    /// maximum length in the tokenizer's configuration, at the end unless the configuration says otherwise.
     ///
     /// # Errors
     /// [`LoadError::BadTokenizer`] if the file is not a tokenizer, or leaves no room for text in the context.
@@ -131,9 +131,9 @@ impl TextReader {
         })
     }
 
-    /// `input_ids`, `attention_mask` and `token_type_ids`, each INT64 `[sequence]`; with a tokenizer, `text` and
-    /// `text_pair` (BYTES `[1]`) as an alternative, and `prompt_name` if the model has prompts. Of a text whose tokens are labelled
-    /// there is no pair, but `aggregation_strategy`.
+    /// Returns the inputs: `input_ids`, `attention_mask` and `token_type_ids`, each INT64 `[sequence]`; with a
+    /// tokenizer, alternatively `text` and `text_pair` (BYTES `[1]`), and `prompt_name` if the model has prompts.
+    /// Token classification has `aggregation_strategy` instead of `text_pair`.
     pub(super) fn signature(&self) -> Signature {
         let ids = |name| InputSpec::optional(name, Datatype::I64, vec![Extent::UpTo(self.limits.context)]);
         let mut inputs = vec![ids("input_ids"), ids("attention_mask")];
@@ -151,7 +151,7 @@ impl TextReader {
         Signature { inputs }
     }
 
-    /// Returns the tokens of a request; those of several windows if a context is longer than one.
+    /// Returns the tokens of a request; several sequences if its context is split into windows.
     ///
     /// # Errors
     /// [`ModelError`], naming the invalid input.
@@ -205,17 +205,17 @@ impl TextReader {
         }
     }
 
-    /// Returns the text of a request whose hidden states come from another partition, if they come with it.
+    /// Returns the text of a request with hidden states from another partition, if it is included.
     ///
     /// # Errors
-    /// As [`TextReader::read`].
+    /// Same as [`TextReader::read`].
     pub(super) fn text_of(&self, inputs: &Inputs) -> Result<Option<TokenText>, ModelError> {
         let input = |name: &str| inputs.iter().find(|input| input.name == name);
         let tokens = input("text").map(|text| self.labelled(text, input(AGGREGATION_STRATEGY)));
         Ok(tokens.transpose()?.and_then(|tokens| tokens.labelled))
     }
 
-    /// Tokenizes a text whose tokens are labelled.
+    /// Tokenizes a text for token classification.
     fn labelled(&self, text: &Tensor, strategy: Option<&Tensor>) -> Result<Tokens, ModelError> {
         let (Some(tokenizer), Some(pieces)) = (&self.tokenizer, &self.pieces) else {
             return Err(bad("text", NO_TOKENIZER));
@@ -260,7 +260,7 @@ impl TextReader {
         })
     }
 
-    /// Returns the prompt that a request names, or the model's own.
+    /// Returns the prompt with this name, or the default prompt.
     pub(super) fn prompt(&self, name: Option<&Tensor>) -> Result<&str, ModelError> {
         let Some(tensor) = name else {
             return Ok(&self.preparation.prompt);
@@ -309,8 +309,8 @@ impl TextReader {
         tokens.collect()
     }
 
-    /// Tokenizes a question with each window of its context, as transformers' question answering does: windows of at most
-    /// [`MAX_WINDOW_TOKENS`] tokens, of which neighbours share [`WINDOW_STRIDE`].
+    /// Tokenizes a question with each window of its context, as transformers' question answering does: windows of at
+    /// most [`MAX_WINDOW_TOKENS`] tokens, of which adjacent ones share [`WINDOW_STRIDE`].
     fn windows(
         &self,
         tokenizer: &Tokenizer,
@@ -425,17 +425,17 @@ fn load(file: &TokenizerFile, context: usize, texts: Texts) -> Result<Tokenizer,
     tokenizer
         .with_truncation(truncation)
         .map_err(|error| bad(error.to_string()))?;
-    // Sequences are padded later, to the longest of their batch; a fixed length in the file would only cost time.
+    // Sequences are padded later, to the longest of their batch; a fixed length in the file would only waste time.
     tokenizer.with_padding(None);
     Ok(tokenizer)
 }
 
-/// The inputs beside token ids of a model that labels tokens. They travel beside the hidden states of its partitions.
+/// Returns the inputs of a token classifier besides token ids, which its partitions pass on with the hidden states.
 pub(super) fn labelled_inputs() -> [InputSpec; 2] {
     ["text", AGGREGATION_STRATEGY].map(text_input)
 }
 
-/// An input of one text.
+/// Returns the specification of an input with one text.
 pub(super) fn text_input(name: &str) -> InputSpec {
     InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)])
 }
@@ -443,7 +443,7 @@ pub(super) fn text_input(name: &str) -> InputSpec {
 /// Returns the text of an input.
 ///
 /// # Errors
-/// [`ModelError`] for one that is too long or not UTF-8.
+/// [`ModelError`] for a text that is too long or not UTF-8.
 pub(super) fn only_text(tensor: &Tensor) -> Result<&str, ModelError> {
     if tensor.data.len() > MAX_TEXT_BYTES {
         return Err(bad(
@@ -469,7 +469,7 @@ fn check_range(tensor: &Tensor, limit: usize) -> Result<Vec<i64>, ModelError> {
     }
 }
 
-/// An input that cannot be used.
+/// Builds the error for an invalid input.
 pub(super) fn bad(name: &str, reason: impl Into<String>) -> ModelError {
     ModelError::BadInput {
         name: name.to_owned(),

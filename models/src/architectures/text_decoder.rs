@@ -1,11 +1,13 @@
-//! Classifiers, token classifiers and embedding models whose layers are those of a language model: each token sees earlier ones only,
+//! Classifiers, token classifiers and embedding models that consist of language model layers, with causal attention
 //! unless `is_causal` of the configuration is false.
 //!
-//! Inputs: as of a text encoder without token types ([`super::text_encoder`]). Masked tokens are left out, as if they had not been
-//! sent. A classifier reads the last token that is not padding, by the layer `score`; BART's reads the last token of its decoder,
-//! which must be an end of the text, by two layers. A token classifier reads every token. An embedding model pools as the modules
-//! of sentence-transformers say, or gives the mean of the tokens. As partitions, all but the last return `hidden_states` FP32
-//! `[sequence, width]`, which all but the first take; those of a token classifier also hand on the text.
+//! Inputs: those of a text encoder without token types ([`super::text_encoder`]). Masked tokens are removed. A
+//! classifier applies the layer `score` to the last token that is not padding; BART applies two layers to the last
+//! token of its decoder, which must be EOS. A token classifier reads every token. An embedding model uses the pooling
+//! of its sentence-transformers modules, by default the mean.
+//!
+//! In partitions, all but the last return `hidden_states` FP32 `[sequence, width]`, which all but the first take;
+//! token classifiers also pass on the text.
 
 use kaskade_policy::plan::Partition;
 
@@ -28,13 +30,14 @@ use crate::tasks::embedding::Pooling;
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::{Labeller, TokenText};
 
-/// Heads that base models are saved with and embeddings do not use.
+/// Tensor name prefixes of heads that base models are saved with, and embeddings do not use.
 const OTHER_HEADS: [&str; 4] = ["lm_head.", "embed_out.", "decoder.weight", "decoder.bias"];
 
-/// Heads of classifiers, which a directory of sentence-transformers with a pooling does not use.
+/// Tensor name prefixes of classification heads, which a sentence-transformers directory with pooling does not use.
 const CLASSIFIERS: [&str; 3] = ["score.", "classifier.", "classification_head."];
 
-/// Refuses published code that may change the attention, as gte-Qwen2's does, unless `is_causal` says what it computes.
+/// Rejects checkpoints with custom code that may change the attention, as in gte-Qwen2, unless `is_causal` states the
+/// mask.
 fn check_code(config: &Config) -> Result<(), LoadError> {
     let key = "auto_map";
     let code = config.optional::<serde_json::Map<String, serde_json::Value>>(key)?;
@@ -47,7 +50,7 @@ fn check_code(config: &Config) -> Result<(), LoadError> {
     Err(config.invalid_value(key, reason))
 }
 
-/// Builds a classifier or an embedding model, or a partition of it; `strategy` is that of a token classifier.
+/// Builds a classifier or an embedding model, or a partition of it; `strategy` is the default of a token classifier.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -140,40 +143,40 @@ pub(super) fn build(
 struct TextDecoder<O: Ops> {
     ops: O,
     layers: DecoderPartition<O>,
-    /// Only in the first partition.
+    /// Present only in the first partition.
     input_stage: Option<InputStage>,
     text: TextBeside,
-    /// Final norm and head; only in the last partition.
+    /// Final norm and head; present only in the last partition.
     last_stage: Option<(O::Norm, Head<O>)>,
     device: Device,
 }
 
-/// One request of a partition.
+/// A request in a partition.
 struct Request {
     /// Hidden states before the layers.
     states: Vec<f32>,
-    /// The text whose tokens are labelled.
+    /// The text, for token classification.
     text: Option<TokenText>,
-    /// What the next partition gets beside the hidden states.
+    /// Inputs that the next partition receives besides hidden states.
     handed_on: Inputs,
 }
 
-/// What follows the layers.
+/// Head after the layers.
 enum TaskHead {
-    /// The layer `score` over the last token.
+    /// Layer `score` on the last token.
     Score(Classifier),
-    /// The named layer over every token.
+    /// Named layer on every token.
     Tokens(Labeller, &'static str),
-    /// Pooling and the modules after it; with scores, what they mean.
+    /// Pooling and following modules; for scores, with their interpretation.
     Modules(Box<SentenceModules>, Option<Classifier>),
 }
 
 /// Reads the tokens of requests.
 struct InputStage {
     reader: TextReader,
-    /// Token after whose last other token a classifier sees nothing; `None` if all tokens count.
+    /// Padding token: a classifier reads the last token before the trailing padding; `None` if all tokens count.
     padding: Option<i64>,
-    /// Token that must end a text; `None` if any may.
+    /// Token that must end a text; `None` if there is no such requirement.
     end: Option<u32>,
 }
 
@@ -184,7 +187,7 @@ impl InputStage {
         let ids = ids.filter(|(_, visible)| **visible).map(|(id, _)| *id);
         let mut visible: Vec<i64> = ids.collect();
         if let Some(padding) = self.padding {
-            // Of padding alone the first token remains, as in transformers.
+            // If there is only padding, the first token remains, as in transformers.
             let last = visible.iter().rposition(|id| *id != padding).unwrap_or_default();
             visible.truncate(last + 1);
         }
@@ -234,7 +237,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
 }
 
 impl<O: Ops> TextDecoder<O> {
-    /// Reads a request, with its hidden states before the layers.
+    /// Reads a request, and computes its hidden states before the layers.
     fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
         let handed_on = self.text.handed_on(inputs);
         let Some(input_stage) = &self.input_stage else {

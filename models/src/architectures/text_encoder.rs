@@ -3,14 +3,17 @@
 //!
 //! Inputs: `input_ids` INT64 `[sequence]`, optionally with `attention_mask` and, if the model has token types,
 //! `token_type_ids` of the same shape; or, if the checkpoint has a `tokenizer.json`, `text` BYTES `[1]` and optionally
-//! `text_pair`. Text beyond the context is truncated, of a pair the longer text; the context of a question is split into
-//! overlapping windows ([`super::text`]). Outputs: [`Classifier::outputs`](crate::tasks::classification::Classifier),
-//! [`span_outputs`](crate::tasks::answer_span::span_outputs), [`Labeller::outputs`](crate::tasks::labelling::Labeller), or
-//! `embedding` FP32 `[width]`.
+//! `text_pair`. Text beyond the context is truncated, in a pair the longer text; the context of a question is split
+//! into overlapping windows ([`super::text`]).
 //!
-//! As partitions, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64 `[sequence]`,
-//! which all but the first take, and `token_type_ids` if scores depend on them. A partition has only the first window of a context, and the last one no text for an answer:
-//! it returns logits only. Those of a token classifier also hand on the text.
+//! Outputs: [`Classifier::outputs`](crate::tasks::classification::Classifier),
+//! [`span_outputs`](crate::tasks::answer_span::span_outputs),
+//! [`Labeller::outputs`](crate::tasks::labelling::Labeller), or `embedding` FP32 `[width]`.
+//!
+//! In partitions, all but the last return `hidden_states` FP32 `[sequence, width]` and `attention_mask` INT64
+//! `[sequence]`, which all but the first take, and `token_type_ids` if scores depend on them. Partitions use only the
+//! first window of a context, and the last one has no text to extract an answer from: it returns only logits.
+//! Partitions of a token classifier also pass on the text.
 
 pub(super) mod config;
 pub(super) mod head;
@@ -41,7 +44,7 @@ use crate::runtime::tensor::{self, Datatype};
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::TokenText;
 
-/// Builds a text encoder, or a partition of it; `strategy` is that of a token classifier.
+/// Builds a text encoder, or a partition of it; `strategy` is the default of a token classifier.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -84,9 +87,9 @@ pub(super) fn build(
     Ok(Built { model, task, labels })
 }
 
-/// How tensors of the base model are named in this checkpoint.
+/// Names of the base model's tensors in this checkpoint.
 struct BaseNames {
-    /// Prefix, with a point at its end.
+    /// Prefix, including the trailing dot.
     base: String,
 }
 
@@ -101,33 +104,33 @@ struct TextEncoder<O: Ops> {
     ops: O,
     width: usize,
     context: usize,
-    /// Only in the first partition.
+    /// Present only in the first partition.
     input_stage: Option<InputStage<O>>,
     text: TextBeside,
-    /// Segments of tokens on which attention depends.
+    /// Segments on which attention depends.
     segments: Segments,
     blocks: Blocks<O>,
     position_bias: Option<O::Matrix>,
-    /// Only in the last partition.
+    /// Final norm and head; present only in the last partition.
     last_stage: Option<(Option<O::Norm>, Head<O>)>,
     device: Device,
 }
 
-/// The blocks of a partition.
+/// Blocks of a partition.
 enum Blocks<O: Ops> {
-    /// As wide as the vectors between them.
+    /// Blocks as wide as the hidden states.
     Wide(Vec<Arc<Block<O>>>),
-    /// Narrower.
+    /// Bottleneck blocks, narrower than the hidden states.
     Narrow(Vec<Bottleneck<O>>),
 }
 
-/// One request of a partition.
+/// A request in a partition.
 struct Request {
-    /// Its sequences: several only of a question with a long context.
+    /// Sequences of the request; several only for a question with a long context.
     sequences: Vec<Sequence>,
-    /// The text whose tokens are labelled, if it came with hidden states.
+    /// The text, for token classification, if it came with hidden states.
     text: Option<TokenText>,
-    /// What the next partition gets beside the hidden states.
+    /// Inputs that the next partition receives besides hidden states.
     handed_on: Inputs,
 }
 
@@ -150,11 +153,11 @@ impl Request {
     }
 }
 
-/// Input of a partition: one sequence of a request.
+/// Input of a partition: a sequence of a request.
 enum Sequence {
     /// Tokens, for the first partition.
     Tokens(Box<Tokens>),
-    /// Hidden states of the previous partition with their attention mask, and the segments of the tokens if scores depend on them.
+    /// Hidden states of the previous partition with attention mask, and segments if scores depend on them.
     States {
         values: Vec<f32>,
         mask: Vec<bool>,
@@ -219,7 +222,7 @@ impl<O: Ops> Model for TextEncoder<O> {
 }
 
 impl<O: Ops> TextEncoder<O> {
-    /// Takes a model or a partition of one from a checkpoint.
+    /// Takes a model, or a partition of it, from a checkpoint.
     fn boxed(
         ops: O,
         checkpoint: &mut Checkpoint,
@@ -405,7 +408,7 @@ impl<O: Ops> TextEncoder<O> {
     }
 }
 
-/// Takes the vectors of the distances.
+/// Takes the distance embeddings.
 fn distances<O: Ops>(
     layers: &mut Layers<'_, O>,
     config: &TextEncoderConfig,

@@ -1,4 +1,4 @@
-//! The families of text encoders: the names of their classes, and their descriptions.
+//! Families of text encoders: class names and descriptions.
 
 mod albert;
 mod bert;
@@ -39,27 +39,28 @@ use crate::tasks::embedding::Pooling;
 
 /// A class of a family.
 pub(super) struct TextClass {
-    /// `architectures[0]` of its `config.json`.
+    /// `architectures[0]` in `config.json`.
     pub name: &'static str,
-    /// `model_type` of its `config.json`.
+    /// `model_type` in `config.json`.
     pub model_type: &'static str,
-    /// Prefix of a tensor that only this class of its `model_type` has; `None` for the base model.
+    /// Tensor name prefix that only this class of its `model_type` has; `None` for the base model.
     pub head: Option<&'static str>,
-    /// Describes the base model and its heads.
+    /// Function that describes the base model and its heads.
     pub read: fn(&Config) -> Result<TextEncoderConfig, LoadError>,
-    /// What it answers.
+    /// Task of the class.
     pub task: TextTask,
-    /// Name prefixes of tensors that its checkpoints contain but the model does not use.
+    /// Name prefixes of tensors in checkpoints that the model does not use.
     pub unused: &'static [&'static str],
 }
 
-/// A family: the names of its classes, and its description.
+/// A family: its class names and its description.
 struct TextFamily {
-    /// The sequence classifier, the question answering model, the token classifier and the base model, in this order.
+    /// Class names for sequence classification, question answering, token classification and the base model, in this
+    /// order.
     classes: [Option<&'static str>; 4],
     model_type: &'static str,
     read: fn(&Config) -> Result<TextEncoderConfig, LoadError>,
-    /// As [`TextClass::unused`], of all but the sequence classifier.
+    /// [`TextClass::unused`] of all classes except the sequence classifier.
     unused: &'static [&'static str],
 }
 
@@ -74,7 +75,7 @@ pub(super) fn classes() -> impl Iterator<Item = TextClass> {
         .chain([BIG_BIRD_SPANS])
 }
 
-/// `BigBird`'s question answering, whose head has a name of its own.
+/// `BigBird` for question answering, whose head has a different name.
 const BIG_BIRD_SPANS: TextClass = TextClass {
     name: "BigBirdForQuestionAnswering",
     model_type: "big_bird",
@@ -84,7 +85,7 @@ const BIG_BIRD_SPANS: TextClass = TextClass {
     unused: &[],
 };
 
-/// The classes of `XLNet`, whose heads have other names.
+/// Classes of `XLNet`, whose heads have different names.
 const XLNET: [TextClass; 4] = [
     TextClass {
         name: "XLNetForSequenceClassification",
@@ -120,7 +121,7 @@ const XLNET: [TextClass; 4] = [
     },
 ];
 
-/// The encoders of DPR, which have no other tasks.
+/// Encoders of DPR, which have no other tasks.
 const DENSE_RETRIEVERS: [TextClass; 2] = [
     TextClass {
         name: "DPRQuestionEncoder",
@@ -140,7 +141,7 @@ const DENSE_RETRIEVERS: [TextClass; 2] = [
     },
 ];
 
-/// Gemma 3 whose tokens see each other in both directions; the class is also that of a language model.
+/// Gemma 3 with bidirectional attention; the class is also that of a language model.
 const EMBEDDING_GEMMA: TextClass = TextClass {
     name: "Gemma3TextModel",
     model_type: "gemma3_text",
@@ -150,7 +151,7 @@ const EMBEDDING_GEMMA: TextClass = TextClass {
     unused: &[],
 };
 
-/// The text encoders of dual encoders.
+/// Text encoders of dual encoders.
 const BESIDE_IMAGES: [TextClass; 3] = [
     TextClass {
         name: "CLIPTextModelWithProjection",
@@ -183,7 +184,7 @@ impl TextFamily {
         let tasks = [
             (TextTask::Classification, Some("classifier.")),
             (TextTask::QuestionAnswering, Some("qa_outputs.")),
-            // Without a class, the layer is taken for that of the sequence classifier.
+            // Without a class, the layer is attributed to the sequence classifier.
             (TextTask::TokenClassification, Some("classifier.")),
             (TextTask::Embedding(Pooling::Mean), None),
         ];
@@ -205,7 +206,7 @@ impl TextFamily {
     }
 }
 
-/// The names of a family's classes from its prefix.
+/// Derives the class names of a family from its prefix.
 macro_rules! family {
     ($prefix:literal, $model_type:literal, $read:path, $unused:expr) => {
         TextFamily {
@@ -222,7 +223,8 @@ macro_rules! family {
     };
 }
 
-/// Poolers that base models have, and that old versions of transformers saved for question answering and token classification.
+/// The families. `unused` lists poolers of base models, which old versions of transformers also saved for question
+/// answering and token classification.
 const TEXT_FAMILIES: &[TextFamily] = &[
     family!("Bert", "bert", bert::read, &["bert.pooler.", "pooler."]),
     family!("DistilBert", "distilbert", distilbert::read, &[]),
@@ -336,7 +338,7 @@ const TEXT_FAMILIES: &[TextFamily] = &[
         unused: &["gte.pooler.", "pooler."],
     },
     TextFamily {
-        // `BIG_BIRD_SPANS` answers questions.
+        // Question answering is `BIG_BIRD_SPANS`.
         classes: [
             Some("BigBirdForSequenceClassification"),
             None,

@@ -1,9 +1,9 @@
-//! Image classifiers whose layers work on a grid of pixels: `ResNet`, `MobileNet`, `ConvNeXt`, Swin, and models like them. A family reads its
-//! `config.json` and lists its [steps].
+//! Image classifiers whose layers work on a grid of pixels: `ResNet`, `MobileNet`, `ConvNeXt`, Swin, and similar
+//! models. A family reads its `config.json` and lists its [steps].
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
-//! `preprocessor_config.json`, or with that file `image_file`. The size is that of prepared images, else `image_size`, else
-//! 224. Outputs: those of [`Classifier::outputs`]. They cannot be split.
+//! `preprocessor_config.json`, or with that file `image_file`. The image size is that after preprocessing, else
+//! `image_size`, else 224 pixels. Outputs: those of [`Classifier::outputs`]. These models cannot be partitioned.
 
 pub(super) mod bit;
 pub(super) mod blocks;
@@ -51,19 +51,19 @@ use crate::runtime::loaded::{Built, Task};
 use crate::runtime::model::{Inputs, Model, ModelError, Outputs, Signature};
 use crate::tasks::classification::Classifier;
 
-/// Side of an image where neither file states one, as in transformers.
+/// Default side of an image, as in transformers, pixels.
 const DEFAULT_SIDE: usize = 224;
 
-/// Adds the steps of a family, from pixels to the features that the classifier reads, one row per image.
+/// A family, which adds the steps from pixels to the features of the classifier, one row per image.
 pub(super) trait Family {
     /// Prefix of the base model's tensors.
     const BASE: &'static str;
-    /// Name of the classifier's layer.
+    /// Name of the classification layer.
     const CLASSIFIER: &'static str = "classifier";
-    /// Endings of the names of tensors that it does not use.
+    /// Name suffixes of tensors that the family does not use.
     const UNUSED_SUFFIXES: &'static [&'static str] = &[];
 
-    /// Adds the steps.
+    /// Adds the steps of the family.
     ///
     /// # Errors
     /// [`LoadError`], naming the key or tensor.
@@ -79,7 +79,7 @@ pub(super) fn build<F: Family>(checkpoint: &mut Checkpoint, device: &Device) -> 
     network::<F>(checkpoint, device, Some(classifier))
 }
 
-/// Builds the base model of an image classifier, whose features are the vector of an image.
+/// Builds the base model of an image classifier, whose features are the image embedding.
 ///
 /// # Errors
 /// [`LoadError`], naming the key or tensor.
@@ -134,7 +134,7 @@ fn shape(checkpoint: &Checkpoint) -> Result<[usize; 3], LoadError> {
     Ok([height, width, channels])
 }
 
-/// Reads the channels of the stages under `key`, and their `depths`.
+/// Reads the channels of the stages from `key`, and their `depths`.
 fn stages(config: &Config, key: &str) -> Result<(Vec<usize>, Vec<usize>), LoadError> {
     let (sizes, depths) = (config.required::<Vec<usize>>(key)?, config.required("depths")?);
     let depths: Vec<usize> = depths;
@@ -147,8 +147,8 @@ fn stages(config: &Config, key: &str) -> Result<(Vec<usize>, Vec<usize>), LoadEr
     Ok((sizes, depths))
 }
 
-/// Rounds a number of channels to a multiple of `divisor`, at least `least` and not less than nine tenths of it, as the
-/// networks of `MobileNet` and `EfficientNet` are scaled.
+/// Rounds a number of channels to a multiple of `divisor`, at least `least` and at least 90 % of the number, as in
+/// `MobileNet` and `EfficientNet`.
 fn divisible(channels: f64, divisor: usize, least: usize) -> usize {
     let divisor = divisor.max(1);
     let rounded = (channels + divisor as f64 / 2.0) as usize / divisor * divisor;
@@ -160,17 +160,17 @@ fn divisible(channels: f64, divisor: usize, least: usize) -> usize {
     }
 }
 
-/// A classifier or its base model.
+/// An image classifier or its base model.
 struct ImageNetwork<O: Ops> {
     ops: O,
-    /// From pixels to logits, or to features.
+    /// Steps from pixels to logits or features.
     steps: Vec<Step<O>>,
     /// Height, width and channels of an image.
     shape: [usize; 3],
     input: ImageInput,
-    /// `None`: the result of the steps is the answer.
+    /// `None` if the result of the steps is the output.
     classifier: Option<Classifier>,
-    /// Size of the result of the steps.
+    /// Width of the steps' result.
     width: usize,
     device: Device,
 }
@@ -194,7 +194,7 @@ impl<O: Ops> Model for ImageNetwork<O> {
 impl<O: Ops> ImageNetwork<O> {
     fn answer(&self, images: &[Vec<f32>]) -> Result<BatchResults, ModelError> {
         let [height, width, channels] = self.shape;
-        // Requests have them channel by channel.
+        // Requests order values by channel.
         let pixels = images.iter().map(|image| transposed(image, height * width));
         let pixels: Vec<Vec<f32>> = pixels.collect();
         let pixels = self.ops.upload(pixels.concat(), channels);

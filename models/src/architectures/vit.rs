@@ -1,12 +1,14 @@
-//! ViT (Dosovitskiy et al. 2021) and models like it: ViT-MSN; DeiT (Touvron et al. 2021), which has a distillation token
-//! beside the class token; `DINOv2` (Oquab et al. 2024), which scales the outputs of its layers, classifies the mean of the
-//! patches too, and may have registers (Darcet et al. 2024); `BEiT` (Bao et al. 2022), with a bias by relative position; the
-//! image encoders of CLIP (Radford et al. 2021) and `SigLIP` (Zhai et al. 2023), whose patches' mean is classified.
-//! Each is a [`VitConfig`].
+//! ViT (Dosovitskiy et al. 2021) and similar models, each described by a [`VitConfig`]: ViT-MSN; DeiT (Touvron et al.
+//! 2021), with a distillation token besides the class token; `DINOv2` (Oquab et al. 2024), with layer scales,
+//! classification of class token and mean patch, and optional register tokens (Darcet et al. 2024); `BEiT` (Bao et al.
+//! 2022), with a relative position bias; the image encoders of CLIP (Radford et al. 2021) and `SigLIP` (Zhai et al.
+//! 2023), with classification of the mean patch.
 //!
 //! Inputs: `pixel_values` FP32 `[channels, height, width]`, normalised according to the checkpoint's
-//! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`], or `embedding` FP32 `[width]`
-//! of a base model. As partitions, all but the last return `hidden_states` FP32 `[tokens, width]`, which all but the first take.
+//! `preprocessor_config.json`, or with that file `image_file`. Outputs: those of [`Classifier::outputs`], or
+//! `embedding` FP32 `[width]` of a base model.
+//!
+//! In partitions, all but the last return `hidden_states` FP32 `[tokens, width]`, which all but the first take.
 
 pub(super) mod attention_pooling;
 pub(super) mod config;
@@ -61,30 +63,30 @@ pub(super) fn build(
     })
 }
 
-/// A ViT model or a partition of one.
+/// A ViT model, or a partition of it.
 struct Vit<O: Ops> {
     ops: O,
     patches: Patches,
-    /// Tokens before the patches.
+    /// Number of tokens before the patches.
     first: usize,
     width: usize,
-    /// Only in the first partition.
+    /// Present only in the first partition.
     input_stage: Option<(ImageInput, InputStage<O>)>,
-    /// With the scores by relative position.
+    /// Blocks with their relative position scores.
     blocks: Vec<ScoredBlock<O>>,
-    /// Only in the last partition.
+    /// Present only in the last partition.
     head: Option<Head<O>>,
     device: Device,
 }
 
-/// A block, and the scores that it adds to those of its attention.
+/// A block, with the scores to add to those of its attention.
 type ScoredBlock<O> = (Arc<Block<O>>, Option<Arc<<O as Ops>::Matrix>>);
 
 /// Computes hidden states from pixels.
 struct InputStage<O: Ops> {
-    /// From the pixels of a patch to its vector, without bias.
+    /// Patch embedding: linear layer over the pixels of a patch, without bias.
     projection: O::Linear,
-    /// Added to the projected patches, `[tokens, width]`.
+    /// Offsets to add to the projected patches, `[tokens, width]`.
     offsets: O::Matrix,
     /// Norm of the sum.
     norm: Option<O::Norm>,
@@ -93,10 +95,10 @@ struct InputStage<O: Ops> {
 impl<O: Ops> InputStage<O> {
     /// Takes the patch projection, and everything that does not depend on the image.
     ///
-    /// The first rows of the offsets belong to the class token and the other tokens before the patches, whose own patches
-    /// are all zeros: `token + position[i]`, or `token` without a position; the others to the patches: `bias + position[i]`.
-    /// One product and one sum then compute the whole embedding. Positions of images of another size than in training,
-    /// `trained`, are interpolated.
+    /// The first rows of the offsets belong to the tokens before the patches, whose own patches are all zeros:
+    /// `token + position[i]`, or `token` without a position. The other rows belong to the patches:
+    /// `bias + position[i]`. The whole embedding is then one product and one sum. If the image size differs from that
+    /// in training, `trained`, positions are interpolated.
     fn take(
         layers: &mut Layers<'_, O>,
         vit: VitConfig,
@@ -115,7 +117,7 @@ impl<O: Ops> InputStage<O> {
             Some(_) => (vit.projection, ("position_embedding.weight", true)),
             None => (vit.projection, ("position_embeddings", false)),
         };
-        // Tables have a dimension of images before the others, unless they are `flat`.
+        // Tables have an additional first dimension, unless they are `flat`.
         let shape = |sides: &[usize]| {
             if flat {
                 sides.to_vec()
@@ -197,7 +199,7 @@ impl<O: Ops> Model for Vit<O> {
 }
 
 impl<O: Ops> Vit<O> {
-    /// Takes a model or a partition of one from a checkpoint.
+    /// Takes a model, or a partition of it, from a checkpoint.
     fn boxed(
         ops: O,
         checkpoint: &mut Checkpoint,
@@ -214,11 +216,11 @@ impl<O: Ops> Vit<O> {
         let trained = Patches::read(&settings)?;
         let mut patches = trained;
         if let (true, Some(config)) = (vit.resizes(), &checkpoint.preprocessor) {
-            // Files are often prepared in another size than that of training.
+            // Images are often preprocessed to another size than in training.
             patches.image = images::fixed_size(config, trained.channels)?.unwrap_or(trained.image);
         }
         if !vit.positions {
-            // No table of positions in the file limits it.
+            // The size is not limited by a position table in the file.
             images::limit_size(&settings, "image_size", trained.image)?;
         }
         if relative != RelativePositions::default() {

@@ -1,36 +1,37 @@
-//! How files store the weights of linear layers: whole, or by groups of inputs and outputs, or by heads.
+//! Storage layouts of linear layers in files: whole, by groups of inputs and outputs, or by heads.
 
 use super::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
 use crate::ops::Ops;
 
-/// How a file stores the weight of a linear layer.
+/// Storage layout of a linear layer's weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum WeightLayout {
     /// `{name}.weight`, `[outputs, inputs]`.
     #[default]
     Whole,
-    /// As a convolution over one token with this many groups, of which an output reads its own: `{name}.weight`,
-    /// `[outputs, inputs / groups, 1]`.
+    /// Grouped convolution over one token, with this number of groups; an output reads only its own group:
+    /// `{name}.weight`, `[outputs, inputs / groups, 1]`.
     Convolution(usize),
-    /// By this many groups, of which an output reads its own: `{name}.weight`, `[groups, inputs / groups, outputs / groups]`.
+    /// Grouped, with this number of groups; an output reads only its own group: `{name}.weight`, `[groups, inputs /
+    /// groups, outputs / groups]`.
     Groups(usize),
-    /// By input, with the outputs of this many heads: `{name}`, `[inputs, heads, outputs / heads]`.
+    /// By input, with outputs split into this number of heads: `{name}`, `[inputs, heads, outputs / heads]`.
     OutputHeads(usize),
-    /// By output, with the inputs of this many heads: `{name}`, `[outputs, heads, inputs / heads]`.
+    /// By output, with inputs split into this number of heads: `{name}`, `[outputs, heads, inputs / heads]`.
     InputHeads(usize),
 }
 
-/// How a file stores the weights of a block.
+/// Storage layouts of a block's weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct WeightLayouts {
-    /// Projections of queries, keys and values.
+    /// Query, key and value projections.
     pub projections: [WeightLayout; 3],
-    /// Output of the attention.
+    /// Output projection of the attention.
     pub output: WeightLayout,
-    /// First layer of the feed-forward layer.
+    /// First layer of the feed-forward.
     pub up: WeightLayout,
-    /// Second layer of the feed-forward layer.
+    /// Second layer of the feed-forward.
     pub down: WeightLayout,
 }
 
@@ -38,7 +39,7 @@ impl<O: Ops> Layers<'_, O> {
     /// Takes the weight of the linear layer `name` as `[inputs, outputs]`.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn take_weight(
         &mut self,
         name: &str,
@@ -80,7 +81,7 @@ impl<O: Ops> Layers<'_, O> {
     /// Takes the linear layer `name` with `{name}.bias` if `biased`.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn linear_of(
         &mut self,
         name: &str,
@@ -98,8 +99,8 @@ impl<O: Ops> Layers<'_, O> {
     }
 }
 
-/// Returns the weight `[inputs, outputs]` of groups of `[inputs / groups, outputs / groups]`; an input of another group has the
-/// weight 0.
+/// Expands the weights of groups, each `[inputs / groups, outputs / groups]`, to `[inputs, outputs]`; weights between
+/// groups are zero.
 fn spread(by_group: &[f32], groups: usize, inputs: usize, outputs: usize) -> Vec<f32> {
     let each = outputs / groups.max(1);
     let rows = (inputs / groups.max(1)).max(1);

@@ -43,7 +43,7 @@ impl Sequence {
         }
     }
 
-    /// Forgets the answer.
+    /// Drops the answer.
     pub(super) fn restart(&mut self) {
         self.tokens.truncate(self.prompt);
         self.is_cached = false;

@@ -1,4 +1,4 @@
-//! The network as a module of burn, for training programs.
+//! The network as a burn module, for training programs.
 
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -83,7 +83,7 @@ impl Cnn {
     }
 }
 
-/// A 3x3 convolution, padded by 1; stride 2 halves both sides (rounding up).
+/// Creates a 3x3 convolution with padding 1; stride 2 halves height and width, rounding up.
 fn conv3x3(inputs: usize, outputs: usize, stride: usize, device: &Device) -> Conv2d {
     Conv2dConfig::new([inputs, outputs], [3, 3])
         .with_stride([stride, stride])

@@ -1,5 +1,6 @@
-//! The encoders of CLIP (Radford et al. 2021), `SigLIP` (Zhai et al. 2023), Chinese CLIP (Yang et al. 2022) and `MetaCLIP` 2 (Chuang
-//! et al. 2025): what those of texts and images share, and those of texts. Those of images are described in [`crate::architectures::vit::config`].
+//! Text encoders of CLIP (Radford et al. 2021), `SigLIP` (Zhai et al. 2023), Chinese CLIP (Yang et al. 2022) and
+//! `MetaCLIP` 2 (Chuang et al. 2025), and what they share with the image encoders, which are described in
+//! [`crate::architectures::vit::config`].
 
 use serde_json::Value;
 
@@ -9,7 +10,7 @@ use crate::architectures::text::last_token::TextEnd;
 use crate::architectures::text_encoder::config::{ProjectionConfig, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 
-/// Names in a block.
+/// Tensor names in a block.
 pub(in crate::architectures) const NAMES: BlockNames = BlockNames {
     projections: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     output: "self_attn.out_proj",
@@ -20,14 +21,14 @@ pub(in crate::architectures) const NAMES: BlockNames = BlockNames {
     ..BlockNames::BERT
 };
 
-/// The end of a text that files older than the key state: then the largest token id is the end.
+/// Value of `eos_token_id` in old files, for which the token with the largest id ends a text.
 const OLD_END: i64 = 2;
 
-/// Returns the configuration of an encoder: the object of `key`, or of its name with `_dict`, which replaces it in old files; else
-/// the configuration itself, which then is that of the encoder alone. `defaults` are the values of keys that it lacks.
+/// Returns the configuration of one encoder: the object of `key`, or of `{key}_dict`, which replaces it in old files;
+/// else the configuration itself, which is then that of the encoder alone. `defaults` are the values of missing keys.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] if it is not an object.
+/// [`LoadError::BadKey`] if the value is not an object.
 pub(in crate::architectures) fn section(
     config: &Config,
     key: &str,
@@ -60,7 +61,7 @@ pub(in crate::architectures) fn text(config: &Config) -> Result<TextEncoderConfi
     Ok(text)
 }
 
-/// Describes an encoder of texts whose tokens see earlier ones only, and that end with `eos_token_id`.
+/// Describes a text encoder with causal attention whose texts end with `eos_token_id`.
 fn causal_text(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let defaults = [
         ("vocab_size", 49408.into()),
@@ -91,7 +92,7 @@ pub(in crate::architectures) fn projected_text(config: &Config) -> Result<TextEn
     projected(text(config)?, config)
 }
 
-/// Describes the text encoder of `MetaClip2Model`, which always states the end of a text.
+/// Describes the text encoder of `MetaClip2Model`, which always states `eos_token_id`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -99,7 +100,7 @@ pub(in crate::architectures) fn meta_text(config: &Config) -> Result<TextEncoder
     projected(causal_text(config)?, config)
 }
 
-/// Describes the text encoder of `ChineseCLIPModel`: BERT, of which the first token is projected.
+/// Describes the text encoder of `ChineseCLIPModel`: BERT with a projection of the first token.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -121,7 +122,7 @@ pub(in crate::architectures) fn chinese_text(config: &Config) -> Result<TextEnco
     projected(text, config)
 }
 
-/// Adds the projection of texts.
+/// Adds the text projection.
 fn projected(mut text: TextEncoderConfig, config: &Config) -> Result<TextEncoderConfig, LoadError> {
     text.vector.projection = Some(ProjectionConfig {
         name: "text_projection",
@@ -160,7 +161,7 @@ pub(in crate::architectures) fn siglip_text(config: &Config) -> Result<TextEncod
     Ok(text)
 }
 
-/// Describes what the encoders of CLIP and `SigLIP` share.
+/// Describes what the text encoders of CLIP and `SigLIP` share.
 fn around(mut config: Config) -> Result<TextEncoderConfig, LoadError> {
     config.set("type_vocab_size", 0.into());
     let mut encoder = EncoderConfig::read(&config)?;

@@ -1,4 +1,4 @@
-//! The attention of a block of an encoder: projections of queries, keys and values, their attention, and the output layer.
+//! Attention of an encoder block: query, key and value projections, attention, and output projection.
 
 use std::sync::Arc;
 
@@ -23,13 +23,13 @@ pub(in crate::architectures) struct BlockAttention<O: Ops> {
     global: Option<GlobalAttention<O>>,
     position_bias: Option<O::Matrix>,
     distances: Option<DistanceScores<O::Matrix>>,
-    /// Layer from the projections to the scores of tokens and those of another kind.
+    /// Layer from the projections of a token to its scores with tokens of another kind.
     kinds: Option<O::Linear>,
-    /// Convolution whose results follow those of the heads.
+    /// Dynamic convolution, whose results follow those of the heads.
     convolution: Option<DynamicConvolution<O>>,
     projections: O::Linear,
     output: O::Linear,
-    /// What becomes of what it adds.
+    /// Treatment of the output before the residual addition.
     added: Added<O>,
     head_norms: Option<HeadNorms<O>>,
 }
@@ -38,7 +38,7 @@ impl EncoderConfig {
     /// Takes the attention of a block.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take_attention<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
@@ -51,7 +51,7 @@ impl EncoderConfig {
         let distances = distances
             .map(|distances| self.take_distances(layers, distances, names, &at))
             .transpose()?;
-        // Distances add scores, which are scaled to the same variance (He et al. 2021, section 3.1).
+        // Distances add scores, so the sum is scaled to the same variance (He et al. 2021, section 3.1).
         let summands = distances.as_ref().map_or(1, |scores| {
             1 + usize::from(scores.keys.is_some()) + usize::from(scores.queries.is_some())
         });
@@ -111,7 +111,7 @@ impl EncoderConfig {
         Ok(attention)
     }
 
-    /// Size of what the output layer of the attention reads.
+    /// Returns the input width of the output projection.
     fn mixed_width(&self) -> usize {
         match self.mixing {
             Mixing::Convolutions { .. } => 2 * self.attention_width,
@@ -157,8 +157,8 @@ impl EncoderConfig {
         }
     }
 
-    /// Projects the vectors of the distances by the layers of a block. These may be the block's own projections, which
-    /// are therefore copied.
+    /// Projects the distance embeddings with layers of a block. These may be the block's own projections, so they are
+    /// copied.
     fn take_distances<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,
@@ -189,7 +189,7 @@ impl EncoderConfig {
 }
 
 impl<O: Ops> BlockAttention<O> {
-    /// Computes the attention of the rows, normalised if there is a norm, and adds the rows.
+    /// Computes the attention of the rows, after the norm if there is one, and adds the rows.
     pub(in crate::architectures) fn add_to(
         &self,
         ops: &O,
@@ -260,7 +260,8 @@ impl<O: Ops> BlockAttention<O> {
     }
 }
 
-/// Returns how many first tokens of every sequence attend to all: those of the question, which are of kind 1, else one.
+/// Returns the number of leading tokens per sequence with global attention: those of the question, which have kind 1,
+/// else one.
 fn leading_tokens<X>(sequences: &[&[bool]], bias: Option<&Bias<'_, X>>) -> Vec<usize> {
     match bias {
         Some(Bias::Kinds(kinds)) => {

@@ -1,8 +1,9 @@
-//! Blocks of `MobileBERT` (Sun et al. 2020, "`MobileBERT`: a Compact Task-Agnostic BERT for Resource-Limited Devices"): attention and
-//! feed-forward layers that are narrower than the vectors of the tokens.
+//! Blocks of `MobileBERT` (Sun et al. 2020, "`MobileBERT`: a Compact Task-Agnostic BERT for Resource-Limited
+//! Devices"): attention and feed-forwards that are narrower than the hidden states.
 //!
-//! What it calls a norm is a factor and a shift of every element, so that it is folded into the layers before it; only what a sum
-//! keeps is scaled at run time. The layers into the bottleneck are linear, and are folded into those after them.
+//! `MobileBERT`'s norm is a scale and a shift per element, so it is folded into the preceding layers; only the
+//! residual inputs are scaled at run time. The bottleneck's input layers are linear, and are folded into the following
+//! ones.
 
 use kaskade_policy::plan::Partition;
 
@@ -11,20 +12,20 @@ use crate::architectures::layers::Layers;
 use crate::checkpoint::LoadError;
 use crate::ops::{Activation, EncoderAttention, Ops, Span};
 
-/// Sizes of a block.
+/// Dimensions of a block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::architectures) struct BottleneckConfig {
-    /// Size of the vectors between blocks.
+    /// Hidden size between blocks.
     pub width: usize,
-    /// Size of the vectors within a block.
+    /// Hidden size inside a block.
     pub inner: usize,
-    /// Number of attention heads; divides the inner size.
+    /// Number of attention heads; divides `inner`.
     pub heads: usize,
-    /// Size between the two layers of a feed-forward layer.
+    /// Intermediate size of a feed-forward.
     pub intermediate_size: usize,
-    /// Number of feed-forward layers, at least 1.
+    /// Number of feed-forwards, at least 1.
     pub feed_forwards: usize,
-    /// Their activation.
+    /// Activation of the feed-forwards.
     pub activation: Activation,
 }
 
@@ -33,18 +34,18 @@ pub(in crate::architectures) struct Bottleneck<O: Ops> {
     config: BottleneckConfig,
     projections: O::Linear,
     output: O::Linear,
-    /// What the attention is added to.
+    /// Layer that computes the residual input of the attention.
     input: O::Linear,
     feed_forwards: Vec<FeedForward<O>>,
-    /// Layer out of the bottleneck.
+    /// Output layer of the bottleneck.
     widened: O::Linear,
-    /// Factors of what that is added to.
+    /// Scale of the residual input of `widened`.
     kept: O::Norm,
 }
 
 struct FeedForward<O: Ops> {
     layers: [O::Linear; 2],
-    /// Factors of what they are added to.
+    /// Scale of the residual input.
     kept: O::Norm,
 }
 
@@ -55,17 +56,17 @@ pub(in crate::architectures) struct Affine {
     inputs: usize,
 }
 
-/// What stands in for a norm: factors and shifts.
+/// Scale and shift that replace a norm.
 pub(in crate::architectures) struct Shift {
     factors: Vec<f32>,
     shifts: Vec<f32>,
 }
 
 impl Shift {
-    /// Takes the factors `{prefix}.weight` and the shifts `{prefix}.bias`.
+    /// Takes the scale `{prefix}.weight` and the shift `{prefix}.bias`.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take<O: Ops>(
         layers: &mut Layers<'_, O>,
         prefix: &str,
@@ -77,7 +78,7 @@ impl Shift {
         })
     }
 
-    /// Returns the factors for [`Ops::scale`].
+    /// Returns the scale for [`Ops::scale`].
     pub(in crate::architectures) fn factors<O: Ops>(self, ops: &O) -> O::Norm {
         ops.norm(self.factors, None, 0.0)
     }
@@ -87,7 +88,7 @@ impl Affine {
     /// Takes the linear layer `{prefix}`.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take<O: Ops>(
         layers: &mut Layers<'_, O>,
         prefix: &str,
@@ -102,7 +103,7 @@ impl Affine {
         })
     }
 
-    /// Multiplies the outputs by the factors; and adds the shifts, if `shifted`.
+    /// Folds a scale into the layer, and also the shift if `shifted`.
     pub(in crate::architectures) fn scaled(mut self, by: &Shift, shifted: bool) -> Self {
         for row in self.weight.chunks_mut(self.bias.len().max(1)) {
             for (weight, factor) in row.iter_mut().zip(&by.factors) {
@@ -115,7 +116,7 @@ impl Affine {
         self
     }
 
-    /// Returns the layer that does this one and then `next`.
+    /// Merges this layer and `next` into one.
     fn then(&self, next: &Self) -> Self {
         let outputs = next.bias.len().max(1);
         let product = |row: &[f32], bias: Option<&[f32]>| -> Vec<f32> {
@@ -138,7 +139,7 @@ impl Affine {
         }
     }
 
-    /// Returns layers of the same input as one, whose outputs are theirs, in order.
+    /// Merges layers with the same input into one, with their outputs concatenated.
     fn beside(parts: &[Self], inputs: usize) -> Self {
         let mut weight = Vec::with_capacity(parts.iter().map(|part| part.weight.len()).sum());
         for row in 0..inputs {
@@ -169,7 +170,7 @@ impl<O: Ops> Bottleneck<O> {
     /// Takes the blocks of a partition from a checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManyPartitions`].
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take), and [`LoadError::TooManyPartitions`].
     pub(in crate::architectures) fn take_all(
         layers: &mut Layers<'_, O>,
         config: BottleneckConfig,
@@ -203,7 +204,7 @@ impl<O: Ops> Bottleneck<O> {
             feed_forwards.push(FeedForward::take(layers, config, &prefix)?);
         }
         feed_forwards.push(FeedForward::take(layers, config, &at(""))?);
-        // The folded projections are larger than the layers that were taken.
+        // The folded projections are larger than the layers that they replace.
         let (folded, taken) = (3 * width * inner, 2 * inner * (width + inner));
         layers.weights.count_prepared(taken, folded * size_of::<f32>());
         let widened = Affine::take(layers, &at("output.bottleneck.dense"), inner, width)?;
@@ -219,7 +220,7 @@ impl<O: Ops> Bottleneck<O> {
         })
     }
 
-    /// Computes the block, as [`Block::forward`](super::Block::forward).
+    /// Computes the block, like [`Block::forward`](super::Block::forward).
     pub(in crate::architectures) fn forward(
         &self,
         ops: &O,

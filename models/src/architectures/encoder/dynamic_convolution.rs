@@ -1,32 +1,33 @@
-//! Convolutions whose weights depend on the tokens (Jiang et al. 2020, "`ConvBERT`", section 3.2): every token sums its neighbours
-//! by weights that its query and its neighbours give.
+//! Span-based dynamic convolutions (Jiang et al. 2020, "`ConvBERT`", section 3.2): every token sums its neighbours
+//! with weights computed from its query and its neighbours.
 
 use crate::architectures::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
 use crate::ops::{AttentionSpans, Heads, Ops, ScoreRules, Span};
 use crate::precision::WeightType;
 
-/// A convolution on a device.
+/// A dynamic convolution on a device.
 pub(in crate::architectures) struct DynamicConvolution<O: Ops> {
-    /// Factors of the neighbours' elements, by place.
+    /// Depthwise weights per neighbour position.
     depthwise: Vec<O::Norm>,
     pointwise: O::Linear,
-    /// Gives the weights of a token's neighbours, before their softmax, by head.
+    /// Layer that computes the logits of a token's neighbour weights, per head.
     weights: O::Linear,
     values: O::Linear,
-    /// Layers from the weights of neighbours to that of one of them, as often as a head has elements.
+    /// Layers that select the weight of one neighbour and repeat it for each element of a head.
     repeated: Vec<O::Linear>,
-    /// Keys and values of which every query sees its own elements.
+    /// Identity keys and values, with which each query sees its own elements.
     identity: O::Matrix,
     heads: usize,
     head_dim: usize,
 }
 
 impl<O: Ops> DynamicConvolution<O> {
-    /// Takes a convolution of `heads` heads of size `head_dim` over tokens of size `width`; `kernel` is the number of neighbours.
+    /// Takes a convolution with `heads` heads of size `head_dim` over tokens of size `width`; `kernel` is the kernel
+    /// size.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         at: &dyn Fn(&str) -> String,
@@ -68,8 +69,8 @@ impl<O: Ops> DynamicConvolution<O> {
         })
     }
 
-    /// Returns what the tokens get from heads and convolution, side by side. The rows of `x` are the tokens, those of
-    /// `projected` begin with their queries.
+    /// Concatenates the outputs of heads and convolution per token. The rows of `x` are tokens; those of `projected`
+    /// begin with their queries.
     pub(in crate::architectures) fn beside(
         &self,
         ops: &O,
@@ -121,7 +122,7 @@ impl<O: Ops> DynamicConvolution<O> {
         ops.with_width(convolved, self.heads * self.head_dim)
     }
 
-    /// Returns the softmax of every row: an attention whose keys and values are those of the identity.
+    /// Returns the softmax of every row, computed as attention with identity keys and values.
     fn shares(&self, ops: &O, rows: &O::Matrix, count: usize) -> O::Matrix {
         let kernel = self.depthwise.len();
         let identity = Span {
@@ -144,8 +145,8 @@ impl<O: Ops> DynamicConvolution<O> {
     }
 }
 
-/// Returns the row of each token's neighbour at this place, of which `middle` is the token itself; one beyond the ends of its
-/// sequence has no row.
+/// Returns the row of each token's neighbour at a position, where `middle` is the token itself; positions outside its
+/// sequence have no row.
 fn neighbours(sequences: &[&[bool]], place: usize, middle: usize) -> Vec<usize> {
     let mut first = 0;
     let mut rows = Vec::new();

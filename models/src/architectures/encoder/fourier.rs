@@ -1,5 +1,5 @@
-//! Mixing of tokens by Fourier transforms (Lee-Thorp et al. 2021, "`FNet`", section 3.1): the real part of the transform over the
-//! elements of a token and over the tokens of its sequence.
+//! Token mixing by Fourier transforms (Lee-Thorp et al. 2021, "`FNet`", section 3.1): the real part of the transform
+//! over the elements of a token and over the tokens of its sequence.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::ops::{Ops, Span};
 use crate::precision::WeightType;
 
-/// Number of lengths whose transforms are kept: all blocks of a pass use the same.
+/// Number of sequence lengths whose transforms are cached; all blocks of a pass use the same ones.
 const MAX_LENGTHS: usize = 16;
 
-/// The transform over the elements of a token, on a device.
+/// Fourier transforms on a device.
 pub(in crate::architectures) struct Fourier<O: Ops> {
-    /// Gives the real parts of the transform, and its imaginary parts after them.
+    /// Transform over the elements of a token: real parts, then imaginary parts.
     elements: O::Linear,
     width: usize,
-    /// The transforms over the tokens of sequences, by their length.
+    /// Transforms over the tokens of a sequence, by sequence length.
     lengths: Mutex<BTreeMap<usize, Arc<O::Linear>>>,
 }
 
 impl<O: Ops> Fourier<O> {
-    /// Creates the transform of tokens of this size.
+    /// Creates the transforms for tokens of this size.
     pub(in crate::architectures) fn new(ops: &O, width: usize) -> Self {
         let (cosines, sines) = waves(width);
         let row = |input: usize| {
@@ -42,8 +42,8 @@ impl<O: Ops> Fourier<O> {
         }
     }
 
-    /// Computes the real part of the transform of each sequence, and adds the rows. Every token counts, as in transformers, also if
-    /// a mask hides it.
+    /// Computes the real part of the transform of each sequence, and adds the rows. Includes masked tokens, as
+    /// transformers does.
     pub(in crate::architectures) fn add_to(
         &self,
         ops: &O,
@@ -73,8 +73,8 @@ impl<O: Ops> Fourier<O> {
         sum
     }
 
-    /// Computes the real part of the transform over the tokens of a sequence: the sum of its real parts times cosines and its
-    /// imaginary parts times sines. The elements become rows, so that a linear layer computes it.
+    /// Computes the real part of the transform over the tokens of a sequence: its real parts times cosines plus its
+    /// imaginary parts times sines. Elements become rows, so that a linear layer computes it.
     fn over_tokens(&self, ops: &O, sequence: Span<'_, O::Matrix>) -> O::Matrix {
         let (tokens, width) = (sequence.count, self.width);
         let parts = ops.with_width(ops.gather(&[sequence], 2 * width), 1);
@@ -87,7 +87,8 @@ impl<O: Ops> Fourier<O> {
         ops.with_width(ops.select(&by_element, &rows.collect::<Vec<_>>()), width)
     }
 
-    /// Returns the layer that transforms this many tokens: from a token's real and imaginary part to the real part of each.
+    /// Returns the layer that transforms this number of tokens: from the real and imaginary parts of the tokens to
+    /// real parts.
     fn of_length(&self, ops: &O, tokens: usize) -> Arc<O::Linear> {
         let mut lengths = self.lengths.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(layer) = lengths.get(&tokens) {
@@ -110,7 +111,7 @@ impl<O: Ops> Fourier<O> {
     }
 }
 
-/// Returns the cosine and the sine of the angles that divide a turn into `count`.
+/// Returns the cosines and sines of `count` equally spaced angles of a full turn.
 fn waves(count: usize) -> (Vec<f32>, Vec<f32>) {
     let angles = (0..count).map(|part| TAU * part as f64 / count as f64);
     angles

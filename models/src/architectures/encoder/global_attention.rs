@@ -1,11 +1,11 @@
-//! Attention of the first tokens of every sequence to all tokens, by layers of its own (Beltagy et al. 2020, "Longformer", section
-//! 3.1).
+//! Global attention of the first tokens of every sequence, with separate projections (Beltagy et al. 2020,
+//! "Longformer", section 3.1).
 
 use crate::architectures::layers::Layers;
 use crate::checkpoint::LoadError;
 use crate::ops::{AttentionSpans, Heads, Ops, ScoreRules, Span};
 
-/// The layers of the first tokens.
+/// Projections for the first tokens.
 pub(in crate::architectures) struct GlobalAttention<O: Ops> {
     queries: O::Linear,
     keys_and_values: O::Linear,
@@ -14,10 +14,10 @@ pub(in crate::architectures) struct GlobalAttention<O: Ops> {
 }
 
 impl<O: Ops> GlobalAttention<O> {
-    /// Takes the layers of queries, keys and values.
+    /// Takes the query, key and value projections.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         [query, key, value]: [String; 3],
@@ -38,8 +38,8 @@ impl<O: Ops> GlobalAttention<O> {
         })
     }
 
-    /// Writes what the first tokens of every sequence, as many as `leading` says, attend to into `attended`; the rows of `x` are
-    /// tokens, grouped by sequence.
+    /// Computes global attention for the first `leading` tokens of every sequence and writes the result to `attended`;
+    /// the rows of `x` are tokens, grouped by sequence.
     pub(in crate::architectures) fn replace(
         &self,
         ops: &O,
@@ -85,7 +85,7 @@ impl<O: Ops> GlobalAttention<O> {
     }
 }
 
-/// Returns the spans of the visible tokens of a sequence that begins at row `first`.
+/// Returns the spans of visible tokens in a sequence that begins at row `first`.
 fn visible<'a, X>(matrix: &'a X, first: usize, mask: &[bool]) -> Vec<Span<'a, X>> {
     let mut from = first;
     let runs = mask.chunk_by(|one, other| one == other).map(|run| {

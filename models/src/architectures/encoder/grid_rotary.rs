@@ -1,22 +1,24 @@
-//! Rotary positions of patches by row and column, as in `DINOv3` (Siméoni et al. 2025).
+//! Rotary embeddings of patches by row and column, as in `DINOv3` (Siméoni et al. 2025).
 
 use std::f64::consts::TAU;
 
 use crate::ops::{Ops, Rotary};
 
-/// Rotations of queries and keys by the place of a patch in its image. Tokens before the patches are not rotated.
+/// Rotary embedding of queries and keys by the position of a patch in its image. Tokens before the patches are not
+/// rotated.
 #[derive(Debug, PartialEq)]
 pub(in crate::architectures) struct GridRotary {
-    /// By row and by column: the rotation, and the positions of the tokens of an image.
+    /// By row and by column: the rotation, and the positions of an image's tokens.
     rotations: [(Rotary, Vec<usize>); 2],
 }
 
 impl GridRotary {
-    /// Creates the rotations of images of `[height, width]` patches behind `first` other tokens; `None` if `theta` is not positive or
-    /// the size of a head is no multiple of 4.
+    /// Creates the rotation for images of `[height, width]` patches after `first` other tokens; `None` if `theta` is
+    /// not positive or the head size is not a multiple of 4.
     ///
-    /// The angle of a patch is that of its centre, from -1 to 1 times a turn. Scores depend on differences of angles only, so all
-    /// tokens have a half image more, in halves of a patch: positions are then whole numbers from zero.
+    /// The angle of a patch is that of its centre, from -1 to 1 times a full turn. Scores depend only on differences
+    /// of angles, so all positions are shifted by half an image and counted in half patches: they are then integers
+    /// from zero.
     pub(in crate::architectures) fn new(
         theta: f64,
         head_dim: usize,

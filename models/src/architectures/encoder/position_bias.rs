@@ -1,4 +1,4 @@
-//! Biases of an encoder's scores by the distance of query and key.
+//! Position biases of an encoder's attention, by the distance of query and key.
 
 use crate::architectures::layers::Layers;
 use crate::checkpoint::LoadError;
@@ -8,38 +8,38 @@ use crate::ops::Ops;
 /// Bias of a hidden token.
 const HIDDEN: f32 = -1e9;
 
-/// A bias by distance.
+/// Kind of position bias.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::architectures) enum PositionBias {
-    /// Stored by buckets, as in T5.
+    /// Learned bias per distance bucket, as in T5.
     Buckets {
-        /// Table `[buckets, heads]`.
+        /// Name of the table `[buckets, heads]`.
         name: &'static str,
-        /// Number of buckets, for both directions.
+        /// Number of buckets for both directions together.
         buckets: usize,
-        /// Distance from which on all share a bucket.
+        /// Distance from which on all distances share a bucket.
         max_distance: usize,
     },
-    /// Falls with the distance (Press et al. 2022, "`ALiBi`").
+    /// Bias that decreases linearly with the distance (Press et al. 2022, "`ALiBi`").
     Slopes {
-        /// How much each head's bias falls from one token to the next.
+        /// Slope per head.
         slopes: Vec<f32>,
-        /// Largest distance.
+        /// Maximum distance.
         max_distance: usize,
     },
-    /// Hides later tokens.
+    /// Causal mask: hides later tokens.
     Earlier {
-        /// Largest distance.
+        /// Maximum distance.
         max_distance: usize,
     },
 }
 
 impl PositionBias {
-    /// Takes the bias, expanded to a table by distance ([`RelativeBias`](crate::ops::RelativeBias)); `at` gives the whole name of a
-    /// tensor.
+    /// Takes the bias, expanded to a table by distance ([`RelativeBias`](crate::ops::RelativeBias)); `at` returns the
+    /// full name of a tensor.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take<O: Ops>(
         &self,
         layers: &mut Layers<'_, O>,

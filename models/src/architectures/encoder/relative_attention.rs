@@ -1,40 +1,40 @@
-//! What the attention of `XLNet` adds to that of other encoders (Yang et al. 2019, section 2.5, after Dai et al. 2019,
-//! "Transformer-XL"): queries get one bias when they meet keys, another when they meet distances, a third when they meet segments.
+//! Relative attention of `XLNet` (Yang et al. 2019, section 2.5, after Dai et al. 2019, "Transformer-XL"): queries
+//! have separate biases for keys, distances and segments.
 //!
-//! The first bias is that of the query projection. What the second adds beyond it depends on the distance only, and what the third
-//! adds on the token only, and on whether the other one has another segment.
+//! The bias for keys is that of the query projection. The additional terms of the other two depend only on the
+//! distance, and only on the token and whether the other token has another segment.
 
 use crate::architectures::layers::Layers;
 use crate::checkpoint::LoadError;
 use crate::ops::{DistanceScores, Ops};
 
-/// Parts of a block's attention.
+/// Additional parts of a block's attention.
 pub(in crate::architectures) struct Relative<O: Ops> {
-    /// What depends on the distance only: a table of a [`RelativeBias`](crate::ops::RelativeBias).
+    /// Term that depends only on the distance: table of a [`RelativeBias`](crate::ops::RelativeBias).
     pub position_bias: O::Matrix,
     /// Layer from the projections of a token to its scores with tokens of another segment.
     pub kinds: O::Linear,
 }
 
 impl<O: Ops> Relative<O> {
-    /// Takes the bias of the queries that meet keys.
+    /// Takes the query bias for keys.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn query_bias(
         layers: &mut Layers<'_, O>,
         at: &dyn Fn(&str) -> String,
         [heads, width]: [usize; 2],
     ) -> Result<Vec<f32>, LoadError> {
         let shape = [heads, width / heads.max(1)];
-        // The other biases are stated by their difference from this one.
+        // Copied, because the other biases are expressed as the difference from this one.
         layers.weights.copy(&at("rel_attn.r_w_bias"), &shape)
     }
 
-    /// Takes the rest; `distances` are the keys of the distances, `scale` is that of the scores.
+    /// Takes the other biases; `distances` are the keys of the distances, `scale` is the factor of the scores.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         at: &dyn Fn(&str) -> String,
@@ -56,7 +56,7 @@ impl<O: Ops> Relative<O> {
             .weights
             .take(&at("rel_attn.seg_embed"), &[2, heads, head_dim])?;
         let (same, other) = segments.split_at(segments.len() / 2);
-        // The scores with tokens of the same segment are those of all, which change no probability.
+        // Scores with tokens of the same segment are subtracted from all scores, which changes no probability.
         let segment: Vec<f32> = other.iter().zip(same).map(|(other, same)| other - same).collect();
         let mut weight = by_head(&segment, heads, scale);
         weight.resize(3 * width * heads, 0.0);
@@ -76,7 +76,8 @@ impl<O: Ops> Relative<O> {
     }
 }
 
-/// Returns the weight of a layer whose outputs are the products of heads and the parts of a vector, `[width, heads]`.
+/// Returns the weight `[width, heads]` of a layer whose outputs are the dot products of each head with its part of a
+/// vector.
 fn by_head(vector: &[f32], heads: usize, scale: f32) -> Vec<f32> {
     let head_dim = (vector.len() / heads.max(1)).max(1);
     let rows = vector.iter().enumerate().flat_map(|(element, value)| {
@@ -86,7 +87,7 @@ fn by_head(vector: &[f32], heads: usize, scale: f32) -> Vec<f32> {
     rows.collect()
 }
 
-/// Returns the products of the keys of the distances and a layer with an output per head, as a table by distance.
+/// Returns the products of the distance keys with a layer with one output per head, as a table by distance.
 fn by_distance<O: Ops>(
     ops: &O,
     layer: &O::Linear,
@@ -98,7 +99,7 @@ fn by_distance<O: Ops>(
     };
     let count = distances.rows.count();
     let products = ops.with_width(ops.multiply(keys, layer), 1);
-    // The table begins with keys after their queries by a negative distance, the keys of the distances with the longest.
+    // The table begins with keys before their queries, while the distance keys begin with the longest distance.
     let places = (0..heads).flat_map(|head| (0..count).rev().map(move |row| row * heads + head));
     ops.with_width(ops.select(&products, &places.collect::<Vec<_>>()), count)
 }

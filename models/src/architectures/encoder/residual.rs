@@ -4,21 +4,22 @@ use crate::architectures::layers::Layers;
 use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 
-/// What becomes of the result of a part before its input is added.
+/// Treatment of a result before the residual addition.
 pub(in crate::architectures) enum Added<O: Ops> {
-    /// Nothing.
+    /// The result is added unchanged.
     Unchanged,
-    /// Its elements are multiplied by factors.
+    /// The elements are multiplied by layer scales.
     Scaled(O::Norm),
-    /// It is normalised.
+    /// The result is normalised.
     Normalised(O::Norm),
 }
 
 impl<O: Ops> Added<O> {
-    /// Takes the factors `scale` or the norm `norm` of rows of size `width`; `take_norm` takes a norm of the encoder.
+    /// Takes the layer scale `scale` or the norm `norm` for rows of size `width`; `take_norm` takes a norm of the
+    /// encoder.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         [scale, norm]: [Option<String>; 2],
@@ -34,12 +35,12 @@ impl<O: Ops> Added<O> {
         }
     }
 
-    /// Whether the result is added as it is.
+    /// Returns whether results are added unchanged.
     pub(in crate::architectures) fn is_unchanged(&self) -> bool {
         matches!(self, Self::Unchanged)
     }
 
-    /// Returns the sum of a part's input `x` and its result.
+    /// Returns the sum of the residual input `x` and a result.
     pub(in crate::architectures) fn to(&self, ops: &O, x: &O::Matrix, mut result: O::Matrix) -> O::Matrix {
         match self {
             Self::Unchanged => {}
@@ -51,19 +52,19 @@ impl<O: Ops> Added<O> {
     }
 }
 
-/// Norms of the heads of queries and keys.
+/// Query and key norms per head.
 pub(in crate::architectures) struct HeadNorms<O: Ops> {
-    /// Norm of a head by the root mean square, without factors.
+    /// RMS norm of a head, without weights.
     norm: O::Norm,
-    /// Factors of the elements of queries, keys and values.
+    /// Weights for the elements of queries, keys and values.
     factors: O::Norm,
 }
 
 impl<O: Ops> HeadNorms<O> {
-    /// Takes the norms of queries and keys by their names, for `heads` heads of size `head`; `offset` is added to the factors.
+    /// Takes the query and key norms by name, for `heads` heads of size `head`; `offset` is added to their weights.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         names: [String; 2],
@@ -83,7 +84,7 @@ impl<O: Ops> HeadNorms<O> {
         })
     }
 
-    /// Normalises the heads of queries and keys in rows of queries, keys and values.
+    /// Normalises the query and key heads in rows of queries, keys and values.
     pub(in crate::architectures) fn apply(&self, ops: &O, rows: &mut O::Matrix, heads: usize) {
         ops.normalise_heads(rows, 2 * heads, &self.norm);
         ops.scale(rows, &self.factors);

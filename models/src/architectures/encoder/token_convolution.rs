@@ -1,30 +1,31 @@
-//! A convolution over the tokens of a text, whose result is added to that of a block (He et al. 2021, "`DeBERTa`", section A.1).
+//! Convolution over the tokens of a text, whose result is added to that of a block (He et al. 2021, "`DeBERTa`",
+//! section A.1).
 
 use crate::architectures::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
 use crate::ops::{Activation, Ops};
 
-/// What a convolution consists of.
+/// Configuration of a token convolution.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::architectures) struct ConvolutionConfig {
-    /// Prefix of its tensors.
+    /// Prefix of the tensors.
     pub name: String,
-    /// Tokens that a window covers; odd.
+    /// Kernel size, tokens; odd.
     pub kernel: usize,
-    /// Groups of elements, each of which reads its own only; they divide the width.
+    /// Number of groups of elements, which divides the width; an output reads only its own group.
     pub groups: usize,
-    /// Its activation.
+    /// Activation of the result.
     pub activation: Activation,
 }
 
-/// A convolution on a device.
+/// A token convolution on a device.
 pub(in crate::architectures) struct TokenConvolution<O: Ops> {
-    /// Reads the tokens of a window, side by side.
+    /// Linear layer over the concatenated tokens of a window.
     layer: O::Linear,
-    /// Norm of the sum.
+    /// Norm after the residual addition.
     norm: O::Norm,
     kernel: usize,
-    /// Size of a window's tokens side by side.
+    /// Size of the concatenated tokens of a window.
     inputs: usize,
     activation: Activation,
 }
@@ -33,7 +34,7 @@ impl<O: Ops> TokenConvolution<O> {
     /// Takes `{name}.conv` and the norm `{name}.LayerNorm`.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         config: &ConvolutionConfig,
@@ -46,7 +47,7 @@ impl<O: Ops> TokenConvolution<O> {
         let stored = layers.weights.take(&format!("{name}.conv.weight"), &shape)?;
         let bias = layers.weights.take(&format!("{name}.conv.bias"), &[width])?;
         let inputs = kernel * width;
-        // An output reads the elements of its group; the others have the weight 0.
+        // Weights for elements of other groups are zero.
         let mut weight = vec![0.0; width * inputs];
         let rows = weight
             .chunks_mut(inputs.max(1))
@@ -71,8 +72,8 @@ impl<O: Ops> TokenConvolution<O> {
         })
     }
 
-    /// Adds the convolution of `x`, the input of a block, to its `result`, and normalises the sum. Tokens that are hidden count
-    /// as zeros, as those beyond the ends do.
+    /// Adds the convolution of `x`, the input of a block, to its `result`, and normalises the sum. Hidden tokens count
+    /// as zeros, like positions beyond the ends.
     pub(in crate::architectures) fn add_to(
         &self,
         ops: &O,

@@ -1,4 +1,4 @@
-//! The perceptron as a module of burn, for training programs.
+//! The perceptron as a burn module, for training programs.
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};

@@ -1,9 +1,10 @@
-//! What an ONNX file says of its graph and ONNX Runtime does not tell: number and size of the weights, which values a
-//! softmax computes, and the names of classes that its classifiers list. Read from the protocol buffers, without the weights' data.
+//! Reads information from an ONNX file that ONNX Runtime does not provide: number and size of the weights, values
+//! computed by softmax nodes, and class names of classifiers. Reads the protocol buffers without the data of the
+//! weights.
 //!
-//! Few fields are read (onnx.proto): `ModelProto.graph` = 7; of a `GraphProto` `node` = 1 and `initializer` = 5; of a
-//! `NodeProto` `output` = 2, `op_type` = 4 and `attribute` = 5; of an `AttributeProto` `name` = 1, `ints` = 8 and
-//! `strings` = 9; of a `TensorProto` `dims` = 1 and `data_type` = 2.
+//! Fields (onnx.proto): `ModelProto.graph` = 7; of a `GraphProto` `node` = 1 and `initializer` = 5; of a `NodeProto`
+//! `output` = 2, `op_type` = 4 and `attribute` = 5; of an `AttributeProto` `name` = 1, `ints` = 8 and `strings` = 9;
+//! of a `TensorProto` `dims` = 1 and `data_type` = 2.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom};
@@ -22,26 +23,26 @@ const INTS: u64 = 8;
 const STRINGS: u64 = 9;
 const DIMS: u64 = 1;
 const DATA_TYPE: u64 = 2;
-/// Longest name of a value or an operator that is read, bytes; longer ones are passed over.
+/// Maximum length of a value or operator name, bytes; longer names are skipped.
 const MAX_NAME_BYTES: u64 = 1 << 12;
 
-/// Attributes of the operators of `ai.onnx.ml` with the names of the classes.
+/// Attributes of `ai.onnx.ml` operators that contain class names.
 const CLASSES: [&str; 3] = ["classlabels_strings", "classlabels_int64s", "classlabels_ints"];
-/// Most classes that are read.
+/// Maximum number of classes that are read.
 const MAX_CLASSES: usize = 1 << 16;
 
-/// What a file says of its graph.
+/// Information about the graph of a file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// Its weights, those in external data files included.
+    /// Totals of the weights, including those in external data files.
     pub totals: WeightTotals,
-    /// Names of the values that `Softmax` nodes compute.
+    /// Names of the values computed by `Softmax` nodes.
     pub softmax: Vec<String>,
-    /// Names of the classes, as the first classifier among its nodes lists them.
+    /// Class names, from the first classifier node that lists any.
     pub classes: Vec<String>,
 }
 
-/// Reads what a file says of its graph.
+/// Reads the information about the graph of a file.
 ///
 /// # Errors
 /// [`LoadError::Io`] if the file cannot be read, [`LoadError::BadOnnx`] if it is not a model.
@@ -75,23 +76,23 @@ fn read(input: BufReader<impl Read + Seek>, length: u64) -> io::Result<Option<Co
     Ok(contents)
 }
 
-/// Fields of a protocol buffer message, read one after the other.
+/// Reader for the fields of a protocol buffer message.
 struct Fields<R> {
     input: BufReader<R>,
     /// Position in the file, bytes.
     at: u64,
 }
 
-/// The value of a field.
+/// Value of a field.
 #[derive(Clone, Copy)]
 enum Value {
     Number(u64),
-    /// Bytes up to this position.
+    /// Length-delimited bytes that end at this position.
     Nested(u64),
 }
 
 impl<R: Read + Seek> Fields<R> {
-    /// Returns the next field of a message that ends at `end`, or `None` at its end.
+    /// Returns the next field of a message that ends at `end`; `None` at the end.
     fn next(&mut self, end: u64) -> io::Result<Option<(u64, Value)>> {
         if self.at >= end {
             return Ok(None);
@@ -168,7 +169,7 @@ impl<R: Read + Seek> Fields<R> {
         Ok(contents)
     }
 
-    /// Returns the names of the classes that a node lists, and adds the name of the value that it computes if it is a softmax.
+    /// Returns the class names that a node lists; adds the name of its output to `softmax` if it is a softmax.
     fn node(&mut self, end: u64, softmax: &mut Vec<String>) -> io::Result<Vec<String>> {
         let (mut output, mut is_softmax, mut classes) = (None, false, Vec::new());
         while let Some((number, value)) = self.next(end)? {
@@ -190,7 +191,7 @@ impl<R: Read + Seek> Fields<R> {
         Ok(classes)
     }
 
-    /// Returns the values of an attribute that names classes; of any other, nothing.
+    /// Returns the values of an attribute with class names; empty for other attributes.
     fn classes(&mut self, end: u64) -> io::Result<Vec<String>> {
         let (mut name, mut values) = (None, Vec::new());
         while let Some((number, value)) = self.next(end)? {
@@ -209,7 +210,7 @@ impl<R: Read + Seek> Fields<R> {
             }
         }
         let names_classes = name.is_some_and(|name| CLASSES.contains(&name.as_str()));
-        // Numbers from 0 name nothing.
+        // Consecutive numbers from 0 are not names.
         let is_numbered = values
             .iter()
             .enumerate()
@@ -220,7 +221,7 @@ impl<R: Read + Seek> Fields<R> {
             .collect())
     }
 
-    /// Reads a text up to `end`; `None` if it is too long or not UTF-8.
+    /// Reads a string up to `end`; `None` if it is too long or not UTF-8.
     fn text(&mut self, end: u64) -> io::Result<Option<String>> {
         let length = end - self.at;
         if length > MAX_NAME_BYTES {
@@ -233,7 +234,7 @@ impl<R: Read + Seek> Fields<R> {
         Ok(String::from_utf8(bytes).ok())
     }
 
-    /// Returns the number of elements of a tensor, and their size in bits.
+    /// Returns the number of elements of a tensor, and their total size, bits.
     fn tensor(&mut self, end: u64) -> io::Result<(u64, u64)> {
         let (mut elements, mut bits) = (1_u64, 0);
         while let Some((number, value)) = self.next(end)? {
@@ -252,7 +253,7 @@ impl<R: Read + Seek> Fields<R> {
     }
 }
 
-/// Size of an element by `TensorProto.DataType`, bits; 0 for texts and unknown types.
+/// Returns the size of an element by `TensorProto.DataType`, bits; 0 for strings and unknown types.
 fn bits_of(datatype: u64) -> u64 {
     match datatype {
         2 | 3 | 9 | 17..=20 => 8,

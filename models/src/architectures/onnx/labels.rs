@@ -1,4 +1,4 @@
-//! Names of the classes of a graph, and the output `label`.
+//! Class names of a graph, and the output `label`.
 
 use std::collections::HashMap;
 
@@ -13,15 +13,15 @@ use crate::tasks::classification::best_class;
 /// Name of the output with the name of the best class.
 pub(super) const LABEL: &str = "label";
 
-/// Names of classes in the order of the scores.
+/// Class names, in the order of the scores.
 #[derive(Debug, Default)]
 pub(super) struct Labels {
     names: Vec<String>,
-    /// Whether they come from somewhere, and are not numbers.
+    /// Whether the names are stated somewhere, and are not numbers.
     named: bool,
 }
 
-/// The value of a file's metadata.
+/// Class names as a value of a file's metadata.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Stated {
@@ -29,7 +29,7 @@ enum Stated {
     Map(HashMap<String, String>),
 }
 
-/// Reads names from a value of a file's metadata; `None` if it holds none.
+/// Parses class names from a value of a file's metadata; `None` if it contains none.
 fn stated(value: &str) -> Option<Vec<String>> {
     match serde_json::from_str(value).ok()? {
         Stated::List(names) => Some(names),
@@ -40,8 +40,9 @@ fn stated(value: &str) -> Option<Vec<String>> {
 }
 
 impl Labels {
-    /// Finds the names of a number of classes, if that is known: `id2label` of `config.json`, else the file's metadata, else what its
-    /// nodes list, as scikit-learn's classifiers do; `LABEL_0`, ... otherwise.
+    /// Finds the names of `classes` classes, if their number is known: `id2label` of `config.json`, else the file's
+    /// metadata, else the names that its nodes list, as in classifiers of scikit-learn; otherwise `LABEL_0`,
+    /// `LABEL_1`, ...
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an `id2label` with gaps.
@@ -79,12 +80,12 @@ impl Labels {
         Ok(Self { names, named: false })
     }
 
-    /// The names.
+    /// Returns the class names.
     pub(super) fn names(&self) -> Vec<String> {
         self.names.clone()
     }
 
-    /// Adds the name of the best class to the outputs of a request, in place of an output of that name.
+    /// Adds the output with the name of the best class, replacing an output of the same name.
     ///
     /// # Errors
     /// [`ModelError::Tensor`] if the scores cannot be read.

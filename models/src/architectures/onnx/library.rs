@@ -1,7 +1,7 @@
-//! Finding and loading the library of ONNX Runtime.
+//! Finds and loads the library of ONNX Runtime, once per process.
 //!
-//! In this order: the file that `ORT_DYLIB_PATH` names; the one in the package `onnxruntime` of the `python3` on the
-//! `PATH`; `libonnxruntime.so` where the system's loader looks. It is loaded once per process.
+//! Search order: the file in `ORT_DYLIB_PATH`; the library in the package `onnxruntime` of the `python3` on the
+//! `PATH`; `libonnxruntime.so` in the search path of the system's loader.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,10 +12,11 @@ use ort::environment::{Environment, GlobalThreadPoolOptions};
 
 use crate::checkpoint::LoadError;
 
-/// The environment variable that names the library.
+/// Environment variable with the path of the library.
 const VARIABLE: &str = "ORT_DYLIB_PATH";
 
-/// Prints the library in the Python package, without importing it. The empty path is the current directory.
+/// Python program that prints the path of the library in the package, without importing it. The empty path is the
+/// current directory.
 const FIND: &str = "
 import sys
 sys.path = [path for path in sys.path if path]
@@ -28,14 +29,14 @@ if package and package.origin:
             print(library)
 ";
 
-/// Where the library was looked for.
+/// Location of the library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Place {
-    /// The environment variable names it.
+    /// Path in the environment variable.
     Named(PathBuf),
-    /// A Python package contains it.
+    /// Path in a Python package.
     Python(PathBuf),
-    /// The system's loader finds it, or nothing does.
+    /// Search path of the system's loader.
     System,
 }
 
@@ -59,7 +60,7 @@ impl Place {
         }
     }
 
-    /// Why loading from here failed, and what to do.
+    /// Returns why loading from this location failed, and how to fix it.
     fn refusal(&self, error: &str) -> String {
         match self {
             Self::Named(path) => format!(
@@ -79,11 +80,11 @@ impl Place {
     }
 }
 
-/// Returns the environment that all sessions share: one pool of threads for the operators of all models, as many as the
-/// CPU kernels use, which sleep while they have no work.
+/// Returns the environment that all sessions share. Its thread pool runs the operators of all models with as many
+/// threads as the CPU kernels use; idle threads sleep.
 ///
 /// # Errors
-/// [`LoadError::NoOnnxRuntime`] with how to get the library. The first result of the process stays.
+/// [`LoadError::NoOnnxRuntime`] with how to install the library. The first result of the process is cached.
 pub(super) fn environment() -> Result<&'static Environment, LoadError> {
     static LOADED: OnceLock<Result<Environment, String>> = OnceLock::new();
     let loaded = LOADED.get_or_init(|| {
@@ -102,13 +103,13 @@ pub(super) fn environment() -> Result<&'static Environment, LoadError> {
     })
 }
 
-/// The library in the package of the `python3` on the `PATH`.
+/// Finds the library in the package of the `python3` on the `PATH`.
 fn in_python() -> Option<PathBuf> {
     found_by(&mut Command::new("python3"))
 }
 
-/// The library that this Python finds. It looks for packages in the current directory first, and the files there may be anybody's, such as
-/// those of a downloaded app: it runs in the root directory.
+/// Finds the library with this Python. Python searches packages in the current directory first, which may contain
+/// untrusted files, such as those of a downloaded app, so it runs in the root directory.
 fn found_by(python: &mut Command) -> Option<PathBuf> {
     let found = python
         .current_dir("/")
@@ -154,7 +155,7 @@ mod tests {
             find(own).unwrap().starts_with(folder.path()),
             "a stated path counts"
         );
-        // An empty part of the variable is the current directory too.
+        // An empty element of the variable means the current directory, too.
         for relative in ["", ".", "other:"] {
             let found = find(relative);
             assert!(

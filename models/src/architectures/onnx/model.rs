@@ -1,4 +1,4 @@
-//! An ONNX graph as a `Model`: requests become batches, and the graph's outputs become those of each request.
+//! `Model` implementation of an ONNX graph: batches requests, and splits the graph's outputs by request.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::runtime::tensor::Tensor;
 use crate::runtime::usage::{USAGE, usage};
 use crate::tasks::classification::Classifier;
 
-/// Largest size of a dimension that the graph leaves open.
+/// Maximum size of a dimension that the graph leaves open.
 const MAX_EXTENT: usize = 1 << 16;
 
 /// An ONNX graph.
 ///
-/// The batch dimension is the first of every input and output; requests and their outputs have none. A graph that fixes
-/// it to 1 runs the requests of a batch one after the other. A graph whose inputs have no common batch dimension gets
-/// them as they are. The scores of classes are served as `logits` whatever their name; see [`scores`].
+/// The batch dimension is the first of every input and output; requests and their outputs have none. A graph with
+/// batch size 1 runs the requests of a batch one after the other. A graph whose inputs have no common batch dimension
+/// receives them unchanged. Class scores are returned as `logits` whatever their name; see [`scores`].
 pub(super) struct OnnxModel {
     graph: Graph,
     tokens: Option<TokenInputs>,
@@ -31,20 +31,20 @@ pub(super) struct OnnxModel {
     outputs: Vec<Port>,
     scores: Scores,
     labels: Labels,
-    /// What the only logit of a pair of texts means.
+    /// Interpretation of the only logit, for a graph with one logit.
     score: Option<Classifier>,
-    /// What becomes of the vectors of texts.
+    /// Treatment of token vectors and text vectors.
     sentence: Option<SentenceOutputs>,
 }
 
-/// The first dimension of a graph's inputs.
+/// First dimension of a graph's inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchDimension {
-    /// As many requests as there are.
+    /// Batch dimension of any size.
     Free,
-    /// One request.
+    /// Batch dimension of size 1.
     One,
-    /// None: inputs are given as a whole.
+    /// No batch dimension: inputs are passed as a whole.
     Absent,
 }
 
@@ -63,7 +63,7 @@ impl BatchDimension {
 }
 
 impl OnnxModel {
-    /// Creates a model of a graph. `softmax` are the values that its softmax nodes compute.
+    /// Creates a model of a graph. `softmax` lists the values that softmax nodes compute.
     ///
     /// # Errors
     /// [`LoadError`] of the tokenizer or the configuration.
@@ -93,7 +93,7 @@ impl OnnxModel {
         })
     }
 
-    /// Makes the vectors of texts as sentence-transformers does, if the graph takes tokens alone.
+    /// Applies sentence-transformers settings to text vectors, if the graph takes only tokens.
     pub(super) fn apply(&mut self, sentence: SentenceOutputs) {
         if self.takes_tokens() {
             sentence.describe(&mut self.outputs);
@@ -101,34 +101,34 @@ impl OnnxModel {
         }
     }
 
-    /// Whether all inputs follow from tokens.
+    /// Returns whether all inputs derive from tokens.
     pub(super) const fn takes_tokens(&self) -> bool {
         self.tokens.is_some()
     }
 
-    /// Adds the score to the answers of a graph with one logit.
+    /// Sets the interpretation of the only logit, which adds a score to answers.
     pub(super) fn score_by(&mut self, score: Option<Classifier>) {
         self.score = score;
     }
 
-    /// Names the classes in the answers.
+    /// Sets the class names for answers.
     pub(super) fn name_classes(&mut self, labels: Labels) {
         self.labels = labels;
     }
 
-    /// The outputs, as served, with their batch dimension.
+    /// Returns the outputs, as served, with their batch dimension.
     pub(super) fn outputs(&self) -> &[Port] {
         &self.outputs
     }
 
-    /// Runs requests that have the same shapes, together.
+    /// Runs requests of the same shapes as one batch.
     fn run_tensors(&mut self, requests: &[&Inputs]) -> Result<BatchResults, ModelError> {
         let inputs = stack(requests, self.batching)?;
         let results = self.scores.to_logits(self.graph.run(&inputs)?)?;
         split(results, requests.len(), self.batching, &self.outputs, None)
     }
 
-    /// Runs requests whose tokens are padded to the longest, together.
+    /// Runs tokenized requests as one batch, padded to the longest.
     fn run_tokens(&mut self, requests: &[Tokens]) -> Result<BatchResults, ModelError> {
         let Self {
             graph,
@@ -154,7 +154,7 @@ impl OnnxModel {
             lengths: &lengths,
         };
         let mut results = split(results, requests.len(), *batching, outputs, Some(&padding))?;
-        // A graph may have an output of this name, which means what its author says.
+        // If the graph has an output of this name, that one is kept.
         if outputs.iter().all(|port| port.name != USAGE) {
             for (result, request) in results.iter_mut().zip(requests) {
                 if let Ok(answer) = result {
@@ -185,7 +185,7 @@ impl Model for OnnxModel {
 }
 
 impl OnnxModel {
-    /// Adds the output `score` of a graph with one logit to the outputs of a request.
+    /// Adds the output `score` to the outputs of a request, for a graph with one logit.
     fn add_score(&self, outputs: &mut Outputs) -> Result<(), ModelError> {
         let logits = outputs.iter().find(|output| output.name == scores::LOGITS);
         let (Some(classifier), Some(logits)) = (&self.score, logits) else {
@@ -199,12 +199,12 @@ impl OnnxModel {
         Ok(())
     }
 
-    /// Answers a batch with the graph's outputs.
+    /// Runs the graph on a batch, and returns the answers.
     fn answers(&mut self, batch: &[Inputs]) -> Vec<Result<Outputs, ModelError>> {
         let one_by_one = self.batching != BatchDimension::Free;
         if self.tokens.is_some() {
             let read = |model: &Self, inputs: &Inputs| match &model.tokens {
-                // A context in several windows is read up to the end of the first.
+                // If a context has several windows, only the first is used.
                 Some(tokens) => tokens.reader.read(inputs)?.into_iter().next().ok_or_else(lost),
                 None => Err(lost()),
             };
@@ -241,7 +241,7 @@ fn lost() -> ModelError {
     }
 }
 
-/// Answers the requests that could be read: together, or if that fails or the graph takes one at a time, each alone.
+/// Answers the valid requests: as one batch, or if that fails or the graph takes one at a time, one by one.
 fn answer<T>(
     requests: Vec<Result<T, ModelError>>,
     one_by_one: bool,
@@ -278,7 +278,7 @@ fn answer<T>(
         .collect()
 }
 
-/// The inputs of a graph as they are, without the batch dimension.
+/// Returns the inputs of a graph unchanged, without the batch dimension.
 fn signature(inputs: &[Port], batching: BatchDimension) -> Signature {
     let skipped = usize::from(batching != BatchDimension::Absent);
     let spec = |port: &Port| {
@@ -294,7 +294,7 @@ fn signature(inputs: &[Port], batching: BatchDimension) -> Signature {
     }
 }
 
-/// Puts requests of the same shapes behind one another.
+/// Stacks requests of the same shapes.
 fn stack(requests: &[&Inputs], batching: BatchDimension) -> Result<Vec<Tensor>, ModelError> {
     let Some(first) = requests.first() else {
         return Ok(Vec::new());
@@ -323,17 +323,17 @@ fn stack(requests: &[&Inputs], batching: BatchDimension) -> Result<Vec<Tensor>, 
     stacked.collect()
 }
 
-/// How sequences were padded.
+/// Padding of sequences.
 struct Padding<'a> {
     /// Symbol of the sequence dimension; may be empty.
     symbol: &'a str,
-    /// Length of all sequences with their padding.
+    /// Padded length of all sequences.
     length: usize,
-    /// Length of each without it.
+    /// Original length of each sequence.
     lengths: &'a [usize],
 }
 
-/// Returns the outputs of each request, without the batch dimension and without padding.
+/// Splits outputs by request, and removes batch dimension and padding.
 fn split(
     results: Vec<Tensor>,
     requests: usize,
@@ -397,7 +397,7 @@ fn split(
 }
 
 impl Padding<'_> {
-    /// Returns how many positions of an output's row belong to the request, if its first dimension is the sequence.
+    /// Returns the number of unpadded positions in a row of an output, if its first dimension is the sequence.
     fn kept(&self, port: &Port, row: &[usize], place: usize) -> Option<usize> {
         let is_sequence = matches!(port.shape.get(1), Some(Dimension::Any(symbol)) if !symbol.is_empty() && symbol == self.symbol);
         (is_sequence && row.first() == Some(&self.length)).then(|| self.lengths.get(place).copied())?

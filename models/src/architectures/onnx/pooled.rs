@@ -1,5 +1,5 @@
-//! What `modules.json` of sentence-transformers says about a graph that takes tokens: the settings of texts, and the vector of a text from
-//! those of its tokens, for a graph that ends before the pooling.
+//! Settings of sentence-transformers' `modules.json` for a graph that takes tokens: preparation of texts, and pooling
+//! of the token vectors for a graph that ends before the pooling.
 
 use std::path::{Path, PathBuf};
 
@@ -12,45 +12,45 @@ use crate::runtime::model::ModelError;
 use crate::runtime::tensor::{Datatype, Tensor};
 use crate::tasks::embedding::{EMBEDDING_OUTPUTS, Pooling, Similarity, normalised, pooled};
 
-/// Names of the output with the vectors of the tokens, the first one found.
+/// Names of the output with the token vectors, in order of preference.
 const STATES: [&str; 2] = ["token_embeddings", "last_hidden_state"];
 
-/// The settings of the texts of a graph, and what becomes of its vectors.
+/// Settings for the texts and vectors of a graph.
 #[derive(Debug)]
 pub(super) struct SentenceOutputs {
     /// Folder of the encoder.
     pub encoder: PathBuf,
-    /// The settings.
+    /// Settings for texts.
     pub texts: SentenceTexts,
-    /// The output that is or becomes the vector of a text, if there is one.
+    /// The output that becomes the text vector, if there is one.
     vector: Option<Vector>,
 }
 
-/// The output that is or becomes the vector of a text.
+/// The output that becomes the text vector.
 #[derive(Debug)]
 struct Vector {
-    /// Its place among the outputs.
+    /// Index of the output.
     place: usize,
-    /// How it follows from the vectors of the tokens; `None` if the graph gives it.
+    /// Pooling of token vectors; `None` if the graph returns the text vector.
     pooling: Option<TextPooling>,
-    /// Number of elements that are kept; `None` for all.
+    /// Number of leading elements to keep; `None` for all.
     kept: Option<usize>,
 }
 
-/// How the vector of a text follows from those of its tokens.
+/// Pooling of token vectors to a text vector.
 #[derive(Debug)]
 struct TextPooling {
     pooling: Pooling,
-    /// Whether the vector is divided by its length.
+    /// Whether the vector is normalised to unit length.
     normalise: bool,
 }
 
 impl SentenceOutputs {
-    /// Reads what the `modules.json` of a directory says about a graph. `None` for a graph that takes no tokens, and for modules of another
-    /// kind.
+    /// Reads the settings in the `modules.json` of a directory for a graph. `None` for a graph that takes no tokens,
+    /// and for other kinds of modules.
     ///
     /// # Errors
-    /// [`LoadError`] for modules that are not supported, such as `Dense` after a pooling beside a graph without it.
+    /// [`LoadError`] for unsupported modules, such as `Dense` after a pooling that the graph lacks.
     pub(super) fn of(graph: &Graph, dir: &Path) -> Result<Option<Self>, LoadError> {
         if !graph.inputs.iter().any(|port| port.name == IDS) {
             return Ok(None);
@@ -92,22 +92,22 @@ impl SentenceOutputs {
         }))
     }
 
-    /// Adds what becomes of a text before it is tokenized.
+    /// Sets the preparation of texts before tokenization.
     pub(super) fn prepare(&self, file: &mut TokenizerFile) {
         file.preparation = self.texts.preparation.clone();
         file.sequences.max_tokens = self.texts.max_tokens.or(file.sequences.max_tokens);
     }
 
-    /// Returns the names of the prompts, and how vectors are compared.
+    /// Returns the prompt names, and the similarity function.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] for a comparison that is not supported.
+    /// [`LoadError::BadKey`] for an unsupported similarity function.
     pub(super) fn described(&self) -> Result<(Vec<String>, Similarity), LoadError> {
         let prompts = self.texts.preparation.prompts.keys().cloned();
         Ok((prompts.collect(), self.texts.similarity()?))
     }
 
-    /// Describes the vector: shortened, and in place of those of the tokens.
+    /// Updates the description of the outputs: the text vector, truncated, replaces the token vectors.
     pub(super) fn describe(&self, outputs: &mut [Port]) {
         let Some(vector) = &self.vector else { return };
         let Some(port) = outputs.get_mut(vector.place) else {
@@ -122,10 +122,10 @@ impl SentenceOutputs {
         }
     }
 
-    /// Makes the vectors of the texts in the outputs of a run: shortened, and in place of those of the tokens.
+    /// Updates the outputs of a run: the text vectors, truncated, replace the token vectors.
     ///
     /// # Errors
-    /// [`ModelError::BadOutput`] for another shape.
+    /// [`ModelError::BadOutput`] for an unexpected shape.
     pub(super) fn applied(&self, outputs: &mut [Tensor], requests: &[Tokens]) -> Result<(), ModelError> {
         let Some(vector) = &self.vector else { return Ok(()) };
         let Some(output) = outputs.get_mut(vector.place) else {
@@ -152,10 +152,10 @@ impl SentenceOutputs {
 }
 
 impl TextPooling {
-    /// Reads the pooling of a directory. `None` for modules that give no vector of a text.
+    /// Reads the pooling of a directory. `None` for modules that return no text vector.
     ///
     /// # Errors
-    /// [`LoadError`] for a module or setting that is not supported, such as `Dense` beside an ONNX file.
+    /// [`LoadError`] for an unsupported module or setting, such as `Dense` next to an ONNX file.
     fn read(dir: &Path) -> Result<Option<Self>, LoadError> {
         let Some((modules, _)) = SentenceModules::open(dir)? else {
             return Ok(None);
@@ -175,7 +175,7 @@ impl TextPooling {
         }))
     }
 
-    /// Returns the vectors of the texts, row-major, and their width, from those of the tokens, `[batch, length, width]`.
+    /// Pools the token vectors `[batch, length, width]`; returns the text vectors, row-major, and their width.
     fn vectors(&self, output: &Tensor, requests: &[Tokens]) -> Result<(Vec<f32>, usize), ModelError> {
         let &[rows, length, width] = output.shape.as_slice() else {
             return Err(ModelError::BadOutput {

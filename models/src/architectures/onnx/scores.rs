@@ -1,8 +1,8 @@
-//! Which output of a graph holds the scores of the classes, and whether they are logits or probabilities.
+//! Finds the output with the class scores of a graph, and whether they are logits or probabilities.
 //!
-//! Exports of transformers and PyTorch end in logits, those of TensorFlow often in a softmax, and those of scikit-learn,
-//! `XGBoost` and `LightGBM` (skl2onnx, onnxmltools) in a label beside `probabilities`. Confidences are computed from logits, so
-//! probabilities are served as their logarithms, whose softmax they are.
+//! Exports of transformers and PyTorch end in logits, those of TensorFlow often in a softmax, and those of
+//! scikit-learn, `XGBoost` and `LightGBM` (skl2onnx, onnxmltools) in a label and `probabilities`. Confidences are
+//! computed from logits, so probabilities are returned as their logarithms, of which they are the softmax.
 
 use super::session::Port;
 use crate::checkpoint::{Config, LoadError};
@@ -12,29 +12,29 @@ use crate::runtime::tensor::{Datatype, Tensor};
 use crate::tasks::classification::Classifier;
 use crate::tasks::embedding::EMBEDDING_OUTPUTS;
 
-/// Name under which the scores of classes are served.
+/// Name under which class scores are returned.
 pub(super) const LOGITS: &str = "logits";
 
-/// Names of an output of probabilities beside a label, as skl2onnx and onnxmltools write them.
+/// Names of the probabilities output in files of skl2onnx and onnxmltools.
 const PROBABILITIES: [&str; 2] = ["probabilities", "output_probability"];
 
-/// Largest distance of a sum of probabilities from 1: rounding, also of f16 and quantised graphs.
+/// Maximum deviation of a sum of probabilities from 1: rounding, including that of f16 and quantised graphs.
 const TOLERANCE: f32 = 0.02;
 
-/// How a graph gives the scores of its classes.
+/// Form of a graph's class scores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scores {
-    /// As logits, or not at all.
+    /// Logits, or no class scores.
     AsTheyAre,
-    /// As probabilities, in the output of this place.
+    /// Probabilities, in the output at this index.
     Probabilities(usize),
 }
 
-/// Returns a graph's outputs with the names that they are served under, and how it gives the scores of its classes.
-/// `softmax` are the values that its softmax nodes compute.
+/// Returns a graph's outputs under the names that they are served with, and the form of its class scores. `softmax`
+/// lists the values that softmax nodes compute.
 ///
-/// The scores are the only output if it is FP32 `[batch, classes]` and not named as an embedding; otherwise, in a graph without an output `logits`, the
-/// one named as skl2onnx and onnxmltools name probabilities.
+/// The scores are the only output if it is FP32 `[batch, classes]` and not named like an embedding; otherwise, in a
+/// graph without an output `logits`, the output with the probabilities name of skl2onnx and onnxmltools.
 pub(super) fn find(outputs: &[Port], softmax: &[String]) -> (Vec<Port>, Scores) {
     let is_table = |port: &Port| {
         let is_vector = EMBEDDING_OUTPUTS.contains(&port.name.as_str());
@@ -61,11 +61,11 @@ pub(super) fn find(outputs: &[Port], softmax: &[String]) -> (Vec<Port>, Scores) 
     (served, scores)
 }
 
-/// Returns what the only logit of a text or a pair means: if `config.json` states one label, or if it states none and the graph has
-/// one logit, here `count`. `settings` is `config_sentence_transformers.json`.
+/// Returns the interpretation of a single logit, if `config.json` states one label, or states none and the graph has
+/// one logit (`count`). `settings` is `config_sentence_transformers.json`.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] as [`Classifier::read_with`].
+/// The [`LoadError::BadKey`] of [`Classifier::read_with`].
 pub(super) fn of_one(
     config: Option<&Config>,
     settings: Option<&Config>,
@@ -93,7 +93,7 @@ impl Scores {
     /// Replaces probabilities by their logarithms in the outputs of a run.
     ///
     /// # Errors
-    /// [`ModelError::BadOutput`] for a row that is no distribution.
+    /// [`ModelError::BadOutput`] for a row that is not a distribution.
     pub(super) fn to_logits(self, mut outputs: Vec<Tensor>) -> Result<Vec<Tensor>, ModelError> {
         let Self::Probabilities(place) = self else {
             return Ok(outputs);
@@ -103,7 +103,7 @@ impl Scores {
             let classes = output.shape.last().copied().unwrap_or_default().max(1);
             for row in values.chunks_mut(classes) {
                 let (sum, least) = (row.iter().sum::<f32>(), row.iter().copied().fold(0.0, f32::min));
-                // Not finite ones are found by the check of all outputs.
+                // Non-finite values are detected by the check of all outputs.
                 if least < 0.0 || (sum - 1.0).abs() > TOLERANCE {
                     return Err(ModelError::BadOutput {
                         reason: format!(
@@ -113,7 +113,7 @@ impl Scores {
                     });
                 }
                 for value in row {
-                    // The logarithm of a probability that was rounded to 0 is finite; NaN stays NaN.
+                    // The logarithm of a probability that was rounded to 0 must be finite; NaN stays NaN.
                     let inside = if *value < f32::MIN_POSITIVE {
                         f32::MIN_POSITIVE
                     } else {
@@ -164,7 +164,7 @@ mod tests {
             names(find(&[label.clone(), table("probabilities")], &[])).1,
             Scores::Probabilities(1)
         );
-        // Two outputs of other names are served as they are, also if a softmax computes one.
+        // Two outputs with other names are returned unchanged, even if a softmax computes one.
         assert_eq!(
             names(find(&[label, table("p")], &softmax)).0,
             ["output_label", "p"]
@@ -212,7 +212,7 @@ mod tests {
             let error = Scores::Probabilities(0).to_logits(outputs).unwrap_err();
             assert!(matches!(error, ModelError::BadOutput { .. }), "{error}");
         }
-        // A check of all outputs refuses these.
+        // The check of all outputs rejects these.
         let outputs = vec![Tensor::from_f32("p", &[1, 2], &[f32::NAN, 0.5]).unwrap()];
         let logits = Scores::Probabilities(0).to_logits(outputs).unwrap();
         assert!(logits[0].to_f32().unwrap()[0].is_nan());

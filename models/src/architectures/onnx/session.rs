@@ -1,4 +1,4 @@
-//! Sessions of ONNX Runtime: a graph's inputs and outputs, and tensors in and out.
+//! ONNX Runtime sessions: inputs and outputs of a graph, and conversion of tensors.
 
 use std::path::Path;
 
@@ -13,37 +13,37 @@ use crate::device::DeviceChoice;
 use crate::runtime::model::ModelError;
 use crate::runtime::tensor::{Datatype, Tensor};
 
-/// Keys of a file's metadata that may hold the names, as JSON: a list, or a map from numbers.
+/// Metadata keys that may contain class names, as a JSON list or a map from numbers.
 const METADATA: [&str; 4] = ["id2label", "labels", "classes", "class_names"];
 
 /// A loaded graph.
 pub(super) struct Graph {
     session: Session,
-    /// The inputs that every run needs, in the graph's order.
+    /// Required inputs, in the graph's order.
     pub inputs: Vec<Port>,
-    /// The outputs, in the graph's order.
+    /// Outputs, in the graph's order.
     pub outputs: Vec<Port>,
-    /// Values of the file's metadata that may name the classes.
+    /// Values of the file's metadata that may contain class names.
     pub names: Vec<String>,
 }
 
 /// An input or output of a graph.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Port {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its element type.
+    /// Element type.
     pub datatype: Datatype,
-    /// Its dimensions, the batch dimension included.
+    /// Dimensions, including the batch dimension.
     pub shape: Vec<Dimension>,
 }
 
 /// A dimension of a [`Port`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Dimension {
-    /// This size.
+    /// A fixed size.
     Exactly(usize),
-    /// Any size; sizes of the same symbol are equal. The symbol may be empty.
+    /// A variable size; dimensions with the same symbol are equal. The symbol may be empty.
     Any(String),
 }
 
@@ -51,8 +51,8 @@ impl Graph {
     /// Loads a file onto a device.
     ///
     /// # Errors
-    /// [`LoadError::NoOnnxRuntime`], or [`LoadError::BadOnnx`] if the runtime refuses the file or a port has a type that
-    /// the Open Inference Protocol lacks here.
+    /// [`LoadError::NoOnnxRuntime`], or [`LoadError::BadOnnx`] if the runtime rejects the file, or a port has a type
+    /// without equivalent in the Open Inference Protocol.
     pub(super) fn load(file: &Path, device: DeviceChoice) -> Result<Self, LoadError> {
         let environment = library::environment()?;
         let refused = |error: &dyn std::fmt::Display| LoadError::bad_onnx(file, error.to_string());
@@ -78,10 +78,11 @@ impl Graph {
         })
     }
 
-    /// Runs the graph on its inputs, by name.
+    /// Runs the graph on named inputs.
     ///
     /// # Errors
-    /// [`ModelError::Failed`] with the runtime's message, or [`ModelError::BadOutput`] for an output that is no tensor.
+    /// [`ModelError::Failed`] with the runtime's message, or [`ModelError::BadOutput`] for an output that is not a
+    /// tensor.
     pub(super) fn run(&mut self, inputs: &[Tensor]) -> Result<Vec<Tensor>, ModelError> {
         let mut values: Vec<(&str, SessionInputValue<'_>)> = Vec::with_capacity(inputs.len());
         for input in inputs {
@@ -96,11 +97,11 @@ impl Graph {
     }
 }
 
-/// The execution provider of a device; the CPU needs none.
+/// Returns the execution provider of a device; the CPU needs none.
 fn provider(device: DeviceChoice) -> Option<ExecutionProviderDispatch> {
     match device {
         DeviceChoice::Cpu => None,
-        // A library without the provider is an error: what is placed on a GPU never runs on the CPU unnoticed.
+        // A library without the provider is an error, so that a model placed on a GPU never runs on the CPU unnoticed.
         DeviceChoice::Cuda(index) => {
             let provider = ort::ep::CUDA::default().with_device_id(index.into());
             Some(provider.build().error_on_failure())
@@ -117,7 +118,7 @@ impl Port {
             dimension_symbols,
         } = outlet.dtype()
         else {
-            // skl2onnx ends classifiers with a dictionary per row unless configured otherwise.
+            // By default, skl2onnx ends classifiers with a dictionary per row.
             let hint = match outlet.dtype() {
                 ValueType::Sequence(_) | ValueType::Map { .. } => {
                     "; export scikit-learn models with `options={'zipmap': False}`"
@@ -171,7 +172,7 @@ fn datatype(element: TensorElementType) -> Option<Datatype> {
     })
 }
 
-/// Copies a tensor into a value of the runtime.
+/// Copies a tensor to a value of the runtime.
 fn to_value(tensor: &Tensor) -> Result<DynValue, ort::Error> {
     let shape: Vec<i64> = tensor
         .shape
@@ -215,7 +216,7 @@ fn elements<T, const N: usize>(data: &[u8], read: impl Fn([u8; N]) -> T) -> Vec<
         .collect()
 }
 
-/// Copies a value of the runtime into a tensor.
+/// Copies a value of the runtime to a tensor.
 fn from_value(name: &str, value: &DynValue) -> Result<Tensor, ModelError> {
     let bad = |reason: String| ModelError::BadOutput { reason };
     let ValueType::Tensor { ty, .. } = value.dtype() else {

@@ -1,17 +1,18 @@
-//! The inputs of a graph that takes tokens.
+//! Inputs of a graph that takes tokens.
 
 use super::super::text::{TextReader, Texts, TokenLimits, Tokens};
 use super::session::{Dimension, Port};
 use crate::checkpoint::{Config, LoadError, TokenizerFile};
 use crate::runtime::tensor::{Datatype, Tensor, TensorError};
 
-/// The input that makes a graph one that takes tokens.
+/// Name of the input that identifies a graph that takes tokens.
 pub(super) const IDS: &str = "input_ids";
 
-/// Context of a graph whose own sequence may have any length and whose `config.json` names none, tokens.
+/// Default context of a graph with a variable sequence length, if `config.json` states none, tokens.
 const CONTEXT: usize = 512;
 
-/// The `model_type`s whose positions begin after the id of the padding: the table has as many rows more than a sequence has tokens.
+/// Values of `model_type` whose positions begin after the padding id, so that the position table has more rows than a
+/// sequence has tokens.
 const AFTER_PADDING: [&str; 12] = [
     "camembert",
     "data2vec-text",
@@ -27,18 +28,18 @@ const AFTER_PADDING: [&str; 12] = [
     "xmod",
 ];
 
-/// Reads requests for a graph that takes tokens, and makes its inputs.
+/// Reads requests for a graph that takes tokens, and builds its inputs.
 pub(super) struct TokenInputs {
-    /// Reads texts and tokens.
+    /// Reader of texts and token ids.
     pub reader: TextReader,
     columns: Vec<(Port, Column)>,
-    /// Length that every sequence is padded to; by default the longest of its batch.
+    /// Fixed padded length; by default, sequences are padded to the longest of their batch.
     length: Option<usize>,
     /// Symbol of the sequence dimension; may be empty.
     pub symbol: String,
 }
 
-/// What an input holds for every token. Padding is 0 everywhere.
+/// Content of an input per token. Padding is 0 in all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Ids,
@@ -48,10 +49,10 @@ enum Column {
 }
 
 impl TokenInputs {
-    /// Returns the inputs of a graph if it takes tokens.
+    /// Returns the token inputs of a graph; `None` if it takes no tokens.
     ///
     /// # Errors
-    /// [`LoadError::BadTokenizer`], or [`LoadError::BadKey`] for a size in `config.json` that is not one.
+    /// [`LoadError::BadTokenizer`], or [`LoadError::BadKey`] for an invalid size in `config.json`.
     pub(super) fn of(
         inputs: &[Port],
         config: Option<&Config>,
@@ -92,7 +93,7 @@ impl TokenInputs {
         }))
     }
 
-    /// Returns the length that a batch is padded to.
+    /// Returns the padded length for a batch.
     pub(super) fn padded(&self, batch: &[Tokens]) -> usize {
         let longest = batch.iter().map(|tokens| tokens.ids.len()).max();
         self.length.or(longest).unwrap_or_default()
@@ -132,10 +133,10 @@ impl TokenInputs {
     }
 }
 
-/// Returns the longest sequence that a `config.json` states, tokens.
+/// Returns the maximum sequence length that a `config.json` states, tokens.
 ///
 /// # Errors
-/// [`LoadError::BadKey`] for a number of positions that leaves none.
+/// [`LoadError::BadKey`] for a number of positions that leaves none for tokens.
 fn context(config: &Config) -> Result<Option<usize>, LoadError> {
     let key = "max_position_embeddings";
     let model_type = config.optional::<String>("model_type")?;
@@ -152,7 +153,7 @@ fn context(config: &Config) -> Result<Option<usize>, LoadError> {
     }
 }
 
-/// What an input of this name and type, `[batch, sequence]`, holds.
+/// Returns the content of an input by its name and type; the shape is `[batch, sequence]`.
 fn column(port: &Port) -> Option<Column> {
     if !matches!(port.datatype, Datatype::I64 | Datatype::I32) || port.shape.len() != 2 {
         return None;

@@ -1,4 +1,4 @@
-//! Static embeddings against model2vec and sentence-transformers.
+//! Compares static embeddings with model2vec and sentence-transformers.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ fn loaded(dir: &Path) -> Result<Loaded, LoadError> {
     load(dir, &Device::Cpu, &LoadOptions::default())
 }
 
-/// Returns a copy of a fixture with other content of some files; one without content is left out.
+/// Returns a copy of a fixture with replaced files; files with empty content are omitted.
 fn changed(name: &str, files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(folder(name)).unwrap() {
@@ -96,7 +96,7 @@ fn unknown_tokens_do_not_count_and_long_texts_end() {
     let mut of = |words: &str| embedded(model.as_mut(), text(words)).unwrap();
     assert_eq!(of("雪 the"), of("the"));
     assert_eq!(of("the sea is"), of("the sea"));
-    // The unknown token counts before the text ends.
+    // The unknown token counts for truncation.
     assert_eq!(of("雪 the sea"), of("the"));
     assert_eq!(of(""), vec![0.0; 10]);
 }

@@ -1,4 +1,4 @@
-//! Embeddings of a model with adapters of tasks, of which the default prompt names one.
+//! Tests of an embedding model with task adapters, of which the default prompt selects one.
 
 use std::path::{Path, PathBuf};
 
@@ -38,7 +38,7 @@ fn the_adapter_of_the_default_prompt_is_added_to_the_weights() {
     );
 }
 
-/// A copy of the fixture with another default prompt, and with `config.json` changed.
+/// Returns a copy of the fixture with another default prompt, and with a changed `config.json`.
 fn with_prompt(name: &str, change: impl FnOnce(&mut serde_json::Value)) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
     std::fs::create_dir(to.path().join("1_Pooling")).unwrap();
@@ -75,7 +75,7 @@ fn every_prompt_has_its_adapter_or_none() {
     assert_ne!(all[0], all[1]);
     assert_ne!(all[1], all[2]);
     assert_ne!(all[0], all[2]);
-    // The prompt of another adapter would be put in front of a text without it.
+    // A prompt of another adapter must not be prepended to a text, because its adapter is not applied.
     let loaded = loaded(with_prompt("separation", |_| {}).path()).unwrap();
     assert!(loaded.info.prompts.is_empty());
 }

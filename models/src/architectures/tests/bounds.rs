@@ -1,9 +1,9 @@
-//! Sizes of configurations that would exhaust the memory.
+//! Tests of sizes in configurations that would exhaust the memory.
 
 use crate::architectures::registry::partitioning;
 use crate::checkpoint::LoadError;
 
-/// Reads how a checkpoint of this configuration can be split, which describes all its layers.
+/// Returns the error for a configuration, from the partitioning, which describes all layers.
 fn refused_key(config: &serde_json::Value) -> String {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();

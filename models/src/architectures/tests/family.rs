@@ -1,4 +1,4 @@
-//! Every family of encoders against transformers, whole and in partitions, by the checkpoints in `models/fixtures`.
+//! Compares every encoder family with transformers, whole and in partitions, on the checkpoints in `models/fixtures`.
 
 use std::path::{Path, PathBuf};
 
@@ -324,7 +324,7 @@ fn what_an_architecture_cannot_do_is_refused_by_its_key() {
     }
 }
 
-/// As transformers does it: the activation stated by itself replaces that of `feed_forward_proj`.
+/// As in transformers, a separately stated activation overrides that of `feed_forward_proj`.
 #[test]
 fn the_activation_of_t5_may_be_stated_by_itself() {
     let answers = |keys: serde_json::Value| {
@@ -446,7 +446,7 @@ fn a_token_classifier_takes_a_text_and_a_strategy() {
         let error = answers[refused].as_ref().unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
     }
-    // Only the tokens that the tokenizer adds.
+    // Only tokens that the tokenizer adds.
     let nothing = answers[6].as_ref().unwrap();
     assert_eq!(entities::of_outputs(nothing).unwrap(), Some(Vec::new()));
     assert!((nothing[1].to_f32().unwrap()[0] - 1.0).abs() < 1e-6);
@@ -508,7 +508,7 @@ fn a_directory_of_timm_is_that_of_a_class_of_transformers() {
         let loaded = load(&folder(name), &Device::Cpu, &LoadOptions::default()).unwrap();
         assert_eq!(loaded.info.architecture, class);
         assert_eq!(loaded.info.labels, ["sport", "science", "trade"]);
-        // Images are prepared as `pretrained_cfg` says.
+        // Images are preprocessed by `pretrained_cfg`.
         let inputs = loaded.model.signature().inputs.into_iter();
         assert!(
             inputs.map(|input| input.name).eq(["pixel_values", "image_file"]),

@@ -1,11 +1,11 @@
-//! RoBERTa with the names of Jina's code for flash attention.
+//! Tests of RoBERTa with the tensor names of Jina's flash attention code.
 
 use std::path::Path;
 
 use super::{Owned, config_with, edited, load_parts};
 use crate::selftest::fixtures::Fixture;
 
-/// Renames the tensors of a RoBERTa, whose three projections become one.
+/// Renames the tensors of a RoBERTa, and fuses its three projections.
 fn with_flash_names(tensors: &mut Vec<Owned>) {
     let parts = [
         (".layer.", ".layers."),
@@ -55,6 +55,6 @@ fn a_table_of_positions_is_read_under_the_names_of_flash_attention() {
         parity.cases >= 3 && parity.largest_difference < 1e-4,
         "{parity:?}"
     );
-    // Files of transformers state no such key.
+    // Files of transformers have no such key.
     assert!(load_parts(&fixture, fixture.config, fixture.weights.to_vec()).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Chained partitions of a model answer as the whole model.
+//! Tests that chained partitions give the same outputs as the whole model.
 #![allow(clippy::unwrap_used, reason = "the helpers of a test may fail it")]
 
 use kaskade_policy::plan::Partition;
@@ -31,7 +31,7 @@ fn layers(fixture: &Fixture) -> u32 {
     u32::try_from(layers.as_u64().unwrap()).unwrap()
 }
 
-/// Whether a text has more tokens than the fixtures' context of 24.
+/// Returns whether a text exceeds the fixtures' context of 24 tokens.
 fn is_long(input: &crate::Tensor) -> bool {
     input.name == "text_pair" && input.data.len() > 70
 }
@@ -42,7 +42,7 @@ fn chained_partitions_equal_the_whole_model() {
         .iter()
         .filter(|fixture| fixture.name.starts_with("bert-") || fixture.name == "vit")
     {
-        // All requests in one batch: the shorter ones are padded, and the padding must not travel on.
+        // All requests in one batch: the shorter ones are padded, and padding must not be passed on.
         let requests: Vec<Inputs> = fixture
             .cases()
             .unwrap()
@@ -54,7 +54,7 @@ fn chained_partitions_equal_the_whole_model() {
         let load = |partition| load_partition(fixture, partition);
         let mut whole = chained(load, 1, &requests).unwrap();
         for outputs in &mut whole {
-            // The last partition has no text to find an answer in.
+            // The last partition has no text to extract an answer from.
             outputs.retain(|output| !output.name.starts_with("answer"));
         }
         for of in 2..=layers(fixture) {

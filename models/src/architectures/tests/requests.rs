@@ -1,4 +1,4 @@
-//! Requests that are invalid, or unusual.
+//! Tests of invalid and unusual requests.
 
 use super::*;
 

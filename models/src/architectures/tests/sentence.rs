@@ -1,4 +1,4 @@
-//! Directories of sentence-transformers with other settings.
+//! Tests of sentence-transformers directories with other settings.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::runtime::tensor::Tensor;
 use crate::selftest::fixtures::{Fixture, Parity};
 use crate::tasks::embedding::PROMPT_NAME;
 
-/// Loads a copy of a directory of sentence-transformers with these files; one without content is left out.
+/// Loads a copy of a sentence-transformers directory with these files; files with empty content are omitted.
 fn changed(files: &[(&str, &str)]) -> Result<Loaded, LoadError> {
     let (dir, from) = (
         tempfile::tempdir().unwrap(),
@@ -37,7 +37,7 @@ fn changed(files: &[(&str, &str)]) -> Result<Loaded, LoadError> {
     load(dir.path(), &Device::Cpu, &LoadOptions::default())
 }
 
-/// Returns why such a directory is refused.
+/// Returns the error of loading such a directory.
 fn refused(files: &[(&str, &str)]) -> String {
     changed(files).err().unwrap().to_string()
 }
@@ -55,7 +55,7 @@ fn embedded_with(prompt: Option<&str>, text: &str, files: &[(&str, &str)]) -> Re
     Ok(answer?[0].to_f32().unwrap())
 }
 
-/// `modules.json` with these modules, by folder and class.
+/// Returns a `modules.json` with these modules, by folder and class.
 fn modules(listed: &[(&str, &str)]) -> String {
     let listed = listed
         .iter()
@@ -203,7 +203,7 @@ fn settings_of_sentence_transformers_change_the_text() {
         embedded("The Sea", &[cased, lower]),
         embedded("the sea", &[cased])
     );
-    // Without a limit of its own, that of the tokenizer.
+    // Without its own limit, the tokenizer's limit applies.
     let without = ("sentence_bert_config.json", "");
     let short = ("tokenizer_config.json", r#"{"model_max_length": 4}"#);
     assert_eq!(
@@ -216,7 +216,7 @@ fn settings_of_sentence_transformers_change_the_text() {
         embedded("the sea is deep", &[without, old]),
         embedded("the sea", &[])
     );
-    // The end of a text may count instead of its beginning.
+    // Truncation may keep the end of a text instead of its beginning.
     let left = (
         "tokenizer_config.json",
         r#"{"model_max_length": 4, "truncation_side": "left"}"#,
@@ -235,7 +235,7 @@ fn settings_of_sentence_transformers_change_the_text() {
     );
 }
 
-/// Loads a copy of a fixture with these files beside its own and keys of its `config.json` replaced.
+/// Loads a copy of a fixture with additional files, and with keys of its `config.json` replaced.
 fn beside(fixture: &str, keys: &serde_json::Value, files: &[(&str, &str)]) -> Result<Loaded, LoadError> {
     let dir = tempfile::tempdir().unwrap();
     let from = Path::new(env!("CARGO_MANIFEST_DIR"))

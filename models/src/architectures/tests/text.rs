@@ -1,4 +1,4 @@
-//! How texts become sequences by the configuration of their tokenizer.
+//! Tests of sequence settings in the tokenizer's configuration.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::runtime::tensor::Tensor;
 
 const TEXT: &str = "the old keeper kept the light of the sea";
 
-/// Returns the token ids of texts, with this `tokenizer_config.json`.
+/// Returns the token ids of texts with this `tokenizer_config.json`.
 fn ids(settings: &str, texts: Texts, inputs: &[(&str, &str)]) -> Vec<i64> {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/bert-question-answering");

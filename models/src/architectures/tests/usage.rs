@@ -1,4 +1,4 @@
-//! The output `usage`: how many tokens a text encoder, a classifier over a language model and an embedding model read.
+//! Tests of the output `usage` of a text encoder, a classifier based on a language model, and an embedding model.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
-/// Answers requests by a model, or by its two partitions one after the other.
+/// Answers requests with a model, or with its two partitions in a chain.
 fn answers(name: &str, partitions: u32, requests: &[Inputs]) -> Vec<Outputs> {
     let load = |partition| {
         let options = LoadOptions {

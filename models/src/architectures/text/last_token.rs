@@ -1,23 +1,23 @@
-//! Where a sequence of tokens ends, for encoders that read its last token.
+//! End of a token sequence, for encoders that read its last token.
 
 use super::Tokens;
 
-/// Where a sequence of tokens ends.
+/// Rule for the end of a token sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::architectures) enum TextEnd {
-    /// Where it is given.
+    /// The last given token.
     #[default]
     AsGiven,
-    /// At the first token of this id, else at the first token.
+    /// The first token with this id, else the first token.
     First(i64),
-    /// At the first of the tokens with the largest id.
+    /// The first of the tokens with the largest id.
     Largest,
-    /// A text is filled up to the context with this token, which attention sees; token ids end where they are given.
+    /// Texts are padded to the context with this token, which attention sees; token ids end at the last given token.
     Padded(i64),
 }
 
 impl TextEnd {
-    /// Shortens a sequence to its end; tokens behind it are not seen by those before it.
+    /// Truncates a sequence after its end; earlier tokens do not see later ones.
     pub(in crate::architectures) fn shorten(self, tokens: &mut Tokens) {
         let place = |id: i64| tokens.ids.iter().position(|own| *own == id);
         let last = match self {
@@ -30,12 +30,12 @@ impl TextEnd {
         tokens.types.truncate(length);
         tokens.mask.truncate(length);
         if !tokens.mask.contains(&true) {
-            // A sequence has a visible token.
+            // A sequence must have a visible token.
             tokens.mask.fill(true);
         }
     }
 
-    /// Fills up the tokens of a text to the context; `padding` is the id that the tokenizer states.
+    /// Pads the tokens of a text to the context; `padding` is the tokenizer's padding id.
     pub(in crate::architectures) fn fill(self, tokens: &mut Tokens, context: usize, padding: Option<i64>) {
         if let Self::Padded(own) = self {
             tokens.ids.resize(context, padding.unwrap_or(own));

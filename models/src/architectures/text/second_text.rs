@@ -1,21 +1,21 @@
-//! The context of a question within the tokens of both.
+//! Location of a question's context in a sequence of both.
 
 use std::ops::Range;
 
 use tokenizers::Encoding;
 
-/// The second text of a pair, and the positions of its tokens.
+/// The second text of a pair, with the positions of its tokens.
 #[derive(Debug)]
 pub(crate) struct SecondText {
     /// The text.
     pub text: String,
     encoding: Encoding,
-    /// Place of the text among the two of the sequence: 0 or 1.
+    /// Index of the text in the sequence: 0 or 1.
     place: usize,
 }
 
 impl SecondText {
-    /// The text in an encoding of two, at this place: 0 or 1.
+    /// Creates the second text from an encoding of two texts; `place` is its index, 0 or 1.
     pub(in crate::architectures) fn new(text: String, encoding: Encoding, place: usize) -> Self {
         Self {
             text,
@@ -24,7 +24,7 @@ impl SecondText {
         }
     }
 
-    /// Positions of its tokens in the sequence.
+    /// Returns the positions of the text's tokens in the sequence.
     pub(crate) fn tokens(&self) -> Range<usize> {
         let sequences = self.encoding.get_sequence_ids();
         let first = sequences.iter().position(|place| *place == Some(self.place));
@@ -32,7 +32,8 @@ impl SecondText {
         first.zip(last).map_or(0..0, |(first, last)| first..last + 1)
     }
 
-    /// Position of the special token that stands for the whole sequence: the first, or the last where the text comes before the other.
+    /// Returns the position of the special token that represents the whole sequence: the first, or the last if this
+    /// text comes first.
     pub(crate) fn summary(&self) -> Option<usize> {
         let special = self.encoding.get_special_tokens_mask();
         let position = if self.place == 0 {
@@ -43,7 +44,7 @@ impl SecondText {
         (*special.get(position)? == 1).then_some(position)
     }
 
-    /// Returns the bytes of the text that these tokens cover, extended to whole words.
+    /// Returns the byte range of the text that these tokens cover, extended to whole words.
     pub(crate) fn bytes(&self, first: usize, last: usize) -> Option<Range<usize>> {
         let word = |token: usize| {
             let (_, word) = self.encoding.token_to_word(token)?;
@@ -55,7 +56,7 @@ impl SecondText {
 
 #[cfg(test)]
 impl SecondText {
-    /// A text of words that follows a special token, as many words of a question, and another special token.
+    /// Builds a text of words after a special token, `asked` words of a question, and another special token.
     pub(crate) fn of_words(text: &str, asked: usize) -> Self {
         let words: Vec<(usize, usize)> = text
             .split(' ')

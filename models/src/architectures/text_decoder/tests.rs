@@ -30,7 +30,7 @@ fn padding_changes_no_class() {
     let mut model = loaded(&folder("llama-classification")).unwrap().model;
     let answers = model.run(&[
         request(&[7, 8, 9], None),
-        // The padding token is known, with a mask and without.
+        // Padding is recognised with and without a mask.
         request(&[7, 8, 9, 0, 0], None),
         request(&[7, 8, 9, 0, 0], Some(&[1, 1, 1, 0, 0])),
         request(&[0, 0, 7, 8, 9], Some(&[0, 0, 1, 1, 1])),
@@ -153,7 +153,7 @@ fn code_that_may_change_the_attention_is_refused_unless_the_mask_is_stated() {
     assert!(loaded(with_code(Some(false)).path()).is_ok());
 }
 
-/// Copies a fixture, with its `config.json` changed.
+/// Copies a fixture with a changed `config.json`.
 fn changed(
     name: &str,
     change: impl FnOnce(&mut serde_json::Map<String, serde_json::Value>),

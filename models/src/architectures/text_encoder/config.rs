@@ -1,5 +1,5 @@
-//! Description of a text encoder: what its architecture file reads from `config.json`, and what
-//! [`TextEncoder`](super) needs to load and run it.
+//! Description of a text encoder: its architecture file reads it from `config.json`, and [`TextEncoder`](super) loads
+//! and runs it.
 
 use crate::architectures::encoder::bottleneck::BottleneckConfig;
 pub(in crate::architectures) use crate::architectures::encoder::position_bias::PositionBias;
@@ -11,29 +11,29 @@ use crate::ops::{Activation, DistanceRows, Rotary};
 use crate::runtime::partitioning::Partitioning;
 use crate::tasks::embedding::Pooling;
 
-/// A text encoder. Names of tensors are relative to the base model; those of heads are whole.
+/// Description of a text encoder. Tensor names are relative to the base model; those of heads are full names.
 pub(in crate::architectures) struct TextEncoderConfig {
-    /// Prefix of the base model's tensors; a checkpoint of the base model alone has none.
+    /// Prefix of the base model's tensors, which a checkpoint of the base model alone omits.
     pub base: &'static str,
-    /// Sizes of the blocks, and how they are computed.
+    /// Dimensions and computation of the blocks.
     pub encoder: EncoderConfig,
     /// Blocks in order.
     pub blocks: Vec<BlockConfig>,
-    /// Names in a block.
+    /// Tensor names in a block.
     pub names: BlockNames,
-    /// Sizes of the blocks if they are narrower than the vectors between them.
+    /// Dimensions of bottleneck blocks, if blocks are narrower than the hidden states.
     pub bottleneck: Option<BottleneckConfig>,
-    /// What becomes of tokens before the blocks.
+    /// Embeddings before the blocks.
     pub embeddings: Embeddings,
-    /// Norm after the blocks.
+    /// Name of the norm after the blocks.
     pub final_norm: Option<&'static str>,
-    /// Ends of the names of tensors that files have and that are computed here.
+    /// Name suffixes of buffers in files that are recomputed here.
     pub buffers: &'static [&'static str],
-    /// Position bias that the blocks share.
+    /// Position bias shared by all blocks.
     pub position_bias: Option<PositionBias>,
-    /// Vectors of distances that the blocks share.
+    /// Distance embeddings shared by all blocks.
     pub distances: Option<RelativePositionConfig>,
-    /// Segments of tokens on which attention depends; partitions hand them on.
+    /// Segments on which attention depends; partitions pass them on.
     pub segments: Segments,
     /// Head of a sequence classifier.
     pub classifier: TextHeadConfig,
@@ -41,7 +41,7 @@ pub(in crate::architectures) struct TextEncoderConfig {
     pub spans: TextHeadConfig,
     /// Head of a token classifier.
     pub tokens: TextHeadConfig,
-    /// Vector of an embedding model.
+    /// Settings of an embedding model.
     pub vector: EmbeddingConfig,
 }
 
@@ -56,80 +56,81 @@ impl TextEncoderConfig {
     }
 }
 
-/// What the vector of a text is made of, beside the pooling.
+/// Settings of a text embedding besides the pooling.
 #[derive(Debug, Clone, Copy, Default)]
 pub(in crate::architectures) struct EmbeddingConfig {
-    /// Where a sequence ends.
+    /// End of a sequence.
     pub end: TextEnd,
-    /// Layer after the pooling.
+    /// Projection after the pooling.
     pub projection: Option<ProjectionConfig>,
 }
 
-/// A layer from the vector of a text to one that other encoders share.
+/// Projection from the text embedding to a space shared with other encoders.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct ProjectionConfig {
-    /// Its whole name.
+    /// Full name of the layer.
     pub name: &'static str,
-    /// Size of its results.
+    /// Number of outputs.
     pub width: usize,
-    /// Whether it has a bias.
+    /// Whether the layer has a bias.
     pub bias: bool,
 }
 
-/// Sum of a token's, its position's and its type's vector, normalised.
+/// Embedding of tokens: the normalised sum of token, position and type embeddings.
 pub(in crate::architectures) struct Embeddings {
-    /// Limits of token ids; `types` is 0 without token types, which are then ignored.
+    /// Limits of token ids; if `types` is 0, token types are ignored.
     pub limits: TokenLimits,
-    /// Size of the vectors; those of the blocks may be larger.
+    /// Width of the embeddings; the blocks may be wider.
     pub width: usize,
-    /// Table of the tokens.
+    /// Name of the token table.
     pub words: &'static str,
-    /// Table of the positions, and its number of rows.
+    /// Name of the position table, and its number of rows.
     pub positions: Option<(&'static str, usize)>,
-    /// Position of the tokens.
+    /// Numbering of positions.
     pub scheme: PositionScheme,
-    /// Table of the token types, if there are any; empty if they are not added.
+    /// Name of the token type table; empty if types are not added.
     pub types: &'static str,
-    /// Table whose first row is added to every token, and its number of rows.
+    /// Name of a table whose first row is added to every token, and its number of rows.
     pub constant: Option<(&'static str, usize)>,
-    /// Factor of the tokens' vectors.
+    /// Factor of the token embeddings.
     pub scale: f32,
-    /// How the vectors of masked-out words are dropped, in models of proteins.
+    /// Compensation for mask dropout in training, in protein models.
     pub dropout: Option<MaskDropout>,
-    /// Norm of the sum, if there is one.
+    /// Name of the norm of the sum, if there is one.
     pub norm: Option<&'static str>,
-    /// Layer from these vectors to those of the blocks.
+    /// Projection from embeddings to the width of the blocks.
     pub projection: Option<Projection>,
 }
 
-/// In training, the vectors of `<mask>` were zeros, and the others were not scaled up for it. A text has no or few masks, so
-/// its vectors are scaled to the same mean: by the share that was shown in training over the share that is shown now.
+/// Compensation for mask dropout. In training, the embeddings of `<mask>` were zero, and the others were not scaled
+/// up. A text has few masks or none, so its embeddings are scaled to the same mean: by the unmasked fraction in
+/// training over the unmasked fraction of the text.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct MaskDropout {
     /// Token id of `<mask>`.
     pub mask: i64,
-    /// Share of the tokens that training showed.
+    /// Fraction of unmasked tokens in training.
     pub shown: f32,
 }
 
-/// A layer between embeddings and blocks of different widths.
+/// Projection between embeddings and blocks of different widths.
 pub(in crate::architectures) enum Projection {
     /// After the norm, with a bias.
     AfterNorm(&'static str),
     /// Before the norm, without a bias.
     BeforeNorm(&'static str),
-    /// Over every token with its neighbours, before positions and types are added; the norm is a factor and a shift.
+    /// Over each token with its neighbours, before positions and types are added; the norm is a scale and a shift.
     Trigrams(&'static str),
 }
 
-/// Position of each token.
+/// Numbering of positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::architectures) enum PositionScheme {
     /// 0, 1, 2, ...
     FromZero,
     /// `pad + 1`, `pad + 2`, ...; padding tokens have the position `pad` and are not counted.
     AfterPadding {
-        /// Token id of the padding.
+        /// Padding token id.
         pad: usize,
     },
 }
@@ -137,19 +138,20 @@ pub(in crate::architectures) enum PositionScheme {
 /// Segments of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::architectures) enum Segments {
-    /// Attention does not depend on them.
+    /// Attention does not depend on segments.
     Ignored,
-    /// The types of the tokens.
+    /// Token types.
     Types,
-    /// Of question answering: 1 for the tokens before the first of this id, which are those of the question, 0 for the others.
+    /// Segments for question answering: 1 for the question, which are the tokens before the first one with this id, 0
+    /// for the others.
     Question(i64),
-    /// Likewise, with the token of this id. Types that are not given are 0 for the question and 1 for the others, and no span is in
-    /// the question, the first token excepted (`BigBird`).
+    /// Like `Question`, but including the token with this id. Default token types are 0 for the question and 1 for the
+    /// others, and no span is in the question, except at the first token (`BigBird`).
     Asked(i64),
 }
 
 impl Segments {
-    /// Returns the segments of tokens, by their ids and types.
+    /// Returns the segments of tokens, given their ids and types.
     pub(in crate::architectures) fn of(self, ids: &[i64], types: &[i64]) -> Vec<i64> {
         match self {
             Self::Ignored => Vec::new(),
@@ -163,43 +165,44 @@ impl Segments {
         }
     }
 
-    /// Whether only question answering has them.
+    /// Returns whether only question answering uses the segments.
     pub(in crate::architectures) fn is_of_questions(self) -> bool {
         matches!(self, Self::Question(_) | Self::Asked(_))
     }
 }
 
-/// Vectors of distances for disentangled attention.
+/// Distance embeddings for disentangled attention.
 pub(in crate::architectures) struct RelativePositionConfig {
-    /// The vectors.
+    /// Source of the embeddings.
     pub vectors: DistanceVectors,
-    /// Row of a distance.
+    /// Row of each distance.
     pub rows: DistanceRows,
-    /// Layer in a block that gives the keys of distances.
+    /// Name of the layer in a block that computes the keys of distances.
     pub keys: Option<&'static str>,
-    /// Whether that layer has a bias.
+    /// Whether the key layer has a bias.
     pub key_bias: bool,
-    /// Layer in a block that gives their queries.
+    /// Name of the layer in a block that computes the queries of distances.
     pub queries: Option<&'static str>,
 }
 
-/// Where the vectors of distances are from.
+/// Source of distance embeddings.
 pub(in crate::architectures) enum DistanceVectors {
-    /// A table of the file.
+    /// A table in the file.
     Table {
-        /// Its name.
+        /// Name of the table.
         name: &'static str,
-        /// Number of its rows.
+        /// Number of rows.
         count: usize,
-        /// Norm of the vectors.
+        /// Name of the norm of the embeddings.
         norm: Option<&'static str>,
     },
-    /// Sines and cosines of distances up to this one, in tokens; those beyond the second number count as that.
+    /// Sines and cosines of distances up to the first number, in tokens; larger distances than the second number are
+    /// clamped to it.
     Waves(usize, usize),
 }
 
-/// Returns the sines, and after them the cosines, of the distances from `-longest` to `longest` at falling frequencies, a row of
-/// `width` for each; distances beyond `clamp` count as that.
+/// Returns a row of `width` for each distance from `-longest` to `longest`: sines, then cosines, at falling
+/// frequencies. Distances beyond `clamp` are clamped to it.
 pub(in crate::architectures) fn waves(longest: usize, clamp: usize, width: usize) -> Vec<f32> {
     let frequency = |pair: usize| (1e4_f32).powf((2 * pair) as f32 / width as f32).recip();
     let frequencies: Vec<f32> = (0..width / 2).map(frequency).collect();
@@ -218,7 +221,7 @@ pub(in crate::architectures) fn waves(longest: usize, clamp: usize, width: usize
     (0..=2 * longest).flat_map(row).collect()
 }
 
-/// Returns a rotation of queries and keys by the halves of a head; `None` if `theta` is not positive or a head has no halves.
+/// Returns a rotary embedding over the halves of a head; `None` if `theta` is not positive or the head size is odd.
 pub(in crate::architectures) fn rotation(theta: f64, head_dim: usize) -> Option<Rotary> {
     if !(theta.is_finite() && theta > 0.0) || head_dim % 2 == 1 {
         return None;
@@ -231,47 +234,47 @@ pub(in crate::architectures) fn rotation(theta: f64, head_dim: usize) -> Option<
     })
 }
 
-/// What computes the answer from the vectors of the tokens.
+/// Head that computes the answer from hidden states.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct TextHeadConfig {
-    /// Vector that is classified.
+    /// Pooling before classification.
     pub pooling: Pooling,
-    /// Whether the layer before the output layer comes before the pooling.
+    /// Whether the dense layer is applied before the pooling.
     pub late: bool,
-    /// Layer before the output layer.
+    /// Dense layer before the output layer.
     pub dense: Option<DenseConfig>,
-    /// Feed-forward layer before the output layer, whose sum with its input is normalised.
+    /// Feed-forward before the output layer, with a residual connection and a norm.
     pub block: Option<HeadBlock>,
-    /// Output layer.
+    /// Name of the output layer.
     pub output: &'static str,
 }
 
-/// A feed-forward layer before an output layer, as large as those of the blocks.
+/// A feed-forward before an output layer, with the size of those in the blocks.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct HeadBlock {
-    /// Its first layer.
+    /// Name of the first layer.
     pub up: &'static str,
-    /// Its second layer.
+    /// Name of the second layer.
     pub down: &'static str,
-    /// Norm of the sum.
+    /// Name of the norm.
     pub norm: &'static str,
 }
 
-/// A layer before an output layer.
+/// A dense layer before an output layer.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct DenseConfig {
-    /// Its name.
+    /// Name of the layer.
     pub name: &'static str,
-    /// Its activation.
+    /// Activation of the layer.
     pub activation: Activation,
-    /// Whether it has a bias.
+    /// Whether the layer has a bias.
     pub bias: bool,
-    /// Norm after the activation.
+    /// Name of the norm after the activation.
     pub norm: Option<&'static str>,
 }
 
 impl DenseConfig {
-    /// A layer with a bias and without a norm.
+    /// Creates a layer with a bias and without a norm.
     pub(in crate::architectures) const fn plain(name: &'static str, activation: Activation) -> Self {
         Self {
             name,
@@ -283,7 +286,7 @@ impl DenseConfig {
 }
 
 impl TextHeadConfig {
-    /// Classifies the first token by two layers.
+    /// Creates a head that classifies the first token with two layers.
     pub(in crate::architectures) const fn first(
         name: &'static str,
         activation: Activation,
@@ -298,7 +301,7 @@ impl TextHeadConfig {
         }
     }
 
-    /// Head of most question answering models: one layer.
+    /// Head of most question answering models: a single layer.
     pub(in crate::architectures) const SPANS: Self = Self {
         pooling: Pooling::First,
         late: false,
@@ -307,7 +310,7 @@ impl TextHeadConfig {
         output: "qa_outputs",
     };
 
-    /// Head of most token classifiers: one layer.
+    /// Head of most token classifiers: a single layer.
     pub(in crate::architectures) const TOKENS: Self = Self {
         output: "classifier",
         ..Self::SPANS
@@ -315,7 +318,7 @@ impl TextHeadConfig {
 }
 
 impl Embeddings {
-    /// Embeddings of tokens alone, by the table `words` of vectors of size `width`, without a norm.
+    /// Creates embeddings of tokens only, with a table `words` of width `width`, without a norm.
     pub(in crate::architectures) const fn new(
         words: &'static str,
         width: usize,
@@ -338,7 +341,8 @@ impl Embeddings {
 }
 
 impl TextEncoderConfig {
-    /// Describes an encoder with the prefix `base` and the usual heads; `classifier` is that of a sequence classifier.
+    /// Creates the description of an encoder with the prefix `base` and the usual heads; `classifier` is its sequence
+    /// classification head.
     pub(in crate::architectures) fn new(
         base: &'static str,
         blocks: Vec<BlockConfig>,
@@ -366,10 +370,11 @@ impl TextEncoderConfig {
         }
     }
 
-    /// Describes an architecture that follows BERT, with the prefix `base`; `classifier` is its head.
+    /// Describes an architecture derived from BERT, with the prefix `base` and the sequence classification head
+    /// `classifier`.
     ///
     /// # Errors
-    /// [`LoadError`] for a key that is missing, invalid or asks for something that is not supported.
+    /// [`LoadError`] for a key that is missing, invalid, or requires an unsupported feature.
     pub(in crate::architectures) fn like_bert(
         config: &Config,
         base: &'static str,
@@ -384,7 +389,7 @@ impl TextEncoderConfig {
         if config.optional::<bool>("is_decoder")?.unwrap_or(false) {
             return Err(config.invalid_value("is_decoder", "only encoders are supported"));
         }
-        // Files of old versions of transformers leave out what was the default of the class.
+        // Files of old versions of transformers omit values that equal the class defaults.
         let config = &config.with_defaults(&[
             ("hidden_act", "gelu".into()),
             ("layer_norm_eps", 1e-12.into()),
@@ -393,8 +398,8 @@ impl TextEncoderConfig {
         Self::around(config, base, EncoderConfig::read(config)?, classifier)
     }
 
-    /// Describes an architecture whose embeddings are those of BERT, around an encoder, with the prefix `base`; `classifier` is its
-    /// head.
+    /// Describes an architecture with BERT's embeddings and the given encoder, with the prefix `base` and the sequence
+    /// classification head `classifier`.
     ///
     /// # Errors
     /// [`LoadError`] for a key that is missing or invalid.
@@ -430,7 +435,8 @@ impl TextEncoderConfig {
         ))
     }
 
-    /// Makes the embeddings as narrow as `embedding_size` says, with a layer to the width of the blocks, as in ELECTRA.
+    /// Sets the width of the embeddings to `embedding_size`, with a projection to the width of the blocks, as in
+    /// ELECTRA.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] for an invalid size.
@@ -444,7 +450,7 @@ impl TextEncoderConfig {
         Ok(())
     }
 
-    /// Makes positions count from the padding's token id on, as in RoBERTa.
+    /// Numbers positions from the padding token id on, as in RoBERTa.
     ///
     /// # Errors
     /// [`LoadError::BadKey`] if no position is left for text.

@@ -1,4 +1,4 @@
-//! Heads of text encoders: what the last partition computes from the vectors of the tokens.
+//! Heads of text encoders, which the last partition applies to hidden states.
 
 use super::config::{DenseConfig, HeadBlock, ProjectionConfig, TextEncoderConfig, TextHeadConfig};
 use super::vector_layer::{Residual, VectorLayer};
@@ -17,10 +17,10 @@ use crate::tasks::embedding::{Pooling, pooled};
 use crate::tasks::entities::AggregationStrategy;
 use crate::tasks::labelling::{Labeller, TokenText};
 
-/// Subtracted from the logits of tokens in which no span is, as in transformers.
+/// Subtracted from the logits of tokens that cannot be part of a span, as in transformers.
 const OUTSIDE: f32 = 1e6;
 
-/// What a text encoder answers.
+/// Task of a text encoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::architectures) enum TextTask {
     /// Classes or a score of a text or a pair.
@@ -29,11 +29,11 @@ pub(in crate::architectures) enum TextTask {
     QuestionAnswering,
     /// A label for every token of a text.
     TokenClassification,
-    /// A vector of a text: by this pooling, unless modules of sentence-transformers say otherwise.
+    /// A text embedding with this pooling, unless sentence-transformers modules say otherwise.
     Embedding(Pooling),
 }
 
-/// The task with what the configuration says about it.
+/// A task with its settings.
 pub(in crate::architectures) enum HeadKind {
     /// Classes, labels or a score.
     Classes(Classifier),
@@ -41,60 +41,61 @@ pub(in crate::architectures) enum HeadKind {
     Spans,
     /// Labels of the tokens.
     Tokens(Labeller),
-    /// A vector; the modules of sentence-transformers, or the pooling of the class without them. With scores, what they mean.
+    /// An embedding, by the sentence-transformers modules or the pooling of the class; for scores, with their
+    /// interpretation.
     Embedding(Box<SentenceModules>, Option<Classifier>),
 }
 
-/// A task's head on a device.
+/// Head of a task on a device.
 pub(in crate::architectures) enum Head<O: Ops> {
-    /// Logits of each text.
+    /// Logits per text.
     Classes {
         pooling: Pooling,
         layers: HeadLayers<O>,
         classifier: Classifier,
     },
-    /// Two logits of each token.
+    /// Two logits per token.
     Spans(HeadLayers<O>),
-    /// Logits of each token.
+    /// Logits per token.
     Tokens {
         layers: HeadLayers<O>,
         labeller: Labeller,
     },
-    /// Vectors, or scores.
+    /// Embeddings, or scores.
     Embedding {
         pooling: Pooling,
         layers: Vec<VectorLayer<O>>,
         width: usize,
-        /// Number of elements that are kept.
+        /// Number of leading elements to keep.
         kept: usize,
         scores: Option<Classifier>,
     },
 }
 
-/// What is known of the text of a sequence, beside its hidden states.
+/// Information about the text of a sequence, besides hidden states.
 #[derive(Clone, Copy, Default)]
 pub(in crate::architectures) struct KnownText<'a> {
     /// The second text of a pair.
     pub second: Option<&'a SecondText>,
-    /// Number of tokens in which no span is, the first one excepted.
+    /// Number of leading tokens that cannot be part of a span, except the first token.
     pub asked: usize,
-    /// The text whose tokens are labelled.
+    /// The text, for token classification.
     pub labelled: Option<&'a TokenText>,
 }
 
-/// An optional layer with activation and norm, and the output layer.
+/// Output layer, optionally after a dense layer with activation and norm.
 pub(in crate::architectures) struct HeadLayers<O: Ops> {
     dense: Option<(O::Linear, Activation, Option<O::Norm>)>,
-    /// First and second layer, activation and norm.
+    /// Two layers, activation and norm of a feed-forward.
     block: Option<([O::Linear; 2], Activation, O::Norm)>,
     output: O::Linear,
     columns: usize,
-    /// Whether texts are pooled between the two layers.
+    /// Whether texts are pooled between the dense layer and the output layer.
     late: bool,
 }
 
 impl HeadKind {
-    /// Reads what the configuration says about a task; `strategy` is that of a token classifier.
+    /// Reads the settings of a task; `strategy` is the default of a token classifier.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
@@ -125,7 +126,7 @@ impl HeadKind {
         }
     }
 
-    /// Meaning of the outputs, and the names of the classes.
+    /// Returns the task and the class names.
     pub(in crate::architectures) fn described(&self) -> (Task, Vec<String>) {
         match self {
             Self::Classes(classifier) => (classifier.task(), classifier.labels()),
@@ -141,7 +142,7 @@ impl<O: Ops> Head<O> {
     /// Takes the head of a model from its checkpoint.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         kind: HeadKind,
@@ -165,10 +166,10 @@ impl<O: Ops> Head<O> {
         })
     }
 
-    /// Takes the head of a classifier whose layers are those of a language model: `score`, over the last token.
+    /// Takes the head `score` of a classifier that consists of language model layers, applied to the last token.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn score(
         layers: &mut Layers<'_, O>,
         classifier: Classifier,
@@ -181,10 +182,10 @@ impl<O: Ops> Head<O> {
         })
     }
 
-    /// Takes the head of a token classifier whose layers are those of a language model: one layer over every token.
+    /// Takes the head of a token classifier that consists of language model layers: a single layer.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn tokens(
         layers: &mut Layers<'_, O>,
         labeller: Labeller,
@@ -196,10 +197,10 @@ impl<O: Ops> Head<O> {
         })
     }
 
-    /// Takes the head of a classifier that is an encoder-decoder: two layers over the decoder's last token.
+    /// Takes the head of an encoder-decoder classifier: two layers on the decoder's last token.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn after_decoder(
         layers: &mut Layers<'_, O>,
         classifier: Classifier,
@@ -220,10 +221,12 @@ impl<O: Ops> Head<O> {
         })
     }
 
-    /// Takes the layers after the pooling of an embedding model, or of a cross-encoder with the meaning of its scores.
+    /// Takes the layers after the pooling of an embedding model, or of a cross-encoder with the interpretation of its
+    /// scores.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take); [`LoadError::UnusedTensors`] for others in the file of a layer.
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take); [`LoadError::UnusedTensors`] for unused tensors in
+    /// the file of a layer.
     pub(in crate::architectures) fn embedding(
         layers: &mut Layers<'_, O>,
         (modules, scores): (SentenceModules, Option<Classifier>),
@@ -254,10 +257,10 @@ impl<O: Ops> Head<O> {
         })
     }
 
-    /// Returns the outputs of requests. The rows of `states` are tokens, `width` wide and grouped by sequence; `requests`
-    /// are the sequences of each request, `masks` which of their tokens are visible.
+    /// Returns the outputs of requests. The rows of `states` are tokens, `width` wide and grouped by sequence;
+    /// `requests` are the sequences of each request, `masks` states which tokens are visible.
     ///
-    /// A token classifier answers for the visible tokens. The last output is the [`usage`].
+    /// A token classifier returns outputs only for visible tokens. The last output is the [`usage`].
     ///
     /// # Errors
     /// [`ModelError::Failed`] with the message of the device.
@@ -357,7 +360,7 @@ impl<O: Ops> Head<O> {
 }
 
 impl<O: Ops> HeadLayers<O> {
-    /// Takes an output layer alone; it may lack a bias.
+    /// Takes only an output layer, which may lack a bias.
     fn alone(
         layers: &mut Layers<'_, O>,
         name: &str,
@@ -417,7 +420,7 @@ impl<O: Ops> HeadLayers<O> {
         }
     }
 
-    /// Returns what the output layer reads; `None` if that is `x`.
+    /// Returns the input of the output layer; `None` if it is `x`.
     fn before_output(&self, ops: &O, x: &O::Matrix) -> Option<O::Matrix> {
         if let Some(([up, down], activation, norm)) = &self.block {
             let sum = ops.feed_forward_residual(x, None, [up, down], *activation, false);

@@ -1,4 +1,4 @@
-//! What becomes of tokens before the blocks of a text encoder.
+//! Input stage of a text encoder: computes the embeddings before the blocks.
 
 use super::config::{Embeddings, MaskDropout, PositionScheme, Projection, TextEncoderConfig};
 use crate::architectures::encoder::bottleneck::{Affine, Shift};
@@ -8,13 +8,13 @@ use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 use crate::precision::Table;
 
-/// Computes hidden states from tokens. The tables are rows in host memory; all but that of the words may be empty.
+/// Computes hidden states from tokens. Tables are in host memory; all except the token table may be empty.
 pub(in crate::architectures) struct InputStage<O: Ops> {
     pub(in crate::architectures) reader: TextReader,
     words: Table,
     positions: Table,
     types: Table,
-    /// Its first row is added to every token.
+    /// Table whose first row is added to every token.
     constant: Table,
     scheme: PositionScheme,
     width: usize,
@@ -26,20 +26,20 @@ pub(in crate::architectures) struct InputStage<O: Ops> {
     trigrams: Option<Trigrams<O>>,
 }
 
-/// A layer over every token with its neighbours.
+/// A layer over each token with its neighbours.
 struct Trigrams<O: Ops> {
     layer: O::Linear,
-    /// Factors of the vectors of positions and types.
+    /// Scale of the position and type embeddings.
     factors: O::Norm,
-    /// Size of the results.
+    /// Number of outputs.
     width: usize,
 }
 
 impl<O: Ops> InputStage<O> {
-    /// Takes the tables and layers from a checkpoint; `at` gives the whole name of a tensor.
+    /// Takes the tables and layers from a checkpoint; `at` returns the full name of a tensor.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         config: &TextEncoderConfig,
@@ -148,7 +148,7 @@ impl<O: Ops> InputStage<O> {
         }
     }
 
-    /// Appends a vector for each token by `push`, and adds to it those of its position and type.
+    /// Appends a vector per token with `push`, and adds the position and type embeddings to it.
     fn add_places(
         &self,
         tokens: &Tokens,
@@ -176,7 +176,8 @@ impl<O: Ops> InputStage<O> {
         }
     }
 
-    /// Appends the vectors of the next token, of the token itself and of the one before, for each token; beyond the ends they are zeros.
+    /// Appends, for each token, the embeddings of the next token, of the token itself and of the previous one; zeros
+    /// beyond the ends.
     fn with_neighbours(&self, tokens: &Tokens, values: &mut Vec<f32>) {
         let none = vec![0.0; self.width];
         for place in 0..tokens.ids.len() {
@@ -193,7 +194,7 @@ impl<O: Ops> InputStage<O> {
 }
 
 impl<O: Ops> Trigrams<O> {
-    /// Takes the layer and what stands in for the norm after it, by their names.
+    /// Takes the layer and the scale and shift after it, by their names.
     fn take(
         layers: &mut Layers<'_, O>,
         [layer, norm]: [&str; 2],
@@ -219,7 +220,7 @@ impl<O: Ops> Trigrams<O> {
 }
 
 impl MaskDropout {
-    /// Returns the factor of the vectors of these tokens.
+    /// Returns the factor of the embeddings of these tokens.
     fn factor(self, tokens: &Tokens) -> f32 {
         let visible = tokens.mask.iter().filter(|visible| **visible).count();
         let masks = tokens.ids.iter().filter(|id| **id == self.mask).count();

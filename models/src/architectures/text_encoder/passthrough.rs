@@ -1,4 +1,5 @@
-//! The text of a token classifier in its partitions: it travels beside the hidden states, and the last partition finds its entities.
+//! Passes the text of a token classifier through its partitions with the hidden states; the last partition extracts
+//! its entities.
 
 use kaskade_policy::plan::Partition;
 
@@ -7,21 +8,21 @@ use crate::checkpoint::LoadError;
 use crate::runtime::model::{InputSpec, Inputs, ModelError};
 use crate::tasks::labelling::TokenText;
 
-/// What a partition does with a text.
+/// Treatment of the text in a partition.
 pub(in crate::architectures) enum TextBeside {
-    /// No text travels: the model is whole, or no token classifier.
+    /// No text is passed on: the model is not partitioned, or not a token classifier.
     None,
-    /// It hands the text on.
+    /// The text is passed on.
     HandedOn,
-    /// It is the last partition and reads the text.
+    /// The text is read, in the last partition.
     Read(Box<TextReader>),
 }
 
 impl TextBeside {
-    /// Decides for a partition of a model of such texts; `reader` reads its tokenizer.
+    /// Returns the treatment for a partition; `reader` creates a reader with the tokenizer.
     ///
     /// # Errors
-    /// Those of `reader`.
+    /// Errors of `reader`.
     pub(in crate::architectures) fn of(
         texts: Texts,
         partition: Partition,
@@ -36,7 +37,7 @@ impl TextBeside {
         })
     }
 
-    /// The inputs of a partition that takes hidden states, beside them.
+    /// Returns the inputs of a partition besides hidden states.
     pub(in crate::architectures) fn inputs(&self) -> Vec<InputSpec> {
         match self {
             Self::None => Vec::new(),
@@ -44,7 +45,7 @@ impl TextBeside {
         }
     }
 
-    /// Returns the inputs that the next partition gets beside hidden states.
+    /// Returns the inputs to pass on to the next partition.
     pub(in crate::architectures) fn handed_on(&self, inputs: &Inputs) -> Inputs {
         match self {
             Self::HandedOn => {
@@ -56,10 +57,10 @@ impl TextBeside {
         }
     }
 
-    /// Reads the text that came beside hidden states, if one did.
+    /// Reads the text that came with hidden states, if there is one.
     ///
     /// # Errors
-    /// As [`TextReader::read`].
+    /// Same as [`TextReader::read`].
     pub(in crate::architectures) fn read(&self, inputs: &Inputs) -> Result<Option<TokenText>, ModelError> {
         match self {
             Self::Read(reader) => reader.text_of(inputs),

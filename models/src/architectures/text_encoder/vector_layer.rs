@@ -5,33 +5,34 @@ use crate::checkpoint::LoadError;
 use crate::checkpoint::sentence::{SentenceDense, SentenceLayer};
 use crate::ops::{Activation, Ops};
 
-/// What a layer adds to its result.
+/// Residual connection of a layer.
 pub(in crate::architectures) enum Residual<L> {
-    /// Nothing.
+    /// None.
     No,
-    /// Its input.
+    /// Adds the input.
     Input,
-    /// Its input through this layer, because their sizes differ.
+    /// Adds the input projected by this layer, because the sizes differ.
     Through(L),
 }
 
-/// What becomes of the vector of a text.
+/// A layer after the pooling.
 pub(in crate::architectures) enum VectorLayer<O: Ops> {
-    /// A layer with its activation.
+    /// A linear layer with an activation.
     Dense {
         linear: O::Linear,
         activation: Option<Activation>,
         residual: Residual<O::Linear>,
     },
-    /// A norm by the root mean square whose factors make the length 1.
+    /// An RMS norm whose weights normalise to unit length.
     Normalise(O::Norm),
 }
 
 impl<O: Ops> VectorLayer<O> {
-    /// Takes the layers of sentence-transformers after a vector of `width` elements, which becomes the number that the last one returns.
+    /// Takes the sentence-transformers layers after a vector of `width` elements; sets `width` to the number of
+    /// outputs of the last one.
     ///
     /// # Errors
-    /// As [`VectorLayer::take`].
+    /// Same as [`VectorLayer::take`].
     pub(in crate::architectures) fn take_all(
         ops: &O,
         layers: Vec<SentenceLayer>,
@@ -47,10 +48,11 @@ impl<O: Ops> VectorLayer<O> {
         taken.collect()
     }
 
-    /// Takes a layer of sentence-transformers that reads `inputs` elements.
+    /// Takes a sentence-transformers layer with `inputs` inputs.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take); [`LoadError::UnusedTensors`] for others in its file.
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take); [`LoadError::UnusedTensors`] for unused tensors in
+    /// its file.
     fn take(ops: &O, mut dense: SentenceDense, inputs: usize) -> Result<Self, LoadError> {
         let mut own = Layers {
             ops,
@@ -70,14 +72,14 @@ impl<O: Ops> VectorLayer<O> {
         })
     }
 
-    /// Divides vectors of this size by their length.
+    /// Creates a layer that normalises vectors of this size to unit length.
     fn length_one(ops: &O, width: usize) -> Self {
         let factor = (width as f32).sqrt().recip();
-        // So small that it matters only for a vector of zeros, which stays one.
+        // So small that it affects only a zero vector, which stays zero.
         Self::Normalise(ops.norm(vec![factor; width], None, 1e-30))
     }
 
-    /// Returns what becomes of vectors.
+    /// Applies the layer to vectors.
     pub(in crate::architectures) fn applied(&self, ops: &O, x: &O::Matrix) -> O::Matrix {
         match self {
             Self::Normalise(norm) => ops.normalise(x, norm),

@@ -1,4 +1,4 @@
-//! ALBERT (Lan et al. 2020): BERT whose blocks share their weights, with narrower embeddings.
+//! ALBERT (Lan et al. 2020): BERT with weights shared by all blocks, and narrower embeddings.
 
 use crate::architectures::encoder::{BlockConfig, BlockNames, MAX_LAYERS};
 use crate::architectures::text_encoder::config::{Projection, TextEncoderConfig, TextHeadConfig};

@@ -5,7 +5,7 @@ use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConf
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
-/// Describes a BERT model, or one of Jina's, which have its `model_type`.
+/// Describes a BERT model, or a Jina model with the same `model_type`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

@@ -1,6 +1,7 @@
-//! `BigBird` (Zaheer et al. 2020) for texts that transformers computes with full attention: BERT with a longer context.
+//! `BigBird` (Zaheer et al. 2020) for texts short enough that transformers uses full attention: BERT with a longer
+//! context.
 //!
-//! Beyond them, the blocks of tokens that see each other are drawn at random, differently in every process.
+//! For longer texts, transformers draws the attended blocks at random, differently in every process.
 
 use crate::architectures::encoder::activation;
 use crate::architectures::text_encoder::config::{HeadBlock, Segments, TextEncoderConfig, TextHeadConfig};
@@ -28,7 +29,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     if config.optional("rescale_embeddings")?.unwrap_or(false) {
         text.embeddings.scale = (text.encoder.width as f32).sqrt();
     }
-    // Of the base model, which no task here uses.
+    // Belongs to the base model, which no task here uses.
     text.buffers = &["pooler.weight", "pooler.bias"];
     let limits = &mut text.embeddings.limits;
     match config.optional::<String>("attention_type")?.as_deref() {
@@ -36,7 +37,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
         Some("block_sparse") | None => {
             let blocks = config.optional_size("num_random_blocks")?.unwrap_or(3);
             let block = config.optional_size("block_size")?.unwrap_or(64);
-            // Two global blocks, three neighbours, and as many random ones on either side.
+            // Two global blocks, three neighbours, and the random blocks in both directions.
             let full = blocks.saturating_mul(2).saturating_add(5).saturating_mul(block);
             limits.context = limits.context.min(full);
         }

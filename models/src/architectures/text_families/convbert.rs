@@ -1,11 +1,11 @@
-//! `ConvBERT` (Jiang et al. 2020): BERT, half of whose heads are convolutions with weights that depend on the tokens.
+//! `ConvBERT` (Jiang et al. 2020): BERT in which half of the heads are dynamic convolutions.
 
 use crate::architectures::encoder::{Mixing, activation};
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};
 use crate::architectures::weight_layout::WeightLayout;
 use crate::checkpoint::{Config, LoadError};
 
-/// Limit of the tokens that a convolution covers.
+/// Maximum kernel size of a convolution, tokens.
 const MAX_KERNEL: usize = 63;
 
 /// Describes a `ConvBERT` model.

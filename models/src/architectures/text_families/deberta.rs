@@ -1,4 +1,4 @@
-//! DeBERTa v1 to v3 (He et al. 2021): disentangled attention, in which tokens and distances have separate vectors.
+//! DeBERTa v1 to v3 (He et al. 2021): disentangled attention, with separate embeddings for tokens and distances.
 
 use crate::architectures::encoder::token_convolution::ConvolutionConfig;
 use crate::architectures::encoder::{BlockNames, SplitBiases, activation};
@@ -12,7 +12,7 @@ const NAMES: BlockNames = BlockNames {
     projections: &[QUERY, KEY, "attention.self.value_proj"],
     ..BlockNames::BERT
 };
-/// Limit of the tokens that a window of the convolution covers.
+/// Maximum kernel size of the convolution, tokens.
 const MAX_KERNEL: usize = 63;
 const QUERY: &str = "attention.self.query_proj";
 const KEY: &str = "attention.self.key_proj";
@@ -26,7 +26,7 @@ const FIRST_NAMES: BlockNames = BlockNames {
     ..BlockNames::BERT
 };
 
-/// Describes a DeBERTa model of the first version.
+/// Describes a DeBERTa v1 model.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -46,7 +46,7 @@ pub(super) fn first(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     Ok(text)
 }
 
-/// Describes a DeBERTa model of the second or third version.
+/// Describes a DeBERTa v2 or v3 model.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -103,9 +103,9 @@ fn without_convolution(config: &Config) -> Result<TextEncoderConfig, LoadError> 
     if config.optional::<bool>("relative_attention")?.unwrap_or(false) {
         text.distances = Some(distances(config, text.embeddings.limits.context)?);
     } else {
-        // Files have the norm of distances also without these.
+        // Files contain the norm of distances even without distances.
         text.buffers = &["encoder.LayerNorm.weight", "encoder.LayerNorm.bias"];
-        // As in transformers, scores are scaled for all kinds that the configuration names, also where none is added.
+        // As in transformers, scores are scaled for all configured kinds, even if one adds nothing.
         let kinds = kinds(config)?;
         let named = ["c2p", "p2c"]
             .into_iter()
@@ -169,8 +169,9 @@ fn kinds(config: &Config) -> Result<Vec<String>, LoadError> {
     })
 }
 
-/// Returns the bucket of a distance: the nearer half have one each, the others buckets of logarithmic size. Uses the
-/// precision and order of operations of transformers, because boundaries depend on the last bit.
+/// Returns the bucket of a distance: smaller distances have their own bucket, for half of the buckets; the others have
+/// logarithmic size. Uses the precision and order of operations of transformers, because boundaries depend on the last
+/// bit.
 fn bucket(distance: isize, buckets: usize, longest: usize) -> isize {
     let middle = buckets / 2;
     let far = distance.unsigned_abs();

@@ -1,4 +1,4 @@
-//! DistilBERT (Sanh et al. 2019): BERT without token types, and with names of its own.
+//! DistilBERT (Sanh et al. 2019): BERT without token types, with different tensor names.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig};
 use crate::architectures::text::TokenLimits;

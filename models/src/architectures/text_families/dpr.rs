@@ -1,9 +1,9 @@
-//! DPR (Karpukhin et al. 2020): a BERT for questions and one for passages, whose first tokens are the vectors of texts.
+//! DPR (Karpukhin et al. 2020): a BERT for questions and a BERT for passages; the first token is the embedding.
 
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 
-/// Describes the encoder of questions.
+/// Describes the question encoder.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -11,7 +11,7 @@ pub(super) fn questions(config: &Config) -> Result<TextEncoderConfig, LoadError>
     with_base(config, "question_encoder.bert_model")
 }
 
-/// Describes the encoder of passages.
+/// Describes the passage encoder.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

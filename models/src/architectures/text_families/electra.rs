@@ -1,4 +1,4 @@
-//! ELECTRA (Clark et al. 2020): BERT whose embeddings may be narrower than its blocks.
+//! ELECTRA (Clark et al. 2020): BERT with optionally narrower embeddings.
 
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};

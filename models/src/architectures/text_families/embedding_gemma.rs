@@ -1,4 +1,4 @@
-//! `EmbeddingGemma` (Vera et al. 2025): Gemma 3 whose tokens see each other in both directions.
+//! `EmbeddingGemma` (Vera et al. 2025): Gemma 3 with bidirectional attention.
 
 use super::eurobert;
 use crate::architectures::encoder::BlockNames;
@@ -35,7 +35,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     } = positions_3(config, encoder.attention_width / encoder.heads)?;
     for (place, block) in text.blocks.iter_mut().enumerate() {
         let is_local = local_layers.get(place).copied().unwrap_or_default();
-        // The window is as wide as that of a decoder, and half of it is on either side.
+        // The window has the same total width as in a decoder, half of it in each direction.
         block.window = window.filter(|_| is_local).map(|window| window / 2);
         block.rotary = Some(if is_local { near.clone() } else { global.clone() });
     }

@@ -1,4 +1,4 @@
-//! ERNIE 2 and 3 (Sun et al. 2019, 2021): BERT with a vector of the training task, of which the first is used.
+//! ERNIE 2 and 3 (Sun et al. 2019, 2021): BERT with an embedding of the training task, of which the first is used.
 
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};

@@ -1,4 +1,4 @@
-//! ESM-1b and ESM-2 (Lin et al. 2023): encoders of proteins, whose norms come first and whose tokens are amino acids.
+//! ESM-1b and ESM-2 (Lin et al. 2023): protein encoders with pre-norm, whose tokens are amino acids.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig, epsilon};
 use crate::architectures::text::TokenLimits;
@@ -14,10 +14,10 @@ const NAMES: BlockNames = BlockNames {
     ..BlockNames::BERT
 };
 
-/// Share of the tokens that training showed: all but 80 % of the 15 % that it asked for.
+/// Fraction of unmasked tokens in training: all but 80 % of the 15 % to predict.
 const SHOWN: f32 = 1.0 - 0.15 * 0.8;
 
-/// Tensors of files that no task here uses; the positions are those of rotary models.
+/// Tensors that no task here uses; the positions belong to rotary models.
 const UNUSED: &[&str] = &[
     "contact_head.regression.weight",
     "contact_head.regression.bias",

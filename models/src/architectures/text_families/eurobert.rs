@@ -1,4 +1,4 @@
-//! `EuroBERT` (Boizard et al. 2025): a multilingual encoder of Llama's layers, whose tokens see each other in both directions.
+//! `EuroBERT` (Boizard et al. 2025): a multilingual encoder of Llama layers with bidirectional attention.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use crate::architectures::text::TokenLimits;
@@ -9,7 +9,7 @@ use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Rotary};
 use crate::tasks::embedding::Pooling;
 
-/// Names in a block.
+/// Tensor names in a block.
 pub(super) const NAMES: BlockNames = BlockNames {
     projections: &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     split_biases: None,
@@ -49,7 +49,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     Ok(text)
 }
 
-/// Describes an encoder of Llama's layers, without positions.
+/// Describes an encoder of Llama layers, without positions.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

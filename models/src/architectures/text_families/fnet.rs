@@ -1,4 +1,4 @@
-//! `FNet` (Lee-Thorp et al. 2021): BERT whose tokens are mixed by Fourier transforms instead of attention.
+//! `FNet` (Lee-Thorp et al. 2021): BERT with Fourier transforms instead of attention.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig, Mixing, epsilon};
 use crate::architectures::text_encoder::config::{Projection, TextEncoderConfig, TextHeadConfig};

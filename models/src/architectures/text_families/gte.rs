@@ -1,5 +1,5 @@
-//! GTE (Zhang et al. 2024, "mGTE"): BERT with rotary positions and gated feed-forward layers. The published files name the class
-//! `New...` or `Gte...`; both have the same tensors.
+//! GTE (Zhang et al. 2024, "mGTE"): BERT with rotary positions and gated feed-forwards. Published files have classes
+//! named `New...` or `Gte...`, with the same tensors.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig, epsilon};
 use crate::architectures::text::TokenLimits;
@@ -21,7 +21,7 @@ const NAMES: BlockNames = BlockNames {
     head_norms: None,
 };
 
-/// Describes a model of `model_type` `gte`.
+/// Describes a model with the `model_type` `gte`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -30,7 +30,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     described(config, "gte", 160_000.0, head)
 }
 
-/// Describes a model of `model_type` `new`, the class of the published code.
+/// Describes a model with the `model_type` `new`, the class of the published code.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

@@ -1,4 +1,4 @@
-//! I-BERT (Kim et al. 2021) as it computes with floats: `RoBERTa`. Its integers are those of `quant_mode`.
+//! I-BERT (Kim et al. 2021) in floating point: `RoBERTa`. Integer arithmetic (`quant_mode`) is not used.
 
 use super::roberta;
 use crate::architectures::encoder::activation;
@@ -6,7 +6,7 @@ use crate::architectures::text_encoder::config::TextEncoderConfig;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
-/// Ends of the names of what only integers need.
+/// Name suffixes of tensors that only integer arithmetic needs.
 const INTEGERS: &[&str] = &[
     ".weight_integer",
     ".bias_integer",

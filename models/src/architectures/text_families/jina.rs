@@ -1,6 +1,6 @@
-//! Jina Embeddings v2 (Günther et al. 2023): BERT with a bias by distance instead of positions, and gated feed-forward layers.
-//! Version 3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions instead of a table, and with adapters of tasks
-//! in published files.
+//! Jina Embeddings v2 (Günther et al. 2023): BERT with `ALiBi` instead of position embeddings, and gated
+//! feed-forwards. Version 3 (Sturua et al. 2024): XLM-RoBERTa with rotary positions, and with task adapters in
+//! published files.
 
 use crate::architectures::encoder::BlockNames;
 use crate::architectures::text_encoder::config::{PositionBias, TextEncoderConfig, TextHeadConfig};
@@ -28,12 +28,12 @@ const GATED_NAMES: BlockNames = BlockNames {
     feed_forward_norm: "mlp.layernorm",
     ..BlockNames::BERT
 };
-/// Largest distance with a bias of its own, tokens.
+/// Maximum distance with its own bias, tokens.
 const MAX_DISTANCE: usize = 1 << 16;
-/// Key of the kind of positions.
+/// Key of the position embedding type.
 const POSITIONS: &str = "position_embedding_type";
 
-/// Whether a BERT has a bias by distance.
+/// Returns whether a BERT configuration has `ALiBi`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -65,13 +65,13 @@ pub(super) fn biased(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     text.embeddings.positions = None;
     text.position_bias = Some(PositionBias::Slopes {
         slopes: bloom_slopes(text.encoder.heads),
-        // Beyond, the probability is zero at any slope, and the table would only be longer.
+        // Beyond this distance, the probability is zero at any slope, so a longer table has no effect.
         max_distance: text.embeddings.limits.context.min(MAX_DISTANCE),
     });
     Ok(text)
 }
 
-/// Whether a RoBERTa has rotary positions.
+/// Returns whether a RoBERTa configuration has rotary positions.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -79,12 +79,12 @@ pub(super) fn is_rotary(config: &Config) -> Result<bool, LoadError> {
     Ok(config.optional::<String>(POSITIONS)?.as_deref() == Some("rotary"))
 }
 
-/// Whether a RoBERTa is one of Jina's code for flash attention, whose tensors have other names.
+/// Returns whether a RoBERTa configuration belongs to Jina's flash attention code, whose tensors have other names.
 pub(super) fn is_flash(config: &Config) -> bool {
     config.keys().contains_key("use_flash_attn")
 }
 
-/// Describes a model of Jina's code for flash attention with a table of positions, such as Jina Reranker v2.
+/// Describes a model of Jina's flash attention code with a position table, such as Jina Reranker v2.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -94,7 +94,7 @@ pub(super) fn absolute(config: &Config) -> Result<TextEncoderConfig, LoadError> 
     Ok(text)
 }
 
-/// Describes a RoBERTa with the names of Jina's code for flash attention.
+/// Describes a RoBERTa with the tensor names of Jina's flash attention code.
 fn with_flash_names(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let head = TextHeadConfig::first("classifier.dense", Activation::Tanh, "classifier.out_proj");
     let own = config.with_defaults(&[("layer_norm_eps", 1e-5.into()), ("type_vocab_size", 1.into())]);

@@ -1,11 +1,11 @@
-//! Longformer (Beltagy et al. 2020): RoBERTa whose tokens attend to their neighbours and, in a sequence classifier, to the first
-//! token, in question answering to those of the question, which attend to all by layers of their own.
+//! Longformer (Beltagy et al. 2020): RoBERTa with an attention window. Global attention, with separate projections, is
+//! that of the first token in a sequence classifier, and of the question in question answering.
 
 use crate::architectures::text_encoder::config::{Segments, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Activation;
 
-/// One number for all blocks, or one for each.
+/// Window sizes: one number for all blocks, or one per block.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum Windows {

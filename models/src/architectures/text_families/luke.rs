@@ -1,4 +1,4 @@
-//! LUKE (Yamada et al. 2020) as it reads texts without entities: RoBERTa with token types.
+//! LUKE (Yamada et al. 2020) for texts without entities: RoBERTa with token types.
 
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
@@ -12,7 +12,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let head = TextHeadConfig::first("luke.pooler.dense", Activation::Tanh, "classifier");
     let mut text = TextEncoderConfig::like_bert(config, "luke", head)?;
     text.count_after_padding(config)?;
-    // Only texts with entities use them.
+    // Used only for texts with entities.
     text.buffers = &[
         "w2e_query.weight",
         "w2e_query.bias",

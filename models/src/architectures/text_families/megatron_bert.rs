@@ -1,4 +1,4 @@
-//! Megatron-BERT (Shoeybi et al. 2019): BERT whose norms come before attention and feed-forward layer, and once after the blocks.
+//! Megatron-BERT (Shoeybi et al. 2019): BERT with pre-norm and a final norm.
 
 use crate::architectures::encoder::BlockNames;
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};

@@ -1,4 +1,4 @@
-//! `MobileBERT` (Sun et al. 2020): BERT with blocks that are narrower than the vectors between them ([`crate::architectures::encoder::bottleneck`]).
+//! `MobileBERT` (Sun et al. 2020): BERT with bottleneck blocks ([`crate::architectures::encoder::bottleneck`]).
 
 use crate::architectures::encoder::bottleneck::BottleneckConfig;
 use crate::architectures::text_encoder::config::{

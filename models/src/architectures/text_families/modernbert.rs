@@ -1,5 +1,5 @@
-//! ModernBERT (Warner et al. 2024): rotary positions, norms before the layers, gated feed-forward layers, and attention
-//! within a window in most blocks.
+//! ModernBERT (Warner et al. 2024): rotary positions, pre-norm, gated feed-forwards, and an attention window in most
+//! blocks.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig, activation, epsilon};
 use crate::architectures::text::TokenLimits;
@@ -89,7 +89,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     })
 }
 
-/// Reads the rotation of blocks with global or with local attention.
+/// Reads the rotary embedding of blocks with global or local attention.
 fn rotary(config: &Config, global: bool, head_dim: usize) -> Result<Rotary, LoadError> {
     let (kind, key, absent) = if global {
         ("full_attention", "global_rope_theta", 160_000.0)
@@ -99,8 +99,8 @@ fn rotary(config: &Config, global: bool, head_dim: usize) -> Result<Rotary, Load
     rotary_of(config, kind, (key, absent), head_dim)
 }
 
-/// Reads the rotation of blocks with one kind of attention, in the format of transformers 5 or of version 4, which has the base
-/// under `key`.
+/// Reads the rotary embedding of blocks with one kind of attention, in the format of transformers 5, or of version 4,
+/// which has the base under `key`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -128,7 +128,7 @@ pub(super) fn rotary_of(
         .ok_or_else(|| config.invalid_value(key, "it must be positive, and the size of a head even"))
 }
 
-/// Reads what a classifier reads of a text: the first token, or the mean.
+/// Reads the pooling of a classifier: the first token, or the mean.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

@@ -1,4 +1,4 @@
-//! MPNet (Song et al. 2020): BERT with RoBERTa's positions, a position bias as in T5, and without token types.
+//! MPNet (Song et al. 2020): BERT with RoBERTa's positions and T5's position bias, without token types.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig};
 use crate::architectures::text::TokenLimits;

@@ -1,4 +1,4 @@
-//! Nomic BERT (Nussbaum et al. 2024): BERT with rotary positions, gated feed-forward layers and no biases.
+//! Nomic BERT (Nussbaum et al. 2024): BERT with rotary positions, gated feed-forwards and no biases.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig, epsilon};
 use crate::architectures::text::TokenLimits;
@@ -20,7 +20,7 @@ const NAMES: BlockNames = BlockNames {
     split_biases: None,
 };
 
-/// Describes a Nomic BERT model. The published files have the keys of GPT-2, those of transformers 5 the keys of BERT.
+/// Describes a Nomic BERT model. Published files have the keys of GPT-2, those of transformers 5 the keys of BERT.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

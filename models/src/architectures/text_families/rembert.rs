@@ -1,4 +1,4 @@
-//! `RemBERT` (Chung et al. 2021): BERT whose embeddings are narrower than its blocks.
+//! `RemBERT` (Chung et al. 2021): BERT with narrower embeddings.
 
 use crate::architectures::text_encoder::config::{Projection, TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};

@@ -1,7 +1,7 @@
-//! RoBERTa (Liu et al. 2019): BERT whose positions begin after the token id of the padding, and with one token type.
+//! RoBERTa (Liu et al. 2019): BERT with positions that begin after the padding token id, and one token type.
 //!
 //! XLM-RoBERTa and CamemBERT differ in their tokenizers, data2vec in its training, RoBERTa-PreLayerNorm and
-//! XLM-RoBERTa-XL in the places of their norms.
+//! XLM-RoBERTa-XL in the placement of norms.
 
 use super::jina;
 use crate::architectures::encoder::BlockNames;
@@ -35,7 +35,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     with_base(config, "roberta")
 }
 
-/// Describes a data2vec model of texts (Baevski et al. 2022).
+/// Describes a data2vec text model (Baevski et al. 2022).
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -43,7 +43,7 @@ pub(super) fn data2vec(config: &Config) -> Result<TextEncoderConfig, LoadError> 
     with_base(config, "data2vec_text")
 }
 
-/// Describes a RoBERTa model with the norms before the layers (Ott et al. 2019).
+/// Describes a RoBERTa model with pre-norm (Ott et al. 2019).
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -55,7 +55,7 @@ pub(super) fn norms_first(config: &Config) -> Result<TextEncoderConfig, LoadErro
     Ok(text)
 }
 
-/// Describes an XLM-RoBERTa-XL model (Goyal et al. 2021): norms before the layers, none of the embeddings.
+/// Describes an XLM-RoBERTa-XL model (Goyal et al. 2021): pre-norm, without a norm of the embeddings.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
@@ -68,7 +68,7 @@ pub(super) fn extra_large(config: &Config) -> Result<TextEncoderConfig, LoadErro
     Ok(text)
 }
 
-/// Describes a RoBERTa model whose tensors have this prefix.
+/// Describes a RoBERTa model whose tensors have the prefix `base`.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

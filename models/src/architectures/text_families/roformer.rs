@@ -1,4 +1,4 @@
-//! `RoFormer` (Su et al. 2021): BERT with rotary positions, whose embeddings may be narrower than its blocks.
+//! `RoFormer` (Su et al. 2021): BERT with rotary positions, and optionally narrower embeddings.
 
 use crate::architectures::encoder::activation;
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};

@@ -1,4 +1,4 @@
-//! `SqueezeBERT` (Iandola et al. 2020): BERT whose layers are convolutions over one token, in groups.
+//! `SqueezeBERT` (Iandola et al. 2020): BERT whose linear layers are grouped convolutions over one token.
 
 use crate::architectures::encoder::BlockNames;
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};

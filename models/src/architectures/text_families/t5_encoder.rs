@@ -1,5 +1,5 @@
-//! The encoder of T5, mT5 (Raffel et al. 2020) and UMT5 (Chung et al. 2023) alone: embeddings of texts (sentence-t5, GTR) and token
-//! classifiers.
+//! Encoders of T5, mT5 (Raffel et al. 2020) and UMT5 (Chung et al. 2023) without a decoder: text embeddings
+//! (sentence-t5, GTR) and token classifiers.
 
 use crate::architectures::encoder::{BlockNames, EncoderConfig, Mixing, epsilon, layer_count};
 use crate::architectures::text::TokenLimits;
@@ -32,7 +32,7 @@ const GATED: BlockNames = BlockNames {
     ..NAMES
 };
 
-/// Tokens of a text, if the checkpoint does not say: distances have no limit.
+/// Default maximum length of a text, tokens; relative positions have no limit.
 const CONTEXT: usize = 512;
 
 /// Describes an encoder.
@@ -91,7 +91,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     })
 }
 
-/// Describes an encoder of UMT5, whose blocks have a position bias each.
+/// Describes a UMT5 encoder, whose blocks have their own position biases.
 ///
 /// # Errors
 /// [`LoadError`], naming the key.

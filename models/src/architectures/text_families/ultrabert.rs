@@ -1,11 +1,12 @@
-//! `UltraBERT` (DMIS Lab 2026): `EuroBERT` with windows in two of three layers, and heads that read the encoder alone.
+//! `UltraBERT` (DMIS Lab 2026): `EuroBERT` with an attention window in two of three layers, and heads on the encoder
+//! alone.
 
 use super::{eurobert, modernbert};
 use crate::architectures::encoder::activation;
 use crate::architectures::text_encoder::config::{TextEncoderConfig, TextHeadConfig};
 use crate::checkpoint::{Config, LoadError};
 
-/// Layers in a period, of which the last sees everything.
+/// Length of the layer pattern; its last layer is global.
 const PERIOD: usize = 3;
 
 /// Describes an `UltraBERT` model.
@@ -16,7 +17,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     let mut text = eurobert::of_layers(config, activation(config, "hidden_act")?)?;
     text.base = "ultrabert";
     let head_dim = text.encoder.attention_width / text.encoder.heads;
-    // The first files list the windows and the bases of the rotary positions by layer.
+    // The first files list windows and rotary bases per layer.
     let windows = config.optional::<Vec<Option<usize>>>("attention_windows")?;
     let windows = windows.map(|windows| windows.into_iter().map(|window| window.filter(|size| *size > 0)));
     let windows: Option<Vec<Option<usize>>> = windows.map(Iterator::collect);
@@ -48,7 +49,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     Ok(text)
 }
 
-/// Returns which of `count` layers see everything.
+/// Returns whether each of `count` layers is global.
 fn global_layers(
     config: &Config,
     count: usize,

@@ -1,4 +1,4 @@
-//! `XLNet` (Yang et al. 2019) as it reads texts: attention with relative positions and segments, without memory of earlier texts.
+//! `XLNet` (Yang et al. 2019) for single texts: attention with relative positions and segments, without memory.
 
 use serde_json::Value;
 
@@ -22,9 +22,9 @@ const NAMES: BlockNames = BlockNames {
     feed_forward_norm: "ff.layer_norm",
     ..BlockNames::BERT
 };
-/// Tokens of a text: as many as in training, because distances have no limit.
+/// Maximum length of a text, as in training, tokens; relative positions have no limit.
 const CONTEXT: usize = 512;
-/// Segments that the tokenizer knows: two texts, the token that is classified, a separator and padding.
+/// Number of segments of the tokenizer: two texts, the classification token, a separator and padding.
 const SEGMENTS: usize = 5;
 
 /// Describes an `XLNet` model.

@@ -1,4 +1,4 @@
-//! `BiT` (Kolesnikov et al. 2020, "Big Transfer"): residual networks with standardised weights and norms of groups of channels.
+//! `BiT` (Kolesnikov et al. 2020, "Big Transfer"): residual networks with standardised weights and group norms.
 
 use super::Family;
 use super::builder::{Builder, Window};
@@ -6,23 +6,23 @@ use crate::architectures::encoder::activation;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance of weights.
+/// Epsilon of the weight standardisation.
 const WEIGHT_EPSILON: f64 = 1e-8;
-/// Added to the variance by the norms, torch's default.
+/// Epsilon of the norms, torch's default.
 const EPSILON: f64 = 1e-5;
-/// Every number of channels is a multiple of it.
+/// Divisor of all numbers of channels.
 const DIVISOR: usize = 8;
 
 pub(in crate::architectures) struct Bit;
 
-/// How all blocks are computed.
+/// Configuration shared by all blocks.
 #[derive(Clone, Copy)]
 struct BlockConfig {
-    /// Whether norms come before the convolutions.
+    /// Whether the blocks have pre-activation: norms before the convolutions.
     before: bool,
     activation: Activation,
     groups: usize,
-    /// Whether the results of convolutions have a pixel for every `stride` pixels, as in TensorFlow.
+    /// Whether convolutions have TensorFlow's `SAME` padding.
     same: bool,
 }
 
@@ -33,7 +33,7 @@ impl Family for Bit {
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
         let (sizes, depths) = super::stages(config, "hidden_sizes")?;
         let block = BlockConfig::read(config)?;
-        // Stages after the first halve an image of a fourth of the size.
+        // The stem divides the image by 4, and stages after the first by 2.
         let smallest = 1_usize << sizes.len().min(16);
         if sizes.len() > 1 && config.optional_size("output_stride")?.unwrap_or(32) <= smallest {
             return Err(config.invalid_value("output_stride", "dilated convolutions are not supported"));
@@ -142,7 +142,7 @@ impl BlockConfig {
         Ok(())
     }
 
-    /// Adds a block; the first one of a stage projects its shortcut.
+    /// Adds a block; the first block of a stage has a projection shortcut.
     fn block<O: Ops>(
         self,
         builder: &mut Builder<'_, '_, O>,
@@ -154,7 +154,7 @@ impl BlockConfig {
         let at = |part: &str| format!("{name}.{part}");
         let inner = inner(outputs);
         let convolutions = [(inner, 1, 1), (inner, 3, stride), (outputs, 1, 1)];
-        // The shortcut of a first block reads what the first norm gives.
+        // The shortcut of a first block reads the result of the first norm.
         if self.before && first {
             self.normalise(builder, &at("norm1"), true)?;
         }
@@ -195,7 +195,7 @@ impl BlockConfig {
     }
 }
 
-/// Returns the channels between the convolutions of a block.
+/// Returns the channels of the bottleneck.
 fn inner(outputs: usize) -> usize {
     super::divisible(outputs as f64 / 4.0, DIVISOR, DIVISOR)
 }

@@ -1,7 +1,10 @@
-//! Networks of mobile blocks as timm builds them: `MobileNet` 2 and 3 (Howard et al. 2019), `EfficientNet` and its second version
-//! (Tan and Le 2019, 2021). `config.json` lists the blocks in timm's notation: `ir_r2_k5_s2_e6_c40_se0.25` are two inverted residual
-//! blocks with windows of 5 pixels, a stride of 2, an expansion by 6, 40 channels and a squeeze to a quarter. `MobileNet` 4 (Qin et
-//! al. 2024) has universal inverted residual blocks: `uir_r1_a3_k5_s2_e4_c80` has another depthwise convolution, of 3 pixels, first.
+//! Networks of mobile blocks as built by timm: `MobileNet` v2 and v3 (Howard et al. 2019), `EfficientNet` v1 and v2
+//! (Tan and Le 2019, 2021).
+//!
+//! `config.json` lists the blocks in timm's notation: `ir_r2_k5_s2_e6_c40_se0.25` means two inverted residual blocks
+//! with kernel size 5, stride 2, expansion 6, 40 channels and a squeeze to a quarter. `MobileNet` v4 (Qin et al. 2024)
+//! has universal inverted residual blocks: `uir_r1_a3_k5_s2_e4_c80` begins with another depthwise convolution, of
+//! kernel size 3.
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
@@ -11,11 +14,11 @@ use crate::ops::{Activation, Ops};
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = crate::checkpoint::timm::BLOCKS;
-/// What divides numbers of channels.
+/// Divisor of numbers of channels.
 const DIVISOR: usize = 8;
-/// Limit of the factors of width and depth, and of expansions.
+/// Maximum width and depth multiplier, and maximum expansion.
 const MAX_FACTOR: f64 = 64.0;
-/// Limit of the channels, repeats and sizes that a block states.
+/// Maximum channels, repeats and sizes of a block.
 const MAX_SIZE: usize = 1 << 14;
 
 pub(in crate::architectures) struct Blocks;
@@ -38,7 +41,7 @@ impl Family for Blocks {
         for (stage, blocks) in network.stages.iter().enumerate() {
             for (index, block) in blocks.iter().enumerate() {
                 let name = at(&format!("blocks.{stage}.{index}"));
-                // Only the first block of a stage has its stride.
+                // Only the first block of a stage has a stride.
                 let stride = if index == 0 { block.stride } else { 1 };
                 network.add(builder, &name, block, stride)?;
             }
@@ -55,7 +58,7 @@ impl Family for Blocks {
             }
             builder.activate(network.activation);
         } else {
-            // They grow with the width, and do not shrink.
+            // Features scale up with the width multiplier, but not down.
             let grow = config.optional("scale_features")?.unwrap_or(false);
             let features = if grow {
                 network.scaled(features).max(features)
@@ -70,64 +73,66 @@ impl Family for Blocks {
     }
 }
 
-/// What `config.json` states.
+/// Configuration of a network.
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 struct NetworkConfig {
-    /// Blocks of every stage.
+    /// Blocks of each stage.
     stages: Vec<Vec<Block>>,
     activation: Activation,
     epsilon: f64,
-    /// Factor of the numbers of channels, and the share that rounding must keep.
+    /// Width multiplier, and the minimum fraction of channels that rounding must keep.
     width: f64,
     least_share: f64,
     fixed_stem: bool,
-    /// Whether borders are those of TensorFlow.
+    /// Whether padding follows TensorFlow.
     tensorflow: bool,
-    /// Whether the last convolution reads the mean of the pixels, with a bias; otherwise every pixel, with a norm (`MobileNet` 3).
+    /// Whether the last convolution follows the global pooling, with a bias; otherwise it precedes it, with a norm
+    /// (`MobileNet` v3).
     late_head: bool,
-    /// Whether the channels of such a network's squeezes are whole numbers only, not multiples.
+    /// Whether squeeze channels of networks with a late head are rounded to integers only, not to multiples.
     whole_squeezes: bool,
 }
 
-/// A block.
+/// A block of the network.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Block {
     kind: Kind,
     kernel: usize,
-    /// Window of a convolution before the expansion; 0 without one.
+    /// Kernel size of a convolution before the expansion; 0 without one.
     start: usize,
     stride: usize,
     expansion: f64,
     channels: usize,
-    /// Share of the channels that a squeeze has; 0 without one.
+    /// Squeeze ratio; 0 without squeeze-and-excitation.
     squeeze: f64,
-    /// Activation, if it is not that of the network.
+    /// Activation, if it differs from that of the network.
     activation: Option<Activation>,
-    /// Channels that the expansion counts instead of those of the input; 0 for those.
+    /// Channels to which the expansion applies, if they differ from those of the input; else 0.
     counted: usize,
-    /// Whether a convolution's input is added to its result.
+    /// Whether a convolution has a residual connection.
     skips: bool,
 }
 
-/// What a block consists of.
+/// Kind of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// A depthwise convolution and a projection.
+    /// Depthwise convolution and projection.
     Separable,
-    /// The same with an activation of the projection.
+    /// Like `Separable`, with an activation after the projection.
     Activated,
-    /// An expansion, a depthwise convolution and a projection.
+    /// Expansion, depthwise convolution and projection.
     Inverted,
-    /// A convolution that expands, and a projection.
+    /// Expanding convolution and projection.
     Fused,
-    /// An expansion and a projection, with depthwise convolutions before and after the first of them, whose window may be 0.
+    /// Expansion and projection, with depthwise convolutions before and after the expansion; the kernel size of the
+    /// first may be 0.
     Universal,
     /// A convolution.
     Plain,
 }
 
 impl Block {
-    /// Parses timm's notation; also returns how often the block is repeated.
+    /// Parses timm's notation; also returns the repeat count.
     fn parse(notation: &str) -> Option<(Self, usize)> {
         let (kind, options) = notation.split_once('_')?;
         let mut block = Self {
@@ -240,7 +245,7 @@ impl NetworkConfig {
         })
     }
 
-    /// Returns a number of channels times the factor of width.
+    /// Applies the width multiplier to a number of channels.
     fn scaled(&self, channels: usize) -> usize {
         divisible(channels as f64 * self.width, self.least_share)
     }
@@ -253,7 +258,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Adds a convolution with a batch norm, by their names; `window` is its kernel and its stride.
+    /// Adds a convolution with a batch norm, by name; `window` is kernel size and stride.
     fn convolve<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -342,7 +347,8 @@ impl NetworkConfig {
         Ok(())
     }
 
-    /// Adds the branch of a universal block. The stride is that of its second depthwise convolution, else of the first.
+    /// Adds the branch of a universal block. The stride applies to its second depthwise convolution if there is one,
+    /// else to the first.
     fn universal<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -377,8 +383,8 @@ impl NetworkConfig {
         self.convolve(builder, [&project, &norm], self.scaled(block.channels), [1, 1])
     }
 
-    /// Adds a squeeze and excitation: that of `MobileNet` 3 is by straight lines and by the expanded channels, the others by the
-    /// block's input.
+    /// Adds a squeeze-and-excitation. In `MobileNet` v3 it uses the hard sigmoid and a ratio of the expanded channels,
+    /// in other networks a ratio of the block's input channels.
     fn squeeze<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -396,7 +402,7 @@ impl NetworkConfig {
             };
             (squeezed, Activation::Relu, Activation::HardSigmoid)
         } else {
-            // As in Python, halves are rounded to even.
+            // Rounds halves to even, as Python does.
             let squeezed = (channels as f64 * (block.squeeze / block.expansion)).round_ties_even();
             ((squeezed as usize).max(1), activation, Activation::Sigmoid)
         };
@@ -411,7 +417,8 @@ impl NetworkConfig {
     }
 }
 
-/// Rounds a number of channels to a multiple of [`DIVISOR`], at least that, and at least `share` of the number.
+/// Rounds a number of channels to a multiple of [`DIVISOR`], at least [`DIVISOR`], and at least the fraction `share`
+/// of the number.
 pub(super) fn divisible(channels: f64, share: f64) -> usize {
     let divisor = DIVISOR as f64;
     let rounded = ((channels + divisor / 2.0) as usize / DIVISOR * DIVISOR).max(DIVISOR);
@@ -422,7 +429,7 @@ pub(super) fn divisible(channels: f64, share: f64) -> usize {
     }
 }
 
-/// Repeats the blocks of a stage, whose total grows by the factor of depth; later blocks grow first.
+/// Repeats the blocks of a stage by the depth multiplier; later blocks are repeated first.
 fn repeated(blocks: &[(Block, usize)], depth: f64, round: fn(f64) -> f64) -> Vec<Block> {
     let mut total: usize = blocks.iter().map(|(_, repeats)| repeats).sum();
     let mut scaled = round(total as f64 * depth);
@@ -480,7 +487,7 @@ mod tests {
         }
     }
 
-    /// As timm's `_scale_stage_depth` does it.
+    /// As in timm's `_scale_stage_depth`.
     #[test]
     fn later_blocks_of_a_stage_grow_first() {
         let parsed =

@@ -1,4 +1,4 @@
-//! The builder of a network's [steps](super::steps): it takes their weights from a checkpoint.
+//! Builder of a network's [steps](super::steps), which takes their weights from a checkpoint.
 
 use super::groups::GroupedConvolution;
 use super::separable::SeparableAttention;
@@ -9,27 +9,27 @@ use crate::architectures::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
 use crate::ops::{Activation, Convolution, Ops};
 
-/// A norm over the images of training, which is folded into the convolution before it.
+/// A batch norm, which is folded into the convolution before it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchNorm<'a> {
     pub name: &'a str,
-    /// Added to the variance.
+    /// Epsilon of the norm.
     pub epsilon: f64,
 }
 
 /// The window of a convolution.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Window {
-    /// Its side, pixels.
+    /// Kernel size, pixels.
     pub kernel: usize,
-    /// Pixels from one window to the next.
+    /// Stride, pixels.
     pub stride: usize,
-    /// Pixels around an image: above, left, below, right.
+    /// Padding, pixels: above, left, below, right.
     pub border: [usize; 4],
 }
 
 impl Window {
-    /// A window whose centre moves over the pixels.
+    /// Creates a window that is centred on each pixel.
     pub(super) const fn centred(kernel: usize, stride: usize) -> Self {
         Self {
             kernel,
@@ -38,7 +38,7 @@ impl Window {
         }
     }
 
-    /// Windows that do not overlap, without a border.
+    /// Creates non-overlapping windows without padding.
     pub(super) const fn patches(kernel: usize) -> Self {
         Self {
             kernel,
@@ -48,16 +48,16 @@ impl Window {
     }
 }
 
-/// Takes the weights of steps from a checkpoint, and follows the shape of the images.
+/// Takes the weights of steps from a checkpoint, and tracks the shape of the images.
 pub(in crate::architectures) struct Builder<'a, 'w, O: Ops> {
     layers: &'a mut Layers<'w, O>,
-    /// Height, width and channels.
+    /// Current height, width and channels.
     pub(super) shape: [usize; 3],
     pub(super) steps: Vec<Step<O>>,
 }
 
 impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
-    /// Creates a builder for images of height, width and channels.
+    /// Creates a builder for images of this height, width and channels.
     pub(super) fn new(layers: &'a mut Layers<'w, O>, shape: [usize; 3]) -> Self {
         Self {
             layers,
@@ -71,7 +71,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         self.steps
     }
 
-    /// Number of channels now.
+    /// Returns the current number of channels.
     pub(super) fn channels(&self) -> usize {
         let [.., channels] = self.shape;
         channels
@@ -85,17 +85,17 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         });
     }
 
-    /// Changes the last result.
+    /// Applies a change to the last result.
     pub(super) fn change(&mut self, change: Change<O>) {
         if let Some(step) = self.steps.last_mut() {
             step.changes.push(change);
         }
     }
 
-    /// Adds a convolution of channels by a window, with a batch norm or a bias.
+    /// Adds a convolution with a batch norm or a bias.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn convolve(
         &mut self,
         name: &str,
@@ -116,7 +116,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Adds a convolution by a layer that was taken before.
+    /// Adds a convolution with a layer that was taken before.
     pub(super) fn convolve_by(&mut self, linear: O::Linear, outputs: usize, window: Window) {
         let convolution = self.convolution(window);
         let [height, width] = convolution.result();
@@ -124,11 +124,11 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         self.push(Layer::Convolve(convolution, linear));
     }
 
-    /// Takes a convolution of twice the present channels with its batch norm as two convolutions, of the first half of the
-    /// channels and of the second, whose sum it is.
+    /// Takes a convolution over twice the current channels, with its batch norm, as two convolutions over the first
+    /// and the second half of the channels, whose results must be added.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn halves(
         &mut self,
         name: &str,
@@ -148,10 +148,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok([upload(0, bias), upload(1, vec![0.0; outputs])])
     }
 
-    /// Adds a convolution of one pixel without a bias.
+    /// Adds a 1x1 convolution without a bias.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn project(&mut self, name: &str, outputs: usize) -> Result<(), LoadError> {
         let [height, width, channels] = self.shape;
         let name = format!("{name}.weight");
@@ -163,10 +163,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Adds a norm of all values of an image at once, with a factor and a shift for each channel.
+    /// Adds a norm over all values of an image, with a scale and a shift per channel.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn normalise_images(&mut self, name: &str, epsilon: f64) -> Result<(), LoadError> {
         let [height, width, channels] = self.shape;
         let count = height * width;
@@ -180,10 +180,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Adds a convolution of every channel by itself, with a batch norm or a bias.
+    /// Adds a depthwise convolution with a batch norm or a bias.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn convolve_channels(
         &mut self,
         name: &str,
@@ -202,10 +202,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Adds a convolution of groups of channels, each by itself, with a batch norm or a bias.
+    /// Adds a grouped convolution with a batch norm.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn convolve_groups(
         &mut self,
         name: &str,
@@ -226,11 +226,11 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Multiplies the channels of the last result by factors that `steps` compute from its mean pixel: a squeeze and
-    /// excitation (Hu et al. 2018).
+    /// Adds a squeeze-and-excitation (Hu et al. 2018): multiplies the channels of the last result by factors that
+    /// `steps` compute from its mean pixel.
     ///
     /// # Errors
-    /// Those of the steps.
+    /// Errors of the steps.
     pub(super) fn excite(
         &mut self,
         steps: impl FnOnce(&mut Self) -> Result<(), LoadError>,
@@ -245,8 +245,8 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Returns the window of a convolution whose result has a pixel for every `stride` pixels of the image, with the border
-    /// of TensorFlow: as even as possible, with more of it below and on the right.
+    /// Returns a window with TensorFlow's `SAME` padding: the result has one pixel per `stride` pixels, and an odd
+    /// padding is larger below and on the right.
     pub(super) fn same_window(&self, kernel: usize, stride: usize) -> Window {
         let [height, width] = self.size().map(|side| {
             let covered = if side % stride == 0 { stride } else { side % stride };
@@ -259,10 +259,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         }
     }
 
-    /// Takes the weight and bias of a convolution, with its batch norm.
+    /// Takes weight and bias of a convolution, with its batch norm folded in.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn weight(
         &mut self,
         name: &str,
@@ -292,7 +292,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok((weight, beta))
     }
 
-    /// Returns the convolution of the images now by a window.
+    /// Returns the convolution of the current images with a window.
     pub(super) fn convolution(&self, window: Window) -> Convolution {
         let [height, width, channels] = self.shape;
         Convolution {
@@ -305,7 +305,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         }
     }
 
-    /// Adds pooling by the largest values.
+    /// Adds max pooling.
     pub(super) fn pool_largest(&mut self, window: Window) {
         let convolution = self.convolution(window);
         let [height, width] = convolution.result();
@@ -313,7 +313,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         self.push(Layer::PoolLargest(convolution));
     }
 
-    /// Adds the largest values of all pixels of an image.
+    /// Adds global max pooling.
     pub(super) fn largest(&mut self) {
         let [height, width] = self.size();
         let kernel = height.max(width);
@@ -324,14 +324,14 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         });
     }
 
-    /// Adds the mean of all pixels of an image.
+    /// Adds global average pooling.
     pub(super) fn mean(&mut self) {
         let [height, width, channels] = self.shape;
         self.push(Layer::Mean(height * width));
         self.shape = [1, 1, channels];
     }
 
-    /// Puts the four pixels of every square of two by two side by side, column by column.
+    /// Concatenates the four pixels of each 2x2 square, column by column.
     pub(super) fn merge(&mut self) {
         let [height, width, channels] = self.shape;
         let (down, across) = (height.div_ceil(2), width.div_ceil(2));
@@ -342,18 +342,18 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         self.shape = [down, across, 4 * channels];
     }
 
-    /// Makes a row of every channel, whose elements are the pixels.
+    /// Transposes images, so that each channel becomes a row of pixels.
     pub(super) fn exchange(&mut self) {
         let [height, width, channels] = self.shape;
         self.exchange_to([channels, 1, height * width]);
     }
 
-    /// Undoes [`Builder::exchange`] for images of this shape.
+    /// Reverts [`Builder::exchange`] for images of this shape.
     pub(super) fn exchange_back(&mut self, shape: [usize; 3]) {
         self.exchange_to(shape);
     }
 
-    /// Exchanges the rows and the columns of every image, whose shape becomes this one.
+    /// Transposes every image; its shape becomes `shape`.
     fn exchange_to(&mut self, shape: [usize; 3]) {
         let [height, width, channels] = self.shape;
         let [.., columns] = shape;
@@ -366,11 +366,11 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
 
     /// Adds a copy of the images.
     pub(super) fn copy(&mut self) {
-        // The mean of one row is the row.
+        // Implemented as the mean of one row.
         self.push(Layer::Mean(1));
     }
 
-    /// Adds attention within windows.
+    /// Adds windowed attention.
     pub(super) fn attend(&mut self, attention: WindowAttention<O>) {
         self.push(Layer::Attend(Box::new(attention)));
     }
@@ -383,7 +383,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     /// Adds attention of every pixel to the pixels of a smaller image, which the steps of `reduction` compute.
     ///
     /// # Errors
-    /// Those of the steps, and as [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Errors of the steps, and those of [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn attend_reduced(
         &mut self,
         names: &ReducedNames,
@@ -408,10 +408,10 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Adds the vectors `{name}` of the places of an image to the last result.
+    /// Adds the position embeddings `{name}` of an image to the last result.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn add_positions(&mut self, name: &str) -> Result<(), LoadError> {
         let [height, width, channels] = self.shape;
         let count = height * width;
@@ -420,29 +420,29 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Height and width of the images now.
+    /// Returns the current height and width of the images.
     pub(super) fn size(&self) -> [usize; 2] {
         let [height, width, _] = self.shape;
         [height, width]
     }
 
-    /// Where the weights come from.
+    /// Returns the loader of the weights.
     pub(super) fn layers(&mut self) -> &mut Layers<'w, O> {
         self.layers
     }
 
-    /// Adds a linear layer of the channels.
+    /// Adds a linear layer over channels.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn multiply(&mut self, name: &str, outputs: usize) -> Result<(), LoadError> {
         self.multiply_with(name, outputs, true)
     }
 
-    /// Adds a linear layer of the channels; without `biased` it has no bias.
+    /// Adds a linear layer over channels, with a bias if `biased`.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn multiply_with(
         &mut self,
         name: &str,
@@ -456,25 +456,25 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Adds a layer norm of the channels of every pixel.
+    /// Adds a layer norm over the channels of each pixel.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn normalise(&mut self, name: &str, epsilon: f64) -> Result<(), LoadError> {
         let norm = self.layers.layer_norm(name, self.channels(), epsilon)?;
         self.push(Layer::Normalise(norm));
         Ok(())
     }
 
-    /// Activates the last result.
+    /// Applies an activation to the last result.
     pub(super) fn activate(&mut self, activation: Activation) {
         self.change(Change::Activate(activation));
     }
 
-    /// Multiplies the channels of the last result by factors.
+    /// Multiplies the channels of the last result by the scale factors `{name}`.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn scale(&mut self, name: &str) -> Result<(), LoadError> {
         let factors = self.layers.factors(name, self.channels())?;
         self.change(Change::Scale(factors));
@@ -487,22 +487,22 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         self.change(Change::Scale(factors));
     }
 
-    /// Adds these rows of an image to the last result.
+    /// Adds these rows to each image of the last result.
     pub(super) fn add_rows(&mut self, rows: Vec<f32>) {
         let [height, width, channels] = self.shape;
         let rows = self.layers.ops.upload(rows, channels);
         self.change(Change::AddRows(rows, [height * width, channels]));
     }
 
-    /// Normalises the responses of the last result.
+    /// Applies the global response normalisation to the last result.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn normalise_responses(&mut self, name: &str, epsilon: f32) -> Result<(), LoadError> {
         let [height, width, channels] = self.shape;
         let mut take = |part: &str| {
             let name = format!("{name}.{part}");
-            // Files of timm have vectors.
+            // In timm files, these are vectors.
             if self.layers.weights.has_shape(&name, &[channels]) {
                 return self.layers.weights.take(&name, &[channels]);
             }
@@ -514,11 +514,11 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
         Ok(())
     }
 
-    /// Adds the sum of two branches from the same input; a branch without steps is the input. Their results have the same
-    /// shape.
+    /// Adds a step that sums two branches of the same input; a branch without steps is the identity. Both results must
+    /// have the same shape.
     ///
     /// # Errors
-    /// Those of the branches.
+    /// Errors of the branches.
     pub(super) fn add(
         &mut self,
         branch: impl FnOnce(&mut Self) -> Result<(), LoadError>,
@@ -535,8 +535,8 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     }
 }
 
-/// Returns the weight of a convolution as that of a linear layer of windows pixel by pixel, `[inputs, outputs]`, and its inputs;
-/// the file has windows channel by channel.
+/// Reorders the weight of a convolution, which files store channel by channel, to that of a linear layer over windows,
+/// `[inputs, outputs]`, with interleaved channels. Also returns the number of inputs.
 pub(super) fn by_pixel(mut weight: Vec<f32>, outputs: usize, kernel: usize) -> (Vec<f32>, usize) {
     let inputs = weight.len() / outputs.max(1);
     for output in weight.chunks_mut(inputs.max(1)) {

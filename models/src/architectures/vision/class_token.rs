@@ -1,4 +1,4 @@
-//! A class token before the pixels of an image, and branches beside the steps.
+//! Class tokens before the pixels of an image, and side branches.
 
 use super::builder::Builder;
 use super::steps::{Layer, Step};
@@ -6,10 +6,10 @@ use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 
 impl<O: Ops> Builder<'_, '_, O> {
-    /// Puts the token `{name}`, `[1, 1, channels]`, before the pixels of every image, which then has one row more.
+    /// Prepends the token `{name}`, `[1, 1, channels]`, to the pixels of every image, which then has one more row.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn prepend(&mut self, name: &str) -> Result<(), LoadError> {
         let ([height, width], channels) = (self.size(), self.channels());
         let token = self.layers().weights.take(name, &[1, 1, channels])?;
@@ -19,17 +19,17 @@ impl<O: Ops> Builder<'_, '_, O> {
         Ok(())
     }
 
-    /// Keeps the first row of every image only.
+    /// Keeps only the first row of every image.
     pub(super) fn keep_first(&mut self) {
         let ([height, width], channels) = (self.size(), self.channels());
         self.push(Layer::First([height * width, channels]));
         self.shape = [1, 1, channels];
     }
 
-    /// Returns steps for images of this shape that are not added to the others, and the pixels that they give.
+    /// Returns steps for images of this shape without adding them to the network, and their number of output pixels.
     ///
     /// # Errors
-    /// Those of the steps.
+    /// Errors of the steps.
     pub(super) fn beside(
         &mut self,
         shape: [usize; 3],

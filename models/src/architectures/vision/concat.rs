@@ -1,8 +1,8 @@
-//! Channels of several results side by side.
+//! Concatenation of channels.
 
 use crate::ops::{Ops, Span};
 
-/// Returns rows of `one` with those of `other` behind them, of `rows` rows each; `widths` are their sizes.
+/// Concatenates the rows of `one` and `other`; `widths` are their widths.
 pub(super) fn appended<O: Ops>(
     ops: &O,
     one: &O::Matrix,
@@ -12,7 +12,7 @@ pub(super) fn appended<O: Ops>(
 ) -> O::Matrix {
     let part = common_divisor(widths).max(1);
     let [ones, others] = widths.map(|width| width / part);
-    // The mean of one row is the row: a copy.
+    // Copies by taking the mean of one row.
     let narrow = [
         ops.with_width(ops.mean(one, 1), part),
         ops.with_width(other, part),

@@ -1,36 +1,36 @@
-//! Attention whose queries, keys and values are convolutions of the image (Wu et al. 2021, "`CvT`", section 3.2).
+//! Attention with convolutional query, key and value projections (Wu et al. 2021, "`CvT`", section 3.2).
 
 use super::steps::{Step, run, span};
 use crate::architectures::layers::Layers;
 use crate::checkpoint::LoadError;
 use crate::ops::{AttentionSpans, Heads, Ops, ScoreRules};
 
-/// A projection of the pixels: steps that may give fewer pixels, and a linear layer.
+/// A projection: steps that may reduce the pixels, then a linear layer.
 struct Projection<O: Ops> {
     steps: Vec<Step<O>>,
     linear: O::Linear,
-    /// Pixels that it gives.
+    /// Number of output pixels.
     pixels: usize,
 }
 
-/// Attention of all pixels of an image to those of a smaller one; perhaps with a class token before the pixels.
+/// Attention of all pixels of an image to those of a smaller image, optionally with a class token before the pixels.
 pub(super) struct ConvolvedAttention<O: Ops> {
-    /// Queries, keys and values.
+    /// Query, key and value projections.
     projections: [Projection<O>; 3],
     heads: Heads,
     width: usize,
-    /// Pixels of an image.
+    /// Number of pixels of an image.
     pixels: usize,
-    /// Whether a class token comes before the pixels, which all projections leave as it is.
+    /// Whether a class token precedes the pixels; the projections' steps do not change it.
     with_class: bool,
 }
 
 impl<O: Ops> ConvolvedAttention<O> {
-    /// Takes the linear layers of queries, keys and values with these names; `steps` come before them, with the number of pixels
-    /// that they give.
+    /// Takes the linear layers of queries, keys and values; `steps` are the preceding steps, with their number of
+    /// output pixels.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn take(
         layers: &mut Layers<'_, O>,
         names: [String; 3],
@@ -53,7 +53,7 @@ impl<O: Ops> ConvolvedAttention<O> {
                 queries: heads,
                 keys: heads,
                 head_dim: width / heads.max(1),
-                // Of the whole width, as in transformers.
+                // By the full width, as in transformers.
                 scale: 1.0 / (width as f32).sqrt(),
             },
             width,
@@ -83,7 +83,7 @@ impl<O: Ops> ConvolvedAttention<O> {
             projection.map_or(0, |projection| projection.pixels) + class
         });
         let count = images * seen;
-        // A key and its value, side by side.
+        // A key with its value.
         let both = ops.gather(&[span(&keys, 0, count), span(&values, 0, count)], self.width);
         let rows: Vec<usize> = (0..count).flat_map(|row| [row, count + row]).collect();
         let pairs = ops.with_width(ops.select(&both, &rows), 2 * self.width);

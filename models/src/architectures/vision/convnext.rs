@@ -1,5 +1,5 @@
-//! `ConvNeXt` (Liu et al. 2022, section 2) and its second version (Woo et al. 2023), which normalises the
-//! responses of a layer instead of scaling its output.
+//! `ConvNeXt` (Liu et al. 2022, section 2), and `ConvNeXt` V2 (Woo et al. 2023), which has a global response
+//! normalisation instead of layer scales.
 
 use super::Family;
 use super::builder::{Builder, Window};
@@ -7,29 +7,29 @@ use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::Ops;
 
-/// Added to the variance of all norms but the last.
+/// Epsilon of all norms except the last.
 const EPSILON: f64 = 1e-6;
 
-/// The first version.
+/// `ConvNeXt`.
 pub(in crate::architectures) struct ConvNext;
-/// The second version.
+/// `ConvNeXt` V2.
 pub(in crate::architectures) struct ConvNextV2;
-/// The network of `DINOv3`.
+/// The variant of `DINOv3`.
 pub(in crate::architectures) struct DinoConvNext;
 
-/// Names of the tensors in a network.
+/// Tensor names of a variant.
 struct Names {
-    /// First convolution and its norm.
+    /// Stem convolution and its norm.
     stem: [&'static str; 2],
-    /// Beginning of the stages.
+    /// Prefix of the stages.
     stages: &'static str,
     /// Norm and convolution between two stages.
     between: &'static str,
-    /// Convolution of channels, norm, and the two layers of a block.
+    /// Depthwise convolution, norm, and the two linear layers of a block.
     layers: [&'static str; 4],
-    /// Factors of what a block adds.
+    /// Layer scale of a block.
     scale: &'static str,
-    /// Last norm.
+    /// Final norm.
     norm: &'static str,
 }
 
@@ -55,17 +55,17 @@ const DINO_NAMES: Names = Names {
     norm: "layer_norm",
 };
 
-/// How a network is made.
+/// Configuration of a variant.
 struct NetworkConfig<'a> {
     base: &'a str,
     names: &'static Names,
-    /// Side of a patch.
+    /// Patch size of the stem, pixels.
     patch: usize,
-    /// Whether what a block adds is scaled.
+    /// Whether blocks have layer scales.
     scaled: bool,
-    /// Whether the responses of a layer are normalised.
+    /// Whether blocks have a global response normalisation.
     responses: bool,
-    /// Added to the variance by all norms but the last.
+    /// Epsilon of all norms except the last.
     epsilon: f64,
 }
 
@@ -164,7 +164,7 @@ fn steps<O: Ops>(
 }
 
 impl<O: Ops> Builder<'_, '_, O> {
-    /// Adds a linear layer of the channels, which small networks of timm store as a convolution of one pixel.
+    /// Adds a linear layer over channels, which small timm networks store as a 1x1 convolution.
     fn mix(&mut self, name: &str, outputs: usize) -> Result<(), LoadError> {
         let shape = [outputs, self.channels(), 1, 1];
         if self.layers().weights.has_shape(&format!("{name}.weight"), &shape) {

@@ -1,4 +1,4 @@
-//! `CvT` (Wu et al. 2021): patches that overlap, and attention whose queries, keys and values are convolutions of the image.
+//! `CvT` (Wu et al. 2021): overlapping patches, and attention with convolutional projections.
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
@@ -7,11 +7,11 @@ use super::steps::Layer;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance by all norms, torch's default.
+/// Epsilon of all norms, torch's default.
 const EPSILON: f64 = 1e-5;
-/// Limit of windows, strides and borders.
+/// Maximum kernel size, stride and padding.
 const MAX_SIDE: usize = 63;
-/// Limit of widths and depths.
+/// Maximum width and depth.
 const MAX_SIZE: usize = 1 << 16;
 
 pub(in crate::architectures) struct Cvt;
@@ -30,7 +30,7 @@ impl Family for Cvt {
     }
 }
 
-/// Sizes of a stage.
+/// Dimensions of a stage.
 struct Stage {
     name: String,
     width: usize,
@@ -117,7 +117,7 @@ impl Stage {
     }
 }
 
-/// Reads the sizes of all stages.
+/// Reads the dimensions of all stages.
 fn stages(config: &Config) -> Result<Vec<Stage>, LoadError> {
     let depths: Vec<usize> = config.required("depth")?;
     let count = depths.len();

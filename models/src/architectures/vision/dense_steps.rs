@@ -1,4 +1,5 @@
-//! Steps of `DenseNet`: channels behind those before, batch norms that follow no convolution, and convolutions without a bias.
+//! Steps of `DenseNet`: concatenation of channels, batch norms without a preceding convolution, and convolutions
+//! without a bias.
 
 use super::builder::{BatchNorm, Builder, Window, by_pixel};
 use super::steps::Layer;
@@ -6,10 +7,10 @@ use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 
 impl<O: Ops> Builder<'_, '_, O> {
-    /// Puts the channels that a branch computes from the last result behind those of that result.
+    /// Concatenates the channels of the last result with those that a branch computes from it.
     ///
     /// # Errors
-    /// Those of the branch.
+    /// Errors of the branch.
     pub(super) fn append(
         &mut self,
         branch: impl FnOnce(&mut Self) -> Result<(), LoadError>,
@@ -23,10 +24,10 @@ impl<O: Ops> Builder<'_, '_, O> {
         Ok(())
     }
 
-    /// Adds a batch norm: a factor and a shift for each channel, which are a convolution of every channel by one pixel.
+    /// Adds a batch norm as a depthwise 1x1 convolution.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn normalise_batch(&mut self, norm: BatchNorm<'_>) -> Result<(), LoadError> {
         let channels = self.channels();
         let weights = &mut *self.layers().weights;
@@ -51,10 +52,10 @@ impl<O: Ops> Builder<'_, '_, O> {
         Ok(())
     }
 
-    /// Adds a convolution of channels by a window, without a bias.
+    /// Adds a convolution without a bias.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn convolve_unbiased(
         &mut self,
         name: &str,

@@ -1,4 +1,5 @@
-//! `DenseNet` (Huang et al. 2017, section 3) as timm and torchvision build it: every layer reads the channels of all layers before it.
+//! `DenseNet` (Huang et al. 2017, section 3) as built by timm and torchvision: every layer reads the channels of all
+//! previous layers.
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
@@ -8,9 +9,9 @@ use crate::ops::{Activation, Ops};
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = DENSENET;
-/// Added to the variance.
+/// Epsilon of the norms.
 const EPSILON: f64 = 1e-5;
-/// Channels between the two convolutions of a layer, for each that it adds.
+/// Bottleneck width of a layer, in multiples of the growth rate.
 const NARROW: usize = 4;
 
 pub(in crate::architectures) struct DenseNet;
@@ -60,7 +61,7 @@ impl Family for DenseNet {
     }
 }
 
-/// Adds a convolution with a batch norm, and activates its result.
+/// Adds a convolution with a batch norm, and an activation.
 fn convolve<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     [name, norm]: [&str; 2],
@@ -76,7 +77,7 @@ fn convolve<O: Ops>(
     Ok(())
 }
 
-/// Adds a batch norm that follows no convolution, and activates its result.
+/// Adds a batch norm without a preceding convolution, and an activation.
 fn normalise<O: Ops>(builder: &mut Builder<'_, '_, O>, name: &str) -> Result<(), LoadError> {
     builder.normalise_batch(BatchNorm {
         name,

@@ -1,4 +1,5 @@
-//! `EfficientNet` (Tan and Le 2019): the blocks of `MobileNet` 2 with a squeeze and excitation, scaled in width and depth.
+//! `EfficientNet` (Tan and Le 2019): the blocks of `MobileNet` v2 with squeeze-and-excitation, scaled in width and
+//! depth.
 
 use super::builder::{BatchNorm, Builder, Window};
 use super::{Family, divisible};
@@ -6,10 +7,10 @@ use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Channels of the first convolution and of the last one, before they are scaled.
+/// Channels of the first and the last convolution, before scaling.
 const STEM: usize = 32;
 const FEATURES: usize = 1280;
-/// Limit of the factors of width and depth; the largest model has 4 and 5.3.
+/// Maximum width and depth multiplier; the largest model has 4 and 5.3.
 const MAX_FACTOR: f64 = 64.0;
 
 pub(in crate::architectures) struct EfficientNet;
@@ -64,24 +65,24 @@ impl Family for EfficientNet {
     }
 }
 
-/// What `config.json` states.
+/// Configuration of a network.
 struct NetworkConfig {
     activation: Activation,
     epsilon: f64,
-    /// Factor of the numbers of channels, and what divides them.
+    /// Width multiplier, and divisor of numbers of channels.
     width: f64,
     divisor: usize,
-    /// Share of a block's input channels that a squeeze has.
+    /// Squeeze ratio, relative to a block's input channels.
     squeeze: f64,
     stages: Vec<Stage>,
-    /// Blocks of stride 2 whose border is the same on all sides.
+    /// Blocks of stride 2 with symmetric padding.
     even_borders: Vec<usize>,
     pools_largest: bool,
 }
 
-/// Blocks of the same size.
+/// Consecutive blocks of the same size.
 struct Stage {
-    /// Channels of the first block's input, of all results.
+    /// Input channels of the first block, and output channels of all blocks.
     inputs: usize,
     outputs: usize,
     kernel: usize,
@@ -160,7 +161,7 @@ impl NetworkConfig {
         divisible(channels as f64 * self.width, self.divisor, self.divisor)
     }
 
-    /// Adds a convolution with a batch norm, by their names.
+    /// Adds a convolution with a batch norm, by name.
     fn convolve<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -181,9 +182,9 @@ struct Block<'a> {
     name: String,
     stage: &'a Stage,
     stride: usize,
-    /// Whether the block's input is added to its result.
+    /// Whether the block has a residual connection.
     adds: bool,
-    /// Whether the border of a stride of 2 is the same on all sides.
+    /// Whether a stride of 2 has symmetric padding.
     even: bool,
 }
 

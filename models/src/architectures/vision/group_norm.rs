@@ -1,12 +1,12 @@
-//! Norms of groups of channels (Wu and He 2018).
+//! Group norm (Wu and He 2018).
 
 use crate::ops::Ops;
 
-/// Norm of groups of channels of an image, without factors and shifts.
+/// Group norm of an image, without weights.
 pub(super) struct GroupNorm<O: Ops> {
-    /// As wide as the values of a group, without factors and shifts.
+    /// Norm as wide as the values of a group, without weights.
     pub(super) norm: O::Norm,
-    /// Pixels of an image.
+    /// Number of pixels of an image.
     pub(super) pixels: usize,
     pub(super) channels: usize,
     pub(super) groups: usize,
@@ -22,7 +22,7 @@ impl<O: Ops> GroupNorm<O> {
             ..
         } = *self;
         let each = channels / groups.max(1);
-        // The mean of one row is the row: a copy.
+        // Copies by taking the mean of one row.
         let parts = ops.with_width(ops.mean(x, 1), each);
         let places = |outer: usize, inner: usize| {
             let rows = (0..images).flat_map(move |image| {

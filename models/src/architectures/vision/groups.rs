@@ -1,21 +1,21 @@
-//! Convolutions of groups of channels (Xie et al. 2017): each group has a convolution of its own.
+//! Grouped convolutions (Xie et al. 2017).
 
 use crate::architectures::layers::Layers;
 use crate::checkpoint::transposed;
 use crate::ops::{Convolution, Ops, Span};
 
-/// A convolution for each group of channels.
+/// A grouped convolution.
 pub(super) struct GroupedConvolution<O: Ops> {
-    /// The images with the channels of one group.
+    /// Convolution over images with the channels of one group.
     convolution: Convolution,
-    /// One per group; their outputs are side by side.
+    /// One linear layer per group; outputs are concatenated.
     groups: Vec<O::Linear>,
-    /// Outputs of a group.
+    /// Number of outputs per group.
     outputs: usize,
 }
 
 impl<O: Ops> GroupedConvolution<O> {
-    /// Uploads a weight `[outputs of all groups, channels of a group, kernel, kernel]` with a bias.
+    /// Uploads a weight `[total outputs, channels per group, kernel, kernel]` with a bias.
     pub(super) fn new(
         layers: &mut Layers<'_, O>,
         convolution: Convolution,
@@ -24,7 +24,7 @@ impl<O: Ops> GroupedConvolution<O> {
     ) -> Self {
         let (inputs, outputs) = (convolution.window(), bias.len() / groups.max(1));
         let pixels = convolution.kernel * convolution.kernel;
-        // The file has a window channel by channel.
+        // The file orders windows by channel.
         for output in weight.chunks_mut(inputs.max(1)) {
             output.copy_from_slice(&transposed(output, pixels));
         }
@@ -53,7 +53,7 @@ impl<O: Ops> GroupedConvolution<O> {
             from: 0,
             count: pixels,
         };
-        // A row per pixel and group.
+        // One row per pixel and group.
         let rows = ops.with_width(ops.gather(&[whole], count * channels), channels);
         let results = self.groups.iter().enumerate().map(|(group, linear)| {
             let own: Vec<usize> = (0..pixels).map(|pixel| pixel * count + group).collect();

@@ -1,5 +1,5 @@
-//! MLP-Mixer (Tolstikhin et al. 2021) and `ResMLP` (Touvron et al. 2021) as timm builds them: linear layers over the pixels of a channel,
-//! and over the channels of a pixel.
+//! MLP-Mixer (Tolstikhin et al. 2021) and `ResMLP` (Touvron et al. 2021) as built by timm: linear layers over the
+//! pixels of a channel, and over the channels of a pixel.
 
 use super::Family;
 use super::builder::{Builder, Window};
@@ -9,7 +9,7 @@ use crate::ops::{Activation, Ops};
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = MIXER;
-/// Added to the variance.
+/// Epsilon of the norms.
 const EPSILON: f64 = 1e-6;
 
 pub(in crate::architectures) struct Mixer;
@@ -101,7 +101,7 @@ fn feed_forward<O: Ops>(builder: &mut Builder<'_, '_, O>, name: &str, inner: usi
 }
 
 impl<O: Ops> Builder<'_, '_, O> {
-    /// Multiplies the channels of the last result by the factors `{name}.alpha` and adds the vector `{name}.beta`.
+    /// Multiplies the channels of the last result by the scale `{name}.alpha` and adds the shift `{name}.beta`.
     fn scale_and_shift(&mut self, name: &str) -> Result<(), LoadError> {
         let [height, width, channels] = self.shape;
         let mut take = |part: &str| {

@@ -1,4 +1,4 @@
-//! `MobileNet` (Howard et al. 2017) with depthwise convolutions, and its second version (Sandler et al. 2018) with inverted
+//! `MobileNet` v1 (Howard et al. 2017) with depthwise convolutions, and v2 (Sandler et al. 2018) with inverted
 //! residual blocks.
 
 use super::builder::{BatchNorm, Builder, Window};
@@ -7,9 +7,9 @@ use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Strides of the depthwise convolutions of the first version.
+/// Strides of the depthwise convolutions of v1.
 const STRIDES: [usize; 13] = [1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1];
-/// Channels after the blocks of the second version, and their strides; the first block is the stem.
+/// Output channels and strides of the blocks of v2; the first block is the stem.
 const BLOCKS: [(usize, usize); 17] = [
     (16, 1),
     (24, 2),
@@ -31,12 +31,12 @@ const BLOCKS: [(usize, usize); 17] = [
 ];
 /// Channels of the first convolution.
 const STEM: usize = 32;
-/// Channels of the second version's last convolution.
+/// Channels of the last convolution of v2.
 const FEATURES: usize = 1280;
 
-/// The first version.
+/// `MobileNet` v1.
 pub(in crate::architectures) struct MobileNetV1;
-/// The second version.
+/// `MobileNet` v2.
 pub(in crate::architectures) struct MobileNetV2;
 
 impl Family for MobileNetV1 {
@@ -75,7 +75,7 @@ impl Family for MobileNetV2 {
             ));
         }
         let scale = |channels: usize, factor: f64| {
-            // As in Python, halves are rounded to even.
+            // Rounds halves to even, as Python does.
             divisible(
                 (channels as f64 * factor).round_ties_even(),
                 divisor,
@@ -122,14 +122,14 @@ impl Family for MobileNetV2 {
     }
 }
 
-/// What both versions read from `config.json`.
+/// Configuration of both versions.
 struct NetworkConfig {
     activation: Activation,
     epsilon: f64,
-    /// Factor of the numbers of channels, and their least value.
+    /// Width multiplier, and minimum number of channels.
     multiplier: f64,
     least: usize,
-    /// Whether convolutions have the border of TensorFlow.
+    /// Whether padding follows TensorFlow.
     tensorflow: bool,
 }
 
@@ -152,7 +152,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Adds a convolution with its batch norm and the activation; `window` is its kernel and its stride.
+    /// Adds a convolution with its batch norm and the activation; `window` is kernel size and stride.
     fn convolve<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -199,7 +199,7 @@ impl NetworkConfig {
     }
 }
 
-/// Reads a factor above 0.
+/// Reads a positive factor.
 fn positive(config: &Config, key: &str, absent: f64) -> Result<f64, LoadError> {
     let value = config.optional(key)?.unwrap_or(absent);
     if value > 0.0 && value < 1e3 {

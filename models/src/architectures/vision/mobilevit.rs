@@ -1,6 +1,6 @@
-//! `MobileViT` (Mehta and Rastegari 2022): inverted residual blocks, and blocks that attend to the pixels at the same place of all
-//! patches; and its second version (Mehta and Rastegari 2022, "Separable self-attention for mobile vision transformers"), with
-//! attention whose cost grows with the number of pixels.
+//! `MobileViT` (Mehta and Rastegari 2022): inverted residual blocks, and transformer blocks in which a pixel attends
+//! to the pixels at the same position of all patches; and `MobileViT` v2 (Mehta and Rastegari 2022, "Separable
+//! self-attention for mobile vision transformers"), with attention of linear cost.
 
 use super::builder::{BatchNorm, Builder, Window};
 use super::separable::SeparableAttention;
@@ -11,16 +11,16 @@ use crate::architectures::vit::patches::side_lengths;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance of batch norms.
+/// Epsilon of the batch norms.
 const EPSILON: f64 = 1e-5;
-/// Transformer layers of the three last stages of the first version.
+/// Number of transformer layers in the last three stages of v1.
 const DEPTHS: [usize; 3] = [2, 4, 3];
-/// Limit of the factors of widths.
+/// Maximum width multiplier.
 const MAX_FACTOR: f64 = 64.0;
 
-/// The first version.
+/// `MobileViT` v1.
 pub(in crate::architectures) struct MobileVit;
-/// The second version.
+/// `MobileViT` v2.
 pub(in crate::architectures) struct MobileVitV2;
 
 impl Family for MobileVit {
@@ -98,16 +98,16 @@ impl Family for MobileVitV2 {
     }
 }
 
-/// What both versions read.
+/// Configuration of both versions.
 struct NetworkConfig<'a> {
     config: &'a Config,
     base: &'static str,
     activation: Activation,
     epsilon: f64,
     expansion: f64,
-    /// Side of a patch, pixels.
+    /// Patch size, pixels.
     patch: usize,
-    /// Window of the convolution before the transformer.
+    /// Kernel size of the convolution before the transformer.
     kernel: usize,
 }
 
@@ -148,7 +148,7 @@ impl<'a> NetworkConfig<'a> {
         format!("{}.encoder.layer.{name}", self.base)
     }
 
-    /// Adds a convolution with its batch norm, and perhaps the activation.
+    /// Adds a convolution with its batch norm, and the activation if `activated`.
     fn convolve<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -166,7 +166,7 @@ impl<'a> NetworkConfig<'a> {
         Ok(())
     }
 
-    /// Adds an activated convolution of every channel by itself.
+    /// Adds a depthwise convolution with an activation.
     fn convolve_channels<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -190,7 +190,7 @@ impl<'a> NetworkConfig<'a> {
     ) -> Result<(), LoadError> {
         let inputs = builder.channels();
         let branch = |builder: &mut Builder<'_, '_, O>| {
-            // As in Python, halves are rounded to even.
+            // Rounds halves to even, as Python does.
             let expanded = (inputs as f64 * self.expansion).round_ties_even();
             let expanded = divisible(expanded, 8, 8);
             self.convolve(builder, &format!("{name}.expand_1x1"), expanded, (1, 1), true)?;
@@ -205,7 +205,7 @@ impl<'a> NetworkConfig<'a> {
     }
 }
 
-/// Configuration of the transformer layers of the first version.
+/// Configuration of the transformer layers of v1.
 #[derive(Clone, Copy)]
 struct Transformer {
     heads: usize,
@@ -218,7 +218,7 @@ struct Transformer {
 struct Stage<'a> {
     network: &'a NetworkConfig<'a>,
     name: String,
-    /// Size of the transformer's vectors.
+    /// Hidden size of the transformer.
     width: usize,
     depth: usize,
 }
@@ -236,7 +236,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Adds a stage of the first version.
+    /// Adds a stage of v1.
     fn add<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -319,7 +319,7 @@ impl Stage<'_> {
         )
     }
 
-    /// Adds a stage of the second version.
+    /// Adds a stage of v2.
     fn add_separable<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
@@ -346,7 +346,7 @@ impl Stage<'_> {
     ) -> Result<(), LoadError> {
         let at = |part: &str| format!("{name}.{part}");
         let (network, width) = (self.network, self.width);
-        // A multiple of 16.
+        // Rounds down to a multiple of 16.
         let between = (feed_forward * width as f64) as usize / 16 * 16;
         builder.add(
             |builder| {
@@ -371,7 +371,7 @@ impl Stage<'_> {
     }
 }
 
-/// Names of a convolution and its batch norm.
+/// Returns the names of a convolution and its batch norm.
 fn names(name: &str) -> (String, String) {
     (format!("{name}.convolution"), format!("{name}.normalization"))
 }
@@ -383,7 +383,7 @@ fn batch_norm(name: &str) -> BatchNorm<'_> {
     }
 }
 
-/// Reads a list of so many sizes, each at least 1.
+/// Reads a list of `COUNT` sizes, each at least 1.
 fn sizes<const COUNT: usize>(config: &Config, key: &str) -> Result<[usize; COUNT], LoadError> {
     let sizes: Vec<usize> = config.required(key)?;
     let valid = sizes.iter().all(|size| (1..=1 << 16).contains(size));
@@ -393,7 +393,7 @@ fn sizes<const COUNT: usize>(config: &Config, key: &str) -> Result<[usize; COUNT
         .ok_or_else(|| config.invalid_value(key, format!("it must have {COUNT} values from 1 to 65536")))
 }
 
-/// Reads a factor of a width.
+/// Reads a width multiplier.
 fn factor(config: &Config, key: &str, default: f64) -> Result<f64, LoadError> {
     let factor = config.optional::<f64>(key)?.unwrap_or(default);
     if factor > 0.0 && factor <= MAX_FACTOR {

@@ -1,4 +1,4 @@
-//! `PoolFormer` (Yu et al. 2022, "`MetaFormer`"): pixels are mixed by the mean of their neighbours.
+//! `PoolFormer` (Yu et al. 2022, "`MetaFormer`"): average pooling instead of attention.
 
 use super::Family;
 use super::builder::{Builder, Window};
@@ -6,9 +6,9 @@ use crate::architectures::encoder::activation;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance by the norms, torch's default.
+/// Epsilon of the norms, torch's default.
 const EPSILON: f64 = 1e-5;
-/// Limit of patches, strides, borders and of the pixels whose mean is taken.
+/// Maximum patch size, stride, padding and pooling size.
 const MAX_SIDE: usize = 63;
 
 pub(in crate::architectures) struct PoolFormer;
@@ -71,15 +71,15 @@ impl Family for PoolFormer {
     }
 }
 
-/// A block: a mean of neighbours and a feed-forward layer.
+/// A block: average pooling and a feed-forward.
 struct Block {
     name: String,
-    /// Side of the square whose mean is taken, pixels.
+    /// Pooling size, pixels.
     pool: usize,
-    /// Channels between the two layers.
+    /// Intermediate size of the feed-forward.
     between: usize,
     activation: Activation,
-    /// Whether the channels of what is added have factors.
+    /// Whether the block has layer scales.
     is_scaled: bool,
 }
 

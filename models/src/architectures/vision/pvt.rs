@@ -1,5 +1,5 @@
-//! The first Pyramid Vision Transformer (Wang et al. 2021): patches with learned positions, attention to a smaller image, and a class
-//! token in the last stage.
+//! Pyramid Vision Transformer v1 (Wang et al. 2021): patches with learned positions, spatial-reduction attention, and
+//! a class token in the last stage.
 
 use super::Family;
 use super::builder::{Builder, Window};
@@ -8,21 +8,21 @@ use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Limit of sizes that are lists.
+/// Maximum of sizes in lists.
 const MAX_SIZE: usize = 1 << 14;
-/// Limit of the factors of feed-forward layers.
+/// Maximum feed-forward ratio.
 const MAX_RATIO: f64 = 64.0;
 
 pub(in crate::architectures) struct FirstPvt;
 
-/// Sizes of a stage.
+/// Dimensions of a stage.
 struct Stage {
     place: usize,
     width: usize,
     heads: usize,
-    /// Factor by which the image that is attended to is smaller in both directions.
+    /// Reduction ratio of the attended image, in both directions.
     reduction: usize,
-    /// Size of the feed-forward layers.
+    /// Intermediate size of the feed-forwards.
     between: usize,
     epsilon: f64,
     activation: Activation,
@@ -59,7 +59,7 @@ impl Family for FirstPvt {
             );
             return Err(config.invalid_value("mlp_ratios", reason));
         }
-        // The class has the two the other way round.
+        // The class swaps these two keys.
         let (strides, kernels) = (list("patch_sizes")?, list("strides")?);
         let epsilon = epsilon(config, "layer_norm_eps")?;
         let end = widths.len().saturating_sub(1);
@@ -104,7 +104,7 @@ impl Family for FirstPvt {
 }
 
 impl Stage {
-    /// Adds the patches with their positions, and before those of the last stage the class token.
+    /// Adds the patches with their positions; in the last stage, prepends the class token.
     fn embed<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,

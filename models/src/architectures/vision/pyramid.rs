@@ -1,5 +1,5 @@
-//! The image encoder of `SegFormer` (Xie et al. 2021) and the second Pyramid Vision Transformer (Wang et al. 2022): patches that
-//! overlap, attention to a smaller image, and depthwise convolutions in place of positions.
+//! Image encoder of `SegFormer` (Xie et al. 2021), and Pyramid Vision Transformer v2 (Wang et al. 2022): overlapping
+//! patches, spatial-reduction attention, and depthwise convolutions instead of positions.
 
 use super::Family;
 use super::builder::{Builder, Window};
@@ -8,12 +8,12 @@ use crate::architectures::encoder::{activation, epsilon};
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance by the norms of `SegFormer`, torch's default.
+/// Epsilon of `SegFormer`'s norms, torch's default.
 const EPSILON: f64 = 1e-5;
 
 /// The encoder of `SegFormer`.
 pub(in crate::architectures) struct Segformer;
-/// The second Pyramid Vision Transformer.
+/// Pyramid Vision Transformer v2.
 pub(in crate::architectures) struct Pvt;
 
 impl Family for Segformer {
@@ -74,7 +74,7 @@ impl Family for Pvt {
     }
 }
 
-/// Names of a block, and of its stage.
+/// Tensor names of a block and its stage.
 struct Names {
     patches: String,
     block: String,
@@ -84,19 +84,19 @@ struct Names {
     norm: String,
 }
 
-/// Sizes of a stage.
+/// Dimensions of a stage.
 struct Stage {
     width: usize,
     depth: usize,
     heads: usize,
-    /// Side of a patch, and pixels from one to the next.
+    /// Patch size and stride, pixels.
     patch: [usize; 2],
-    /// Factor by which the image that is attended to is smaller in both directions.
+    /// Reduction ratio of the attended image, in both directions.
     reduction: usize,
     mlp_ratio: f64,
 }
 
-/// Adds all stages; `names` gives the names of a block by its stage and its place there.
+/// Adds all stages; `names` returns the names of a block by its stage and its index there.
 fn add<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     config: &Config,
@@ -164,7 +164,7 @@ impl Stage {
     }
 }
 
-/// Reads the sizes of all stages.
+/// Reads the dimensions of all stages.
 fn stages(config: &Config) -> Result<Vec<Stage>, LoadError> {
     let (widths, depths) = super::stages(config, "hidden_sizes")?;
     let list = |key: &str| {

@@ -1,5 +1,5 @@
-//! `RegNet` (Radosavovic et al. 2020, "Designing Network Design Spaces"), X and Y: `ResNet` with convolutions of groups, and in Y
-//! with a squeeze and excitation.
+//! `RegNet` X and Y (Radosavovic et al. 2020, "Designing Network Design Spaces"): `ResNet` with grouped convolutions,
+//! and in Y with squeeze-and-excitation.
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
@@ -7,9 +7,9 @@ use crate::architectures::encoder::activation;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance of batch norms, torch's default.
+/// Epsilon of the batch norms, torch's default.
 const EPSILON: f64 = 1e-5;
-/// Factor by which a squeeze has fewer channels.
+/// Reduction ratio of a squeeze.
 const REDUCTION: f64 = 4.0;
 
 pub(in crate::architectures) struct RegNet;
@@ -86,7 +86,7 @@ impl Block {
                 )?;
                 builder.activate(self.activation);
                 if self.squeezes {
-                    // As in Python, halves are rounded to even.
+                    // Rounds halves to even, as Python does.
                     let squeezed = (inputs as f64 / REDUCTION).round_ties_even() as usize;
                     builder.excite(|builder| {
                         let name = |index| format!("{}.attention.{index}", at(2));
@@ -113,7 +113,7 @@ impl Block {
     }
 }
 
-/// Adds a convolution of groups of channels with its batch norm.
+/// Adds a grouped convolution with its batch norm.
 fn convolution<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     name: &str,

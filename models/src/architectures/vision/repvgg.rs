@@ -1,5 +1,5 @@
-//! `RepVGG` (Ding et al. 2021) as timm builds it: convolutions that are the sum of a window of three pixels, of one pixel and of the image
-//! itself, each with a batch norm (section 3.3).
+//! `RepVGG` (Ding et al. 2021) as built by timm: each convolution is the sum of a 3x3 convolution, a 1x1 convolution
+//! and the identity, each with a batch norm (section 3.3).
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window, by_pixel};
@@ -9,9 +9,9 @@ use crate::ops::{Activation, Ops};
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = REPVGG;
-/// Added to the variance.
+/// Epsilon of the batch norms.
 const EPSILON: f64 = 1e-5;
-/// Side of the window, pixels, and the place of its centre among its pixels.
+/// Kernel size, pixels, and the index of its centre pixel.
 const KERNEL: usize = 3;
 const CENTRE: usize = 4;
 
@@ -62,7 +62,7 @@ impl<O: Ops> Builder<'_, '_, O> {
             })?;
             add(&mut bias, &shifts);
             let centres = weight.iter_mut().skip(CENTRE).step_by(KERNEL * KERNEL);
-            // The centres of the windows of every channel by itself.
+            // Centre weights from each channel to itself.
             for (centre, factor) in centres.step_by(inputs + 1).zip(&factors) {
                 *centre += factor;
             }
@@ -74,7 +74,7 @@ impl<O: Ops> Builder<'_, '_, O> {
         Ok(())
     }
 
-    /// Takes a batch norm as factors and shifts of the channels.
+    /// Takes a batch norm as scale and shift per channel.
     fn scales(&mut self, norm: &BatchNorm<'_>) -> Result<(Vec<f32>, Vec<f32>), LoadError> {
         let channels = self.channels();
         let weights = &mut *self.layers().weights;

@@ -1,4 +1,4 @@
-//! `ResNet` (He et al. 2016, "Deep Residual Learning for Image Recognition"), with basic and bottleneck blocks, also in the form of
+//! `ResNet` (He et al. 2016, "Deep Residual Learning for Image Recognition") with basic and bottleneck blocks, also as
 //! `ResNet`-D (He et al. 2019, "Bag of Tricks", section 4.1).
 
 use super::Family;
@@ -8,9 +8,9 @@ use crate::checkpoint::timm::TWEAKED;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance of batch norms, torch's default.
+/// Epsilon of the batch norms, torch's default.
 const EPSILON: f64 = 1e-5;
-/// Factor by which a bottleneck has fewer channels.
+/// Reduction ratio of a bottleneck.
 const REDUCTION: usize = 4;
 
 pub(in crate::architectures) struct ResNet;
@@ -67,11 +67,11 @@ struct Block {
     outputs: usize,
     stride: usize,
     bottleneck: bool,
-    /// Whether the first convolution of a bottleneck has the stride, instead of the second.
+    /// Whether the stride is in the first convolution of a bottleneck instead of the second.
     early: bool,
-    /// Whether the shortcut takes means of pixels instead of having a stride.
+    /// Whether the shortcut uses average pooling instead of a stride.
     tweaked: bool,
-    /// Activation of the sum; between the convolutions it is `ReLU`.
+    /// Activation after the sum; between the convolutions it is `ReLU`.
     activation: Activation,
 }
 
@@ -126,7 +126,7 @@ impl Block {
     }
 }
 
-/// Adds three small convolutions in place of a large one.
+/// Adds three small stem convolutions in place of a large one.
 fn stem<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     width: usize,

@@ -1,28 +1,28 @@
-//! Separable self-attention (Mehta and Rastegari 2022): one score per pixel weighs the keys of a sequence, and their sum
-//! multiplies the values.
+//! Separable self-attention (Mehta and Rastegari 2022): one score per pixel weights the keys of a sequence, and the
+//! values are multiplied by the weighted sum.
 
 use super::windows::Windows;
 use crate::architectures::layers::Layers;
 use crate::checkpoint::{LoadError, transposed};
 use crate::ops::{Activation, AttentionSpans, Heads, Ops, ScoreRules, Span};
 
-/// Separable self-attention of the sequences of an image.
+/// Separable self-attention over the sequences of an image.
 pub(super) struct SeparableAttention<O: Ops> {
     windows: Windows,
     width: usize,
-    /// From a pixel to `[score, 0, ... | key]`: the product with `query` is the score.
+    /// Layer from a pixel to `[score, 0, ... | key]`, whose product with `query` is the score.
     keys: O::Linear,
-    /// One in the first column, zeros in the others.
+    /// One in the first column, zero in the others.
     query: O::Matrix,
     values: O::Linear,
     output: O::Linear,
 }
 
 impl<O: Ops> SeparableAttention<O> {
-    /// Takes a layer that holds score, keys and values, and the output layer; both are convolutions of one pixel.
+    /// Takes the fused layer of score, keys and values, and the output layer; both are 1x1 convolutions.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn take(
         layers: &mut Layers<'_, O>,
         [projections, output]: [String; 2],

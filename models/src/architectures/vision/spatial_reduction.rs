@@ -1,4 +1,5 @@
-//! Attention of the pixels of an image to those of a smaller one (Wang et al. 2021, "Pyramid Vision Transformer", section 3.3).
+//! Spatial-reduction attention of pixels to those of a smaller image (Wang et al. 2021, "Pyramid Vision Transformer",
+//! section 3.3).
 
 use super::steps::{Step, run};
 use crate::architectures::layers::Layers;
@@ -13,15 +14,15 @@ pub(super) struct ReducedNames {
     pub output: String,
 }
 
-/// Attention of every pixel to the pixels of a smaller image.
+/// Spatial-reduction attention: every pixel attends to the pixels of a smaller image.
 pub(super) struct ReducedAttention<O: Ops> {
     queries: O::Linear,
-    /// From the image to the smaller one; empty if that is the image.
+    /// Steps from the image to the smaller one; empty without reduction.
     reduction: Vec<Step<O>>,
     keys_and_values: O::Linear,
     output: O::Linear,
     heads: Heads,
-    /// Pixels of the image, and of the smaller one.
+    /// Number of pixels of the image, and of the smaller one.
     pixels: [usize; 2],
 }
 
@@ -29,7 +30,7 @@ impl<O: Ops> ReducedAttention<O> {
     /// Takes the layers; `width` is the number of channels.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn take(
         layers: &mut Layers<'_, O>,
         names: &ReducedNames,

@@ -1,4 +1,4 @@
-//! The steps of networks on images. Matrices are `[images * height * width, channels]`.
+//! Steps of image networks. Matrices are `[images * height * width, channels]`.
 
 use super::concat::appended;
 use super::conv_attention::ConvolvedAttention;
@@ -9,7 +9,7 @@ use super::spatial_reduction::ReducedAttention;
 use super::windows::{Places, WindowAttention};
 use crate::ops::{Activation, Convolution, Epilogue, Ops, Span};
 
-/// A layer, and what changes its result in place.
+/// A layer with in-place changes of its result.
 pub(super) struct Step<O: Ops> {
     pub layer: Layer<O>,
     pub changes: Vec<Change<O>>,
@@ -23,48 +23,49 @@ pub(super) enum Layer<O: Ops> {
     PoolLargest(Convolution),
     Multiply(O::Linear),
     Normalise(O::Norm),
-    /// Mean of this many pixels.
+    /// Mean over this number of pixels.
     Mean(usize),
-    /// Puts parts of the rows of an image side by side: their width, and that of the new rows.
+    /// Concatenates parts of an image's rows: their width, and that of the new rows.
     Merge(Places, [usize; 2]),
     Attend(Box<WindowAttention<O>>),
     AttendSeparably(Box<SeparableAttention<O>>),
     AttendReduced(Box<ReducedAttention<O>>),
     AttendConvolved(Box<ConvolvedAttention<O>>),
-    /// Puts a row before those of every image, a matrix of this height and width.
+    /// Prepends a row to every image; images are matrices of this height and width.
     Prepend(O::Matrix, [usize; 2]),
-    /// Keeps the first row of every image, a matrix of this height and width.
+    /// Keeps the first row of every image; images are matrices of this height and width.
     First([usize; 2]),
-    /// Norm of all values of an image at once: their number, and that of the channels.
+    /// Norm over all values of an image: their number, and the number of channels.
     NormaliseImages(O::Norm, [usize; 2]),
-    /// Norm of groups of channels of an image.
+    /// Group norm of an image.
     NormaliseGroups(Box<GroupNorm<O>>),
-    /// The input, and behind its channels those that the steps compute: the pixels of an image, and the channels of both.
+    /// Concatenates the input's channels with those that the steps compute: pixels per image, and channels of both.
     Append(Vec<Step<O>>, [usize; 3]),
-    /// Sum of two branches; one without steps is the input itself.
+    /// Sum of two branches; a branch without steps is the identity.
     Add(Vec<Step<O>>, Vec<Step<O>>),
 }
 
-/// Changes a matrix.
+/// Changes a matrix in place.
 pub(super) enum Change<O: Ops> {
     Activate(Activation),
     Scale(O::Norm),
-    /// Response normalisation of images of this many pixels.
+    /// Global response normalisation of images of this number of pixels.
     NormaliseResponses(usize, O::Norm),
-    /// Multiplies the channels of images of this many pixels by factors that steps compute from the mean pixel.
+    /// Squeeze-and-excitation of images of this number of pixels: multiplies channels by factors that steps compute
+    /// from the mean pixel.
     Excite(usize, Vec<Step<O>>),
     /// Adds the same rows to every image: a matrix of this height and width.
     AddRows(O::Matrix, [usize; 2]),
-    /// Multiplies every image by the same rows.
+    /// Multiplies every image by the same rows, element by element.
     TimesRows(O::Matrix, [usize; 2]),
 }
 
-/// Computes steps one after the other; `None` without steps.
+/// Runs steps in order; `None` without steps.
 pub(super) fn run<O: Ops>(ops: &O, steps: &[Step<O>], x: &O::Matrix, images: usize) -> Option<O::Matrix> {
     run_with(ops, steps, x, images, Epilogue::default())
 }
 
-/// Computes steps one after the other, with an epilogue of the last; `None` without steps.
+/// Runs steps in order, with an epilogue for the last; `None` without steps.
 fn run_with<O: Ops>(
     ops: &O,
     steps: &[Step<O>],
@@ -112,7 +113,7 @@ impl<O: Ops> Layer<O> {
             Self::Mean(count) => ops.mean(x, *count),
             Self::Merge(places, [part, width]) => {
                 let places = places.of_images(images);
-                // The mean of one row is the row: a copy.
+                // Copies by taking the mean of one row.
                 let selected = if *part == 1 {
                     ops.select(&ops.with_width(ops.mean(x, 1), 1), &places)
                 } else {
@@ -129,7 +130,7 @@ impl<O: Ops> Layer<O> {
                 let rows = pixels * images;
                 match run(ops, steps, x, images) {
                     Some(own) => appended(ops, x, own, rows, [*channels, *added]),
-                    // The mean of one row is the row: a copy.
+                    // Copies by taking the mean of one row.
                     None => ops.mean(x, 1),
                 }
             }
@@ -142,7 +143,7 @@ impl<O: Ops> Layer<O> {
                 ops.gather(&spans.collect::<Vec<_>>(), *width)
             }
             Self::NormaliseImages(norm, [values, channels]) => {
-                // The mean of one row is the row: a copy.
+                // Copies by taking the mean of one row.
                 let whole = ops.with_width(ops.mean(x, 1), *values);
                 ops.with_width(ops.normalise(&whole, norm), *channels)
             }
@@ -151,7 +152,7 @@ impl<O: Ops> Layer<O> {
     }
 }
 
-/// Adds two branches from the same input and activates the sum, where the last step of the first branch can, in its pass.
+/// Adds two branches of the same input and activates the sum, in the pass of the first branch's last step if possible.
 fn sum<O: Ops>(
     ops: &O,
     [branch, shortcut]: [&[Step<O>]; 2],
@@ -165,7 +166,7 @@ fn sum<O: Ops>(
         activation,
     };
     let sum = run_with(ops, branch, x, images, epilogue);
-    // The mean of one row is the row: a branch without steps is a copy.
+    // A branch without steps is a copy, by taking the mean of one row.
     sum.unwrap_or_else(|| epilogue.apply(ops, ops.mean(x, 1)))
 }
 
@@ -187,7 +188,7 @@ impl<O: Ops> Change<O> {
     }
 }
 
-/// Returns a matrix of this height and width once for every image.
+/// Repeats a matrix of this height and width for every image.
 fn repeated<O: Ops>(ops: &O, matrix: &O::Matrix, [count, width]: [usize; 2], images: usize) -> O::Matrix {
     ops.gather(&vec![span(matrix, 0, count); images], width)
 }

@@ -1,5 +1,5 @@
-//! Swin Transformer (Liu et al. 2021), whose attention is within windows that are shifted in every second block, and its
-//! second version (Liu et al. 2022), with attention by cosines and a bias that is computed from distances.
+//! Swin Transformer (Liu et al. 2021), with attention in windows that are shifted in every second block, and Swin v2
+//! (Liu et al. 2022), with cosine attention and a computed position bias.
 
 use super::Family;
 use super::builder::{Builder, Window};
@@ -10,16 +10,16 @@ use crate::checkpoint::timm::PACKED;
 use crate::checkpoint::{Config, LoadError};
 use crate::ops::{Activation, Ops};
 
-/// Added to the variance by norms whose value no configuration states, torch's default.
+/// Epsilon of norms without a configured value, torch's default.
 const EPSILON: f64 = 1e-5;
-/// Width of the network that computes the bias of the second version.
+/// Width of the network that computes the position bias of v2.
 const BIAS_WIDTH: usize = 512;
 /// Buffers that old versions of transformers saved.
 const BUFFERS: [&str; 2] = ["relative_position_index", "relative_coords_table"];
 
-/// The first version.
+/// Swin v1.
 pub(in crate::architectures) struct Swin;
-/// The second version.
+/// Swin v2.
 pub(in crate::architectures) struct SwinV2;
 
 impl Family for Swin {
@@ -40,19 +40,19 @@ impl Family for SwinV2 {
     }
 }
 
-/// What `config.json` states.
+/// Configuration of a network.
 struct SwinConfig<'a> {
     config: &'a Config,
     base: &'a str,
     second: bool,
     activation: Activation,
     epsilon: f64,
-    /// Side of a window, pixels.
+    /// Window size, pixels.
     side: usize,
-    /// Number of heads by stage.
+    /// Number of heads per stage.
     heads: Vec<usize>,
     depths: Vec<usize>,
-    /// Sides of the windows of training by stage; 0 if they are those of the model.
+    /// Pretraining window sizes per stage; 0 if they equal those of the model.
     trained: Vec<usize>,
     mlp_ratio: f64,
     biased: bool,
@@ -149,14 +149,14 @@ impl<'a> SwinConfig<'a> {
         Ok(())
     }
 
-    /// Side of the windows of a stage, and of the images that decides whether they are shifted: in the second version
-    /// `trained`, that of training.
+    /// Returns the window size of a stage, and the size that decides whether windows are shifted: in v2 `trained`, the
+    /// pretraining window size.
     fn side_of(&self, size: [usize; 2], trained: usize) -> Result<(usize, usize), LoadError> {
         let smaller = size.into_iter().min().unwrap_or_default();
         if self.second {
             return Ok((self.side.min(trained).max(1), trained));
         }
-        // The biases of the first version are those of one size of windows.
+        // The biases of v1 are valid for one window size only.
         if smaller < self.side {
             return Err(self.config.invalid_value(
                 "window_size",
@@ -224,7 +224,7 @@ impl Block<'_> {
             let scales = scales.iter().map(|scale| scale.min(100.0_f32.ln()).exp());
             let mut factors: Vec<f32> = scales.flat_map(|scale| vec![scale; head_dim]).collect();
             factors.resize(3 * width, 1.0);
-            // The root mean square is the length over the root of the number of elements.
+            // Uses an RMS norm: the root mean square is the L2 norm over the square root of the number of elements.
             let unit = vec![1.0 / (head_dim as f32).sqrt(); head_dim];
             let norms = (
                 layers.ops.norm(unit, None, 1e-24),
@@ -255,7 +255,7 @@ impl Block<'_> {
         })
     }
 
-    /// Computes the bias of every distance, `[distances, heads]`, by a network of two layers.
+    /// Computes the bias of every distance, `[distances, heads]`, with a network of two layers.
     fn computed_bias<O: Ops>(&self, builder: &mut Builder<'_, '_, O>) -> Result<Vec<f32>, LoadError> {
         let at = |name: &str| format!("{}.attention.self.continuous_position_bias_mlp.{name}", self.name);
         let weights = &mut *builder.layers().weights;

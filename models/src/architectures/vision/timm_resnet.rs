@@ -1,5 +1,5 @@
-//! `ResNet` as timm builds it: with groups of channels (`ResNeXt`, Xie et al. 2017), wide (Zagoruyko and Komodakis 2016), with a squeeze
-//! and excitation (`SENet`, Hu et al. 2018), and with the stems of the "Bag of Tricks" (He et al. 2019).
+//! `ResNet` variants as built by timm: `ResNeXt` (Xie et al. 2017), wide networks (Zagoruyko and Komodakis 2016),
+//! `SENet` (Hu et al. 2018), and the stems of the "Bag of Tricks" (He et al. 2019).
 
 use super::Family;
 use super::blocks::divisible;
@@ -10,11 +10,11 @@ use crate::ops::{Activation, Ops};
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = RESNET;
-/// Added to the variance of batch norms, torch's default.
+/// Epsilon of the batch norms, torch's default.
 const EPSILON: f64 = 1e-5;
-/// Factor by which a bottleneck has fewer channels.
+/// Reduction ratio of a bottleneck.
 const EXPANSION: usize = 4;
-/// Channels of a stage by which the width of groups is measured.
+/// Channels of a stage to which the group width refers.
 const BASE_WIDTH: usize = 64;
 
 pub(in crate::architectures) struct TimmResNet;
@@ -39,16 +39,16 @@ impl Family for TimmResNet {
     }
 }
 
-/// What all blocks share.
+/// Configuration shared by all blocks.
 struct Network {
     bottleneck: bool,
     groups: usize,
     group_width: usize,
-    /// Whether shortcuts take means of pixels instead of having a stride.
+    /// Whether shortcuts use average pooling instead of a stride.
     means: bool,
-    /// Divides the channels of a block's first convolution.
+    /// Divisor of the channels of a block's first convolution.
     narrow: usize,
-    /// Window of shortcuts with a stride.
+    /// Kernel size of shortcuts with a stride.
     shortcut_kernel: usize,
     squeeze: f64,
 }
@@ -151,7 +151,7 @@ impl Network {
     }
 }
 
-/// Adds the first convolutions, and the pooling or the convolution after them.
+/// Adds the stem, and the pooling or the convolution after it.
 fn stem<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
     let at = |name: &str| format!("{}.{name}", TimmResNet::BASE);
     let width = config.size("stem_width")?;
@@ -199,7 +199,7 @@ fn stem<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(),
     Ok(())
 }
 
-/// Multiplies the channels of the last result by factors of its mean pixel.
+/// Adds a squeeze-and-excitation.
 fn squeeze<O: Ops>(builder: &mut Builder<'_, '_, O>, name: &str, squeezed: usize) -> Result<(), LoadError> {
     let channels = builder.channels();
     builder.excite(|builder| {
@@ -212,7 +212,7 @@ fn squeeze<O: Ops>(builder: &mut Builder<'_, '_, O>, name: &str, squeezed: usize
     })
 }
 
-/// Adds a convolution with a batch norm, by their names.
+/// Adds a convolution with a batch norm, by name.
 fn convolve<O: Ops>(
     builder: &mut Builder<'_, '_, O>,
     names: [&str; 2],

@@ -1,5 +1,5 @@
-//! VGG (Simonyan and Zisserman 2015, section 2) as timm builds it, with and without batch norms: convolutions and pooling, and two
-//! large layers.
+//! VGG (Simonyan and Zisserman 2015, section 2) as built by timm, with and without batch norms: convolutions and
+//! pooling, then two large linear layers.
 
 use super::Family;
 use super::builder::{BatchNorm, Builder, Window};
@@ -9,9 +9,9 @@ use crate::ops::{Activation, Ops};
 
 /// `model_type` and class of these networks in a configuration.
 pub(in crate::architectures) const MODEL_TYPE: &str = VGG;
-/// Added to the variance.
+/// Epsilon of the batch norms.
 const EPSILON: f64 = 1e-5;
-/// Side of the image that the first large layer reads.
+/// Side of the image that the first large layer reads, pixels.
 const SIDE: usize = 7;
 
 pub(in crate::architectures) struct Vgg;
@@ -23,7 +23,7 @@ impl Family for Vgg {
     fn build<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(), LoadError> {
         let normalised = config.optional("batch_norm")?.unwrap_or(false);
         let stages = config.required::<Vec<Vec<usize>>>("stages")?;
-        // Convolutions, norms, activations and pooling are numbered in their order.
+        // Convolutions, norms, activations and pooling are numbered consecutively.
         let mut place = 0;
         for channels in stages {
             for channels in channels {

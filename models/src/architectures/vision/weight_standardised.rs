@@ -1,4 +1,4 @@
-//! Convolutions with standardised weights (Qiao et al. 2019), norms of groups of channels, and zeros around an image.
+//! Convolutions with standardised weights (Qiao et al. 2019), group norms, and zero padding.
 
 use super::builder::{Builder, Window, by_pixel};
 use super::group_norm::GroupNorm;
@@ -8,10 +8,10 @@ use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 
 impl<O: Ops> Builder<'_, '_, O> {
-    /// Adds a convolution without a bias, the weights of whose outputs are standardised.
+    /// Adds a convolution without a bias, with weights standardised per output.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn convolve_standardised(
         &mut self,
         name: &str,
@@ -38,10 +38,10 @@ impl<O: Ops> Builder<'_, '_, O> {
         Ok(())
     }
 
-    /// Adds a norm of groups of channels, with a factor and a shift for each channel; `groups` divides the channels.
+    /// Adds a group norm, with a scale and a shift per channel; `groups` divides the channels.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(super) fn normalise_groups(
         &mut self,
         name: &str,
@@ -69,7 +69,7 @@ impl<O: Ops> Builder<'_, '_, O> {
         Ok(())
     }
 
-    /// Puts zeros around the images: above, left, below, right.
+    /// Pads the images with zeros: above, left, below, right.
     pub(super) fn pad(&mut self, [above, left, below, right]: [usize; 4]) {
         let ([height, width], channels) = (self.size(), self.channels());
         self.push(Layer::Merge(

@@ -1,4 +1,4 @@
-//! Means of the pixels within windows.
+//! Average pooling over windows.
 
 use super::builder::{Builder, Window};
 use super::steps::{Change, Layer};
@@ -6,11 +6,11 @@ use crate::checkpoint::LoadError;
 use crate::ops::Ops;
 
 impl<O: Ops> Builder<'_, '_, O> {
-    /// Adds the difference between the mean of the pixels in a square around a pixel and the pixel itself (Yu et al. 2022,
-    /// "`MetaFormer`", section 3.1). Pixels beyond the image do not count; `side` is odd.
+    /// Adds the token mixer of `PoolFormer` (Yu et al. 2022, "`MetaFormer`", section 3.1): the mean of the pixels in a
+    /// square around each pixel, minus the pixel. Pixels outside the image do not count; `side` is odd.
     ///
     /// # Errors
-    /// None: those of branches without weights.
+    /// None: the branches have no weights.
     pub(super) fn mean_around(&mut self, side: usize) -> Result<(), LoadError> {
         let channels = self.channels();
         self.add(
@@ -19,7 +19,7 @@ impl<O: Ops> Builder<'_, '_, O> {
                 Ok(())
             },
             |builder| {
-                // The mean of one pixel is the pixel.
+                // Copies by taking the mean of one pixel.
                 builder.push(Layer::Mean(1));
                 let factors = builder.layers().ops.norm(vec![-1.0; channels], None, 0.0);
                 builder.change(Change::Scale(factors));
@@ -28,7 +28,7 @@ impl<O: Ops> Builder<'_, '_, O> {
         )
     }
 
-    /// Adds the mean of every channel in windows; pixels beyond the image do not count.
+    /// Adds average pooling; pixels outside the image do not count.
     pub(super) fn pool_mean(&mut self, window: Window) {
         let convolution = self.convolution(window);
         let ([height, width], channels) = (self.size(), self.channels());
@@ -39,7 +39,7 @@ impl<O: Ops> Builder<'_, '_, O> {
             end.saturating_sub(before).min(length) - (place * window.stride).saturating_sub(before)
         };
         let mut ones = vec![1.0; convolution.window()];
-        // The bias.
+        // Appends the bias.
         ones.resize(ones.len() + channels, 0.0);
         let pixels = (0..down).flat_map(|row| (0..across).map(move |column| (row, column)));
         let counts = pixels.map(|(row, column)| covered(row, above, height) * covered(column, left, width));

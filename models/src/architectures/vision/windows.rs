@@ -1,20 +1,20 @@
-//! Attention within windows of an image, and the places of pixels (Liu et al. 2021, "Swin Transformer", section 3.2).
+//! Windowed attention on images, and index maps of pixels (Liu et al. 2021, "Swin Transformer", section 3.2).
 
 use crate::ops::{EncoderAttention, Ops, PairScores};
 
-/// Added to the score of pixels of a window that are no neighbours in the image.
+/// Score added to pixel pairs of a window that are not adjacent in the image.
 const APART: f32 = -100.0;
 
-/// Rows of pixels of an image, in a new order.
+/// Index map: a new order of the pixel rows of an image.
 pub(super) struct Places {
-    /// Rows; `usize::MAX` is a pixel outside the image.
+    /// Source rows; `usize::MAX` is a pixel outside the image.
     rows: Vec<usize>,
-    /// Rows of an image.
+    /// Number of rows of an image.
     count: usize,
 }
 
 impl Places {
-    /// The pixels of every square of two by two, column by column.
+    /// Creates the map that groups the pixels of each 2x2 square, column by column.
     pub(super) fn squares([height, width]: [usize; 2]) -> Self {
         let corners =
             (0..height.div_ceil(2)).flat_map(|y| (0..width.div_ceil(2)).map(move |x| (2 * y, 2 * x)));
@@ -32,7 +32,7 @@ impl Places {
         }
     }
 
-    /// The pixels of an image with zeros around it: above, left, below, right.
+    /// Creates the map that pads an image with zeros: above, left, below, right.
     pub(super) fn padded([height, width]: [usize; 2], [above, left, below, right]: [usize; 4]) -> Self {
         let rows = (0..above + height + below).flat_map(|y| {
             (0..left + width + right).map(move |x| {
@@ -49,7 +49,7 @@ impl Places {
         }
     }
 
-    /// The elements of an image of rows and columns, column by column.
+    /// Creates the map that transposes an image of `rows` and `columns`.
     pub(super) fn exchanged(rows: usize, columns: usize) -> Self {
         let places = (0..columns).flat_map(|column| (0..rows).map(move |row| row * columns + column));
         Self {
@@ -58,7 +58,7 @@ impl Places {
         }
     }
 
-    /// Returns the rows of several images.
+    /// Returns the map for several images.
     pub(super) fn of_images(&self, images: usize) -> Vec<usize> {
         let rows = (0..images).flat_map(|image| {
             let first = image * self.count;
@@ -68,23 +68,23 @@ impl Places {
     }
 }
 
-/// How an image is split into windows.
+/// Partition of an image into windows.
 pub(super) struct Windows {
-    /// From an image to its windows, one after the other.
+    /// Map from an image to its consecutive windows.
     places: Places,
-    /// From the windows to the image.
+    /// Map from the windows to the image.
     back: Places,
-    /// Kind of every window.
+    /// Kind of each window.
     kinds: Vec<usize>,
-    /// For every kind, the region of the image that each pixel of a window belongs to.
+    /// For each kind, the region of the image that each pixel of a window belongs to.
     regions: Vec<Vec<usize>>,
-    /// Pixels of a window.
+    /// Number of pixels of a window.
     pixels: usize,
 }
 
 impl Windows {
-    /// Splits images of this height and width into windows of a side, after they were shifted up and to the left by
-    /// `shift` pixels. What is outside at one end comes from the other one.
+    /// Splits images of this height and width into square windows of size `side`, after a cyclic shift up and to the
+    /// left by `shift` pixels.
     pub(super) fn new([height, width]: [usize; 2], side: usize, shift: usize) -> Self {
         let (down, across) = (height.div_ceil(side), width.div_ceil(side));
         let (padded_height, padded_width) = (down * side, across * side);
@@ -129,8 +129,8 @@ impl Windows {
         }
     }
 
-    /// Splits images into one sequence per pixel of a patch, which holds the pixels at that place of all patches; `None` unless
-    /// images consist of whole patches.
+    /// Splits images into one sequence per pixel of a patch, which holds the pixels at that position of all patches;
+    /// `None` unless patches divide the image.
     pub(super) fn strided([height, width]: [usize; 2], side: usize) -> Option<Self> {
         if side == 0 || !height.is_multiple_of(side) || !width.is_multiple_of(side) {
             return None;
@@ -156,27 +156,28 @@ impl Windows {
         })
     }
 
-    /// Number of pixels of a window.
+    /// Returns the number of pixels of a window.
     pub(super) fn pixels(&self) -> usize {
         self.pixels
     }
 
-    /// Number of windows of an image.
+    /// Returns the number of windows of an image.
     pub(super) fn count(&self) -> usize {
         self.kinds.len()
     }
 
-    /// Copies images into their windows.
+    /// Splits images into windows.
     pub(super) fn split<O: Ops>(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
         ops.select(x, &self.places.of_images(images))
     }
 
-    /// Copies windows into their images.
+    /// Joins windows to images.
     pub(super) fn join<O: Ops>(&self, ops: &O, x: &O::Matrix, images: usize) -> O::Matrix {
         ops.select(x, &self.back.of_images(images))
     }
 
-    /// Returns the scores of pairs of pixels ([`PairScores`]) from those of a head, query and key without a shift.
+    /// Returns the pair scores ([`PairScores`]) of shifted windows, from those of a head, query and key without a
+    /// shift.
     pub(super) fn scores(&self, heads: usize, score: impl Fn(usize, usize, usize) -> f32) -> Vec<f32> {
         let mut scores = Vec::with_capacity(self.regions.len() * heads * self.pixels * self.pixels);
         for regions in &self.regions {
@@ -193,13 +194,13 @@ impl Windows {
     }
 }
 
-/// Attention of the pixels of every window.
+/// Attention inside each window.
 pub(super) struct WindowAttention<O: Ops> {
     pub windows: Windows,
     pub heads: usize,
     /// Factor of the scores.
     pub scale: f32,
-    /// Norm of every head of queries and keys, and factors of the projections.
+    /// Cosine attention: norm of every query and key head, and factors of the projections.
     pub cosine: Option<(O::Norm, O::Norm)>,
     /// Scores by kind of window ([`Windows::scores`]).
     pub scores: Option<O::Matrix>,

@@ -1,5 +1,5 @@
-//! The head of `SigLIP`'s image encoder (Zhai et al. 2023): a learnt query attends to the patches, and a feed-forward layer
-//! follows.
+//! Attention pooling head of `SigLIP`'s image encoder (Zhai et al. 2023): a learned query attends to the patches,
+//! followed by a feed-forward.
 
 use super::head::Tokens;
 use crate::architectures::encoder::EncoderConfig;
@@ -9,9 +9,9 @@ use crate::ops::{Activation, Ops};
 use crate::runtime::batch::device_failed;
 use crate::runtime::model::ModelError;
 
-/// Attention of a learnt query to the tokens of an image, and a feed-forward layer.
+/// Attention of a learned query to the tokens of an image, followed by a feed-forward.
 pub(in crate::architectures) struct Probe<O: Ops> {
-    /// From a token to its score in every head; the query is multiplied into the keys.
+    /// Layer from a token to its score per head, with the query folded into the key projection.
     scores: O::Linear,
     values: O::Linear,
     output: O::Linear,
@@ -22,10 +22,10 @@ pub(in crate::architectures) struct Probe<O: Ops> {
 }
 
 impl<O: Ops> Probe<O> {
-    /// Takes the tensors behind `prefix`; sizes are those of the encoder.
+    /// Takes the tensors with the prefix `prefix`; dimensions are those of the encoder.
     ///
     /// # Errors
-    /// As [`Weights::take`](crate::checkpoint::Weights::take).
+    /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
     pub(in crate::architectures) fn take(
         layers: &mut Layers<'_, O>,
         prefix: &str,
@@ -44,7 +44,7 @@ impl<O: Ops> Probe<O> {
         let scale = 1.0 / (head as f32).sqrt();
         let query = queries.chunks(width.max(1)).zip(&bias);
         let query = query.map(|(row, bias)| scale * (dot(row, &probe) + bias));
-        // The biases of the keys shift all scores of a head alike.
+        // The key biases shift all scores of a head equally, so they are omitted.
         let mut scores = vec![0.0; width * heads];
         for (place, (row, query)) in keys.chunks(width.max(1)).zip(query).enumerate() {
             let of_head = scores.iter_mut().skip(place / head.max(1)).step_by(heads.max(1));
@@ -67,7 +67,7 @@ impl<O: Ops> Probe<O> {
         })
     }
 
-    /// Returns a vector per image, of the tokens in `states`.
+    /// Returns a vector per image, from the tokens in `states`.
     ///
     /// # Errors
     /// [`ModelError::Failed`] with the message of the device.
@@ -110,7 +110,7 @@ impl<O: Ops> Probe<O> {
     }
 }
 
-/// Returns the sum of the products of two rows.
+/// Returns the dot product of two rows.
 fn dot(one: &[f32], other: &[f32]) -> f32 {
     one.iter().zip(other).map(|(one, other)| one * other).sum()
 }

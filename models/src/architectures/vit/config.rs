@@ -1,4 +1,5 @@
-//! Descriptions of ViT and models like it: ViT-MSN, DeiT, `DINOv2`, `BEiT`, and the image encoders of CLIP and `SigLIP`.
+//! Descriptions of ViT and similar models: ViT-MSN, DeiT, `DINOv2`, `BEiT`, and the image encoders of CLIP and
+//! `SigLIP`.
 
 use super::patches::Patches;
 use crate::architectures::dual::clip;
@@ -50,7 +51,7 @@ const ROTARY_GATED_NAMES: BlockNames = BlockNames {
     ..ROTARY_NAMES
 };
 
-/// Biases of the one layer of projections in timm's `BEiT`.
+/// Separate biases of the fused projection in timm's `BEiT`.
 const BEIT_BIASES: SplitBiases = SplitBiases {
     names: ["attention.q_bias", "attention.v_bias"],
     by_head: false,
@@ -60,89 +61,89 @@ const BEIT_NAMES: BlockNames = BlockNames {
     ..BLOCK_NAMES
 };
 
-/// How an image encoder that classes of image and text share differs from ViT.
+/// Defaults of an image encoder in a dual encoder class.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct ClipDefaults {
-    /// Defaults of its settings.
+    /// Default patch size, pixels.
     patch: usize,
     activation: &'static str,
     epsilon: f64,
 }
 
-/// What distinguishes the architectures.
+/// Description of an architecture.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct VitConfig {
     /// Prefix of the base model's tensors.
     pub base: &'static str,
-    /// Tokens before the patches.
+    /// Names of the tokens before the patches.
     pub tokens: &'static [&'static str],
-    /// Tokens between these and the patches, which have no positions.
+    /// Name of the register tokens between these and the patches, which have no positions.
     pub registers: Option<&'static str>,
-    /// What is classified.
+    /// Classification head or pooling.
     pub head: ImageHead,
-    /// Whose settings and blocks it has.
+    /// Kind of settings and blocks.
     pub kind: Kind,
-    /// Prefix of the numbered blocks, relative to the base.
+    /// Prefix of the numbered blocks, relative to the base model.
     pub blocks: &'static str,
-    /// Projection of patches, relative to the embeddings.
+    /// Name of the patch projection, relative to the embeddings.
     pub projection: &'static str,
-    /// Whether that has a bias.
+    /// Whether the patch projection has a bias.
     pub biased: bool,
-    /// Norm of the first block's input.
+    /// Name of the norm before the first block.
     pub input_norm: Option<&'static str>,
-    /// Whether the tokens before the patches have positions if these have.
+    /// Whether the tokens before the patches have positions if patches do.
     pub token_positions: bool,
-    /// Whether the settings are those of `vision_config`, with the names of CLIP.
+    /// Defaults, if settings are in `vision_config` with the key names of CLIP.
     pub clip: Option<ClipDefaults>,
-    /// Whether places have vectors of their own.
+    /// Whether there are position embeddings.
     pub positions: bool,
 }
 
-/// Whose settings and blocks a model has.
+/// Kind of settings and blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::architectures) enum Kind {
-    /// Those of ViT.
+    /// ViT.
     Vit,
-    /// Those of `DINOv2`.
+    /// `DINOv2`.
     Dino,
-    /// Those of `DINOv3`, whose patches have rotary positions.
+    /// `DINOv3`, with rotary positions of patches.
     Rotary,
-    /// Those of `BEiT`.
+    /// `BEiT`.
     Beit,
 }
 
-/// Where a `BEiT` model has biases by the relative position of patches.
+/// Relative position biases of a `BEiT` model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::architectures) struct RelativePositions {
-    /// One table for all blocks.
+    /// One table shared by all blocks.
     pub shared: bool,
-    /// A table for every block.
+    /// One table per block.
     pub by_block: bool,
 }
 
-/// What the classifier reads.
+/// Input of the classifier.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) enum ImageHead {
-    /// Each of the first tokens, by the layer of this name; the logits of several are averaged.
+    /// Each of the first tokens, with the layer of this name; the logits of several are averaged.
     Tokens(&'static [&'static str]),
-    /// The first token and the mean of the patches, side by side.
+    /// The first token, concatenated with the mean of the patches.
     FirstAndMean,
-    /// The mean of the patches, which is normalised.
+    /// The mean of the patches, normalised afterwards.
     Mean,
-    /// The mean of the patches, which are normalised by a norm of this name, if there is one.
+    /// The mean of the patches, normalised before with the norm of this name, if there is one.
     MeanOf(Option<&'static str>),
-    /// Nothing: the first token, normalised, is the answer.
+    /// No classifier: the output is the first token, normalised.
     Features {
-        /// The norm.
+        /// Name of the norm.
         norm: &'static str,
-        /// Layer without a bias that the answer is the result of, by its whole name.
+        /// Full name of a projection of the output without a bias, if there is one.
         projection: Option<&'static str>,
     },
-    /// Nothing: what a learnt query reads of the patches is the answer (`SigLIP`).
+    /// No classifier: the output is the attention pooling of the patches (`SigLIP`).
     Probe {
-        /// Norm of the patches.
+        /// Name of the norm of the patches.
         norm: &'static str,
-        /// Whole prefix of the tensors.
+        /// Full prefix of the tensors.
         prefix: &'static str,
     },
 }
@@ -163,7 +164,7 @@ impl VitConfig {
         clip: None,
         positions: true,
     };
-    /// `IJepaForImageClassification`: no token but the patches, whose mean is classified.
+    /// `IJepaForImageClassification`: has only patches, whose mean is classified.
     pub(in crate::architectures) const IJEPA: Self = Self {
         base: "ijepa",
         tokens: &[],
@@ -201,7 +202,7 @@ impl VitConfig {
         }),
         ..Self::VIT
     };
-    /// `CLIPVisionModel`, whose first token is the vector of an image.
+    /// `CLIPVisionModel`, whose first token is the image embedding.
     pub(in crate::architectures) const CLIP_FEATURES: Self = Self::CLIP.with_norm("post_layernorm");
     /// `CLIPVisionModelWithProjection`, and the image encoder of `CLIPModel`.
     pub(in crate::architectures) const CLIP_PROJECTED: Self = Self {
@@ -225,7 +226,7 @@ impl VitConfig {
         kind: Kind::Beit,
         ..Self::VIT
     };
-    /// `Data2VecVisionForImageClassification`: `BEiT` that is trained otherwise.
+    /// `Data2VecVisionForImageClassification`: `BEiT` with a different training.
     pub(in crate::architectures) const DATA2VEC: Self = Self {
         base: "data2vec_vision",
         ..Self::BEIT
@@ -266,12 +267,12 @@ impl VitConfig {
         ..Self::DINO
     };
 
-    /// The base model of a classifier, whose first token is the vector of an image.
+    /// Returns the base model of a classifier, whose first token is the image embedding.
     pub(in crate::architectures) const fn features(self) -> Self {
         self.with_norm("layernorm")
     }
 
-    /// The same, with the norm of this name.
+    /// Same as [`Self::features`], with the norm of this name.
     const fn with_norm(self, norm: &'static str) -> Self {
         Self {
             head: ImageHead::Features {
@@ -282,11 +283,11 @@ impl VitConfig {
         }
     }
 
-    /// Returns the configuration of the image encoder: that of the checkpoint, or its `vision_config`, of which files leave out
-    /// defaults.
+    /// Returns the configuration of the image encoder: that of the checkpoint, or its `vision_config`, completed by
+    /// defaults that files omit.
     ///
     /// # Errors
-    /// [`LoadError::BadKey`] if `vision_config` is no object.
+    /// [`LoadError::BadKey`] if `vision_config` is not an object.
     pub(in crate::architectures) fn settings(self, config: &Config) -> Result<Config, LoadError> {
         let Some(clip) = self.clip else {
             return Ok(config.clone());
@@ -313,17 +314,17 @@ impl VitConfig {
         clip::section(config, "vision_config", &defaults)
     }
 
-    /// Whether images may have another size than in training.
+    /// Returns whether images may have another size than in training.
     pub(in crate::architectures) fn resizes(&self) -> bool {
         matches!(self.kind, Kind::Dino | Kind::Rotary)
     }
 
-    /// Prefix of the numbered blocks.
+    /// Returns the prefix of the numbered blocks.
     pub(in crate::architectures) fn block_prefix(self) -> String {
         format!("{}.{}", self.base, self.blocks)
     }
 
-    /// Returns the configuration that the settings of a checkpoint give, and its biases by relative position.
+    /// Returns the description after applying the settings of a checkpoint, with its relative position biases.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
@@ -355,7 +356,7 @@ impl VitConfig {
         Ok((self, relative))
     }
 
-    /// Reads the number of registers.
+    /// Reads the number of register tokens.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
@@ -367,7 +368,7 @@ impl VitConfig {
         })
     }
 
-    /// Returns how the checkpoint of a configuration can be split.
+    /// Returns how a checkpoint with this configuration can be split.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
@@ -383,7 +384,7 @@ impl VitConfig {
         })
     }
 
-    /// Reads sizes and names of the blocks.
+    /// Reads dimensions and names of the blocks.
     ///
     /// # Errors
     /// [`LoadError`], naming the key.
@@ -438,7 +439,7 @@ impl VitConfig {
     }
 }
 
-/// Reads sizes and names of the blocks of `DINOv3`.
+/// Reads dimensions and names of the blocks of `DINOv3`.
 fn rotary_blocks(config: &Config) -> Result<(EncoderConfig, BlockNames), LoadError> {
     let is_set = |key: &str, default| Ok::<bool, LoadError>(config.optional(key)?.unwrap_or(default));
     let mut read = EncoderConfig::read(config)?;

@@ -1,4 +1,4 @@
-//! Heads of ViT and models like it: what the last partition computes from the vectors of the tokens.
+//! Heads of ViT and similar models, which the last partition applies to hidden states.
 
 use super::attention_pooling::Probe;
 use super::config::{ImageHead, VitConfig};
@@ -12,21 +12,21 @@ use crate::tasks::classification::Classifier;
 
 use crate::architectures::encoder::EncoderConfig;
 
-/// Default size of the vectors that text and images share, of CLIP.
+/// Default width of the embeddings shared by texts and images, as in CLIP.
 const PROJECTION: usize = 512;
 
-/// Computes the answer from hidden states.
+/// Computes the output from hidden states.
 pub(in crate::architectures) struct Head<O: Ops> {
     norm: Option<O::Norm>,
     kind: ImageHead,
     answer: Answer<O>,
 }
 
-/// What is answered.
+/// Kind of output.
 enum Answer<O: Ops> {
-    /// The normalised first token, or what a layer makes of it; the size of the vector.
+    /// The normalised first token, optionally projected by a layer; the width of the embedding.
     First(Option<O::Linear>, usize),
-    /// What a learnt query reads of the normalised patches.
+    /// Attention pooling of the normalised patches.
     Probe(Box<Probe<O>>),
     /// Logits.
     Classes(Classes<O>),
@@ -34,24 +34,24 @@ enum Answer<O: Ops> {
 
 /// Computes logits.
 struct Classes<O: Ops> {
-    /// One per classified token; one alone if the mean of the patches is classified too.
+    /// One layer per classified token; a single layer if the mean of the patches is classified too.
     outputs: Vec<O::Linear>,
     classifier: Classifier,
 }
 
-/// Where the tokens of an image are.
+/// Layout of an image's tokens.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct Tokens {
-    /// All tokens of an image.
+    /// Number of tokens of an image.
     pub count: usize,
-    /// Those before the patches.
+    /// Number of tokens before the patches.
     pub first: usize,
-    /// Size of a token's vector.
+    /// Hidden size.
     pub width: usize,
 }
 
 impl<O: Ops> Head<O> {
-    /// Takes the head of a model; `config` is the outermost configuration, `encoder` that of the blocks.
+    /// Takes the head of a model; `config` is the top-level configuration, `encoder` that of the blocks.
     ///
     /// # Errors
     /// [`LoadError`], naming the key or tensor.
@@ -105,7 +105,7 @@ impl<O: Ops> Head<O> {
         })
     }
 
-    /// Returns the outputs of images, whose tokens follow each other in `states`.
+    /// Returns the outputs of images, whose tokens are concatenated in `states`.
     ///
     /// # Errors
     /// [`ModelError::Failed`] with the message of the device.
@@ -116,7 +116,7 @@ impl<O: Ops> Head<O> {
         images: usize,
         tokens: Tokens,
     ) -> Result<BatchResults, ModelError> {
-        // Only the first tokens are read, so only they need the final norm.
+        // Only the first tokens are read, so only these need the final norm.
         let normalised = |token: usize| {
             let spans = (0..images).map(|index| Span {
                 matrix: states,
@@ -156,8 +156,8 @@ impl<O: Ops> Head<O> {
         Ok(sum.iter().map(|logits| classifier.outputs(logits)).collect())
     }
 
-    /// Classifies the mean of the patches of every image, which is then normalised, or the mean, or the first token and the
-    /// mean, of what was normalised before.
+    /// Classifies, per image, the mean of the patches, normalised afterwards; or, normalised before, the mean, or the
+    /// first token with the mean.
     fn classify_mean(
         &self,
         ops: &O,

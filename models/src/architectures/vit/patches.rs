@@ -1,17 +1,17 @@
-//! Patches of an image, and the positions of their vectors.
+//! Patches of an image, and interpolation of position embeddings.
 
 use serde::Deserialize;
 
 use crate::checkpoint::{Config, LoadError};
 
-/// How an image is split into patches; all sizes in pixels, height first.
+/// Division of an image into patches; all sizes in pixels, height first.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::architectures) struct Patches {
     /// Number of channels.
     pub channels: usize,
-    /// The image.
+    /// Image size.
     pub image: [usize; 2],
-    /// A patch.
+    /// Patch size.
     pub patch: [usize; 2],
 }
 
@@ -23,7 +23,7 @@ enum SideLengths {
     Rectangle([usize; 2]),
 }
 
-/// Reads a height and a width, which may be one number.
+/// Reads height and width, which may be stated as one number.
 ///
 /// # Errors
 /// [`LoadError::MissingKey`], or [`LoadError::BadKey`] unless both are at least 1.
@@ -56,26 +56,26 @@ impl Patches {
         })
     }
 
-    /// Number of patches vertically and horizontally. Pixels that fill no whole patch are ignored, as by a strided
-    /// convolution.
+    /// Returns the number of patches vertically and horizontally. Pixels that fill no whole patch are ignored, as in a
+    /// strided convolution.
     pub(in crate::architectures) fn grid(&self) -> [usize; 2] {
         let ([height, width], [patch_height, patch_width]) = (self.image, self.patch);
         [height / patch_height, width / patch_width]
     }
 
-    /// Number of patches.
+    /// Returns the number of patches.
     pub(in crate::architectures) fn count(&self) -> usize {
         let [down, across] = self.grid();
         down.saturating_mul(across)
     }
 
-    /// Number of values of a patch.
+    /// Returns the number of values per patch.
     pub(in crate::architectures) fn pixels(&self) -> usize {
         let [height, width] = self.patch;
         self.channels.saturating_mul(height).saturating_mul(width)
     }
 
-    /// Appends the patches of an image, row by row, each as channels of rows of pixels.
+    /// Appends the patches of an image, row by row; each patch is ordered by channel, then row, then pixel.
     pub(in crate::architectures) fn cut(&self, image: &[f32], into: &mut Vec<f32>) {
         let ([height, width], [patch_height, patch_width]) = (self.image, self.patch);
         let [down, across] = self.grid();
@@ -91,8 +91,8 @@ impl Patches {
     }
 }
 
-/// Returns the vectors `[to, width]` of positions on a grid from those on another grid `[from, width]`, row by row, by bicubic
-/// interpolation as torch computes it without aligned corners.
+/// Resizes position embeddings `[from, width]` on a grid to another grid, `[to, width]`, row by row, with torch's
+/// bicubic interpolation without aligned corners.
 pub(in crate::architectures) fn interpolated(
     positions: &[f32],
     width: usize,
@@ -124,9 +124,9 @@ pub(in crate::architectures) fn interpolated(
     out
 }
 
-/// Returns for every place of the new side the four places of the old one that it is computed from, with their weights.
+/// Returns, for each new position along an axis, the four old positions with their weights.
 fn weights(from: usize, to: usize) -> Vec<[(usize, f32); 4]> {
-    /// Parameter of the cubic kernel in torch.
+    /// Parameter of torch's cubic kernel.
     const SHARPNESS: f64 = -0.75;
     let kernel = |distance: f64| {
         let x = distance.abs();

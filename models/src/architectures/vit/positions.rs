@@ -1,4 +1,4 @@
-//! Scores by the relative position of patches, as in `BEiT` (Bao et al. 2022).
+//! Relative position biases of patches, as in `BEiT` (Bao et al. 2022).
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::ops::Ops;
 /// Name of a table, relative to an encoder or to the attention of a block.
 const TABLE: &str = "relative_position_bias.relative_position_bias_table";
 
-/// Scores of the pairs of tokens, `[heads, tokens * tokens]`, of every block; `None` without them.
+/// Scores of token pairs per block, `[heads, tokens * tokens]`; `None` without them.
 type Scores<O> = Vec<Option<Arc<<O as Ops>::Matrix>>>;
 
 /// Takes the scores of the blocks `configs` of the encoder `base`, for a grid of patches after one other token.
 ///
 /// # Errors
-/// As [`Weights::take`](crate::checkpoint::Weights::take).
+/// Same as [`Weights::take`](crate::checkpoint::Weights::take).
 pub(in crate::architectures) fn take<O: Ops>(
     layers: &mut Layers<'_, O>,
     relative: RelativePositions,
@@ -53,8 +53,8 @@ pub(in crate::architectures) fn take<O: Ops>(
     Ok(taken)
 }
 
-/// Returns the scores `[heads, tokens * tokens]` from the table `[distances + 3, heads]`, whose last rows are those of the
-/// first token with the patches, of the patches with it, and of it with itself.
+/// Returns the scores `[heads, tokens * tokens]` from the table `[distances + 3, heads]`, whose last rows are those of
+/// the first token with patches, of patches with the first token, and of the first token with itself.
 fn scores(table: &[f32], [down, across]: [usize; 2], heads: usize) -> Vec<f32> {
     let span = 2 * across - 1;
     let (distances, tokens) = ((2 * down - 1) * span, down * across + 1);
