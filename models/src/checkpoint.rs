@@ -76,7 +76,7 @@ pub struct TokenizerFile {
     pub json: Bytes,
     /// Whether the model receives token type ids: `model_input_names` of `tokenizer_config.json` may omit them.
     pub types: bool,
-    /// Padding token, if the files beside `tokenizer.json` state one.
+    /// Padding token, if the files next to `tokenizer.json` state one.
     pub(crate) padding: Option<String>,
     /// Maximum length, truncation side and padding side of sequences.
     pub(crate) sequences: SequenceSettings,
@@ -85,7 +85,7 @@ pub struct TokenizerFile {
 }
 
 impl TokenizerFile {
-    /// Reads the `tokenizer.json` of a directory without the settings beside it. `None` without one.
+    /// Reads the `tokenizer.json` of a directory without the settings next to it. `None` without one.
     ///
     /// # Errors
     /// [`LoadError`] for a file that is unreadable or too large.
@@ -193,7 +193,7 @@ impl Config {
 /// The hash covers names and contents of configurations, vocabularies, templates and weights, but not training
 /// artefacts nor the directory's own name. For a weights file over 32 MiB it covers the header and the first and last
 /// 4 KiB of each tensor (4,096 samples for formats other than safetensors), so that a fingerprint takes milliseconds.
-/// It tells a retrained model from its predecessor, but is no protection against tampering.
+/// The fingerprint distinguishes a retrained model from its predecessor, but does not protect against tampering.
 ///
 /// # Errors
 /// [`LoadError`] if a file cannot be read.

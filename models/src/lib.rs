@@ -2,7 +2,7 @@
 //!
 //! | folder | holds |
 //! |---|---|
-//! | `runtime/` | tensors (Open Inference Protocol v2), the [`Model`] trait, the executor thread, CPU limits, hidden states between partitions |
+//! | `runtime/` | tensors (Open Inference Protocol v2), [`Model`] trait, executor thread, CPU limits, hidden states between partitions |
 //! | [`checkpoint`] | Hugging Face directories and GGUF files: configuration, weights, tokenizer file |
 //! | [`idx`] | labelled images in IDX files |
 //! | [`images`] | decoding of image files, and preprocessing by `preprocessor_config.json` |
@@ -16,7 +16,7 @@
 //! | [`language`] | language models behind the [`Model`] trait |
 //! | [`architectures`] | classifiers, detectors and question answering, and the registry of all architectures |
 //! | `tasks/` | outputs of classifiers, question answering and embedding models; [`entities`] of token classifiers |
-//! | [`mod@selftest`] | the suite that checks a device's results and measures its speed; [`fixtures`] hold checkpoints with expected outputs |
+//! | [`mod@selftest`] | suite that checks a device's results and measures its speed; [`fixtures`] are checkpoints with expected outputs |
 
 pub mod architectures;
 pub mod checkpoint;

@@ -139,7 +139,7 @@ pub enum Parallel {
 /// Attention of local layers, which usually have a sliding window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalAttention {
-    /// Sliding window: number of last tokens that a token sees, itself included; `None` for all.
+    /// Sliding window: number of last tokens that a token attends to, itself included; `None` for all.
     pub window: Option<usize>,
     /// Rotary positions of local layers, if they differ from those of global layers (Gemma 3), or if global layers
     /// have none.

@@ -159,7 +159,7 @@ pub struct Decoder {
     pub embedding_norm: Option<NormWeights>,
     /// One vector per position, from the first token on; `None` unless positions are learned.
     pub positions: Option<Table>,
-    /// Its layers.
+    /// Decoder layers.
     pub layers: Vec<LayerWeights>,
     /// Final norm.
     pub final_norm: NormWeights,

@@ -338,8 +338,8 @@ fn candidates(
     changed
 }
 
-/// Returns the log probabilities of the next token, with penalties, biases and constraints applied to them as in the
-/// beam search of transformers; `None` if a logit is not finite or there are none.
+/// Returns the log probabilities of the next token for beam search. Penalties, biases and constraints are applied to the
+/// log probabilities, as in transformers. `None` if a logit is not finite or there are none.
 pub(super) fn log_probs(
     logits: &[f32],
     sampling: &Sampling,

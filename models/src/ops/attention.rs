@@ -102,7 +102,7 @@ struct Visible<'a> {
     pieces: Vec<&'a [f32]>,
     /// Index of their first token in the request.
     from: usize,
-    /// Token range that each query sees.
+    /// Token range that each query attends to.
     ranges: Vec<Range<usize>>,
     /// Position of the first query among the tokens.
     position: usize,

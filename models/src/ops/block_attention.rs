@@ -257,7 +257,7 @@ pub(super) fn add_values<S: Simd>(
     }
 }
 
-/// Adds the values of tokens that all queries see; `first` is the index of the first one's weight.
+/// Adds the values of tokens that all queries attend to; `first` is the index of the first one's weight.
 #[inline(always)]
 fn add_shared<S: Simd>(
     simd: S,

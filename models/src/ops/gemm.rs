@@ -2,7 +2,7 @@
 //!
 //! The matrix is stored in panels of [`PANEL`] columns, row by row, so that it is read once and in order for any
 //! number of rows; a product with one row runs at memory bandwidth. Each element of the result is summed over the
-//! inner dimension in order, one fused multiply-add at a time, whatever else is computed with it. A row's result is
+//! inner dimension in order, one fused multiply-add at a time, independent of the other rows. A row's result is
 //! therefore bit-identical in any batch, and recomputed keys and values equal the discarded ones. Products with
 //! quantised matrices are in [`quantised`](super::quantised).
 

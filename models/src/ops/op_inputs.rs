@@ -87,10 +87,10 @@ impl<X> Copy for Span<'_, X> {}
 pub struct AttentionSpans<'a, X> {
     /// Number of queries.
     pub queries: usize,
-    /// Keys and values that all queries see, in order; rows are `[keys | values]`. Those of cached tokens, or all.
+    /// Keys and values that all queries attend to, in order: all, or those of cached tokens; rows are `[keys | values]`.
     pub cached: Vec<Span<'a, X>>,
-    /// Keys and values of the queries' own tokens, under a causal mask. `None` if every query sees the same tokens: in
-    /// an encoder, where the first query has the position of the first key, and in cross-attention.
+    /// Keys and values of the queries' own tokens, under a causal mask. `None` if all queries attend to the same tokens:
+    /// in an encoder, where the first query has the position of the first key, and in cross-attention.
     pub new_kv: Option<Span<'a, X>>,
 }
 
@@ -99,10 +99,10 @@ pub struct AttentionSpans<'a, X> {
 pub struct ScoreRules<'a, X> {
     /// Table of a [`RelativeBias`] to add to the scores.
     pub position_bias: Option<&'a X>,
-    /// Sliding window: number of last tokens that a token sees, itself included; in bidirectional attention, the
+    /// Sliding window: number of last tokens that a token attends to, itself included; in bidirectional attention, the
     /// maximum distance. `None`: all.
     pub window: Option<usize>,
-    /// Chunked attention: size of the chunks; a token sees only its own chunk. `None`: all.
+    /// Chunked attention: size of the chunks; a token attends only to its own chunk. `None`: all.
     pub chunk: Option<usize>,
     /// Logit soft cap: a score `s` becomes `cap * tanh(s / cap)` (Gemma 2).
     pub softcap: Option<f32>,
@@ -124,7 +124,7 @@ impl<X> Default for ScoreRules<'_, X> {
 }
 
 impl<X> ScoreRules<'_, X> {
-    /// Returns the position of the first token that a token at `position` sees.
+    /// Returns the position of the first token that a token at `position` attends to.
     pub(crate) fn first_visible(&self, position: usize) -> usize {
         let window = self.window.unwrap_or(usize::MAX);
         let chunk = self.chunk.unwrap_or(usize::MAX).max(1);
@@ -132,7 +132,7 @@ impl<X> ScoreRules<'_, X> {
         last.max(position - position % chunk)
     }
 
-    /// Returns the range of `count` tokens that a token at `position` sees in bidirectional attention.
+    /// Returns the range of `count` tokens that a token at `position` attends to in bidirectional attention.
     pub(crate) fn visible_around(&self, position: usize, count: usize) -> std::ops::Range<usize> {
         let window = self.window.unwrap_or(usize::MAX);
         let end = position.saturating_add(window).saturating_add(1).min(count);

@@ -5,8 +5,8 @@
 //! block. An element `x` of a block with maximum magnitude `a` becomes `x + d` with `|d| <= a / 65,534`, which is
 //! 1/258 of the rounding of a weight in `Q8_0`.
 //!
-//! Each element of the result is computed in the same order of operations whatever else is computed with it, so a
-//! row's result is bit-identical in any batch. If a row has an element that is not finite, its results are NaN.
+//! Each element of the result is computed in the same order of operations, independent of the other rows, so a row's
+//! result is bit-identical in any batch. If a row has an element that is not finite, its results are NaN.
 
 use pulp::{Arch, bytemuck::cast_slice};
 

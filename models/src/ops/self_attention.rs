@@ -12,7 +12,7 @@ use super::rows::Rows;
 use super::softmax::softmax;
 use super::{EncoderAttention, KindScores};
 
-/// Score of a hidden token pair; finite, so that a token that sees nothing has a finite result.
+/// Score of a masked token pair; finite, so that the result is finite even if all tokens are masked.
 const HIDDEN: f32 = -1e30;
 
 /// Packed keys and values of a head's visible tokens.

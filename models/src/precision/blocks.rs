@@ -46,7 +46,7 @@ pub(crate) fn quantise_q4_0(block: &[f32; BLOCK]) -> (u16, [u8; BLOCK]) {
     if let Some(exact) = exact_q4_0(block, farthest) {
         return exact;
     }
-    // The value farthest from zero maps to the number 0, which stands for -8.
+    // The value farthest from zero gets code 0, which is -8.
     let scale = farthest / -8.0;
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
     (

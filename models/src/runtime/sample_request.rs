@@ -42,7 +42,7 @@ pub enum SampleError {
     Tensor(#[from] TensorError),
 }
 
-/// Builds a request of ones; a text has 16 words, whatever the size. If all inputs are optional, chooses tokens rather
+/// Builds a request of ones; a text has 16 words for any size. If all inputs are optional, chooses tokens rather
 /// than a text, because the length of a text depends on the tokenizer.
 ///
 /// # Errors

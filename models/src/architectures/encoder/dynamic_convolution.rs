@@ -16,7 +16,7 @@ pub(in crate::architectures) struct DynamicConvolution<O: Ops> {
     values: O::Linear,
     /// Layers that select the weight of one neighbour and repeat it for each element of a head.
     repeated: Vec<O::Linear>,
-    /// Identity keys and values, with which each query sees its own elements.
+    /// Identity keys and values, with which each query attends to its own elements.
     identity: O::Matrix,
     heads: usize,
     head_dim: usize,

@@ -22,7 +22,7 @@ const MAX_EXTENT: usize = 1 << 16;
 ///
 /// The batch dimension is the first of every input and output; requests and their outputs have none. A graph with
 /// batch size 1 runs the requests of a batch one after the other. A graph whose inputs have no common batch dimension
-/// receives them unchanged. Class scores are returned as `logits` whatever their name; see [`scores`].
+/// receives them unchanged. Class scores are returned as `logits` under any name in the graph; see [`scores`].
 pub(super) struct OnnxModel {
     graph: Graph,
     tokens: Option<TokenInputs>,

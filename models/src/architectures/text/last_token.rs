@@ -12,12 +12,12 @@ pub(in crate::architectures) enum TextEnd {
     First(i64),
     /// The first of the tokens with the largest id.
     Largest,
-    /// Texts are padded to the context with this token, which attention sees; token ids end at the last given token.
+    /// Texts are padded to the context with this token, which is not masked; token ids end at the last given token.
     Padded(i64),
 }
 
 impl TextEnd {
-    /// Truncates a sequence after its end; earlier tokens do not see later ones.
+    /// Truncates a sequence after its end. Attention is causal, so this does not change the result.
     pub(in crate::architectures) fn shorten(self, tokens: &mut Tokens) {
         let place = |id: i64| tokens.ids.iter().position(|own| *own == id);
         let last = match self {

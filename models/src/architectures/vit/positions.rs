@@ -53,8 +53,8 @@ pub(in crate::architectures) fn take<O: Ops>(
     Ok(taken)
 }
 
-/// Returns the scores `[heads, tokens * tokens]` from the table `[distances + 3, heads]`, whose last rows are those of
-/// the first token with patches, of patches with the first token, and of the first token with itself.
+/// Returns the scores `[heads, tokens * tokens]` from the table `[distances + 3, heads]`. The table's last three rows are
+/// for the first token with patches, patches with the first token, and the first token with itself.
 fn scores(table: &[f32], [down, across]: [usize; 2], heads: usize) -> Vec<f32> {
     let span = 2 * across - 1;
     let (distances, tokens) = ((2 * down - 1) * span, down * across + 1);

@@ -1,6 +1,6 @@
 //! BART (Lewis et al. 2020) and related encoder-decoders: mBART, Pegasus, Marian, M2M100 with NLLB, Blenderbot, LED.
 //!
-//! They differ in the placement of norms, in their positions, and in configuration defaults.
+//! These models differ in the placement of norms, in their positions, and in configuration defaults.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! GPUs as NVML sees them.
+//! NVML driver: the GPUs that NVML lists, and their readings.
 
 use nvml_wrapper::enum_wrappers::device::Sampling;
 use nvml_wrapper::enums::device::SampleValue;

@@ -1,9 +1,9 @@
 //! The transfer thread: loads weights and blocks of the next layer while the current one is computed.
 //!
-//! Its jobs are known at the beginning of a step, in the order in which they are needed. There are two buffers for
-//! blocks and two for a layer's weights (§4.2.1: double buffering); a job starts when a buffer of its kind is free.
-//! The next layer's weights are split into one part per mini-batch, so that the link is used evenly and a large layer
-//! does not delay the blocks after it.
+//! The thread's jobs are known at the beginning of a step, in the order in which they are needed. There are two
+//! buffers for blocks and two for a layer's weights (§4.2.1: double buffering); a job starts when a buffer of its kind
+//! is free. The next layer's weights are split into one part per mini-batch, so that the link is used evenly and a
+//! large layer does not delay the blocks after it.
 
 use std::sync::mpsc::{Receiver, Sender};
 

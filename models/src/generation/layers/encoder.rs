@@ -1,7 +1,7 @@
 //! An encoder on the device, which reads whole prompts in prefill steps with bidirectional attention.
 //!
-//! Its layers precede the decoder's in the list of layers: a prefill pass runs all layers, any other pass only those
-//! of the decoder. They are resident or streamed by the same rule, and share the two buffers.
+//! The list of layers has the encoder's layers first: a prefill pass runs all layers, any other pass only the
+//! decoder's. Both are resident or streamed by the same rule, and share the two buffers.
 
 use super::layer::{ContextSpans, Layer};
 use super::layer_context::LayerContext;

@@ -1,7 +1,7 @@
 //! A layer's recurrent mixer: linear layers on the device around a recurrence whose states are in host memory.
 //!
-//! The CPU computes the recurrence in f32, whatever the device: its states change with every token, and most of a
-//! layer's work is in its linear layers.
+//! The CPU computes the recurrence in f32 on every device: the states change with every token, and most of the work is
+//! in the linear layers.
 
 use std::sync::Arc;
 

@@ -34,7 +34,7 @@ pub enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
-    /// The model does not see the tools.
+    /// The prompt does not contain the tools.
     None,
     /// At least one tool must be called.
     Required,

@@ -1,4 +1,4 @@
-//! Layout of a batch's keys and values, and the tokens that each query sees.
+//! Layout of a batch's keys and values, and the tokens that each query attends to.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ const FEW_SCORES: usize = 1 << 16;
 /// Matrix index, first row and row count of a span; matrices are numbered in order of first use.
 type Part = (usize, usize, usize);
 
-/// Locations of a batch's tokens, and the tokens that each query sees. Determines a [`Layout`].
+/// Locations of a batch's tokens, and the tokens that each query attends to. Determines a [`Layout`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Extents {
     requests: Vec<Extent>,
@@ -62,7 +62,7 @@ impl Layout {
         hidden.as_ref()
     }
 
-    /// Returns the first and the last token that each query sees, `[batch * queries * 2]`.
+    /// Returns the first and the last token that each query attends to, `[batch * queries * 2]`.
     #[cfg(feature = "gpu")]
     pub(super) fn ranges(&self, extents: &Extents, device: &Device) -> Tensor<1, Int> {
         let [queries, _] = extents.longest();
@@ -181,7 +181,7 @@ impl Extents {
         }
     }
 
-    /// Returns the position of a query, and that of the last token it sees.
+    /// Returns the position of a query, and that of the last token it attends to.
     fn sees(request: &Extent, query: usize) -> [usize; 2] {
         let last = request.tokens.saturating_sub(1);
         if request.causal {
@@ -192,7 +192,7 @@ impl Extents {
         }
     }
 
-    /// Returns the first and the last token that each query sees.
+    /// Returns the first and the last token that each query attends to.
     fn ranges(&self, queries: usize) -> impl Iterator<Item = [usize; 2]> {
         let rules: ScoreRules<'_, ()> = ScoreRules {
             window: self.window,
@@ -206,7 +206,7 @@ impl Extents {
                     return [rules.first_visible(position), last];
                 }
                 let visible = rules.visible_around(position, request.tokens);
-                // Padding queries may see any token.
+                // Padding queries may attend to any token.
                 let last = visible.end.saturating_sub(1);
                 [visible.start.min(last), last]
             })

@@ -8,7 +8,7 @@ use crate::ops::activation::{Activate, Activation};
 /// Values per task.
 const CHUNK: usize = 1 << 14;
 
-/// A depthwise causal convolution over tokens; a token sees itself and earlier ones.
+/// A causal depthwise convolution over tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CausalConvolution {
     /// Number of channels.
@@ -21,7 +21,7 @@ pub struct CausalConvolution {
     pub activation: Option<Activation>,
 }
 
-/// Computes a range of tokens: `inputs` begins with the earliest token that the first of them sees.
+/// Computes a range of tokens: `inputs` begins with the earliest token in the window of the first.
 struct Convolve<'a> {
     convolution: &'a CausalConvolution,
     inputs: &'a [f32],
@@ -64,12 +64,12 @@ impl WithSimd for Convolve<'_> {
 }
 
 impl CausalConvolution {
-    /// Returns the kernel size: the number of tokens that a token sees, itself included.
+    /// Returns the kernel size, tokens.
     fn kernel(&self) -> usize {
         self.weights.len() / self.channels.max(1)
     }
 
-    /// Returns the number of elements of a sequence's state: the inputs of the last tokens that the next token sees.
+    /// Returns the number of elements of a sequence's state: the inputs of the last `kernel - 1` tokens.
     pub(super) fn state_elements(&self) -> usize {
         self.kernel().saturating_sub(1) * self.channels
     }
