@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Processor time that this process has used so far, microseconds: the model's threads, and little else.
+/// Returns the CPU time of this process so far, microseconds; almost all of it is the model's.
 fn process_us() -> u64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     u64::try_from(time.tv_sec * 1_000_000 + time.tv_nsec / 1_000).unwrap_or_default()
@@ -69,7 +69,7 @@ fn run(executor: &Executor, batch: Vec<Inputs>) -> Result<BatchResult, Box<dyn E
     Ok(receive.recv()?)
 }
 
-/// A valid input: token ids 1, 2, ..., or numbers between 0 and 1.
+/// Returns a valid input: token ids 1, 2, ..., or numbers between 0 and 1.
 fn example(input: &InputSpec, sequence: usize) -> Result<Tensor, ModelError> {
     let shape: Vec<usize> = input
         .shape

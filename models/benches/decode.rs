@@ -1,8 +1,8 @@
-//! Times decoding steps and the prompt of a GPT-2 with 124 million random weights; used by `scripts/bench-models.py` and
-//! `scripts/decode-torch.py`, or alone, with weights of a type (`f32` by default):
+//! Measures prefill and decode steps of a GPT-2 with 124 million random weights; used by `scripts/bench-models.py` and
+//! `scripts/decode-torch.py`, or alone, with a weight type (`f32` by default):
 //! `echo '{"batch": 1, "prompt": 32, "tokens": 64}' | cargo bench -p kaskade-models --bench decode -- q8_0`.
-//! Also prints the bytes of weights that a step reads; with them, a plain read of as much memory by all threads:
-//! `{"read": true}`.
+//! Also prints the bytes of weights that a step reads. For comparison, `{"read": true}` measures the read bandwidth of
+//! memory with all threads.
 
 #![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
@@ -23,7 +23,7 @@ struct Question {
     batch: u64,
     prompt: usize,
     tokens: usize,
-    /// Measure reading memory instead.
+    /// Measures memory bandwidth instead.
     read: bool,
 }
 
@@ -66,7 +66,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("{}", serde_json::json!({ "bytes_per_s": read_speed() }));
             continue;
         }
-        // On the cores, as a service computes: otherwise each operation would wake them up.
+        // Runs on the thread pool, as a service does; otherwise each operation would wake up its threads.
         let measured = cores.compute(|| measure(&mut engine, &question).map_err(|error| error.to_string()));
         let (step_s, prompt_s) = measured?;
         println!(
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Bytes per second that all threads together read from memory: sums over half a gigabyte, the best of five.
+/// Returns the memory bandwidth of all threads together, bytes per second: the best of five sums over 0.5 GB.
 fn read_speed() -> f64 {
     let words = vec![1_u64; 1 << 26];
     let part = words.len() / rayon::current_num_threads().max(1) / 8;
@@ -94,7 +94,7 @@ fn read_speed() -> f64 {
     size_of_val(words.as_slice()) as f64 / best
 }
 
-/// Seconds per step, and of the prompts.
+/// Returns the seconds per decode step, and those of prefill.
 fn measure(engine: &mut Engine<Cpu>, question: &Question) -> Result<(f64, f64), Box<dyn Error>> {
     for request in 0..question.batch {
         let prompt = (0..question.prompt as u32).map(|token| (token * 7 + request as u32) % 50_257);

@@ -1,11 +1,12 @@
-//! Times a Hugging Face directory, tokenising included; used by `scripts/bench-models.py`, or alone:
+//! Measures a Hugging Face directory, including tokenization; used by `scripts/bench-models.py`, or alone:
 //! `echo '{"texts": "texts.txt", "batch": 32}' | cargo bench -p kaskade-models --bench directory -- DIR [DTYPE]`.
 //!
-//! A question names a file of texts, one per line, or the side of square images of three channels (`"pixels": 224`), and a
-//! batch size. The answer is the items per second over all texts, or over `items` images. `CORES` sets the number of threads.
+//! A line of input states a file of texts, one per line, or the size of square images with three channels
+//! (`"pixels": 224`), and a batch size. Prints the items per second over all texts, or over `items` images. `CORES` sets
+//! the number of threads.
 //!
-//! `{"load": true}` answers the seconds of loading the directory again and of reading its weights from the cache of files,
-//! their bytes, and the bytes that loading first added to the resident memory, at most and at its end.
+//! `{"load": true}` prints the seconds for loading the directory again and for reading its weights from the page cache,
+//! the bytes of the weights, and the resident memory that the first load added, at its peak and at its end.
 
 #![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
@@ -22,7 +23,7 @@ type Failure = Box<dyn Error>;
 #[derive(Deserialize)]
 #[serde(default)]
 struct Question {
-    /// Measure loading instead.
+    /// Measures loading instead.
     load: bool,
     texts: Option<String>,
     pixels: usize,
@@ -100,7 +101,7 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Measures loading.
+/// Returns measurements of loading as JSON.
 fn loading(dir: &Path, options: &LoadOptions, [most, after]: [u64; 2]) -> Result<serde_json::Value, Failure> {
     let file = dir.join("model.safetensors");
     let began = Instant::now();
@@ -115,7 +116,7 @@ fn loading(dir: &Path, options: &LoadOptions, [most, after]: [u64; 2]) -> Result
     }))
 }
 
-/// A size of this process's memory, bytes.
+/// Returns a memory size of this process in `/proc/self/status`, bytes.
 fn resident(name: &str) -> Result<u64, Failure> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status

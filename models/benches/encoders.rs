@@ -1,7 +1,7 @@
-//! Measures the speed of BERT, ViT, convolutional networks and perceptrons with random weights on the CPU, by batch size.
+//! Measures the speed of BERT, ViT, convolutional networks and perceptrons with random weights on the CPU by batch size.
 //!
 //! `cargo bench --profile release -p kaskade-models --bench encoders -- [SECONDS]` prints one line per network and batch
-//! size: the median of the items per second, over `SECONDS` of measurement each (1 by default). `RAYON_NUM_THREADS` sets
+//! size: the median of the items per second; each measurement takes `SECONDS` (1 by default). `RAYON_NUM_THREADS` sets
 //! the number of threads.
 
 #![allow(clippy::print_stdout, reason = "a program that prints measurements")]
@@ -58,7 +58,7 @@ impl Shapes {
         }
     }
 
-    /// Loads a network of these tensors, filled with random numbers that keep the variance of a layer's inputs.
+    /// Loads a network with random tensors of these shapes, whose layers preserve the variance of their inputs.
     fn load(&self, name: &str, config: &Value) -> Result<Box<dyn Model>, Failure> {
         let tensors: Vec<(Vec<u8>, &[usize])> = (1..)
             .zip(&self.0)
@@ -79,7 +79,7 @@ impl Shapes {
     }
 }
 
-/// Uniform numbers in [-1, 1).
+/// Returns uniform random numbers in [-1, 1).
 fn random(seed: u64, count: usize) -> impl Iterator<Item = f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..count).map(move |_| {
@@ -99,7 +99,7 @@ fn encoder(kind: &str, model_type: &str, blocks: usize, width: usize) -> Value {
     })
 }
 
-/// A BERT with inputs of each of these lengths.
+/// Builds a BERT, and an input of each of these lengths.
 fn bert(
     blocks: usize,
     width: usize,
@@ -149,7 +149,7 @@ fn vit(blocks: usize, width: usize, batches: &'static [usize]) -> Result<Case, F
     })
 }
 
-/// A network of stages (channels, stride, residual blocks) for square images of one channel.
+/// Builds a network with these stages (channels, stride, residual blocks) for square images with one channel.
 fn cnn(side: usize, stages: &[(usize, usize, usize)], batches: &'static [usize]) -> Result<Case, Failure> {
     let mut shapes = Shapes::default();
     let (mut inputs, mut extent) = (1, side);

@@ -1,10 +1,10 @@
 //! Compares the hybrid cache with KV blocks only and ACT blocks only over a throttled link:
 //! `cargo bench -p kaskade-models --bench offload`.
 //!
-//! A model with an OPT's sizes and random weights decodes for a batch of long contexts, with streamed weights and most of the
-//! cache in host memory. At every link speed costs are sampled, corrected by a few steps, and used to plan the mixtures; then
-//! the engines take steps in turn, so that other load on the machine affects all of them. Prints medians of the steps, their
-//! ratios, and the accuracy of the policy's predictions before every step.
+//! An OPT with random weights decodes a batch of long contexts, with streamed weights and most of the cache in host
+//! memory. At every link speed, costs are sampled, corrected by a few steps, and used to plan the mixtures; then the
+//! engines run steps alternately, so that other load on the machine affects all of them. Prints medians of the steps,
+//! their ratios, and the accuracy of the policy's predictions before every step.
 //!
 //! `--device cuda` runs on a GPU over its real link (`scripts/offload-cuda.sh`), with the sizes of a published OPT and within
 //! a memory budget.
@@ -85,7 +85,7 @@ enum Shape {
 }
 
 impl Shape {
-    /// Width, size of a head, and layers.
+    /// Width, head size, and number of layers.
     fn extents(self) -> (usize, usize, usize) {
         match self {
             Self::Opt6B7 => (4096, 128, 32),
@@ -96,7 +96,7 @@ impl Shape {
 }
 
 const BLOCK: usize = 16;
-/// Link speeds, as multiples of the one at which loading all keys and values takes as long as computing them.
+/// Link speeds, as multiples of the speed at which loading all keys and values takes as long as computing them.
 const SPEEDS: [f64; 9] = [0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 1.0, 2.0, 8.0];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -148,7 +148,7 @@ struct Figures {
     /// Bytes transferred in a step.
     loaded: f64,
     busy: f64,
-    /// Predicted time divided by the measured one: by the corrected costs, and by the sampled costs alone.
+    /// Predicted time divided by measured time: with the corrected costs, and with the sampled costs.
     predicted: f64,
     sampled: f64,
     bytes_off: f64,
@@ -241,7 +241,7 @@ impl<M: Ops + Clone> Bench<M> {
             .iter()
             .map(|caching| self.filled(*caching, speed, &costs))
             .collect::<Result<Vec<_>, _>>()?;
-        // The share of existing blocks; learning may change it for new ones.
+        // Shares of existing blocks; learning may change the shares for new blocks.
         let shares: Vec<Shares> = engines
             .iter()
             .map(|engine| engine.config().effective_shares())
@@ -249,7 +249,7 @@ impl<M: Ops + Clone> Bench<M> {
         let mut steps: [Vec<StepReport>; 3] = Default::default();
         // The first step loads the first layer's weights without overlap.
         for round in 0..=self.arguments.rounds {
-            // The order rotates, so that no engine always follows the same one in the processor's caches.
+            // The order rotates, because each engine leaves its data in the CPU caches for the next.
             let turns = (0..KINDS.len()).map(|place| (place + round) % KINDS.len());
             for turn in turns {
                 let (Some(engine), Some(steps)) = (engines.get_mut(turn), steps.get_mut(turn)) else {
@@ -321,11 +321,11 @@ impl<M: Ops + Clone> Bench<M> {
             values.sort_by(f64::total_cmp);
             values.get(values.len() / 2).copied()
         };
-        // Cached tokens in the middle of the measured steps.
+        // Number of cached tokens halfway through the measured steps.
         let tokens = self.arguments.requests * (self.arguments.prompt + self.arguments.rounds / 2 + 1);
         let split = split_by(shares, tokens.div_ceil(BLOCK), &measured.costs);
         let (kv, act) = (self.memory.kv_block_bytes, self.memory.act_block_bytes);
-        // A streamed model is loaded once, and the blocks in host memory.
+        // Each step loads the streamed weights once, and the blocks in host memory.
         let predicted = engine.streamed_bytes() + split.host.kv as u64 * kv + split.host.act as u64 * act;
         let wall_s = median(&|report| report.wall_s)?;
         let loaded = median(&|report| report.traffic.loaded() as f64)?;
@@ -399,7 +399,7 @@ impl<M: Ops + Clone> Bench<M> {
     }
 }
 
-/// Predicted split of a layer when `blocks` blocks are split by `shares`.
+/// Returns the predicted split of a layer with `blocks` blocks in these shares.
 fn split_by(shares: &Shares, blocks: usize, costs: &Costs) -> Split {
     let part = |of: usize, share: f64| ((of as f64 * share).round() as usize).min(of);
     let act = part(blocks, shares.act);

@@ -1,8 +1,8 @@
 //! Compares one worker of N cores with N workers of one core each on this machine (2 by default).
 //!
 //! `cargo bench -p kaskade-models --bench workers -- [N] [SECONDS]` starts the workers as processes, which compute batches
-//! of the sentiment model of the examples at the same time, and prints the ratio of their speeds over rounds in turn. Aim: the
-//! workers of one core together within 10 % of the one with all cores.
+//! of the sentiment example at the same time, and prints the ratio of their speeds over alternating rounds. Target: the
+//! workers with one core are together within 10 % of the worker with all cores.
 
 #![allow(clippy::print_stdout, reason = "a program that prints measurements")]
 
@@ -20,7 +20,7 @@ const WORKER: &str = "worker";
 
 type Failure = Box<dyn Error>;
 
-/// A worker that computes for as many seconds as a line of its input says, and prints the items per second.
+/// A worker process. It reads a number of seconds per line, computes for that time, and prints the items per second.
 struct Worker {
     process: Child,
     ask: ChildStdin,
@@ -54,7 +54,7 @@ impl Worker {
     }
 }
 
-/// Items per second of workers that compute at the same time.
+/// Returns the total items per second of workers that compute at the same time.
 fn together(workers: &mut [Worker], seconds: f64) -> Result<f64, Failure> {
     for worker in &mut *workers {
         worker.begin(seconds)?;

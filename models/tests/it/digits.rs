@@ -9,7 +9,7 @@ fn family() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/digits/weights")
 }
 
-/// A variant, with the figures of its row in examples/digits/README.md.
+/// A variant, with its values in examples/digits/README.md.
 struct Variant {
     name: &'static str,
     parameters: u64,
@@ -39,7 +39,7 @@ const fn variant(name: &'static str, parameters: u64, [validation, test]: [usize
 /// Numbers of training, validation and test images, in file order: the table "Split" of examples/digits/DATA.md.
 const SPLIT: [usize; 3] = [797, 500, 500];
 
-/// Factor from a stored intensity, 0 to 16, to the input's value.
+/// Scale from a stored intensity, 0 to 16, to an input value.
 const RESCALE: f32 = 1.0 / 16.0;
 
 /// Returns the validation and the test images.
@@ -91,7 +91,7 @@ fn correct(loaded: &mut Loaded, requests: &[Inputs], labels: &[u8]) -> usize {
         .count()
 }
 
-/// Answers that may differ on another processor, which may round the last bit of a tie differently.
+/// Maximum number of answers that differ on another CPU, which may round the last bit of a tie differently.
 const ROUNDING: usize = 1;
 
 fn assert_documented(variant: &Variant, correct: usize, documented: usize) {

@@ -1,5 +1,5 @@
-//! ONNX files: the exports of the sentiment family beside the CPU kernels. Skipped, with the reason on standard error,
-//! where the Python packages cannot be had.
+//! ONNX files: compares exports of the sentiment family with the CPU kernels. Skipped, with the reason on standard error,
+//! if the Python packages cannot be installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +19,7 @@ const TEXTS: [&str; 5] = [
     "naïve 漢 film",
 ];
 
-/// Makes `python3` and ONNX Runtime of the test's environment the ones that are found, and returns the interpreter.
+/// Returns the interpreter of the test's environment, which has ONNX Runtime; `None` if there is none.
 pub(super) fn python() -> Option<PathBuf> {
     static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOUND
@@ -33,7 +33,8 @@ pub(super) fn python() -> Option<PathBuf> {
         .clone()
 }
 
-/// Runs a test in a process of its own, in which the library is found beside the environment's Python.
+/// Runs a test in its own process, whose `PATH` begins with the environment, so that its ONNX Runtime is found. Returns
+/// whether this is that process.
 pub(super) fn in_environment(test: &str) -> bool {
     let Some(python) = python() else { return false };
     if std::env::var_os("KASKADE_TEST_ONNX").is_some() {
@@ -113,7 +114,7 @@ fn an_export_answers_like_the_cpu_kernels() {
         assert_eq!(exported.info.task, ours.info.task);
         assert_eq!(exported.model.signature(), ours.model.signature());
         let weights = ours.info.parameters;
-        // Both count the same weights; the graph has a few constants more.
+        // The graph also has a few constants.
         assert!(
             (weights..weights + 64).contains(&exported.info.parameters),
             "{:?}",
@@ -123,7 +124,7 @@ fn an_export_answers_like_the_cpu_kernels() {
         let difference = distance(&theirs, &ours);
         eprintln!("{variant}: largest difference {difference:.2e}");
         assert!(difference < 1e-4, "{variant}: {theirs:?} {ours:?}");
-        // A request that cannot be read fails alone.
+        // An invalid request fails alone.
         let mixed = [requests[0].clone(), Vec::new(), requests[1].clone()];
         let answers = exported.model.run(&mixed);
         assert!(answers[0].is_ok() && answers[2].is_ok());
@@ -151,7 +152,7 @@ fn int8_weights_are_served() {
     );
     let requests: Vec<Inputs> = TEXTS.iter().map(|one| text(one)).collect();
     let class = |rows: Vec<Vec<f32>>| -> Vec<bool> { rows.iter().map(|row| row[1] > row[0]).collect() };
-    // The first and the third are far from the border.
+    // Only the first and the third text are far from the decision boundary.
     let (theirs, ours) = (
         class(logits(&mut int8, &requests)),
         class(logits(&mut ours, &requests)),
@@ -159,7 +160,7 @@ fn int8_weights_are_served() {
     assert_eq!([theirs[0], theirs[2]], [ours[0], ours[2]]);
 }
 
-/// Writes a graph: `x` FP32 `[batch, 2, any]` to its sum over the last dimension, and to itself as FP64.
+/// Script that writes a graph that maps `x` FP32 `[batch, 2, any]` to its sum over the last dimension, and to FP64.
 const SUMS: &str = r#"
 import sys, onnx
 from onnx import TensorProto as T, helper as h
@@ -210,7 +211,7 @@ fn tensors_of_several_shapes_are_batched() {
     }
 }
 
-/// Writes a classifier of `x` FP32 `[batch, 2]`: scores `x * [[1, 0, -1], [0, 2, 1]]`, and what a list of nodes makes of them.
+/// Script that writes a classifier of `x` FP32 `[batch, 2]` with the scores `x * [[1, 0, -1], [0, 2, 1]]`, and outputs of a kind.
 const CLASSIFIER: &str = r#"
 import sys, onnx
 from onnx import TensorProto as T, helper as h
@@ -258,18 +259,18 @@ fn probabilities_are_served_as_logits() {
         assert_eq!(model.info.labels.len(), 3, "{kind}");
         let outputs = model.model.run(&request).remove(0).unwrap();
         assert_eq!(outputs[place].name, "logits", "{kind}");
-        // Their softmax is the graph's.
+        // The softmax of the logits equals the graph's probabilities.
         for (logit, score) in outputs[place].to_f32().unwrap().iter().zip(scores) {
             let expected = score.exp() / total;
             assert!((logit.exp() - expected).abs() < 1e-6, "{kind}: {outputs:?}");
         }
     }
-    // What is named so and is no distribution is an error, and no confident answer.
+    // An output `probabilities` that is not a distribution is an error, not a confident answer.
     let answer = written("sum").model.run(&request).remove(0);
     assert!(matches!(answer, Err(ModelError::BadOutput { .. })), "{answer:?}");
 }
 
-/// Writes classifiers of `x` FP32 `[batch, 2]` whose classes have names: in the file's metadata, or as skl2onnx writes them.
+/// Script that writes classifiers of `x` FP32 `[batch, 2]` with class names in the file's metadata, or as written by skl2onnx.
 const NAMED: &str = r#"
 import sys, onnx
 from onnx import TensorProto as T, helper as h
@@ -345,7 +346,7 @@ fn files_that_are_no_models_are_refused() {
         refused(&half, DeviceChoice::Cpu),
         LoadError::NotPartitioned { .. }
     ));
-    // The CPU's library has no CUDA provider: the model is not run on the CPU instead.
+    // The library has no CUDA provider; there is no fallback to the CPU.
     exported(folder.path(), "sentiment-pico", &[]);
     let error = refused(&whole, DeviceChoice::Cuda(0));
     assert!(

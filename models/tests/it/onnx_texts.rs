@@ -1,4 +1,4 @@
-//! ONNX files of texts beside the files of sentence-transformers. Skipped as those of [`super::onnx`].
+//! ONNX files of text models, with the files of sentence-transformers. Skipped under the conditions of [`super::onnx`].
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,8 +7,8 @@ use kaskade_models::{DeviceChoice, LoadError, LoadOptions, Loaded, Task, Tensor,
 
 use super::onnx::{in_environment, python};
 
-/// Writes graphs of `input_ids` and `attention_mask`, with the vectors of five tokens: their sequence as `last_hidden_state`, and their mean
-/// as `sentence_embedding` or its first element as `logits`.
+/// Script that writes graphs of `input_ids` and `attention_mask` with the vectors of five tokens. Outputs: the vectors as
+/// `last_hidden_state`, their mean as `sentence_embedding`, or the first element of the mean as `logits`.
 const GRAPH: &str = r#"
 import sys, onnx
 from onnx import TensorProto as T, helper as h
@@ -26,14 +26,14 @@ graph = h.make_graph(nodes, "texts", inputs, outputs, constants)
 onnx.save(h.make_model(graph, opset_imports=[h.make_opsetid("", 13)], ir_version=8), sys.argv[1])
 "#;
 
-/// A tokenizer of words, whose ids are those of the table.
+/// A word-level tokenizer, whose ids are rows of the table.
 const TOKENIZER: &str = r#"{"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": {"type": "Whitespace"},
     "post_processor": null, "decoder": null, "truncation": null, "padding": null,
     "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": 2, "c": 3, "q": 4}, "unk_token": "[UNK]"}}"#;
 const MODULES: &str = r#"[{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"},
     {"path": "2_Normalize", "type": "x.Normalize"}]"#;
 
-/// Writes a graph of this kind as `onnx/model.onnx` of a new folder, with these files.
+/// Writes these files and a graph of this kind, `onnx/model.onnx`, to a new folder.
 fn written(kind: &str, files: &[(&str, &str)]) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("onnx/model.onnx");
@@ -56,7 +56,7 @@ fn loaded(file: &Path) -> Result<Loaded, LoadError> {
     load_onnx(file, DeviceChoice::Cpu, &LoadOptions::default())
 }
 
-/// Returns an output of a text, as numbers.
+/// Returns an output for a request of texts.
 fn output(model: &mut Loaded, name: &str, inputs: &[(&str, &str)]) -> Vec<f32> {
     let inputs = inputs
         .iter()
@@ -79,7 +79,7 @@ fn modules_above_the_folder_of_a_file_apply() {
                 r#"{"model_type": "xlm-roberta", "max_position_embeddings": 514}"#,
             ),
             ("onnx/tokenizer.json", TOKENIZER),
-            // Left over; it concerns weights of the folder alone.
+            // Ignored: an adapter applies only to weights of the folder.
             ("onnx/adapter_config.json", "{}"),
             ("modules.json", MODULES),
             ("1_Pooling/config.json", r#"{"pooling_mode": "mean"}"#),

@@ -1,4 +1,4 @@
-//! Types of weights: the committed families as stored, converted while loading, and from quantised directories.
+//! Weight types: the committed families as stored, converted while loading, and from quantised directories.
 
 use std::path::{Path, PathBuf};
 
@@ -33,7 +33,7 @@ fn request(text: &str) -> Inputs {
     vec![Tensor::from_texts("text", &[text]).unwrap()]
 }
 
-/// Logits of a classifier for texts of different lengths.
+/// Returns a classifier's logits for texts of different lengths.
 fn logits(loaded: &mut Loaded) -> Vec<Vec<f32>> {
     let texts = [
         "a warm , funny and moving film",
@@ -54,7 +54,7 @@ fn logits(loaded: &mut Loaded) -> Vec<Vec<f32>> {
         .collect()
 }
 
-/// Tokens and their probabilities of a language model.
+/// Returns the tokens of a language model and their probabilities.
 fn continued(loaded: &mut Loaded) -> (Vec<i64>, Vec<f32>) {
     let outputs = loaded
         .model
@@ -78,7 +78,7 @@ fn an_encoder_answers_in_every_type_and_its_memory_follows() {
     let dir = example("sentiment/weights/sentiment-mini");
     let mut wide = loaded(&dir, Some(WeightType::F32));
     let expected = logits(&mut wide);
-    // Stored in f16, which f32 represents exactly: no bit of an answer changes.
+    // Stored in f16, which f32 represents exactly, so the logits are bit-identical.
     let mut stored = loaded(&dir, None);
     assert_eq!(logits(&mut stored), expected);
     let mut least = wide.info.weight_bytes;
@@ -111,7 +111,7 @@ fn a_language_model_answers_in_every_type() {
     for (dtype, most) in [(WeightType::Q8_0, 0.02), (WeightType::Q4_0, 0.3)] {
         let mut converted = loaded(&dir, Some(dtype));
         let (first, found) = continued(&mut converted);
-        // The first token has the same context whatever follows.
+        // Only the first token's context does not depend on the weight type.
         assert_eq!(first[0], tokens[0], "{dtype}");
         assert!((found[0] - probabilities[0]).abs() < most, "{dtype}: {found:?}");
         assert!(converted.info.weight_bytes < stored.info.weight_bytes, "{dtype}");
@@ -132,7 +132,7 @@ fn a_quantised_directory_answers_like_its_original_in_that_type() {
         assert_eq!(there.info.weight_bytes, here.info.weight_bytes, "{dtype}");
         assert_eq!(there.info.parameters, here.info.parameters, "{dtype}");
 
-        // GPT-2 stores its matrices with the outputs as columns.
+        // GPT-2 stores matrices as `[inputs, outputs]`.
         let from = example("shakespeare/weights/shakespeare-base");
         let to = folder.path().join(format!("decoder-{index}"));
         quantise(&from, &to, dtype).unwrap();
@@ -142,7 +142,7 @@ fn a_quantised_directory_answers_like_its_original_in_that_type() {
     }
 }
 
-/// The layers that choose experts are copied, those of the experts are quantised.
+/// Routers are copied, experts are quantised.
 #[test]
 fn a_quantised_mixture_of_experts_answers_like_its_original_in_that_type() {
     let folder = tempfile::tempdir().unwrap();
@@ -159,7 +159,7 @@ fn a_quantised_mixture_of_experts_answers_like_its_original_in_that_type() {
     }
 }
 
-/// A directory that was begun stood in the way of the next run.
+/// An incomplete directory would make the next run fail.
 #[test]
 fn nothing_remains_of_a_directory_that_could_not_be_written() {
     let folder = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ fn what_cannot_be_quantised_is_refused_with_the_reason() {
     quantise(&from, &to, WeightType::Q8_0).unwrap();
     let refused = quantise(&from, &to, WeightType::Q8_0).unwrap_err();
     assert!(matches!(refused, QuantiseError::Exists { .. }), "{refused}");
-    // What is inside the checkpoint would be copied into itself.
+    // A directory inside the checkpoint would be copied into itself.
     let copy = folder.path().join("copy");
     std::fs::create_dir_all(copy.join("inner")).unwrap();
     for file in ["config.json", "model.safetensors"] {
@@ -247,7 +247,7 @@ fn a_published_quantised_checkpoint_is_converted_to_every_type() {
     }
 }
 
-/// A family's largest model and its quantised copies, as `examples/precisions` serves them.
+/// Compares a family's largest model with its quantised copies, as served by `examples/precisions`.
 #[test]
 fn copies_of_the_digits_model_are_smaller_and_almost_as_accurate() {
     let dir = example("digits/weights/digits-large");

@@ -1,5 +1,5 @@
-//! The perceptron and the small convolutional network: their sizes, and invalid checkpoints and requests. The unit
-//! tests of all architectures compare their results with torch.
+//! The perceptron and the small convolutional network: sizes, and invalid checkpoints and requests. The unit tests of
+//! all architectures compare the outputs with PyTorch.
 
 use kaskade_models::fixtures::{self, Fixture};
 use kaskade_models::{
@@ -56,7 +56,7 @@ fn an_invalid_request_fails_alone() {
     assert!(matches!(answers[4], Err(ModelError::MissingInput { .. })));
 }
 
-/// Returns the error of loading a fixture with `key` of its configuration set to `value`, or removed if that is null.
+/// Returns the error of loading a fixture with `key` of its configuration set to `value`; null counts as missing.
 fn load_error(name: &str, key: &str, value: Value) -> LoadError {
     let fixture = fixture(name);
     let mut config: Value = serde_json::from_slice(fixture.config).unwrap();

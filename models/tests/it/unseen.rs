@@ -1,11 +1,11 @@
-//! Checkpoints that the repository does not hold, against transformers: `models/fixtures/make_unseen_checkpoints.py` writes them.
+//! Compares checkpoints outside the repository with transformers; `models/fixtures/make_unseen_checkpoints.py` writes them.
 
 use std::path::Path;
 
 use kaskade_models::{Device, LoadOptions, Tensor, load};
 use serde_json::Value;
 
-/// Largest difference of a logit.
+/// Maximum difference of a logit.
 const TOLERANCE: f32 = 5e-4;
 
 fn tensor(json: &Value) -> Tensor {
@@ -29,7 +29,7 @@ fn tensors(json: &Value) -> Vec<Tensor> {
     json.as_array().unwrap().iter().map(tensor).collect()
 }
 
-/// Returns what differs.
+/// Returns a description of the difference; `None` if there is none.
 fn difference(found: &Tensor, expected: &Tensor) -> Option<String> {
     let (Ok(one), Ok(other)) = (found.to_f32(), expected.to_f32()) else {
         let shown = |tensor: &Tensor| format!("{:?} {:?}", tensor.to_i64().ok(), tensor.to_texts().ok());
