@@ -329,7 +329,7 @@ impl Checkpoint {
     /// Opens a GGUF file in memory; `name` replaces its path in errors.
     ///
     /// # Errors
-    /// [`LoadError`] for malformed bytes, and for what is not supported.
+    /// [`LoadError`] if bytes are malformed or a feature is not supported.
     pub fn from_gguf(name: &str, bytes: impl Into<Bytes>) -> Result<Self, LoadError> {
         gguf::from_bytes(name, bytes.into())
     }

@@ -55,7 +55,7 @@ impl MemoryReader {
     }
 
     /// Returns the maximum memory in use since the last reset, bytes. On a GPU, the current memory: burn's allocator
-    /// does not return what a batch has needed.
+    /// does not release the memory of a finished batch.
     pub fn peak(&self) -> Option<u64> {
         match &self.0 {
             Some(_) => self.now(),

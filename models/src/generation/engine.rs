@@ -421,7 +421,7 @@ pub(super) fn held_context<M: Ops>(model_config: &ModelConfig, encoder: Option<&
 /// Returns the scheduler's limits for requests of at most `context` tokens.
 pub(super) fn limits(context: usize, config: &EngineConfig) -> Limits {
     let share = config.effective_shares().act;
-    // Whatever the ratio of kinds, a request fits if either kind's buffer holds its share.
+    // A request fits if the buffer of each kind has room for that kind's share of its blocks.
     let fits = |blocks: usize, share: f64| {
         if share > 0.0 {
             (blocks as f64 / share) as usize

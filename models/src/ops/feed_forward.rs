@@ -1,6 +1,6 @@
 //! Feed-forward layers on the CPU: computes both products and the activation between them for some rows at a time.
 //!
-//! The hidden rows of a task, which are several times as wide as its other rows, stay in its core's cache, and tasks
+//! The intermediate rows of a task, several times as wide as its other rows, stay in its core's cache, and tasks
 //! synchronise once instead of three times.
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use super::gemm::{FEW, is_small, rows_per_task};
 use super::rows::Rows;
 
 thread_local! {
-    /// Buffer for the hidden rows of a task, reused because a new vector would be zeroed each time.
+    /// Buffer for the intermediate rows of a task, reused because a new vector would be zeroed each time.
     static HIDDEN: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 

@@ -5,7 +5,7 @@ use crate::checkpoint::LoadError;
 use crate::decoder::families::t5::bucket;
 use crate::ops::Ops;
 
-/// Bias of a hidden token.
+/// Bias of a masked token.
 const HIDDEN: f32 = -1e9;
 
 /// Kind of position bias.

@@ -23,7 +23,7 @@ const T5: [&str; 2] = ["t5", "config.json"];
 
 const WRONG: [Wrong; 30] = [
     wrong(GPT2, "GPT2LMHeadModel", "Gpt9", "GPT2Model"),
-    // Of the same type, but with another head.
+    // Same `model_type`, but another head.
     wrong(
         LLAMA,
         "LlamaForCausalLM",

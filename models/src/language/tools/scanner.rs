@@ -20,7 +20,7 @@ pub(in crate::language) struct CallScanner {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// No call has begun.
+    /// Outside of a call.
     Text,
     /// The held text is a call.
     Call,

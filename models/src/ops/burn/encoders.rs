@@ -184,7 +184,7 @@ fn padded_rows(sequences: &[&[bool]], longest: usize) -> Vec<usize> {
     rows
 }
 
-/// Returns the mask of hidden keys, `[batch, heads, queries, keys]`; `None` if all keys are visible.
+/// Returns the attention mask, true for masked keys, `[batch, heads, queries, keys]`; `None` if no key is masked.
 fn hidden_keys(
     sequences: &[&[bool]],
     longest: usize,

@@ -44,7 +44,7 @@ pub(super) struct Layout {
     pub(super) queries: Option<Tensor<1, Int>>,
     /// Padded row of every query.
     pub(super) own: Option<Tensor<1, Int>>,
-    /// Mask of hidden tokens, created on demand: a kernel needs only the ranges.
+    /// Attention mask, true for masked tokens; created on demand, because a kernel needs only the ranges.
     hidden: OnceLock<Option<Tensor<5, Bool>>>,
     /// Ranges of visible tokens, created on demand for a kernel.
     #[cfg(feature = "gpu")]
@@ -54,7 +54,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Returns the mask of hidden tokens, `[batch, 1, 1, queries, tokens]`; `None` if all are visible.
+    /// Returns the attention mask, true for masked tokens, `[batch, 1, 1, queries, tokens]`; `None` if none is masked.
     pub(super) fn hidden(&self, extents: &Extents, device: &Device) -> Option<&Tensor<5, Bool>> {
         let hidden = self
             .hidden
@@ -153,8 +153,8 @@ impl Extents {
                     *next += count;
                 }
             }
-            // Padding is hidden, but NaN or infinity would remain when multiplied by zero, so it repeats a row of the
-            // same request.
+            // Padding is masked, but NaN or infinity would remain when multiplied by zero, so the padding repeats a row
+            // of the same request.
             let own = padded.get(index * tokens).copied().unwrap_or_default();
             padded.resize((index + 1) * tokens, own);
         }
