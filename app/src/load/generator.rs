@@ -173,6 +173,7 @@ mod tests {
             Outcome::Answered {
                 variant: "only".to_owned(),
                 degraded: false,
+                streamed: None,
             }
         }
     }

@@ -129,6 +129,7 @@ impl Target for Watch {
                 Outcome::Answered {
                     variant: reply.variant,
                     degraded: reply.degraded,
+                    streamed: None,
                 }
             }
             Err(fault) => {
