@@ -106,7 +106,7 @@ impl<M: Ops + Clone> LanguageModel<M> {
         let mut stated = SamplingOptions::from(&checkpoint.generation);
         let max_length = checkpoint.generation.max_length;
         let (mut decoder, totals) = registry::read_with_totals(checkpoint)?;
-        let has_end = prompts.add_end(&mut decoder.model_config);
+        let has_end = prompts.add_eos(&mut decoder.model_config);
         if prompts.tokenizer.is_none() {
             stated.stop = None;
         }

@@ -42,7 +42,7 @@ use std::borrow::Cow;
 use thiserror::Error;
 
 pub use activation::Activation;
-pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, KindScores, PairScores};
+pub use encoder_attention::{DistanceRows, DistanceScores, EncoderAttention, PairScores, SegmentScores};
 pub use epilogue::Epilogue;
 pub use op_inputs::{AttentionSpans, Convolution, Heads, RelativeBias, Rotary, ScoreRules, Span};
 pub use packed::PreparedWeight;
@@ -126,7 +126,7 @@ pub trait Ops: Send + Sync + 'static {
     -> Self::Linear;
 
     /// Whether the device has its own memory, into which it copies tensors directly from host memory.
-    const OWN_MEMORY: bool = false;
+    const HAS_DEVICE_MEMORY: bool = false;
 
     /// Stores a tensor in the kind of host memory from which the device copies fastest, such as pinned memory.
     fn hold(&self, words: Vec<u32>) -> HostWords {
@@ -134,7 +134,7 @@ pub trait Ops: Send + Sync + 'static {
     }
 
     /// Creates a linear layer as [`Ops::linear`] does, from a weight in host memory.
-    fn linear_of(
+    fn linear_from_host(
         &self,
         (kind, words): (WeightType, HostWords),
         bias: Vec<f32>,
@@ -298,7 +298,7 @@ pub trait Ops: Send + Sync + 'static {
 
     /// Computes a depthwise convolution. `weights` is `[kernel * kernel + 1, channels]`: one row per pixel of the
     /// window, then the bias.
-    fn convolve_channels(
+    fn depthwise_convolve(
         &self,
         images: &Self::Matrix,
         convolution: &Convolution,
@@ -306,7 +306,7 @@ pub trait Ops: Send + Sync + 'static {
     ) -> Self::Matrix;
 
     /// Computes max pooling: the maximum of every channel in each window, padding excluded.
-    fn pool_largest(&self, images: &Self::Matrix, convolution: &Convolution) -> Self::Matrix;
+    fn max_pool(&self, images: &Self::Matrix, convolution: &Convolution) -> Self::Matrix;
 
     /// Returns the mean of every `count` consecutive rows.
     fn mean(&self, rows: &Self::Matrix, count: usize) -> Self::Matrix;
@@ -314,7 +314,7 @@ pub trait Ops: Send + Sync + 'static {
     /// Adds the global response normalisation of images of `count` pixels, in place (Woo et al. 2023, section 3): `x *
     /// (gamma * r + 1) + beta`, where `r` is the L2 norm of a channel of the image over the mean L2 norm of its
     /// channels.
-    fn normalise_responses(&self, rows: &mut Self::Matrix, count: usize, norm: &Self::Norm);
+    fn global_response_norm(&self, rows: &mut Self::Matrix, count: usize, norm: &Self::Norm);
 
     /// Multiplies the `count` rows of every image by the image's row of `factors`, in place.
     fn scale_images(&self, rows: &mut Self::Matrix, count: usize, factors: &Self::Matrix);

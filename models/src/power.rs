@@ -152,7 +152,7 @@ pub struct PowerMeter {
     reader: Reader,
     /// PCI address of the device; `None` without one.
     pci_address: Option<String>,
-    passed_over: Vec<String>,
+    skipped_sources: Vec<String>,
     started: Instant,
     cpu_at_start: f64,
     device_busy_s: Option<f64>,
@@ -177,14 +177,14 @@ impl PowerMeter {
         if let Some(gpu) = config.gpu {
             gpu.check("power.gpu")?;
         }
-        let mut passed_over = Vec::new();
+        let mut skipped_sources = Vec::new();
         let reader = config
             .sources
             .iter()
             .find_map(|kind| match open(*kind, config, device) {
                 Ok(reader) => Some(reader),
                 Err(reason) => {
-                    passed_over.push(reason);
+                    skipped_sources.push(reason);
                     None
                 }
             })
@@ -192,7 +192,7 @@ impl PowerMeter {
         Ok(Self {
             reader,
             pci_address: device.pci_address.clone(),
-            passed_over,
+            skipped_sources,
             started: Instant::now(),
             cpu_at_start: process_cpu_s(),
             device_busy_s: None,
@@ -225,8 +225,8 @@ impl PowerMeter {
     }
 
     /// Reasons why better sources are not used.
-    pub(crate) fn passed_over(&self) -> &[String] {
-        &self.passed_over
+    pub(crate) fn skipped_sources(&self) -> &[String] {
+        &self.skipped_sources
     }
 
     /// Adds busy time of the GPU, seconds. Required for a modelled GPU, whose energy is unknown until the first call.
@@ -366,9 +366,9 @@ mod tests {
         let silent = PowerMeter::detect(&only(&[SourceKind::Modelled]), &gpu).unwrap();
         assert_eq!(silent.source(), EnergySource::Unknown);
         assert!(
-            silent.passed_over()[0].contains("power.gpu"),
+            silent.skipped_sources()[0].contains("power.gpu"),
             "{:?}",
-            silent.passed_over()
+            silent.skipped_sources()
         );
 
         let config = PowerConfig {
@@ -394,7 +394,7 @@ mod tests {
         };
         let meter = PowerMeter::detect(&config, &device(DeviceChoice::Cpu)).unwrap();
         assert!(matches!(meter.source(), EnergySource::ModelledCores(_)));
-        let reasons = meter.passed_over().join("\n");
+        let reasons = meter.skipped_sources().join("\n");
         assert!(
             reasons.contains("nvml: ") && reasons.contains("rapl: "),
             "{reasons}"

@@ -104,7 +104,7 @@ pub struct EnergyReport {
     /// Mean power over the run, watts.
     pub mean_watts: Option<f64>,
     /// Reasons why better sources are not used.
-    pub passed_over: Vec<String>,
+    pub skipped_sources: Vec<String>,
 }
 
 /// Runs the suite. Calls `progress` with one line of text before each step that takes time.
@@ -223,7 +223,7 @@ fn energy(meter: &mut PowerMeter) -> EnergyReport {
             .joules_total
             .filter(|_| total.wall_s > 0.0)
             .map(|joules| joules / total.wall_s),
-        passed_over: meter.passed_over().to_vec(),
+        skipped_sources: meter.skipped_sources().to_vec(),
     }
 }
 

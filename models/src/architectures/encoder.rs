@@ -388,7 +388,7 @@ impl EncoderConfig {
             },
             activation: self.activation,
             gated: self.gated,
-            down: layers.linear_of(
+            down: layers.linear_from_host(
                 &at(names.down),
                 self.weight_layouts.down,
                 [intermediate_size, width],

@@ -14,7 +14,7 @@ use kaskade_policy::plan::Partition;
 use super::layers::Layers;
 use super::text::{TextReader, Texts, TokenLimits, Tokens};
 use super::text_encoder::head::{Head, KnownText};
-use super::text_encoder::passthrough::TextBeside;
+use super::text_encoder::passthrough::TextPassthrough;
 use crate::checkpoint::{Checkpoint, Config, LoadError, SentenceModules, WeightTotals};
 use crate::decoder::registry::{self, DecoderClass, DecoderTask};
 use crate::decoder::weights::Decoder;
@@ -121,7 +121,7 @@ pub(super) fn build(
             end: end.transpose()?,
         });
     }
-    let text = TextBeside::of(texts, partition, reader)?;
+    let text = TextPassthrough::of(texts, partition, reader)?;
     let layers = registry::totals(&decoder);
     let before = checkpoint.weights.totals();
     let model = with_ops!(device, ops => {
@@ -145,7 +145,7 @@ struct TextDecoder<O: Ops> {
     layers: DecoderPartition<O>,
     /// Present only in the first partition.
     input_stage: Option<InputStage>,
-    text: TextBeside,
+    text: TextPassthrough,
     /// Final norm and head; present only in the last partition.
     last_stage: Option<(O::Norm, Head<O>)>,
     device: Device,
@@ -158,7 +158,7 @@ struct Request {
     /// The text, for token classification.
     text: Option<TokenText>,
     /// Inputs that the next partition receives besides hidden states.
-    handed_on: Inputs,
+    forwarded_inputs: Inputs,
 }
 
 /// Head after the layers.
@@ -202,7 +202,7 @@ impl<O: Ops + Clone> TextDecoder<O> {
         checkpoint: &mut Checkpoint,
         device: &Device,
         partition: Partition,
-        (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextBeside, TaskHead),
+        (decoder, input_stage, text, head): (Decoder, Option<InputStage>, TextPassthrough, TaskHead),
     ) -> Result<Self, LoadError> {
         let model_config = &decoder.model_config;
         let (width, epsilon) = (model_config.width, model_config.epsilon);
@@ -239,13 +239,13 @@ impl<O: Ops + Clone> TextDecoder<O> {
 impl<O: Ops> TextDecoder<O> {
     /// Reads a request, and computes its hidden states before the layers.
     fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
-        let handed_on = self.text.handed_on(inputs);
+        let forwarded_inputs = self.text.forwarded_inputs(inputs);
         let Some(input_stage) = &self.input_stage else {
             signature.check(inputs)?;
             return Ok(Request {
                 states: states::values(inputs)?,
                 text: self.text.read(inputs)?,
-                handed_on,
+                forwarded_inputs,
             });
         };
         let windows = input_stage.reader.read(inputs)?.into_iter().next();
@@ -261,7 +261,7 @@ impl<O: Ops> TextDecoder<O> {
             _ => Ok(Request {
                 states: self.layers.embed(&tokens),
                 text: windows.and_then(|tokens| tokens.labelled),
-                handed_on,
+                forwarded_inputs,
             }),
         }
     }
@@ -275,8 +275,8 @@ impl<O: Ops> TextDecoder<O> {
         let Some((norm, head)) = &self.last_stage else {
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
             let outputs = states::outputs(&states, width, &lengths, None);
-            let handed_on = requests.iter().map(|request| request.handed_on.as_slice());
-            return Ok(states::with_inputs(outputs, handed_on));
+            let forwarded_inputs = requests.iter().map(|request| request.forwarded_inputs.as_slice());
+            return Ok(states::with_inputs(outputs, forwarded_inputs));
         };
         let states = ops.normalise(&states, norm);
         let masks: Vec<Vec<bool>> = lengths.iter().map(|length| vec![true; *length]).collect();

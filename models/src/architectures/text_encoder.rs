@@ -25,10 +25,10 @@ use std::sync::Arc;
 
 use kaskade_policy::plan::Partition;
 
-use self::config::{DistanceVectors, Segments, TextEncoderConfig, waves};
+use self::config::{DistanceVectors, Segments, TextEncoderConfig, sinusoids};
 use self::head::{Head, HeadKind, KnownText, TextTask};
 use self::input::InputStage;
-use self::passthrough::TextBeside;
+use self::passthrough::TextPassthrough;
 use super::encoder::bottleneck::Bottleneck;
 use super::encoder::{Bias, Block, Distances};
 use super::layers::Layers;
@@ -106,7 +106,7 @@ struct TextEncoder<O: Ops> {
     context: usize,
     /// Present only in the first partition.
     input_stage: Option<InputStage<O>>,
-    text: TextBeside,
+    text: TextPassthrough,
     /// Segments on which attention depends.
     segments: Segments,
     blocks: Blocks<O>,
@@ -131,7 +131,7 @@ struct Request {
     /// The text, for token classification, if it came with hidden states.
     text: Option<TokenText>,
     /// Inputs that the next partition receives besides hidden states.
-    handed_on: Inputs,
+    forwarded_inputs: Inputs,
 }
 
 impl Request {
@@ -253,7 +253,7 @@ impl<O: Ops> TextEncoder<O> {
             )?);
         }
         let reader = || TextReader::new(checkpoint.tokenizer.as_ref(), limits, texts);
-        let text = TextBeside::of(texts, partition, reader)?;
+        let text = TextPassthrough::of(texts, partition, reader)?;
         let mut layers = Layers {
             ops: &ops,
             weights: &mut checkpoint.weights,
@@ -302,7 +302,7 @@ impl<O: Ops> TextEncoder<O> {
     }
 
     fn read(&self, inputs: &Inputs, signature: &Signature) -> Result<Request, ModelError> {
-        let mut handed_on = self.text.handed_on(inputs);
+        let mut forwarded_inputs = self.text.forwarded_inputs(inputs);
         if let Some(input_stage) = &self.input_stage {
             let windows = input_stage.reader.read(inputs)?;
             let mut windows: Vec<Tokens> = windows;
@@ -315,7 +315,7 @@ impl<O: Ops> TextEncoder<O> {
             }
             if let Some(first) = windows.first().filter(|_| self.segments != Segments::Ignored) {
                 let shape = [first.segments.len()];
-                handed_on.push(tensor::Tensor::from_i64(
+                forwarded_inputs.push(tensor::Tensor::from_i64(
                     states::TOKEN_TYPE_IDS,
                     &shape,
                     &first.segments,
@@ -325,7 +325,7 @@ impl<O: Ops> TextEncoder<O> {
             return Ok(Request {
                 sequences: windows.map(|tokens| Sequence::Tokens(Box::new(tokens))).collect(),
                 text: None,
-                handed_on,
+                forwarded_inputs,
             });
         }
         signature.check(inputs)?;
@@ -336,7 +336,7 @@ impl<O: Ops> TextEncoder<O> {
         let mask: Vec<bool> = mask.into_iter().map(|mask| mask != 0).collect();
         let own = input(states::TOKEN_TYPE_IDS).filter(|_| self.segments != Segments::Ignored);
         let segments = own.map(tensor::Tensor::to_i64).transpose()?.unwrap_or_default();
-        handed_on.extend(own.cloned());
+        forwarded_inputs.extend(own.cloned());
         let bad = |name: &str, reason: &str| ModelError::BadInput {
             name: name.into(),
             reason: reason.into(),
@@ -358,7 +358,7 @@ impl<O: Ops> TextEncoder<O> {
                 segments,
             }],
             text: self.text.read(inputs)?,
-            handed_on,
+            forwarded_inputs,
         })
     }
 
@@ -393,8 +393,8 @@ impl<O: Ops> TextEncoder<O> {
             let lengths: Vec<usize> = masks.iter().map(|mask| mask.len()).collect();
             let states = ops.values(&states).map_err(|error| device_failed(&error))?;
             let outputs = states::outputs(&states, width, &lengths, Some(&masks));
-            let handed_on = requests.iter().map(|request| request.handed_on.as_slice());
-            return Ok(states::with_inputs(outputs, handed_on));
+            let forwarded_inputs = requests.iter().map(|request| request.forwarded_inputs.as_slice());
+            return Ok(states::with_inputs(outputs, forwarded_inputs));
         };
         let states = match norm {
             Some(norm) => ops.normalise(&states, norm),
@@ -430,7 +430,9 @@ fn distances<O: Ops>(
                 None => vectors,
             }
         }
-        DistanceVectors::Waves(longest, clamp) => layers.ops.upload(waves(longest, clamp, width), width),
+        DistanceVectors::Sinusoidal(longest, clamp) => {
+            layers.ops.upload(sinusoids(longest, clamp, width), width)
+        }
     };
     Ok(Some(Distances {
         rows: distances.rows.clone(),

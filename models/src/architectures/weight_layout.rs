@@ -82,7 +82,7 @@ impl<O: Ops> Layers<'_, O> {
     ///
     /// # Errors
     /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
-    pub(super) fn linear_of(
+    pub(super) fn linear_from_host(
         &mut self,
         name: &str,
         layout: WeightLayout,

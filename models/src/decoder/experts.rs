@@ -44,7 +44,7 @@ pub(super) struct ExpertLayout {
     /// Whether each layer has experts; others are dense.
     pub(super) layers: Vec<bool>,
     /// Whether the experts run in parallel with the feed-forward, which is stored as the shared expert.
-    pub(super) is_beside: bool,
+    pub(super) is_parallel: bool,
 }
 
 /// Tensor with the selection bias (`e_score_correction_bias`).
@@ -104,7 +104,7 @@ impl ExpertLayout {
             inner: config.size(inner)?,
             shared: None,
             layers: vec![true; config.size("num_hidden_layers")?],
-            is_beside: false,
+            is_parallel: false,
         })
     }
 }
@@ -140,7 +140,7 @@ impl ExpertWeights {
         let gate = layout.shared.and_then(|shared| shared.gate);
         let shared_gate = gate.map(|gate| LinearWeights::take(weights, &at(gate), width, 1, false));
         let (mut scales, mut beside) = (Vec::new(), None);
-        if layout.is_beside {
+        if layout.is_parallel {
             scales = weights.take(&at("router.per_expert_scale"), &[count])?;
             let mut router = weights.take(&at("router.scale"), &[width])?;
             for factor in &mut router {

@@ -66,7 +66,7 @@ pub(super) struct Layout {
     /// AltUp streams, if there are any.
     pub(super) streams: Option<StreamLayout>,
     /// Width of per-layer embeddings, if there are any.
-    pub(super) token_width: Option<usize>,
+    pub(super) per_layer_width: Option<usize>,
     /// Name of the factor of a layer's output, if there is one.
     pub(super) output_scale: Option<&'static str>,
     /// Number of embedding rows after the vocabulary, which texts do not use.
@@ -196,7 +196,7 @@ impl Default for Layout {
             keys_are_values: false,
             kv_sources: Vec::new(),
             inner_sizes: Vec::new(),
-            token_width: None,
+            per_layer_width: None,
             output_scale: None,
             sparsity: Vec::new(),
             streams: None,

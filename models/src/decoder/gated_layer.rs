@@ -5,8 +5,8 @@ use super::gated::{Extra, HeadNormTensors, Layout, NormKind};
 use super::latent::LatentWeightsOf;
 use super::recurrent::RecurrentLayout;
 use super::weights::{
-    HeadNorms, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms, Parallel, QueryKeyNorm,
-    StreamWeights, TokenGate,
+    HeadNorms, LayerWeights, LinearWeights, ModelConfig, NormWeights, OutputNorms, Parallel, PerLayerGate,
+    QueryKeyNorm, StreamWeights,
 };
 use crate::checkpoint::{LoadError, Weights};
 use crate::ops::Activation;
@@ -177,9 +177,9 @@ impl LayerTensors<'_> {
         let output_scale = output_scale.transpose()?;
         let token_gate = self
             .layout
-            .token_width
-            .map(|inner| -> Result<TokenGate, LoadError> {
-                Ok(TokenGate {
+            .per_layer_width
+            .map(|inner| -> Result<PerLayerGate, LoadError> {
+                Ok(PerLayerGate {
                     gate: self.linear("per_layer_input_gate", width, inner, false)?,
                     projection: self.linear("per_layer_projection", inner, width, false)?,
                     norm: self.norm("post_per_layer_input_norm", width)?,
@@ -277,10 +277,10 @@ impl LayerTensors<'_> {
         let reads_input = config.parallel != Parallel::SharedNorm;
         let attention_norm = norm(!config.no_input_norms, names.attention)?;
         let feed_forward_norm = norm(!config.no_input_norms && reads_input, names.feed_forward)?;
-        let (mut heads_norm, mut inner_norm) = (None, None);
+        let (mut attention_sub_norm, mut feed_forward_sub_norm) = (None, None);
         if self.layout.extra == Extra::InnerNorms {
-            heads_norm = Some(self.norm("self_attn.attn_sub_norm", config.heads.query_width())?);
-            inner_norm = Some(self.norm("mlp.ffn_sub_norm", config.intermediate_size)?);
+            attention_sub_norm = Some(self.norm("self_attn.attn_sub_norm", config.heads.query_width())?);
+            feed_forward_sub_norm = Some(self.norm("mlp.ffn_sub_norm", config.intermediate_size)?);
         }
         Ok(LayerWeights {
             local: self.local,
@@ -289,8 +289,8 @@ impl LayerTensors<'_> {
             attention_output_norm,
             feed_forward_output_norm,
             head_norms: self.head_norms()?,
-            heads_norm,
-            inner_norm,
+            attention_sub_norm,
+            feed_forward_sub_norm,
             ..layer
         })
     }

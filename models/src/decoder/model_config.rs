@@ -35,7 +35,7 @@ pub struct ModelConfig {
     /// Clamp of queries, keys and values before the rotation (`OLMo`).
     pub clip: Option<f32>,
     /// Scaling of queries with their position.
-    pub query_growth: Option<QueryGrowth>,
+    pub query_scaling: Option<QueryScaling>,
     /// Whether attention and feed-forward have no norm before them (`OLMo` 2).
     pub no_input_norms: bool,
     /// Norms after attention and feed-forward.
@@ -45,7 +45,7 @@ pub struct ModelConfig {
     /// Attention of local layers; `None` if all layers are global.
     pub local: Option<LocalAttention>,
     /// Whether attention is bidirectional, within the window if there is one. Such a model does not generate.
-    pub both_ways: bool,
+    pub bidirectional: bool,
     /// Chunk size of chunked attention in [`ModelConfig::local`] layers, tokens; `None`: no chunks.
     pub chunk: Option<usize>,
     /// Soft cap of attention scores.
@@ -105,7 +105,7 @@ impl QueryKeyNorm {
 
 /// Query scaling beyond the training context, `1 + rate * ln(1 + floor(position / context))` (Ministral 3, Llama 4).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct QueryGrowth {
+pub struct QueryScaling {
     /// Rate of the scaling.
     pub rate: f32,
     /// Training context, tokens.
@@ -116,7 +116,7 @@ pub struct QueryGrowth {
     pub is_local: bool,
 }
 
-impl QueryGrowth {
+impl QueryScaling {
     /// Returns the factor at a position.
     pub(crate) fn at(self, position: usize) -> f32 {
         let contexts = (position + self.from) / self.context.max(1);

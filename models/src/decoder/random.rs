@@ -78,7 +78,7 @@ impl Decoder {
             head_layer: None,
             head: LinearWeights::random(rng, width, model_config.vocabulary, false),
             encoder: None,
-            token_layers: None,
+            per_layer_embeddings: None,
             streams: None,
             model_config,
         }

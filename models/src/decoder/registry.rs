@@ -7,7 +7,7 @@ use super::families::{FAMILIES, Family, ReadFn};
 use super::families::{gemma, gemma4, mllama, nemotron_h};
 use super::multimodal::{self, Multimodal};
 use super::weights::{
-    Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, StreamProjections, TokenLayers,
+    Decoder, HeadLayer, LayerWeights, LinearWeights, NormWeights, PerLayerEmbeddings, StreamProjections,
 };
 use crate::checkpoint::text_files::CONTEXT;
 use crate::checkpoint::{Checkpoint, Config, LoadError, WeightTotals};
@@ -191,7 +191,10 @@ fn parameters(decoder: &Decoder) -> usize {
         + decoder.head.elements()
         + decoder.head_layer.as_ref().map_or(0, HeadLayer::elements)
         + outer_norms(decoder)
-        + decoder.token_layers.as_ref().map_or(0, TokenLayers::elements)
+        + decoder
+            .per_layer_embeddings
+            .as_ref()
+            .map_or(0, PerLayerEmbeddings::elements)
         + decoder.streams.as_ref().map_or(0, StreamProjections::elements)
         + layers(decoder).map(LayerWeights::elements).sum::<usize>()
 }
@@ -205,7 +208,7 @@ fn bytes(decoder: &Decoder) -> u64 {
         + decoder.head_layer.as_ref().map_or(0, |layer| layer.bytes(kind))
         + size_of::<f32>() * outer_norms(decoder)
         + decoder
-            .token_layers
+            .per_layer_embeddings
             .as_ref()
             .map_or(0, |layers| layers.bytes(kind))
         + decoder.streams.as_ref().map_or(0, |streams| streams.bytes(kind))
@@ -263,7 +266,7 @@ pub(crate) fn read_layers(
         decoder.positions = None;
     }
     checkpoint.weights.ignore_suffixes(&BUFFERS);
-    take_mask_away(&mut decoder, &checkpoint.config, class)?;
+    enable_bidirectional_attention(&mut decoder, &checkpoint.config, class)?;
     if let Some(ends) = checkpoint.generation.eos_token_ids.clone() {
         decoder.model_config.eos_token_ids = ends;
     }
@@ -275,7 +278,11 @@ pub(crate) fn read_layers(
 ///
 /// # Errors
 /// [`LoadError::BadKey`] if the model generates, or if it has an encoder, recurrent mixers, chunks or ALiBi.
-fn take_mask_away(decoder: &mut Decoder, config: &Config, class: DecoderClass) -> Result<(), LoadError> {
+fn enable_bidirectional_attention(
+    decoder: &mut Decoder,
+    config: &Config,
+    class: DecoderClass,
+) -> Result<(), LoadError> {
     let key = "is_causal";
     if config.optional::<bool>(key)?.unwrap_or(true) {
         return Ok(());
@@ -291,7 +298,7 @@ fn take_mask_away(decoder: &mut Decoder, config: &Config, class: DecoderClass) -
         let reason = "only models with attention alone, without chunks, ALiBi and an encoder, are supported without a causal mask";
         return Err(config.invalid_value(key, reason));
     }
-    model_config.both_ways = true;
+    model_config.bidirectional = true;
     Ok(())
 }
 

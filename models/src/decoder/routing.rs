@@ -109,7 +109,7 @@ impl Routing {
     pub(crate) fn choose(self, scores: &[f32], correction: &[f32]) -> Vec<(usize, f32)> {
         let mut chosen = match self.scoring {
             Scoring::Nearest(part) => self.nearest(scores, part),
-            Scoring::Softmax => self.likeliest(&probabilities(scores), correction),
+            Scoring::Softmax => self.top_experts(&probabilities(scores), correction),
             Scoring::Sigmoid => {
                 let undefined = scores.iter().any(|score| score.is_nan());
                 let sigmoid = |score: &f32| {
@@ -120,7 +120,7 @@ impl Routing {
                     }
                 };
                 let probabilities: Vec<f32> = scores.iter().map(sigmoid).collect();
-                self.likeliest(&probabilities, correction)
+                self.top_experts(&probabilities, correction)
             }
         };
         let sum: f32 = chosen.iter().map(|(_, factor)| factor).sum();
@@ -136,14 +136,14 @@ impl Routing {
     }
 
     /// Returns the most probable experts and their probabilities.
-    fn likeliest(self, probabilities: &[f32], correction: &[f32]) -> Vec<(usize, f32)> {
+    fn top_experts(self, probabilities: &[f32], correction: &[f32]) -> Vec<(usize, f32)> {
         let corrections = correction.iter().copied().chain(std::iter::repeat(0.0));
         let wanted: Vec<f32> = probabilities
             .iter()
             .zip(corrections)
             .map(|(one, other)| one + other)
             .collect();
-        let open = self.open_groups(&wanted);
+        let open = self.selected_groups(&wanted);
         let size = wanted.len() / open.len().max(1);
         let mut experts: Vec<(usize, f32)> = wanted
             .into_iter()
@@ -161,7 +161,7 @@ impl Routing {
     }
 
     /// Returns which groups of experts a token may use.
-    fn open_groups(self, wanted: &[f32]) -> Vec<bool> {
+    fn selected_groups(self, wanted: &[f32]) -> Vec<bool> {
         let Some(groups) = self.groups else {
             return vec![true];
         };

@@ -5,7 +5,7 @@ use crate::precision::{Table, WeightType};
 
 /// Gate of a layer's per-layer embedding: the hidden states gate the embedding, and its projection is added to them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TokenGate {
+pub struct PerLayerGate {
     /// Projection of the hidden states to the gate.
     pub gate: LinearWeights,
     /// Projection of the gated input to hidden states.
@@ -14,7 +14,7 @@ pub struct TokenGate {
     pub norm: NormWeights,
 }
 
-impl TokenGate {
+impl PerLayerGate {
     /// Returns the linear layers.
     pub(super) fn linears(&self) -> [&LinearWeights; 2] {
         [&self.gate, &self.projection]
@@ -33,7 +33,7 @@ impl TokenGate {
 
 /// Per-layer embeddings of all layers: a table row per token, plus a projection of the token's embedding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct TokenLayers {
+pub struct PerLayerEmbeddings {
     /// Elements per layer.
     pub width: usize,
     /// One row per token, `[vocabulary, layers * width]`.
@@ -48,7 +48,7 @@ pub struct TokenLayers {
     pub norm: NormWeights,
 }
 
-impl TokenLayers {
+impl PerLayerEmbeddings {
     /// Returns the number of weights.
     pub(crate) fn elements(&self) -> usize {
         self.table.elements() + self.projection.elements() + self.norm.elements()

@@ -3,11 +3,11 @@
 pub(crate) use super::experts::ExpertWeights;
 pub(crate) use super::linear_weights::{LinearWeights, NormWeights};
 pub(crate) use super::model_config::{
-    LocalAttention, ModelConfig, OutputNorms, Parallel, QueryGrowth, QueryKeyNorm,
+    LocalAttention, ModelConfig, OutputNorms, Parallel, QueryKeyNorm, QueryScaling,
 };
 pub(crate) use super::recurrent::RecurrentWeights;
 pub(crate) use super::streams::{StreamProjections, StreamWeights};
-pub(crate) use super::token_inputs::{TokenGate, TokenLayers};
+pub(crate) use super::token_inputs::{PerLayerEmbeddings, PerLayerGate};
 use crate::ops::{Activation, RelativeBias};
 use crate::precision::{Table, WeightType};
 
@@ -61,7 +61,7 @@ pub struct LayerWeights {
     /// elements.
     pub gate: Option<LinearWeights>,
     /// Norm before the output projection.
-    pub heads_norm: Option<NormWeights>,
+    pub attention_sub_norm: Option<NormWeights>,
     /// Output projection.
     pub output: LinearWeights,
     /// Recurrent mixer in place of attention, or parallel to it.
@@ -72,7 +72,7 @@ pub struct LayerWeights {
     /// empty, like the down projection, if there is none.
     pub up: LinearWeights,
     /// Norm before the down projection.
-    pub inner_norm: Option<NormWeights>,
+    pub feed_forward_sub_norm: Option<NormWeights>,
     /// Down projection.
     pub down: LinearWeights,
     /// Activation of the feed-forward, if the layer has its own.
@@ -84,7 +84,7 @@ pub struct LayerWeights {
     /// Prediction and correction of the AltUp streams.
     pub streams: Option<StreamWeights>,
     /// Gate of the per-layer embedding.
-    pub token_gate: Option<TokenGate>,
+    pub token_gate: Option<PerLayerGate>,
     /// Factor of the layer's output; `None` is 1.
     pub output_scale: Option<f32>,
     /// Whether the layer reuses the keys and values of the last previous layer that computes its own and has the same
@@ -170,7 +170,7 @@ pub struct Decoder {
     /// Encoder of the prompt; `None` for decoder-only models.
     pub encoder: Option<Encoder>,
     /// Per-layer embeddings, if there are any.
-    pub token_layers: Option<TokenLayers>,
+    pub per_layer_embeddings: Option<PerLayerEmbeddings>,
     /// Projections from and to AltUp streams, if there are any.
     pub streams: Option<StreamProjections>,
 }
@@ -205,7 +205,9 @@ impl LayerWeights {
         let heads = heads.flat_map(|norms| [&norms.query, &norms.key]);
         let outputs = self.attention_output_norm.iter();
         let outputs = outputs.chain(&self.feed_forward_output_norm);
-        let outputs = outputs.chain(&self.heads_norm).chain(&self.inner_norm);
+        let outputs = outputs
+            .chain(&self.attention_sub_norm)
+            .chain(&self.feed_forward_sub_norm);
         let latents = self.latents().map(|latent| &latent.norm);
         let cross = self.cross.iter();
         let cross = cross.flat_map(|cross| std::iter::once(&cross.norm).chain(&cross.output_norm));
@@ -241,7 +243,7 @@ impl LayerWeights {
         let cross = cross.flat_map(|cross| [&cross.query, &cross.key_value, &cross.output]);
         let linears = [&self.query, &self.key_value, &self.output, &self.up, &self.down];
         let latents = self.latents().map(|latent| &latent.projection);
-        let gate = self.token_gate.iter().flat_map(TokenGate::linears);
+        let gate = self.token_gate.iter().flat_map(PerLayerGate::linears);
         linears
             .into_iter()
             .chain(&self.gate)
@@ -333,7 +335,7 @@ impl Decoder {
             head_layer: None,
             head: LinearWeights::default(),
             encoder: None,
-            token_layers: None,
+            per_layer_embeddings: None,
             streams: None,
             model_config,
         }
@@ -429,7 +431,7 @@ impl Decoder {
             linear: layer.linear.stored_as(kind),
             ..layer
         });
-        self.token_layers = self.token_layers.map(|layers| layers.stored_as(kind));
+        self.per_layer_embeddings = self.per_layer_embeddings.map(|layers| layers.stored_as(kind));
         self.streams = self.streams.map(|streams| streams.stored_as(kind));
         self.layers = self
             .layers

@@ -19,9 +19,9 @@ use crate::generation::layers::host_layer::HostLayer;
 use crate::generation::layers::layer::Layer;
 use crate::generation::layers::layer_context::LayerContext;
 use crate::generation::layers::output_head::OutputHead;
+use crate::generation::layers::per_layer_embeddings::DeviceTokenLayers;
 use crate::generation::layers::recurrent::state_sizes;
 use crate::generation::layers::streams::DeviceProjections;
-use crate::generation::layers::token_layers::DeviceTokenLayers;
 use crate::generation::sampling::beam_search::{BeamSearch, FIRST_BEAM};
 use crate::generation::sampling::grammar::Grammars;
 use crate::ops::{Ops, RelativeBias};
@@ -132,7 +132,7 @@ pub struct Engine<M: Ops> {
     pub(super) placements: Vec<LayerPlacement<M>>,
     pub(super) encoder: Option<DeviceEncoder<M>>,
     /// Per-layer embeddings, if there are any.
-    pub(super) token_layers: Option<DeviceTokenLayers<M>>,
+    pub(super) per_layer_embeddings: Option<DeviceTokenLayers<M>>,
     /// Projections from and to AltUp streams, if there are any.
     pub(super) streams: Option<DeviceProjections<M>>,
     /// Whether layers reuse keys and values of earlier ones.
@@ -213,8 +213,9 @@ impl<M: Ops> Engine<M> {
         });
         let placements: Vec<LayerPlacement<M>> = placements.collect();
         let head = OutputHead::take(&ops, &mut decoder);
-        let token_layers = decoder.token_layers.take();
-        let token_layers = token_layers.map(|layers| DeviceTokenLayers::new(&ops, layers, epsilon, kind));
+        let per_layer_embeddings = decoder.per_layer_embeddings.take();
+        let per_layer_embeddings =
+            per_layer_embeddings.map(|layers| DeviceTokenLayers::new(&ops, layers, epsilon, kind));
         let position_bias = decoder.model_config.relative_bias.as_ref();
         let gains_bytes = position_bias.map_or(0, |position_bias| {
             size_of_val(position_bias.values.as_slice()) as u64
@@ -223,7 +224,7 @@ impl<M: Ops> Engine<M> {
         let streams = decoder.streams.take();
         let streams = streams.map(|streams| DeviceProjections::new(&ops, streams, kind));
         device_memory.resident += streams.as_ref().map_or(0, |streams| streams.bytes);
-        device_memory.resident += token_layers.as_ref().map_or(0, |layers| layers.bytes);
+        device_memory.resident += per_layer_embeddings.as_ref().map_or(0, |layers| layers.bytes);
         device_memory.check(config.device_bytes)?;
         let norm = decoder.final_norm.clone();
         let widths = EntryWidths::new(&decoder.model_config, config.block_tokens.max(1));
@@ -232,7 +233,7 @@ impl<M: Ops> Engine<M> {
             |position_bias: &RelativeBias| ops.upload(position_bias.values.clone(), position_bias.width());
         Ok(Self {
             position_bias: position_bias.map(upload),
-            token_layers,
+            per_layer_embeddings,
             streams,
             reuses_kv,
             final_norm: ops.norm(norm.gamma, norm.beta, epsilon),

@@ -9,7 +9,7 @@
 //! | `experts` | experts and their computation |
 //! | `streams` | AltUp streams |
 //! | `encoder` | the encoder of an encoder-decoder |
-//! | `token_layers` | per-layer embeddings |
+//! | `per_layer_embeddings` | per-layer embeddings |
 //! | `output_head` | the projection to logits, which may store the embedding |
 //! | `linear_shape` | the shape of a linear layer in host memory |
 
@@ -21,7 +21,7 @@ pub(crate) mod layer;
 pub(crate) mod layer_context;
 pub(crate) mod linear_shape;
 pub(crate) mod output_head;
+pub(crate) mod per_layer_embeddings;
 pub(crate) mod recurrent;
 pub(crate) mod self_attention;
 pub(crate) mod streams;
-pub(crate) mod token_layers;

@@ -7,7 +7,7 @@ use super::config::{block_bytes, split_for};
 use super::cost_sampling::Workload;
 use super::engine::Engine;
 use super::error::EngineError;
-use crate::decoder::weights::{Decoder, Encoder, TokenInputs, TokenLayers};
+use crate::decoder::weights::{Decoder, Encoder, PerLayerEmbeddings, TokenInputs};
 use crate::ops::Ops;
 use crate::precision::Table;
 
@@ -134,12 +134,15 @@ fn largest_layers(decoder: &Decoder) -> Decoder {
         final_norm: decoder.final_norm.clone(),
         head_layer: decoder.head_layer.clone(),
         head: decoder.head.clone(),
-        token_layers: decoder.token_layers.as_ref().map(|layers| TokenLayers {
-            table: Table::default(),
-            projection: layers.projection.clone(),
-            norm: layers.norm.clone(),
-            ..*layers
-        }),
+        per_layer_embeddings: decoder
+            .per_layer_embeddings
+            .as_ref()
+            .map(|layers| PerLayerEmbeddings {
+                table: Table::default(),
+                projection: layers.projection.clone(),
+                norm: layers.norm.clone(),
+                ..*layers
+            }),
         streams: decoder.streams.clone(),
         encoder: decoder.encoder.as_ref().map(|encoder| Encoder {
             layers: Vec::new(),

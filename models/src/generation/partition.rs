@@ -183,7 +183,7 @@ impl<M: Ops> DecoderPartition<M> {
                     from,
                     count: *count,
                 });
-                let (all, earlier) = if ctx.model_config.both_ways {
+                let (all, earlier) = if ctx.model_config.bidirectional {
                     (own, None)
                 } else {
                     (None, own)

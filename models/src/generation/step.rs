@@ -237,7 +237,7 @@ impl<M: Ops> Engine<M> {
         let loaded = entries.iter().flat_map(|entry| &entry.slices);
         let upload = |vectors| self.ops.upload(vectors, self.decoder.model_config.width);
         let x = upload(vectors);
-        let token_inputs = match &self.token_layers {
+        let token_inputs = match &self.per_layer_embeddings {
             Some(layers) => layers.inputs(&self.ops, &new_tokens, &x)?,
             None => Vec::new(),
         };

@@ -21,7 +21,7 @@ use super::detokenizer;
 use super::*;
 use crate::decoder::registry;
 use crate::decoder::weights::{
-    LocalAttention, NormWeights, OutputNorms, Parallel, QueryGrowth, QueryKeyNorm, TokenInputs,
+    LocalAttention, NormWeights, OutputNorms, Parallel, QueryKeyNorm, QueryScaling, TokenInputs,
 };
 use crate::ops::Ops;
 use crate::ops::{Activation, Heads, RelativeBias, Rotary};
@@ -131,7 +131,7 @@ pub(super) fn family(number: usize, layers: usize, seed: u64) -> Decoder {
         11 => {
             model_config.query_key_norm = QueryKeyNorm::RotatedHead;
             model_config.clip = Some(0.8);
-            model_config.query_growth = Some(QueryGrowth {
+            model_config.query_scaling = Some(QueryScaling {
                 rate: 0.3,
                 context: 6,
                 from: 0,

@@ -144,16 +144,16 @@ impl AnswerScanner {
         }
     }
 
-    /// Finishes the answer; returns the rest of its parts, and its calls. `is_cut` states that `max_tokens` ended it.
-    pub(super) fn finish(mut self, is_cut: bool) -> (Parts, Vec<ToolCall>) {
+    /// Finishes the answer; returns the rest of its parts, and its calls. `hit_max_tokens` states that `max_tokens` ended it.
+    pub(super) fn finish(mut self, hit_max_tokens: bool) -> (Parts, Vec<ToolCall>) {
         let (rest, mut calls) = match self.reasoning.take() {
             Some(Reasoning::Marked(marked)) => (marked.finish(), Vec::new()),
-            Some(Reasoning::Harmony(harmony)) => harmony.finish(is_cut),
+            Some(Reasoning::Harmony(harmony)) => harmony.finish(hit_max_tokens),
             None => Default::default(),
         };
         let mut parts = self.without_calls(rest);
         if let Some(scanner) = self.calls {
-            let (text, found) = scanner.finish(is_cut);
+            let (text, found) = scanner.finish(hit_max_tokens);
             parts.text.push_str(&text);
             calls.extend(found);
         }

@@ -88,8 +88,8 @@ impl PartialAnswer {
                 return Err(bad_input(self.format_input(), reason));
             }
         };
-        let is_cut = end == FinishReason::Length;
-        let (rest, calls) = std::mem::take(&mut self.scanner).finish(is_cut);
+        let hit_max_tokens = end == FinishReason::Length;
+        let (rest, calls) = std::mem::take(&mut self.scanner).finish(hit_max_tokens);
         self.text.push_str(&rest.text);
         self.reasoning.push_str(&rest.reasoning);
         let mut outputs = Vec::new();

@@ -42,7 +42,7 @@ pub(super) fn load(
     let name = checkpoint.name.clone();
     let (mut decoder, totals) = registry::read_partition(checkpoint, partition)?;
     // The result is ignored: one token is generated, with or without an EOS token.
-    prompts.add_end(&mut decoder.model_config);
+    prompts.add_eos(&mut decoder.model_config);
     if decoder.model_config.rules != TokenRules::default() {
         return Err(LoadError::NotServed {
             name,

@@ -105,7 +105,7 @@ impl Prompts {
 
     /// Adds the tokenizer's EOS token to those of the model, as vLLM does: a chat checkpoint may state its EOS token
     /// only in the tokenizer. Returns whether the model has an EOS token.
-    pub(super) fn add_end(&self, model_config: &mut ModelConfig) -> bool {
+    pub(super) fn add_eos(&self, model_config: &mut ModelConfig) -> bool {
         let ends = &mut model_config.eos_token_ids;
         let known = self.eos.filter(|eos| (*eos as usize) < model_config.vocabulary);
         ends.extend(known.filter(|eos| !ends.contains(eos)));

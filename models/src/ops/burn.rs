@@ -160,10 +160,10 @@ impl Ops for Burn {
 
     fn linear(&self, prepared: PreparedWeight, bias: Vec<f32>, inputs: usize, outputs: usize) -> BurnLinear {
         let words = HostWords::Owned(prepared.words);
-        self.linear_of((prepared.kind, words), bias, inputs, outputs)
+        self.linear_from_host((prepared.kind, words), bias, inputs, outputs)
     }
 
-    const OWN_MEMORY: bool = true;
+    const HAS_DEVICE_MEMORY: bool = true;
 
     fn hold(&self, words: Vec<u32>) -> HostWords {
         let count = words.len();
@@ -175,7 +175,7 @@ impl Ops for Burn {
         HostWords::Pinned(data.into_bytes().shared())
     }
 
-    fn linear_of(
+    fn linear_from_host(
         &self,
         (kind, words): (WeightType, HostWords),
         bias: Vec<f32>,
@@ -437,17 +437,17 @@ impl Ops for Burn {
         self.multiply(&images::windows(images, convolution), linear)
     }
 
-    fn convolve_channels(
+    fn depthwise_convolve(
         &self,
         images: &Tensor<2>,
         convolution: &Convolution,
         weights: &Tensor<2>,
     ) -> Tensor<2> {
-        images::convolve_channels(images, convolution, weights)
+        images::depthwise_convolve(images, convolution, weights)
     }
 
-    fn pool_largest(&self, images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
-        images::pool_largest(images, convolution)
+    fn max_pool(&self, images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
+        images::max_pool(images, convolution)
     }
 
     fn mean(&self, rows: &Tensor<2>, count: usize) -> Tensor<2> {
@@ -462,7 +462,7 @@ impl Ops for Burn {
         rows.inplace(|_| scaled);
     }
 
-    fn normalise_responses(&self, rows: &mut Tensor<2>, count: usize, norm: &BurnNorm) {
+    fn global_response_norm(&self, rows: &mut Tensor<2>, count: usize, norm: &BurnNorm) {
         let factors = images::responses(rows, count, norm.epsilon) * norm.gamma.clone().unsqueeze() + 1.0;
         let scaled = images::by_image(rows, count) * factors;
         let [height, width] = rows.dims();

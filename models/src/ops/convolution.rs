@@ -281,7 +281,8 @@ mod tests {
             );
             let images = Cpu.upload(values, channels);
             let expected = Cpu.convolve(&images, &convolution, &linear);
-            let actual = Cpu.convolve_channels(&images, &convolution, &Cpu.upload(weights.clone(), channels));
+            let actual =
+                Cpu.depthwise_convolve(&images, &convolution, &Cpu.upload(weights.clone(), channels));
             assert_eq!(actual.width, channels);
             assert_eq!(actual.values.len(), expected.values.len());
             for (actual, expected) in actual.values.iter().zip(&expected.values) {
@@ -294,7 +295,7 @@ mod tests {
     fn pooling_ignores_the_border() {
         let convolution = Convolution::centred([3, 3, 1], 3, 2);
         let images = Cpu.upload((1..10).map(|value| -(value as f32)).collect(), 1);
-        let pooled = Cpu.pool_largest(&images, &convolution);
+        let pooled = Cpu.max_pool(&images, &convolution);
         assert_eq!(pooled.values, [-1.0, -2.0, -4.0, -5.0]);
         assert_eq!(Cpu.mean(&images, 3).values, [-2.0, -5.0, -8.0]);
     }
@@ -311,7 +312,7 @@ mod tests {
     fn responses_are_normalised_by_image() {
         let mut rows = Cpu.upload(vec![3.0, 0.0, 4.0, 1.0, 0.0, 2.0, 0.0, 0.0], 2);
         let norm = Cpu.norm(vec![2.0, 1.0], Some(vec![0.5, -0.5]), 0.0);
-        Cpu.normalise_responses(&mut rows, 2, &norm);
+        Cpu.global_response_norm(&mut rows, 2, &norm);
         // L2 norms 5 and 1 with mean 3, then 0 and 2 with mean 1.
         let first = 2.0 * 5.0 / 3.0 + 1.0;
         let expected = [3.0 * first + 0.5, -0.5, 4.0 * first + 0.5, 4.0 / 3.0 - 0.5];
@@ -330,8 +331,8 @@ mod tests {
         let linear = Cpu.linear(Cpu.prepare(vec![0.5; 9], 9, 1, WeightType::F32), Vec::new(), 9, 1);
         for result in [
             Cpu.convolve(&images, &convolution, &linear),
-            Cpu.convolve_channels(&images, &convolution, &Cpu.upload(vec![0.5; 10], 1)),
-            Cpu.pool_largest(&images, &convolution),
+            Cpu.depthwise_convolve(&images, &convolution, &Cpu.upload(vec![0.5; 10], 1)),
+            Cpu.max_pool(&images, &convolution),
         ] {
             for (pixel, value) in result.values.iter().enumerate() {
                 assert_eq!(value.is_nan(), pixel / 4 < 3 && pixel % 4 < 3, "{pixel}");

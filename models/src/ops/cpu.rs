@@ -303,12 +303,12 @@ impl Ops for Cpu {
         convolution::convolve(images, convolution, linear, epilogue)
     }
 
-    fn convolve_channels(&self, images: &Rows, convolution: &Convolution, weights: &Rows) -> Rows {
-        pooling::convolve_channels(images, convolution, weights)
+    fn depthwise_convolve(&self, images: &Rows, convolution: &Convolution, weights: &Rows) -> Rows {
+        pooling::depthwise_convolve(images, convolution, weights)
     }
 
-    fn pool_largest(&self, images: &Rows, convolution: &Convolution) -> Rows {
-        pooling::pool_largest(images, convolution)
+    fn max_pool(&self, images: &Rows, convolution: &Convolution) -> Rows {
+        pooling::max_pool(images, convolution)
     }
 
     fn mean(&self, rows: &Rows, count: usize) -> Rows {
@@ -319,9 +319,9 @@ impl Ops for Cpu {
         pooling::scale_images(rows, count, factors);
     }
 
-    fn normalise_responses(&self, rows: &mut Rows, count: usize, norm: &CpuNorm) {
+    fn global_response_norm(&self, rows: &mut Rows, count: usize, norm: &CpuNorm) {
         let beta = norm.beta.as_deref().unwrap_or_default();
-        pooling::normalise_responses(rows, count, &norm.gamma, beta, norm.epsilon);
+        pooling::global_response_norm(rows, count, &norm.gamma, beta, norm.epsilon);
     }
 
     fn select(&self, matrix: &Rows, rows: &[usize]) -> Rows {

@@ -18,12 +18,12 @@ pub struct EncoderAttention<'a, X> {
     /// Scores of all token pairs to add.
     pub pairs: Option<PairScores<'a, X>>,
     /// Scores of token pairs of different kinds to add.
-    pub kinds: Option<KindScores<'a, X>>,
+    pub kinds: Option<SegmentScores<'a, X>>,
 }
 
 /// Scores per query, for keys of another kind (segment) than the query's (Yang et al. 2019, "`XLNet`", section 2.5).
 #[derive(Debug)]
-pub struct KindScores<'a, X> {
+pub struct SegmentScores<'a, X> {
     /// `[tokens, heads]`; rows correspond to those of the projections.
     pub values: &'a X,
     /// Kind of each token, per sequence.

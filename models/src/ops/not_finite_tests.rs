@@ -67,7 +67,7 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
     let images = Convolution::centred([8, 8, WIDTH], 3, 1);
     let mut responses = with_value(rows, WIDTH, value);
     let norm = Cpu.norm(vec![1.0; WIDTH], Some(vec![0.0; WIDTH]), 1e-6);
-    Cpu.normalise_responses(&mut responses, rows, &norm);
+    Cpu.global_response_norm(&mut responses, rows, &norm);
     let mut images_scaled = with_value(rows, WIDTH, value);
     Cpu.scale_images(&mut images_scaled, rows / 2, &with_value(2, WIDTH, 0.0));
     let norm = |beta| Cpu.norm(vec![1.0; WIDTH], beta, 1e-6);
@@ -102,7 +102,7 @@ fn results(value: f32) -> Vec<(&'static str, Rows)> {
         ),
         (
             "convolve channels",
-            Cpu.convolve_channels(
+            Cpu.depthwise_convolve(
                 &with_value(rows, WIDTH, value),
                 &images,
                 &with_value(10, WIDTH, 0.0),
@@ -146,7 +146,7 @@ fn no_form_of_encoder_attention_swallows_not_a_number() {
                 2 => attention.position_bias = Some(&bias),
                 3 => attention.distances = Some(&distances),
                 4 => {
-                    attention.kinds = Some(KindScores {
+                    attention.kinds = Some(SegmentScores {
                         values: &by_kind,
                         kinds: &kinds,
                     });
@@ -167,7 +167,7 @@ fn no_form_of_encoder_attention_swallows_not_a_number() {
 fn no_score_of_kinds_that_is_not_a_number_is_swallowed() {
     let (values, projected) = (with_value(8, 2, f32::NAN), with_value(8, 3 * WIDTH, 0.0));
     let mut attention = EncoderAttention::plain(2, WIDTH / 2);
-    attention.kinds = Some(KindScores {
+    attention.kinds = Some(SegmentScores {
         values: &values,
         kinds: &[&[0, 0, 0, 0, 1, 1, 1, 1]],
     });

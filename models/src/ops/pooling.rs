@@ -16,12 +16,12 @@ enum Reduction<'a> {
 }
 
 /// Computes a depthwise convolution.
-pub(super) fn convolve_channels(images: &Rows, convolution: &Convolution, weights: &Rows) -> Rows {
+pub(super) fn depthwise_convolve(images: &Rows, convolution: &Convolution, weights: &Rows) -> Rows {
     reduce(images, convolution, Reduction::Weighted(&weights.values))
 }
 
 /// Computes max pooling.
-pub(super) fn pool_largest(images: &Rows, convolution: &Convolution) -> Rows {
+pub(super) fn max_pool(images: &Rows, convolution: &Convolution) -> Rows {
     reduce(images, convolution, Reduction::Largest)
 }
 
@@ -176,7 +176,7 @@ pub(super) fn scale_images(rows: &mut Rows, count: usize, factors: &Rows) {
 }
 
 /// Adds the global response normalisation of images of `count` pixels, in place.
-pub(super) fn normalise_responses(rows: &mut Rows, count: usize, gamma: &[f32], beta: &[f32], epsilon: f32) {
+pub(super) fn global_response_norm(rows: &mut Rows, count: usize, gamma: &[f32], beta: &[f32], epsilon: f32) {
     let width = rows.width.max(1);
     let image = |rows: &mut [f32]| {
         let mut lengths = vec![0.0_f32; width];

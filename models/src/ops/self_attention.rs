@@ -10,7 +10,7 @@ use super::gemm::{gemm_into, is_small, rows_per_task};
 use super::packed::{PANEL, Panels, pack};
 use super::rows::Rows;
 use super::softmax::softmax;
-use super::{EncoderAttention, KindScores};
+use super::{EncoderAttention, SegmentScores};
 
 /// Score of a masked token pair; finite, so that the result is finite even if all tokens are masked.
 const HIDDEN: f32 = -1e30;
@@ -291,7 +291,7 @@ impl Task<'_> {
 
     /// Adds the scores of a head for tokens of different kinds.
     fn add_kinds(&self, scores: &mut [f32], head: usize, tokens: &[usize], shared: &Shared<'_>) {
-        let Some(KindScores { values, kinds }) = &shared.attention.kinds else {
+        let Some(SegmentScores { values, kinds }) = &shared.attention.kinds else {
             return;
         };
         let before: usize = kinds.iter().take(self.sequence).map(|kinds| kinds.len()).sum();

@@ -11,7 +11,7 @@ use super::{Bias, BlockConfig, BlockNames, Distances, EncoderConfig, Mixing, Spl
 use crate::architectures::layers::Layers;
 use crate::architectures::weight_layout::WeightLayout;
 use crate::checkpoint::LoadError;
-use crate::ops::{DistanceScores, EncoderAttention, KindScores, Ops, PairScores, Rotary};
+use crate::ops::{DistanceScores, EncoderAttention, Ops, PairScores, Rotary, SegmentScores};
 
 /// The attention of a block.
 pub(in crate::architectures) struct BlockAttention<O: Ops> {
@@ -80,7 +80,7 @@ impl EncoderConfig {
             kinds: None,
             convolution: None,
             projections: self.take_projections(layers, names, &at)?,
-            output: layers.linear_of(
+            output: layers.linear_from_host(
                 &at(names.output),
                 self.weight_layouts.output,
                 [self.mixed_width(), width],
@@ -176,7 +176,7 @@ impl EncoderConfig {
             let layer = if names.projections.contains(&name) {
                 layers.shared_linear(&at(name), self.width, self.width)?
             } else {
-                layers.linear_of(&at(name), stored, sizes, biased)?
+                layers.linear_from_host(&at(name), stored, sizes, biased)?
             };
             Ok(Some(layers.ops.multiply(&distances.vectors, &layer)))
         };
@@ -241,7 +241,7 @@ impl<O: Ops> BlockAttention<O> {
                 _ => None,
             },
             kinds: match (bias, &by_kind) {
-                (Some(Bias::Kinds(kinds)), Some(values)) => Some(KindScores { values, kinds }),
+                (Some(Bias::Kinds(kinds)), Some(values)) => Some(SegmentScores { values, kinds }),
                 _ => None,
             },
         };

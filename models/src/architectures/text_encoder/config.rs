@@ -198,12 +198,12 @@ pub(in crate::architectures) enum DistanceVectors {
     },
     /// Sines and cosines of distances up to the first number, in tokens; larger distances than the second number are
     /// clamped to it.
-    Waves(usize, usize),
+    Sinusoidal(usize, usize),
 }
 
 /// Returns a row of `width` for each distance from `-longest` to `longest`: sines, then cosines, at falling
 /// frequencies. Distances beyond `clamp` are clamped to it.
-pub(in crate::architectures) fn waves(longest: usize, clamp: usize, width: usize) -> Vec<f32> {
+pub(in crate::architectures) fn sinusoids(longest: usize, clamp: usize, width: usize) -> Vec<f32> {
     let frequency = |pair: usize| (1e4_f32).powf((2 * pair) as f32 / width as f32).recip();
     let frequencies: Vec<f32> = (0..width / 2).map(frequency).collect();
     let row = |place: usize| {

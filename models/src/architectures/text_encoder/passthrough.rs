@@ -9,7 +9,7 @@ use crate::runtime::model::{InputSpec, Inputs, ModelError};
 use crate::tasks::labelling::TokenText;
 
 /// Treatment of the text in a partition.
-pub(in crate::architectures) enum TextBeside {
+pub(in crate::architectures) enum TextPassthrough {
     /// No text is passed on: the model is not partitioned, or not a token classifier.
     None,
     /// The text is passed on.
@@ -18,7 +18,7 @@ pub(in crate::architectures) enum TextBeside {
     Read(Box<TextReader>),
 }
 
-impl TextBeside {
+impl TextPassthrough {
     /// Returns the treatment for a partition; `reader` creates a reader with the tokenizer.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl TextBeside {
     }
 
     /// Returns the inputs to pass on to the next partition.
-    pub(in crate::architectures) fn handed_on(&self, inputs: &Inputs) -> Inputs {
+    pub(in crate::architectures) fn forwarded_inputs(&self, inputs: &Inputs) -> Inputs {
         match self {
             Self::HandedOn => {
                 let names = labelled_inputs().map(|input| input.name);

@@ -75,7 +75,7 @@ pub(super) fn read(config: &Config) -> Result<TextEncoderConfig, LoadError> {
     );
     Ok(TextEncoderConfig {
         distances: Some(RelativePositionConfig {
-            vectors: DistanceVectors::Waves(CONTEXT, clamp),
+            vectors: DistanceVectors::Sinusoidal(CONTEXT, clamp),
             rows: DistanceRows::new(CONTEXT, |distance| CONTEXT.saturating_add_signed(distance)),
             keys: Some("rel_attn.r"),
             key_bias: false,

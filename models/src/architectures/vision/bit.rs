@@ -62,7 +62,7 @@ impl Family for Bit {
         if config.optional("embedding_dynamic_padding")?.unwrap_or(false) {
             builder.pad(builder.same_window(3, 2).border);
         }
-        builder.pool_largest(Window {
+        builder.max_pool(Window {
             kernel: 3,
             stride: 2,
             border: [0; 4],

@@ -333,7 +333,7 @@ impl NetworkConfig {
                 epsilon: self.epsilon,
             };
             let window = self.window(builder, window);
-            builder.convolve_channels(&at("conv_dw"), Some(norm), window)?;
+            builder.depthwise_convolve(&at("conv_dw"), Some(norm), window)?;
             builder.activate(activation);
         }
         if block.squeeze > 0.0 {
@@ -366,7 +366,7 @@ impl NetworkConfig {
                 epsilon: self.epsilon,
             };
             let window = self.window(builder, window);
-            builder.convolve_channels(&name, Some(norm), window)
+            builder.depthwise_convolve(&name, Some(norm), window)
         };
         if block.start > 0 {
             let stride = if block.kernel > 0 { 1 } else { stride };

@@ -184,7 +184,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     ///
     /// # Errors
     /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
-    pub(super) fn convolve_channels(
+    pub(super) fn depthwise_convolve(
         &mut self,
         name: &str,
         norm: Option<BatchNorm<'_>>,
@@ -306,7 +306,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     }
 
     /// Adds max pooling.
-    pub(super) fn pool_largest(&mut self, window: Window) {
+    pub(super) fn max_pool(&mut self, window: Window) {
         let convolution = self.convolution(window);
         let [height, width] = convolution.result();
         self.shape = [height, width, self.channels()];
@@ -317,7 +317,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     pub(super) fn largest(&mut self) {
         let [height, width] = self.size();
         let kernel = height.max(width);
-        self.pool_largest(Window {
+        self.max_pool(Window {
             kernel,
             stride: kernel.max(1),
             border: [0, 0, kernel - height, kernel - width],
@@ -498,7 +498,7 @@ impl<'a, 'w, O: Ops> Builder<'a, 'w, O> {
     ///
     /// # Errors
     /// Same as [`Weights::take`](crate::checkpoint::Weights::take).
-    pub(super) fn normalise_responses(&mut self, name: &str, epsilon: f32) -> Result<(), LoadError> {
+    pub(super) fn global_response_norm(&mut self, name: &str, epsilon: f32) -> Result<(), LoadError> {
         let [height, width, channels] = self.shape;
         let mut take = |part: &str| {
             let name = format!("{name}.{part}");

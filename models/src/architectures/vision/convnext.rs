@@ -142,12 +142,12 @@ fn steps<O: Ops>(
             let [channels, norm, up, down] = names.layers;
             builder.add(
                 |builder| {
-                    builder.convolve_channels(&at(channels), None, Window::centred(7, 1))?;
+                    builder.depthwise_convolve(&at(channels), None, Window::centred(7, 1))?;
                     builder.normalise(&at(norm), network.epsilon)?;
                     builder.mix(&at(up), 4 * width)?;
                     builder.activate(activation);
                     if network.responses {
-                        builder.normalise_responses(&at("grn"), EPSILON as f32)?;
+                        builder.global_response_norm(&at("grn"), EPSILON as f32)?;
                     }
                     builder.mix(&at(down), width)?;
                     if network.scaled {

@@ -95,7 +95,7 @@ impl Stage {
                     name: &format!("{name}.normalization"),
                     epsilon: EPSILON,
                 };
-                builder.convolve_channels(&format!("{name}.convolution"), Some(norm), window)
+                builder.depthwise_convolve(&format!("{name}.convolution"), Some(norm), window)
             })
         };
         let [queries, keys] = self.windows;

@@ -30,7 +30,7 @@ impl Family for DenseNet {
             2 * growth,
             Window::centred(7, 2),
         )?;
-        builder.pool_largest(Window::centred(3, 2));
+        builder.max_pool(Window::centred(3, 2));
         for (stage, depth) in depths.iter().enumerate() {
             for layer in 1..=*depth {
                 let name = at(&format!("denseblock{}.denselayer{layer}", stage + 1));

@@ -232,7 +232,7 @@ impl Block<'_> {
             name: &at("depthwise_conv.depthwise_norm"),
             epsilon: network.epsilon,
         };
-        builder.convolve_channels(&at("depthwise_conv.depthwise_conv"), Some(norm), window)?;
+        builder.depthwise_convolve(&at("depthwise_conv.depthwise_conv"), Some(norm), window)?;
         builder.activate(network.activation);
         let (expanded, squeezed) = (
             builder.channels(),

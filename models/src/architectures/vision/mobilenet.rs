@@ -53,7 +53,7 @@ impl Family for MobileNetV1 {
             if stride == 2 || index == 0 {
                 channels *= 2;
             }
-            network.convolve_channels(builder, &at(2 * index), stride)?;
+            network.depthwise_convolve(builder, &at(2 * index), stride)?;
             network.convolve(builder, &at(2 * index + 1), scaled(channels), [1, 1])?;
         }
         builder.mean();
@@ -101,7 +101,7 @@ impl Family for MobileNetV2 {
                         network.convolve(builder, &expand, width, [1, 1])?;
                     }
                 }
-                network.convolve_channels(builder, &format!("{name}.conv_3x3"), stride)?;
+                network.depthwise_convolve(builder, &format!("{name}.conv_3x3"), stride)?;
                 network.project(builder, &format!("{name}.reduce_1x1"), outputs, [1, 1])
             };
             if index > 0 && stride == 1 && inputs == outputs {
@@ -182,7 +182,7 @@ impl NetworkConfig {
     }
 
     /// Adds a depthwise convolution with its batch norm and the activation.
-    fn convolve_channels<O: Ops>(
+    fn depthwise_convolve<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
         name: &str,
@@ -193,7 +193,7 @@ impl NetworkConfig {
             epsilon: self.epsilon,
         };
         let window = self.window(builder, [3, stride]);
-        builder.convolve_channels(&format!("{name}.convolution"), Some(norm), window)?;
+        builder.depthwise_convolve(&format!("{name}.convolution"), Some(norm), window)?;
         builder.activate(self.activation);
         Ok(())
     }

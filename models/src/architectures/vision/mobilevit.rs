@@ -167,7 +167,7 @@ impl<'a> NetworkConfig<'a> {
     }
 
     /// Adds a depthwise convolution with an activation.
-    fn convolve_channels<O: Ops>(
+    fn depthwise_convolve<O: Ops>(
         &self,
         builder: &mut Builder<'_, '_, O>,
         name: &str,
@@ -175,7 +175,7 @@ impl<'a> NetworkConfig<'a> {
     ) -> Result<(), LoadError> {
         let (convolution, norm) = names(name);
         let window = Window::centred(kernel, stride);
-        builder.convolve_channels(&convolution, Some(batch_norm(&norm)), window)?;
+        builder.depthwise_convolve(&convolution, Some(batch_norm(&norm)), window)?;
         builder.activate(self.activation);
         Ok(())
     }
@@ -194,7 +194,7 @@ impl<'a> NetworkConfig<'a> {
             let expanded = (inputs as f64 * self.expansion).round_ties_even();
             let expanded = divisible(expanded, 8, 8);
             self.convolve(builder, &format!("{name}.expand_1x1"), expanded, (1, 1), true)?;
-            self.convolve_channels(builder, &format!("{name}.conv_3x3"), (3, stride))?;
+            self.depthwise_convolve(builder, &format!("{name}.conv_3x3"), (3, stride))?;
             self.convolve(builder, &format!("{name}.reduce_1x1"), outputs, (1, 1), false)
         };
         if stride == 1 && inputs == outputs {
@@ -328,7 +328,7 @@ impl Stage<'_> {
     ) -> Result<(), LoadError> {
         let network = self.network;
         network.residual(builder, &self.at("downsampling_layer"), outputs, 2)?;
-        network.convolve_channels(builder, &self.at("conv_kxk"), (network.kernel, 1))?;
+        network.depthwise_convolve(builder, &self.at("conv_kxk"), (network.kernel, 1))?;
         builder.project(&self.at("conv_1x1.convolution"), self.width)?;
         for index in 0..self.depth {
             let name = self.at(&format!("transformer.layer.{index}"));

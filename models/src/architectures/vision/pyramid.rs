@@ -155,7 +155,7 @@ impl Stage {
                 builder.normalise(&at("layer_norm_2"), epsilon)?;
                 let between = (self.width as f64 * self.mlp_ratio) as usize;
                 builder.multiply(&at("mlp.dense1"), between)?;
-                builder.convolve_channels(&at("mlp.dwconv.dwconv"), None, Window::centred(3, 1))?;
+                builder.depthwise_convolve(&at("mlp.dwconv.dwconv"), None, Window::centred(3, 1))?;
                 builder.activate(activation);
                 builder.multiply(&at("mlp.dense2"), self.width)
             },

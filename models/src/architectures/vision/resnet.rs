@@ -40,7 +40,7 @@ impl Family for ResNet {
             convolution(builder, "resnet.embedder.embedder", width, Window::centred(7, 2))?;
             builder.activate(activation);
         }
-        builder.pool_largest(Window::centred(3, 2));
+        builder.max_pool(Window::centred(3, 2));
         for (stage, (outputs, depth)) in sizes.into_iter().zip(depths).enumerate() {
             for layer in 0..depth {
                 let strided = layer == 0 && (stage > 0 || first_strided);

@@ -105,9 +105,9 @@ impl<O: Ops> Layer<O> {
                 return sum(ops, [branch, shortcut], x, images, epilogue.activation);
             }
             Self::Add(branch, shortcut) => sum(ops, [branch, shortcut], x, images, None),
-            Self::ConvolveChannels(convolution, weights) => ops.convolve_channels(x, convolution, weights),
+            Self::ConvolveChannels(convolution, weights) => ops.depthwise_convolve(x, convolution, weights),
             Self::ConvolveGroups(convolution) => convolution.run(ops, x, images),
-            Self::PoolLargest(convolution) => ops.pool_largest(x, convolution),
+            Self::PoolLargest(convolution) => ops.max_pool(x, convolution),
             Self::Multiply(linear) => ops.multiply(x, linear),
             Self::Normalise(norm) => ops.normalise(x, norm),
             Self::Mean(count) => ops.mean(x, *count),
@@ -175,7 +175,7 @@ impl<O: Ops> Change<O> {
         match self {
             Self::Activate(activation) => return ops.activate(x, *activation, false),
             Self::Scale(factors) => ops.scale(&mut x, factors),
-            Self::NormaliseResponses(count, norm) => ops.normalise_responses(&mut x, *count, norm),
+            Self::NormaliseResponses(count, norm) => ops.global_response_norm(&mut x, *count, norm),
             Self::Excite(count, steps) => {
                 let mean = ops.mean(&x, *count);
                 let factors = run(ops, steps, &mean, images).unwrap_or(mean);

@@ -194,7 +194,7 @@ fn stem<O: Ops>(builder: &mut Builder<'_, '_, O>, config: &Config) -> Result<(),
         convolve(builder, [&name, &norm], outputs, Window::centred(3, 2))?;
         builder.activate(Activation::Relu);
     } else {
-        builder.pool_largest(Window::centred(3, 2));
+        builder.max_pool(Window::centred(3, 2));
     }
     Ok(())
 }

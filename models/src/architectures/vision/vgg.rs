@@ -38,7 +38,7 @@ impl Family for Vgg {
                 builder.activate(Activation::Relu);
                 place += if normalised { 3 } else { 2 };
             }
-            builder.pool_largest(Window::patches(2));
+            builder.max_pool(Window::patches(2));
             place += 1;
         }
         if builder.size() != [SIDE; 2] {

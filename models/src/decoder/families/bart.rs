@@ -183,7 +183,7 @@ fn read(checkpoint: &mut Checkpoint, layout: &Layout) -> Result<Decoder, LoadErr
             layers: encoder.layers,
             final_norm: encoder.final_norm,
         }),
-        token_layers: None,
+        per_layer_embeddings: None,
         streams: None,
         model_config,
     })

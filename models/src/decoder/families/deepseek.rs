@@ -66,7 +66,7 @@ pub(super) fn read_mistral(checkpoint: &mut Checkpoint, partition: Partition) ->
     let positions = rotary(config, latent.head_dim(), keys)?;
     let adjacent = config.optional("rope_interleave")?.unwrap_or(true);
     let model_config = ModelConfig {
-        query_growth: ministral::growth(config)?,
+        query_scaling: ministral::growth(config)?,
         ..positioned(config, &latent, positions, adjacent)?
     };
     let sparse = sparse_layers(config, config.size("num_hidden_layers")?, 0)?;

@@ -37,7 +37,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         rank: config.size("laurel_rank")?,
         scaled: config.optional("altup_correct_scale")?.unwrap_or(true),
     };
-    let token_width = config.size("hidden_size_per_layer_input")?;
+    let per_layer_width = config.size("hidden_size_per_layer_input")?;
     let base = Layout::with_biases(config)?;
     let layout = Layout {
         norm_names: NormNames {
@@ -45,7 +45,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
             ..base.norm_names
         },
         sparsity: sparsity(config, sizes.len())?,
-        token_width: Some(token_width),
+        per_layer_width: Some(per_layer_width),
         streams: Some(streams),
         kv_sources: gemma4::sources(config, &local_layers)?,
         inner_sizes: sizes,
@@ -55,16 +55,16 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
     };
     let rows = config.size("vocab_size_per_layer_input")?;
     gemma4::drop_reused(checkpoint, &layout.kv_sources);
-    let all = token_width * layout.inner_sizes.len();
+    let all = per_layer_width * layout.inner_sizes.len();
     let mut decoder = gated::read(checkpoint, partition, model_config, &layout)?;
     let weights = &mut checkpoint.weights;
     decoder.streams = Some(StreamProjections::take(weights, "model", width, streams.count)?);
     let vocabulary = decoder.model_config.vocabulary;
-    decoder.token_layers = Some(gemma4::token_layers(
+    decoder.per_layer_embeddings = Some(gemma4::per_layer_embeddings(
         weights,
         width,
         (rows, vocabulary),
-        (all, token_width),
+        (all, per_layer_width),
     )?);
     Ok(decoder)
 }

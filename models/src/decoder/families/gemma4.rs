@@ -14,7 +14,8 @@ use crate::decoder::gated::{self, Layout, NormNames};
 use crate::decoder::rotary::{RotaryKeys, rotary};
 use crate::decoder::routing::Routing;
 use crate::decoder::weights::{
-    Decoder, LinearWeights, LocalAttention, ModelConfig, NormWeights, OutputNorms, QueryKeyNorm, TokenLayers,
+    Decoder, LinearWeights, LocalAttention, ModelConfig, NormWeights, OutputNorms, PerLayerEmbeddings,
+    QueryKeyNorm,
 };
 use crate::ops::Heads;
 use crate::precision::Table;
@@ -31,7 +32,7 @@ pub(in crate::decoder) fn read(
     let (local, local_layers) = windows(config)?;
     let sources = sources(config, &local_layers)?;
     let count = sources.len();
-    let token_width = token_width(config)?;
+    let per_layer_width = per_layer_width(config)?;
     if partition != Partition::WHOLE && !splits(config)? {
         return Err(LoadError::NotPartitioned {
             architecture: "Gemma4ForCausalLM",
@@ -60,7 +61,7 @@ pub(in crate::decoder) fn read(
         },
         keys_are_values: config.optional("attention_k_eq_v")?.unwrap_or(false),
         inner_sizes: sources.iter().enumerate().map(inner_of).collect(),
-        token_width,
+        per_layer_width,
         experts,
         output_scale: Some("layer_scalar"),
         kv_sources: sources,
@@ -70,9 +71,9 @@ pub(in crate::decoder) fn read(
     };
     drop_reused(checkpoint, &layout.kv_sources);
     let mut decoder = gated::read(checkpoint, partition, model_config, &layout)?;
-    if let Some(width) = token_width {
+    if let Some(width) = per_layer_width {
         let rows = checkpoint.config.size("vocab_size_per_layer_input")?;
-        decoder.token_layers = Some(token_layers(
+        decoder.per_layer_embeddings = Some(per_layer_embeddings(
             &mut checkpoint.weights,
             decoder.model_config.width,
             (rows, rows),
@@ -96,7 +97,7 @@ fn experts(config: &Config, inner: usize) -> Result<Option<ExpertLayout>, LoadEr
             bias: false,
             gate: None,
         }),
-        is_beside: true,
+        is_parallel: true,
         ..ExpertLayout::everywhere(config, "moe_intermediate_size")?
     }))
 }
@@ -123,7 +124,7 @@ fn windows(config: &Config) -> Result<(Option<LocalAttention>, Vec<bool>), LoadE
 }
 
 /// Returns the width of the per-layer embeddings, if there are any.
-fn token_width(config: &Config) -> Result<Option<usize>, LoadError> {
+fn per_layer_width(config: &Config) -> Result<Option<usize>, LoadError> {
     let width = config.optional::<usize>("hidden_size_per_layer_input")?;
     Ok(width.filter(|width| *width > 0))
 }
@@ -137,7 +138,7 @@ pub(in crate::decoder) fn splits(config: &Config) -> Result<bool, LoadError> {
     let (_, local_layers) = windows(config)?;
     let sources = sources(config, &local_layers)?;
     let reuses_kv = sources.iter().enumerate().any(|(index, source)| index != *source);
-    Ok(!reuses_kv && token_width(config)?.is_none())
+    Ok(!reuses_kv && per_layer_width(config)?.is_none())
 }
 
 /// Returns, for each layer, the layer whose keys and values it uses: itself, or the last layer of its type before the
@@ -178,7 +179,7 @@ fn model_config(
         scale: 1.0,
         ..gated::heads(config, config.size("hidden_size")?)?
     };
-    let far = far_heads(config, near, local_layers)?;
+    let far = global_heads(config, near, local_layers)?;
     let near_positions = rotary(config, near.head_dim, keys("sliding_attention"))?;
     let far_positions = rotary(config, far.head_dim, keys("full_attention"))?;
     let base = gated::with_positions(config, far, far_positions)?;
@@ -205,7 +206,7 @@ struct LayerHeads {
 }
 
 /// Returns the heads of global layers.
-fn far_heads(config: &Config, near: Heads, local_layers: &[bool]) -> Result<Heads, LoadError> {
+fn global_heads(config: &Config, near: Heads, local_layers: &[bool]) -> Result<Heads, LoadError> {
     let key = "per_layer_config";
     let by_layer = config.optional::<BTreeMap<usize, LayerHeads>>(key)?;
     let (key, head_dim, keys) = if let Some(by_layer) = by_layer {
@@ -255,24 +256,24 @@ pub(in crate::decoder) fn drop_reused(checkpoint: &mut Checkpoint, sources: &[us
     }
 }
 
-/// Takes the per-layer embeddings: `rows` rows of `all` elements, `token_width` per layer. The first row is repeated
+/// Takes the per-layer embeddings: `rows` rows of `all` elements, `per_layer_width` per layer. The first row is repeated
 /// for the remaining tokens of the vocabulary.
-pub(in crate::decoder) fn token_layers(
+pub(in crate::decoder) fn per_layer_embeddings(
     weights: &mut Weights,
     width: usize,
     (rows, vocabulary): (usize, usize),
-    (all, token_width): (usize, usize),
-) -> Result<TokenLayers, LoadError> {
+    (all, per_layer_width): (usize, usize),
+) -> Result<PerLayerEmbeddings, LoadError> {
     let mut table = weights.take("model.embed_tokens_per_layer.weight", &[rows, all])?;
     for _ in rows..vocabulary {
         table.extend_from_within(..all);
     }
-    Ok(TokenLayers {
-        width: token_width,
+    Ok(PerLayerEmbeddings {
+        width: per_layer_width,
         table: Table::new(table, all),
-        table_scale: (token_width as f32).sqrt(),
+        table_scale: (per_layer_width as f32).sqrt(),
         projection: LinearWeights::take(weights, "model.per_layer_model_projection", width, all, false)?,
         projection_scale: 1.0 / (width as f32).sqrt(),
-        norm: NormWeights::take_rms(weights, "model.per_layer_projection_norm", token_width)?,
+        norm: NormWeights::take_rms(weights, "model.per_layer_projection_norm", per_layer_width)?,
     })
 }

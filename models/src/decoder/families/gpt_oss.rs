@@ -31,7 +31,7 @@ pub(super) fn read_filter(checkpoint: &mut Checkpoint, partition: Partition) -> 
     let window = Some(config.size("sliding_window")?);
     let model_config = ModelConfig {
         local: Some(LocalAttention { window, rotary: None }),
-        both_ways: true,
+        bidirectional: true,
         ..base.with_adjacent_pairs()
     };
     let layout = Layout {

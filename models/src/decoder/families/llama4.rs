@@ -10,7 +10,7 @@ use crate::decoder::experts::{ExpertLayout, ExpertTensors, SharedExpert};
 use crate::decoder::gated::{self, HeadNormLayout, HeadNormTensors, Layout};
 use crate::decoder::rotary::RotaryKeys;
 use crate::decoder::routing::{Routing, Scoring};
-use crate::decoder::weights::{Decoder, LocalAttention, ModelConfig, QueryGrowth, QueryKeyNorm};
+use crate::decoder::weights::{Decoder, LocalAttention, ModelConfig, QueryKeyNorm, QueryScaling};
 
 pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<Decoder, LoadError> {
     let config = &checkpoint.config;
@@ -34,7 +34,7 @@ pub(super) fn read(checkpoint: &mut Checkpoint, partition: Partition) -> Result<
         }),
         rotary: None,
         chunk: config.optional_size("attention_chunk_size")?,
-        query_growth: growth(config)?,
+        query_scaling: growth(config)?,
         query_key_norm: if is_normalised {
             QueryKeyNorm::RotatedHead
         } else {
@@ -103,7 +103,7 @@ fn rotated_layers(config: &Config, chunked: bool) -> Result<Vec<bool>, LoadError
 }
 
 /// Returns the query scaling of layers without positions.
-fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
+fn growth(config: &Config) -> Result<Option<QueryScaling>, LoadError> {
     let key = "attn_temperature_tuning";
     // Published files have a number instead of a boolean.
     let is_tuned = match config.optional::<Value>(key)? {
@@ -115,7 +115,7 @@ fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
     if !is_tuned {
         return Ok(None);
     }
-    Ok(Some(QueryGrowth {
+    Ok(Some(QueryScaling {
         rate: config.optional("attn_scale")?.unwrap_or(0.1),
         context: config.optional_size("floor_scale")?.unwrap_or(8192),
         from: 1,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use crate::checkpoint::{Checkpoint, Config, LoadError};
 use crate::decoder::gated::{self, Layout};
 use crate::decoder::rotary::RotaryKeys;
-use crate::decoder::weights::{Decoder, ModelConfig, QueryGrowth};
+use crate::decoder::weights::{Decoder, ModelConfig, QueryScaling};
 
 /// Keys of `rope_parameters` for the query scaling.
 #[derive(Deserialize)]
@@ -21,7 +21,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
     let (local, local_layers) = gated::windows(config, |_| true)?;
     let model_config = ModelConfig {
         local,
-        query_growth: growth(config)?,
+        query_scaling: growth(config)?,
         ..gated::model_config(config, RotaryKeys::LLAMA)?
     };
     let layout = Layout {
@@ -35,7 +35,7 @@ pub(super) fn read_3(checkpoint: &mut Checkpoint, partition: Partition) -> Resul
 ///
 /// # Errors
 /// [`LoadError`], naming the key.
-pub(super) fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> {
+pub(super) fn growth(config: &Config) -> Result<Option<QueryScaling>, LoadError> {
     let key = config.present_key(["rope_parameters", "rope_scaling"]);
     let Some(stated) = config.optional::<Growth>(key)? else {
         return Ok(None);
@@ -45,7 +45,7 @@ pub(super) fn growth(config: &Config) -> Result<Option<QueryGrowth>, LoadError> 
         stated.original_max_position_embeddings,
     ) {
         (None, _) => Ok(None),
-        (Some(rate), Some(context)) if rate.is_finite() && context > 0 => Ok(Some(QueryGrowth {
+        (Some(rate), Some(context)) if rate.is_finite() && context > 0 => Ok(Some(QueryScaling {
             rate,
             context,
             from: 0,

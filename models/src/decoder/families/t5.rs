@@ -73,7 +73,7 @@ fn read_with(checkpoint: &mut Checkpoint, by_layer: bool) -> Result<Decoder, Loa
         head_layer: None,
         head,
         encoder: Some(encoder),
-        token_layers: None,
+        per_layer_embeddings: None,
         streams: None,
         positions: None,
         embedding_norm: None,
@@ -155,12 +155,12 @@ fn buckets(
         );
         return Err(config.invalid_value(far_key, reason));
     }
-    let both_ways = block.starts_with("encoder");
+    let bidirectional = block.starts_with("encoder");
     let name = format!("{block}.layer.0.SelfAttention.relative_attention_bias.weight");
     let table = weights.take(&name, &[count, model_config.heads.queries])?;
     let bias = |head: usize, place: usize| {
         let distance = place.abs_diff(max_distance);
-        let bucket = match (both_ways, place > max_distance) {
+        let bucket = match (bidirectional, place > max_distance) {
             (true, later) => bucket(distance, count / 2, max_distance) + if later { count / 2 } else { 0 },
             // Later tokens are masked in a decoder.
             (false, true) => 0,
@@ -300,7 +300,7 @@ mod tests {
     /// Both sides of every bucket boundary of published models, as computed by transformers 5.23.
     #[test]
     fn buckets_match_transformers() {
-        let both_ways = [
+        let bidirectional = [
             (7, 7),
             (8, 8),
             (11, 8),
@@ -321,7 +321,7 @@ mod tests {
             (128, 15),
             (500, 15),
         ];
-        for (distance, expected) in both_ways {
+        for (distance, expected) in bidirectional {
             assert_eq!(bucket(distance, 16, 128), expected, "{distance}");
         }
         let one_way = [

@@ -120,7 +120,7 @@ fn part_of_layer<M: Ops>(
     parts: &mut Vec<Vec<u32>>,
 ) -> Option<Layer<M>> {
     let is_last = part + 1 == of;
-    if M::OWN_MEMORY {
+    if M::HAS_DEVICE_MEMORY {
         return is_last.then(|| {
             link.transfer(stored.bytes(), || {
                 let layer = stored.layer(ops, stored.tensors().to_vec());

@@ -16,11 +16,11 @@ pub(crate) struct Experts<M: Ops> {
     shared_gate: Option<M::Linear>,
     /// Factor per expert of its output; empty without factors.
     scales: Vec<f32>,
-    beside: Option<BesideNorms<M>>,
+    beside: Option<ParallelNorms<M>>,
 }
 
 /// Norms of experts that run in parallel with the feed-forward.
-struct BesideNorms<M: Ops> {
+struct ParallelNorms<M: Ops> {
     /// Norm of the router's input.
     router: M::Norm,
     /// Norm of the experts' input.
@@ -89,7 +89,7 @@ impl ExpertShape {
             beside: self.beside.clone().map(|(norms, epsilon)| {
                 let [router, input, output, dense] =
                     norms.map(|NormWeights { gamma, beta }| ops.norm(gamma, beta, epsilon));
-                BesideNorms {
+                ParallelNorms {
                     router,
                     input,
                     output,

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::cross_attention::CrossAttention;
 use super::experts::{ExpertShape, Experts};
-use super::layer::{DeviceTokenGate, Layer};
+use super::layer::{DevicePerLayerGate, Layer};
 use super::linear_shape::LinearShape;
 use super::recurrent::{RecurrentMixer, RecurrentShape};
 use super::self_attention::{Projection, SelfAttention};
 use super::streams::DeviceStreams;
 use crate::decoder::weights::{
-    CrossWeights, ExpertWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, RecurrentWeights,
-    StreamWeights, TokenGate,
+    CrossWeights, ExpertWeights, LatentWeights, LayerWeights, LinearWeights, NormWeights, PerLayerGate,
+    RecurrentWeights, StreamWeights,
 };
 use crate::ops::{Activation, HostWords, Ops, from_words, to_words};
 use crate::precision::WeightType;
@@ -190,7 +190,7 @@ impl<M: Ops> Store<'_, M> {
         self.tensors.push(HostWords::Owned(to_words(values)));
     }
 
-    fn linear_of(&mut self, linear: LinearWeights, kind: WeightType) -> LinearShape {
+    fn linear_from_host(&mut self, linear: LinearWeights, kind: WeightType) -> LinearShape {
         let LinearWeights {
             weight,
             bias,
@@ -231,18 +231,18 @@ impl<M: Ops> Visit<NormWeights, Rows, LinearWeights, RecurrentWeights, ExpertWei
     }
 
     fn linear(&mut self, linear: LinearWeights) -> LinearShape {
-        self.linear_of(linear, self.kind)
+        self.linear_from_host(linear, self.kind)
     }
 
     fn recurrent(&mut self, recurrent: RecurrentWeights) -> Arc<RecurrentShape> {
         let kind = self.kind;
-        let mut store = |linear, kind| self.linear_of(linear, kind);
+        let mut store = |linear, kind| self.linear_from_host(linear, kind);
         Arc::new(RecurrentShape::new(recurrent, kind, &mut store))
     }
 
     fn experts(&mut self, experts: ExpertWeights) -> Arc<ExpertShape> {
         let settings = (self.kind, self.epsilon);
-        let mut store = |linear, kind| self.linear_of(linear, kind);
+        let mut store = |linear, kind| self.linear_from_host(linear, kind);
         Arc::new(ExpertShape::new(experts, settings, &mut store))
     }
 }
@@ -291,7 +291,7 @@ impl<M: Ops> Visit<bool, usize, LinearShape, Arc<RecurrentShape>, Arc<ExpertShap
         } = shape;
         let weight = (kind, self.next());
         let bias = self.values();
-        self.ops.linear_of(weight, bias, inputs, outputs)
+        self.ops.linear_from_host(weight, bias, inputs, outputs)
     }
 
     fn recurrent(&mut self, shape: Arc<RecurrentShape>) -> RecurrentMixer<M> {
@@ -376,7 +376,7 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
     let norms = parts.norms;
     let [query_latent_norm, key_value_latent_norm] = parts.latent_norms;
     let [query_latent, key_value_latent] = parts.latents;
-    let (sinks, position_bias, gate, heads_norm) =
+    let (sinks, position_bias, gate, attention_sub_norm) =
         (parts.sinks, parts.position_bias, parts.gate, norms.heads);
     let attention = parts.attention.map(|[query, key_value, output]| SelfAttention {
         local: shape.local,
@@ -393,7 +393,7 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         sinks,
         position_bias,
         gate,
-        heads_norm,
+        attention_sub_norm,
         output,
     });
     let cross_norms = (norms.cross, norms.cross_output);
@@ -406,7 +406,7 @@ fn build<M: Ops>(ops: &M, shape: &Shape, tensors: Vec<HostWords>) -> Layer<M> {
         attention_output_norm: norms.attention_output,
         feed_forward_norm: norms.feed_forward,
         dense: parts.dense,
-        inner_norm: norms.inner,
+        feed_forward_sub_norm: norms.inner,
         activation: shape.activation,
         sparsity: shape.sparsity,
         experts: parts.experts,
@@ -451,8 +451,8 @@ fn cross_attention<M: Ops>(
     })
 }
 
-fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> DeviceTokenGate<M> {
-    DeviceTokenGate {
+fn device_gate<M: Ops>(norm: M::Norm, [gate, projection]: [M::Linear; 2]) -> DevicePerLayerGate<M> {
+    DevicePerLayerGate {
         gate,
         projection,
         norm,
@@ -499,7 +499,7 @@ fn parts(weights: LayerWeights) -> (WeightParts, Option<[Vec<f32>; 2]>) {
     let (key_value_latent, key_value_latent_norm) = weights.key_value_latent.map(split).unzip();
     let (cross_norms, cross) = weights.cross.map(cross_parts).unzip();
     let (cross_norm, cross_output_norm) = cross_norms.unzip();
-    let split_gate = |gate: TokenGate| (gate.norm, [gate.gate, gate.projection]);
+    let split_gate = |gate: PerLayerGate| (gate.norm, [gate.gate, gate.projection]);
     let (token, token_gate) = weights.token_gate.map(split_gate).unzip();
     let (stream_norms, streams) = weights.streams.map(stream_parts).unzip();
     let [router, residual, stream_scale] = stream_norms.unwrap_or_default();
@@ -521,8 +521,8 @@ fn parts(weights: LayerWeights) -> (WeightParts, Option<[Vec<f32>; 2]>) {
             cross_output: cross_output_norm.flatten(),
             token,
             output_scale: weights.output_scale.map(|scale| plain(vec![scale; width])),
-            heads: weights.heads_norm,
-            inner: weights.inner_norm,
+            heads: weights.attention_sub_norm,
+            inner: weights.feed_forward_sub_norm,
             router,
             residual,
             stream_scale,

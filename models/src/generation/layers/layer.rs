@@ -19,7 +19,7 @@ pub(crate) struct Layer<M: Ops> {
     /// Up and down projection; `None` if the layer has only routed experts, or no feed-forward.
     pub(crate) dense: Option<[M::Linear; 2]>,
     /// Norm before the down projection.
-    pub(crate) inner_norm: Option<M::Norm>,
+    pub(crate) feed_forward_sub_norm: Option<M::Norm>,
     /// Activation of the feed-forward, if the layer has its own.
     pub(crate) activation: Option<Activation>,
     /// Threshold below which gates of the feed-forward become zero, in standard deviations above their mean.
@@ -28,7 +28,7 @@ pub(crate) struct Layer<M: Ops> {
     pub(crate) feed_forward_output_norm: Option<M::Norm>,
     pub(crate) cross: Option<CrossAttention<M>>,
     pub(crate) streams: Option<DeviceStreams<M>>,
-    pub(crate) token_gate: Option<DeviceTokenGate<M>>,
+    pub(crate) token_gate: Option<DevicePerLayerGate<M>>,
     /// Scale factors of the layer's output.
     pub(crate) output_scale: Option<M::Norm>,
     /// Whether the layer reuses keys and values of an earlier layer.
@@ -36,13 +36,13 @@ pub(crate) struct Layer<M: Ops> {
 }
 
 /// Gate of a layer's per-layer embedding.
-pub(crate) struct DeviceTokenGate<M: Ops> {
+pub(crate) struct DevicePerLayerGate<M: Ops> {
     pub(crate) gate: M::Linear,
     pub(crate) projection: M::Linear,
     pub(crate) norm: M::Norm,
 }
 
-impl<M: Ops> DeviceTokenGate<M> {
+impl<M: Ops> DevicePerLayerGate<M> {
     /// Returns the gated per-layer embedding, to be added to the hidden states `x`.
     pub(crate) fn read(&self, ctx: LayerContext<'_, M>, x: &M::Matrix, token_input: &M::Matrix) -> M::Matrix {
         let (ops, activation) = (ctx.ops, ctx.model_config.activation);
@@ -186,7 +186,7 @@ impl<M: Ops> Layer<M> {
                     let inner = ops.activate(inner, activation, model_config.gated);
                     return Ok(ops.multiply(&inner, down));
                 }
-                let Some(norm) = &self.inner_norm else {
+                let Some(norm) = &self.feed_forward_sub_norm else {
                     return Ok(ops.feed_forward(input, [up, down], activation, model_config.gated));
                 };
                 let inner = ops.activate(ops.multiply(input, up), activation, model_config.gated);

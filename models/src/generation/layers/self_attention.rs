@@ -17,7 +17,7 @@ pub(crate) struct SelfAttention<M: Ops> {
     /// Projection to gates, whose sigmoid multiplies the elements of the heads.
     pub(crate) gate: Option<M::Linear>,
     /// Norm before the output projection.
-    pub(crate) heads_norm: Option<M::Norm>,
+    pub(crate) attention_sub_norm: Option<M::Norm>,
     pub(crate) output: M::Linear,
 }
 
@@ -115,7 +115,7 @@ impl<M: Ops> SelfAttention<M> {
         } = ctx;
         let heads = model_config.heads_of(self.local);
         let mut query = self.queries.project(ctx, act, false, self.local, positions);
-        let growth = model_config.query_growth;
+        let growth = model_config.query_scaling;
         if let Some(growth) = growth.filter(|growth| growth.is_local || !self.local) {
             let factors: Vec<f32> = positions.iter().map(|position| growth.at(*position)).collect();
             let rows: Vec<usize> = (0..positions.len()).collect();
@@ -136,7 +136,7 @@ impl<M: Ops> SelfAttention<M> {
             let gates = ops.activate(ops.multiply(act, gate), Activation::Sigmoid, false);
             ops.scale_images(&mut attended, 1, &gates);
         }
-        match &self.heads_norm {
+        match &self.attention_sub_norm {
             Some(norm) => ops.multiply_normalised(&attended, norm, &self.output),
             None => ops.multiply(&attended, &self.output),
         }

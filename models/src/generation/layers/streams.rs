@@ -1,6 +1,6 @@
 //! AltUp streams on the device. Their coefficients are computed in host memory, like those of experts.
 
-use super::layer::DeviceTokenGate;
+use super::layer::DevicePerLayerGate;
 use super::layer_context::LayerContext;
 use crate::decoder::weights::{LinearWeights, StreamProjections};
 use crate::ops::{Activation, Ops, OpsError, Span};
@@ -76,7 +76,7 @@ impl<M: Ops> DeviceStreams<M> {
         ctx: LayerContext<'_, M>,
         (x, prediction): (&mut M::Matrix, M::Matrix),
         others: &mut [M::Matrix],
-        token_gate: Option<&DeviceTokenGate<M>>,
+        token_gate: Option<&DevicePerLayerGate<M>>,
     ) -> Result<(), OpsError> {
         let (ops, width, count) = (ctx.ops, ctx.model_config.width, others.len() + 1);
         let routed = self.routed(ops, x)?;

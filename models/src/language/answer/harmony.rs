@@ -157,13 +157,13 @@ impl Harmony {
         }
     }
 
-    /// Finishes the answer. `is_cut` states that `max_tokens` ended it, so that a call may lack arguments.
-    pub(super) fn finish(mut self, is_cut: bool) -> (Parts, Vec<ToolCall>) {
+    /// Finishes the answer. `hit_max_tokens` states that `max_tokens` ended it, so that a call may lack arguments.
+    pub(super) fn finish(mut self, hit_max_tokens: bool) -> (Parts, Vec<ToolCall>) {
         let mut parts = Parts::default();
         let held = std::mem::take(&mut self.held);
         match self.state {
             State::Header => {}
-            State::Call(_) if is_cut => parts.text = held,
+            State::Call(_) if hit_max_tokens => parts.text = held,
             _ => self.add(&held, &mut parts),
         }
         (parts, self.calls)

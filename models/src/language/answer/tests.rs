@@ -13,7 +13,13 @@ fn tools() -> Tools {
 }
 
 /// Returns the parts and calls of an answer that is received in pieces of at most `size` bytes.
-fn scanned(template: &str, is_open: bool, answer: &str, size: usize, is_cut: bool) -> (Parts, Vec<String>) {
+fn scanned(
+    template: &str,
+    is_open: bool,
+    answer: &str,
+    size: usize,
+    hit_max_tokens: bool,
+) -> (Parts, Vec<String>) {
     let syntax = ReasoningSyntax::of_template(template).map(|syntax| (syntax, is_open));
     let tools = tools();
     let calls = CallScanner::new(Syntax::of_template("<tool_call>"), &tools);
@@ -31,7 +37,7 @@ fn scanned(template: &str, is_open: bool, answer: &str, size: usize, is_cut: boo
         all.reasoning += &parts.reasoning;
         rest = after;
     }
-    let (parts, calls) = scanner.finish(is_cut);
+    let (parts, calls) = scanner.finish(hit_max_tokens);
     all.text += &parts.text;
     all.reasoning += &parts.reasoning;
     (all, calls.iter().map(ToolCall::json).collect())

@@ -83,13 +83,13 @@ impl CallScanner {
     }
 
     /// Finishes the answer; returns the rest of its text and its calls. A malformed call is returned as text, and so
-    /// is a call that `max_tokens` truncated (`is_cut`), because its last argument would be incomplete. From a list
+    /// is a call that `max_tokens` truncated (`hit_max_tokens`), because its last argument would be incomplete. From a list
     /// that a grammar enforced, the calls before the truncated one are kept.
-    pub(in crate::language) fn finish(self, is_cut: bool) -> (String, Vec<ToolCall>) {
+    pub(in crate::language) fn finish(self, hit_max_tokens: bool) -> (String, Vec<ToolCall>) {
         let calls = match self.state {
             State::Plain => None,
-            State::Text | State::Call if is_cut && self.syntax.is_open(&self.held) => None,
-            State::Required if is_cut => Some(parse::whole_calls(&self.held)),
+            State::Text | State::Call if hit_max_tokens && self.syntax.is_open(&self.held) => None,
+            State::Required if hit_max_tokens => Some(parse::whole_calls(&self.held)),
             State::Required => parse::json_calls(&self.held),
             State::Text | State::Call => parse::calls(self.syntax, &self.held, &self.signatures),
         };

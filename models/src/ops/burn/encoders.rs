@@ -207,7 +207,7 @@ fn hidden_keys(
 #[cfg(test)]
 mod tests {
     use super::super::super::cpu::Cpu;
-    use super::super::super::{DistanceRows, DistanceScores, KindScores, Ops, PairScores};
+    use super::super::super::{DistanceRows, DistanceScores, Ops, PairScores, SegmentScores};
     use super::super::Burn;
     use super::*;
 
@@ -258,7 +258,7 @@ mod tests {
             .collect();
         let kinds: Vec<&[i64]> = kinds.iter().map(Vec::as_slice).collect();
         if form == 5 {
-            attention.kinds = Some(KindScores {
+            attention.kinds = Some(SegmentScores {
                 values: &by_kind,
                 kinds: &kinds,
             });

@@ -70,7 +70,7 @@ pub(super) fn windows(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2
 }
 
 /// Computes a depthwise convolution; `weights` has one row per pixel of the window, then the bias.
-pub(super) fn convolve_channels(
+pub(super) fn depthwise_convolve(
     images: &Tensor<2>,
     convolution: &Convolution,
     weights: &Tensor<2>,
@@ -88,7 +88,7 @@ pub(super) fn convolve_channels(
 }
 
 /// Computes max pooling.
-pub(super) fn pool_largest(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
+pub(super) fn max_pool(images: &Tensor<2>, convolution: &Convolution) -> Tensor<2> {
     let parts = covered(images, convolution, f32::NEG_INFINITY).into_iter();
     let largest = parts.reduce(Tensor::max_pair);
     largest.map_or_else(
@@ -135,7 +135,7 @@ mod tests {
             1e-6,
         );
         let mut normalised = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
-        ops.normalise_responses(&mut normalised, pixels, &norm);
+        ops.global_response_norm(&mut normalised, pixels, &norm);
         let mut scaled = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
         ops.scale_images(&mut scaled, pixels, &ops.upload(numbers(2 * channels), channels));
         let squeezed = ops.select(&images, &(0..2 * pixels).collect::<Vec<_>>());
@@ -163,8 +163,8 @@ mod tests {
             hard_sigmoid,
             hard_swish,
             ops.convolve(&images, convolution, &linear),
-            ops.convolve_channels(&images, convolution, &weights),
-            ops.pool_largest(&images, convolution),
+            ops.depthwise_convolve(&images, convolution, &weights),
+            ops.max_pool(&images, convolution),
             ops.mean(&images, pixels),
             ops.select(&images, &[3, usize::MAX, 0]),
             normalised,

@@ -56,7 +56,7 @@ fn a_held_weight_makes_the_same_layer_again_and_again() {
         assert_eq!(held.words(), prepared.words);
         let once = product(&ops.linear(prepared, vec![1.0; outputs], inputs, outputs));
         for _ in 0..2 {
-            let linear = ops.linear_of((kind, held.clone()), vec![1.0; outputs], inputs, outputs);
+            let linear = ops.linear_from_host((kind, held.clone()), vec![1.0; outputs], inputs, outputs);
             assert_eq!(linear.weight.dtype(), half_type(kind).unwrap_or(DType::F32));
             assert_eq!(product(&linear), once);
         }

@@ -1,6 +1,6 @@
 //! Per-layer embeddings, computed when tokens are embedded.
 
-use crate::decoder::weights::{LinearWeights, TokenLayers};
+use crate::decoder::weights::{LinearWeights, PerLayerEmbeddings};
 use crate::ops::{Ops, OpsError};
 use crate::precision::{Table, WeightType};
 
@@ -18,8 +18,8 @@ pub(crate) struct DeviceTokenLayers<M: Ops> {
 
 impl<M: Ops> DeviceTokenLayers<M> {
     /// Uploads projection and norm; the projection gets weights of this type.
-    pub(crate) fn new(ops: &M, layers: TokenLayers, epsilon: f32, kind: WeightType) -> Self {
-        let TokenLayers {
+    pub(crate) fn new(ops: &M, layers: PerLayerEmbeddings, epsilon: f32, kind: WeightType) -> Self {
+        let PerLayerEmbeddings {
             width,
             table,
             table_scale,
