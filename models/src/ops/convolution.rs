@@ -1,4 +1,7 @@
-//! Convolutions on the CPU: copies windows to rows (im2col), then multiplies them by a packed matrix.
+//! Convolutions on the CPU: a packed matrix multiplies the windows, which are read from images stored by channel ([`direct`]), or copied
+//! to rows (im2col) where they do not overlap or the weights are not f32.
+
+mod direct;
 
 use std::cell::Cell;
 
@@ -11,6 +14,7 @@ use super::cpu_layers::{PackedLinear, sum_into};
 use super::gemm::{FEW, gemm, is_small, rows_per_task};
 use super::rows::Rows;
 use super::{Convolution, Epilogue};
+use direct::Planes;
 
 thread_local! {
     /// Buffer for the windows of a task, reused because a new vector would be mapped and zeroed by the system each
@@ -46,12 +50,15 @@ pub(super) fn convolve(
     }
     let arch = Arch::new();
     let mut out = vec![0.0; count * outputs];
+    let planes = Planes::new(&images.values, convolution, linear);
     // The windows and the results of a task stay in the cache until the task ends.
     let compute = |first: usize, out: &mut [f32]| {
         let pixels = out.len() / outputs.max(1);
         if by_pixel {
             let rows = images.values.get(first * inputs..(first + pixels) * inputs);
             linear.multiply_into(out, rows.unwrap_or_default());
+        } else if let Some(planes) = &planes {
+            planes.multiply_into(out, first, linear);
         } else {
             let mut windows = WINDOWS.take();
             windows.clear();
@@ -78,7 +85,13 @@ pub(super) fn convolve(
     if is_small(count.saturating_mul(inputs).saturating_mul(outputs)) {
         compute(0, &mut out);
     } else {
-        let each = rows_per_task(count);
+        let each = match planes {
+            // Whole rows of windows, unless the threads would wait for each other.
+            Some(_) if count > 4 * across * rayon::current_num_threads() => {
+                rows_per_task(count).next_multiple_of(across)
+            }
+            _ => rows_per_task(count),
+        };
         let tasks = out.par_chunks_mut((each * outputs).max(1)).enumerate();
         tasks.for_each(|(index, out)| compute(index * each, out));
     }

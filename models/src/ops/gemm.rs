@@ -37,6 +37,26 @@ thread_local! {
     static SCRATCH: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
+/// Runs a block in which a constant has the value of `$size`, from 1 to `$max`, at most 12.
+macro_rules! with_size {
+    ($size:expr, $max:expr, $name:ident => $block:block) => {
+        $crate::ops::gemm::with_size!(@match $size, $max, $name, $block; 12 11 10 9 8 7 6 5 4 3 2)
+    };
+    (@match $size:expr, $max:expr, $name:ident, $block:block; $($known:literal)+) => {
+        match $size {
+            $($known if $max >= $known => {
+                const $name: usize = $known;
+                $block
+            })+
+            _ => {
+                const $name: usize = 1;
+                $block
+            }
+        }
+    };
+}
+pub(super) use with_size;
+
 /// Returns the rows per task when `count` rows are distributed evenly over all threads.
 pub(super) fn rows_per_task(count: usize) -> usize {
     let threads = rayon::current_num_threads();
@@ -243,20 +263,9 @@ impl Gemm<'_> {
                         let group = group
                             .get(begin * size..(begin + count) * size)
                             .unwrap_or_default();
-                        match size {
-                            12 if MAX_ROWS >= 12 => self.kernel::<S, L, VECTORS, 12>(simd, part, group, row),
-                            11 if MAX_ROWS >= 11 => self.kernel::<S, L, VECTORS, 11>(simd, part, group, row),
-                            10 if MAX_ROWS >= 10 => self.kernel::<S, L, VECTORS, 10>(simd, part, group, row),
-                            9 if MAX_ROWS >= 9 => self.kernel::<S, L, VECTORS, 9>(simd, part, group, row),
-                            8 if MAX_ROWS >= 8 => self.kernel::<S, L, VECTORS, 8>(simd, part, group, row),
-                            7 if MAX_ROWS >= 7 => self.kernel::<S, L, VECTORS, 7>(simd, part, group, row),
-                            6 if MAX_ROWS >= 6 => self.kernel::<S, L, VECTORS, 6>(simd, part, group, row),
-                            5 if MAX_ROWS >= 5 => self.kernel::<S, L, VECTORS, 5>(simd, part, group, row),
-                            4 if MAX_ROWS >= 4 => self.kernel::<S, L, VECTORS, 4>(simd, part, group, row),
-                            3 if MAX_ROWS >= 3 => self.kernel::<S, L, VECTORS, 3>(simd, part, group, row),
-                            2 if MAX_ROWS >= 2 => self.kernel::<S, L, VECTORS, 2>(simd, part, group, row),
-                            _ => self.kernel::<S, L, VECTORS, 1>(simd, part, group, row),
-                        }
+                        with_size!(*size, MAX_ROWS, SIZE => {
+                            self.kernel::<S, L, VECTORS, SIZE>(simd, part, group, row);
+                        });
                         row += size;
                     }
                 }
@@ -313,35 +322,50 @@ impl Gemm<'_> {
         } else {
             &[]
         };
-        let rows = self.out.chunks_exact_mut(self.stride).skip(row);
-        if columns == VECTORS * S::F32_LANES {
-            let bias = S::as_simd_f32s(bias).0.first_chunk::<VECTORS>();
-            let bias = bias.copied().unwrap_or([simd.splat_f32s(0.0); VECTORS]);
-            for (sums, out) in sums.iter().zip(rows) {
-                let out = out.get_mut(first..first + columns).unwrap_or_default();
-                let (vectors, _) = S::as_mut_simd_f32s(out);
-                if let Some(vectors) = vectors.first_chunk_mut::<VECTORS>() {
-                    for ((vector, sum), bias) in vectors.iter_mut().zip(sums).zip(bias) {
-                        *vector = simd.add_f32s(*sum, bias);
-                    }
+        let out = self.out.get_mut(row * self.stride..).unwrap_or_default();
+        store(simd, &sums, out, self.stride, first, bias);
+    }
+}
+
+/// Writes sums, with their biases if there are any, to the rows of a matrix with `stride` columns, from column `first` on.
+#[inline(always)]
+pub(super) fn store<S: Simd, const VECTORS: usize, const SIZE: usize>(
+    simd: S,
+    sums: &[[S::f32s; VECTORS]; SIZE],
+    out: &mut [f32],
+    stride: usize,
+    first: usize,
+    bias: &[f32],
+) {
+    let columns = (VECTORS * S::F32_LANES).min(stride - first);
+    let rows = out.chunks_exact_mut(stride);
+    if columns == VECTORS * S::F32_LANES {
+        let bias = S::as_simd_f32s(bias).0.first_chunk::<VECTORS>();
+        let bias = bias.copied().unwrap_or([simd.splat_f32s(0.0); VECTORS]);
+        for (sums, out) in sums.iter().zip(rows) {
+            let out = out.get_mut(first..first + columns).unwrap_or_default();
+            let (vectors, _) = S::as_mut_simd_f32s(out);
+            if let Some(vectors) = vectors.first_chunk_mut::<VECTORS>() {
+                for ((vector, sum), bias) in vectors.iter_mut().zip(sums).zip(bias) {
+                    *vector = simd.add_f32s(*sum, bias);
                 }
             }
-            return;
         }
-        for (sums, out) in sums.iter().zip(rows) {
-            let mut line = [0.0; PANEL];
-            let (vectors, _) = S::as_mut_simd_f32s(&mut line);
-            for (vector, sum) in vectors.iter_mut().zip(sums) {
-                *vector = *sum;
-            }
-            add_bias(out, &line, bias, first, columns);
+        return;
+    }
+    for (sums, out) in sums.iter().zip(rows) {
+        let mut line = [0.0; PANEL];
+        let (vectors, _) = S::as_mut_simd_f32s(&mut line);
+        for (vector, sum) in vectors.iter_mut().zip(sums) {
+            *vector = *sum;
         }
+        add_bias(out, &line, bias, first, columns);
     }
 }
 
 /// Returns the rows in a line of a panel, from column `from` on.
 #[inline(always)]
-fn weights<S: Simd, L: Layout, const VECTORS: usize>(
+pub(super) fn weights<S: Simd, L: Layout, const VECTORS: usize>(
     simd: S,
     line: &[u32; PANEL],
     from: usize,
@@ -362,7 +386,7 @@ fn weights<S: Simd, L: Layout, const VECTORS: usize>(
 
 /// Adds the products of one matrix row with an element of each row of a group.
 #[inline(always)]
-fn accumulate<S: Simd, const VECTORS: usize, const SIZE: usize>(
+pub(super) fn accumulate<S: Simd, const VECTORS: usize, const SIZE: usize>(
     simd: S,
     sums: &mut [[S::f32s; VECTORS]; SIZE],
     inputs: &[f32; SIZE],
