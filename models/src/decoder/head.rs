@@ -96,7 +96,8 @@ impl LmHeadConfig {
         }))
     }
 
-    /// Takes the head, or creates one tied to the embedding `[vocabulary, width]`.
+    /// Takes the head, or creates one tied to the embedding, whose rows are `width` long. As in transformers 5, a head in the file that
+    /// differs from the embedding is not tied.
     ///
     /// # Errors
     /// [`LoadError`], naming the key or tensor.
@@ -104,12 +105,17 @@ impl LmHeadConfig {
         &self,
         config: &Config,
         weights: &mut Weights,
-        vocabulary: usize,
+        embedding: &[f32],
         width: usize,
     ) -> Result<LinearWeights, LoadError> {
+        let vocabulary = embedding.len() / width.max(1);
         let stated = self.bias_key.map(|key| config.optional::<bool>(key));
         let has_bias = stated.transpose()?.flatten().unwrap_or(self.bias);
         if !config.optional("tie_word_embeddings")?.unwrap_or(self.tied) {
+            return LinearWeights::take(weights, self.name, width, vocabulary, has_bias);
+        }
+        let weight = format!("{}.weight", self.name);
+        if weights.contains(&weight) && !weights.has_values(&weight, &[vocabulary, width], embedding)? {
             return LinearWeights::take(weights, self.name, width, vocabulary, has_bias);
         }
         let mut head = LinearWeights::shared(width, vocabulary);
@@ -118,7 +124,10 @@ impl LmHeadConfig {
             head.bias = weights.take(&bias, &[vocabulary])?;
         }
         // Old versions of transformers saved the shared embedding twice.
-        weights.ignore_suffixes(&[&format!("{}.weight", self.name)]);
+        weights.ignore_suffixes(&[&weight]);
         Ok(head)
     }
 }
+
+#[cfg(test)]
+mod tests;

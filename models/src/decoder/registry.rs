@@ -239,10 +239,10 @@ pub(crate) fn read_layers(
             }
             if partition.is_last() && class.task == DecoderTask::Generation && !projects {
                 let (config, width) = (&checkpoint.config, decoder.model_config.width);
-                let vocabulary = decoder.embedding.elements() / width.max(1);
+                let embedding = decoder.embedding.values();
                 decoder.head = family
                     .head
-                    .take(config, &mut checkpoint.weights, vocabulary, width)?;
+                    .take(config, &mut checkpoint.weights, embedding, width)?;
                 decoder.head_layer = family.head.take_layer(config, &mut checkpoint.weights, width)?;
             }
             decoder

@@ -78,6 +78,28 @@ impl Weights {
         Ok(values)
     }
 
+    /// Returns whether a weight that is not taken yet has these values, row-major. One slice along its first dimension at a time is in
+    /// memory.
+    ///
+    /// # Errors
+    /// Same as [`Weights::take`].
+    pub(crate) fn has_values(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        values: &[f32],
+    ) -> Result<bool, LoadError> {
+        let place = self.found(name, shape)?;
+        let count = shape.first().copied().unwrap_or_default();
+        let each = values.len().checked_div(count).unwrap_or_default();
+        for (index, slice) in values.chunks(each.max(1)).enumerate() {
+            if self.read(&place, shape, Some(Portion { index, count }))? != slice {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Takes a tensor that may also hold integers or f64, as tables of static embeddings do. Integers up to 2^24 are
     /// exact.
     ///

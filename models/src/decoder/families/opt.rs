@@ -158,8 +158,7 @@ fn projected(
     let outward = LinearWeights::take(weights, "model.decoder.project_out", width, narrow, false)?;
     let mut head = LinearWeights::default();
     if partition.is_last() {
-        let vocabulary = embedding.len() / narrow.max(1);
-        let stored = LmHeadConfig::TIED.take(config, weights, vocabulary, narrow)?;
+        let stored = LmHeadConfig::TIED.take(config, weights, &embedding, narrow)?;
         let stored = if stored.shared {
             LinearWeights::tied(&embedding, narrow)
         } else {

@@ -30,8 +30,8 @@ pub(super) fn read(checkpoint: &mut Checkpoint) -> Result<Decoder, LoadError> {
         layer.cross = Some(cross);
         *layer = std::mem::take(layer).stored_as(kind);
     }
-    let (vocabulary, width) = (decoder.model_config.vocabulary, decoder.model_config.width);
-    decoder.head = LmHeadConfig::OUT_PROJ.take(&checkpoint.config, weights, vocabulary, width)?;
+    let (embedding, width) = (decoder.embedding.values(), decoder.model_config.width);
+    decoder.head = LmHeadConfig::OUT_PROJ.take(&checkpoint.config, weights, embedding, width)?;
     decoder.encoder = Some(Encoder {
         context: encoder.model_config.context,
         start_token,
