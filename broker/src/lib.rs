@@ -1,8 +1,10 @@
 //! An embedded NATS server on the loopback interface: core protocol only.
 //!
 //! It needs no installation, and any NATS client can use it. It supports `INFO`, `CONNECT`, `PING`/`PONG`, `SUB`,
-//! `UNSUB`, `PUB` and `HPUB` with wildcards, queue groups, headers and the "no responders" status, and treats invalid
-//! input as nats-server does. It has no `JetStream`, authentication, TLS or clustering; use a nats-server for these.
+//! `UNSUB`, `PUB` and `HPUB` with wildcards, queue groups, headers and the "no responders" status. Invalid input is treated
+//! as by nats-server, with four exceptions: parser errors and invalid subjects of publications are reported where
+//! nats-server is silent; the option `pedantic` is ignored; a subject that is not UTF-8 ends the connection; and so does
+//! an option of `CONNECT` that is null. The broker has no `JetStream`, authentication, TLS or clustering; use a nats-server for these.
 //!
 //! - `parser.rs`: bytes to operations, pure
 //! - `trie.rs`: subscriptions that match a subject, pure

@@ -1,26 +1,32 @@
-//! One request to an endpoint: its place among others, circuit breaker, retries, deadline.
+//! One request to an endpoint: its place among others, retries, deadline.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::body::Incoming;
 use hyper::{Method, Response};
 use kaskade_models::{Datatype, ModelError, Outputs, Tensor};
-use kaskade_policy::remote::breaker::{Breaker, Permission};
-use kaskade_policy::remote::price::{Price, Spending, Usage};
+use kaskade_policy::remote::price::{Price, Usage};
 use kaskade_policy::remote::retry::{self, FailedCall, RetryConfig};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::cache::{Cache, Recorded};
+use crate::circuit::{Circuit, Outcome};
 use crate::endpoint::{Api, Judge};
 use crate::error::CallError;
 use crate::http::Http;
 use crate::oip::grpc;
 use crate::openai::dialect::{self, Dialect};
+use crate::openai::samples::Samples;
 use crate::prepared::{Answer, Parts, Prepared};
+use crate::spending::{Reserved, SpendLimit};
 use crate::{oip, openai};
+
+/// Pauses of at least this are logged as information.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
 
 /// A model that is called: where it is, what is asked, and what a call costs.
 pub(crate) struct EndpointCall {
@@ -29,6 +35,8 @@ pub(crate) struct EndpointCall {
     pub price: Option<Price>,
     /// What its refusals have shown.
     pub dialect: Dialect,
+    /// When it gets no calls.
+    pub circuit: Circuit,
 }
 
 impl EndpointCall {
@@ -60,49 +68,67 @@ impl EndpointCall {
         let repeated = f64::from(calls.saturating_sub(1));
         Some(price.cost(usage)? + repeated * price.request)
     }
+
+    /// The most that the calls for missing samples may cost: a token is at least one byte, and an endpoint that gives one sample at a
+    /// time is paid for every prompt.
+    fn most(&self, request: &Prepared, missing: u32) -> f64 {
+        let of_sample = u64::from(request.max_tokens) / u64::from(openai::samples::wanted(&self.api).max(1));
+        let usage = Usage {
+            input_tokens: u64::from(missing) * request.body.len() as u64,
+            output_tokens: u64::from(missing) * of_sample,
+        };
+        self.cost_of(Some(usage), missing).unwrap_or(0.0)
+    }
 }
 
 /// State that all requests to an endpoint share.
 pub(crate) struct Caller {
-    pub model: EndpointCall,
+    pub model: Arc<EndpointCall>,
     /// The model that judges its answers.
-    pub judge: Option<(Judge, EndpointCall)>,
-    pub places: Semaphore,
+    pub judge: Option<(Judge, Arc<EndpointCall>)>,
+    pub permits: Semaphore,
     pub timeout: Duration,
     pub retry: RetryConfig,
-    pub breaker: Mutex<Breaker>,
-    /// Notified when the breaker may have opened or closed.
-    pub breaker_changed: Notify,
     pub cache: Option<Cache>,
-    /// Spent so far, and the most that the calls under way may cost.
-    pub spending: Option<Mutex<(Spending, f64)>>,
+    pub spend_limit: Option<SpendLimit>,
     /// Requests that are not answered yet.
-    pub waiting: std::sync::atomic::AtomicU64,
-    pub started: Instant,
+    pub waiting: AtomicU64,
 }
 
 impl Caller {
-    /// Answers a request before its deadline, with the verdict of the judge on the answer to `asked` if there is one. The outputs state the tokens and the
-    /// cost of all calls, as far as they are known.
+    /// Answers a request before its deadline, with the verdict of the judge on the answer to `prompt` if there is one. The outputs state
+    /// the tokens of the answer and the cost of it and of the verdict, as far as they are known.
     ///
     /// # Errors
     /// [`ModelError::Late`] if the deadline comes first; otherwise what the last call failed with.
     pub(crate) async fn answer(
         &self,
-        asked: &str,
+        prompt: &str,
         request: &Prepared,
         deadline: Option<Instant>,
         parts: Parts<'_>,
     ) -> Result<Outputs, ModelError> {
-        let answer = self.exchange(&self.model, request, deadline, parts).await?;
+        // Without its verdict an answer is of no use, so the judge must take calls before one is paid.
+        let judge = match &self.judge {
+            Some((judge, called)) if !self.is_recorded(request) => {
+                let admitted = called.circuit.admit();
+                let admitted = admitted.map_err(|error| of_judge(error.into()))?;
+                Some((judge, called, Some(admitted)))
+            }
+            Some((judge, called)) => Some((judge, called, None)),
+            None => None,
+        };
+        let answer = self.exchange(&self.model, request, deadline, None, parts).await?;
         let mut cost = self.model.cost(&answer);
         let Answer {
             mut outputs, usage, ..
         } = answer;
-        if let (Some((judge, called)), Api::Chat(chat)) = (&self.judge, &self.model.api) {
+        if let (Some((judge, called, admitted)), Api::Chat(chat)) = (judge, &self.model.api) {
             // An empty text has no judge, and is never sure.
-            if let Some(judging) = openai::judge::prepare(judge, chat, asked, &outputs)? {
-                let verdict = self.exchange(called, &judging, deadline, &mut |_| ()).await?;
+            if let Some(judging) = openai::judge::prepare(judge, chat, prompt, &outputs)? {
+                let mut no_parts = |_| ();
+                let verdict = self.exchange(called, &judging, deadline, admitted, &mut no_parts);
+                let verdict = verdict.await.map_err(of_judge)?;
                 cost = cost
                     .zip(called.cost(&verdict))
                     .map(|(asked, judged)| asked + judged);
@@ -114,12 +140,13 @@ impl Caller {
         Ok(outputs)
     }
 
-    /// Calls a model until it answers or the deadline comes.
+    /// Calls a model until it answers or the deadline comes. The first call may have been admitted by the circuit breaker already.
     async fn exchange(
         &self,
         called: &EndpointCall,
         request: &Prepared,
         deadline: Option<Instant>,
+        mut admitted: Option<Outcome<'_>>,
         parts: Parts<'_>,
     ) -> Result<Answer, ModelError> {
         if let Some(recorded) = self.recorded(called, request) {
@@ -127,54 +154,81 @@ impl Caller {
             tokio::time::sleep(recorded.took).await;
             return Ok(called.decode(request, &recorded.head, &recorded.body)?);
         }
-        let place = timeout(left_until(deadline), self.places.acquire()).await;
-        let Ok(Ok(_place)) = place else {
-            return Err(late("one of the places that `concurrency` allows"));
+        let permit = timeout(left_until(deadline), self.permits.acquire()).await;
+        let Ok(Ok(_permit)) = permit else {
+            return Err(late("one of the calls that `concurrency` allows at once"));
         };
         let mut repeated = 0;
         let mut body = called.dialect.write(request);
+        let mut samples = Samples::default();
         loop {
-            let probe = self.admit()?;
+            let outcome = match admitted.take() {
+                Some(admitted) => admitted,
+                None => called.circuit.admit()?,
+            };
             let budget = left_until(deadline);
-            let attempt = self.attempt(probe, called, request, &body, budget, parts).await;
-            let AttemptError { error, streamed } = match attempt {
-                Ok(answer) => return Ok(answer),
+            let attempt = self.attempt(outcome, called, request, &body, budget, &mut samples, parts);
+            let failed = match attempt.await {
+                Ok(Some(answer)) => return Ok(answer),
+                Ok(None) => {
+                    // The next sample may be repeated as often.
+                    repeated = 0;
+                    continue;
+                }
                 Err(failed) => failed,
             };
             if left_until(deadline).is_zero() {
                 return Err(late("the endpoint's answer"));
             }
-            if let Some(changed) = called.dialect.learn(request, &body, &error) {
-                tracing::info!(%error, "the endpoint takes another form of requests");
+            if let Some(changed) = called.dialect.learn(request, &body, &failed.error) {
+                tracing::info!(error = %failed.error, "the endpoint takes another form of requests");
                 body = changed;
                 continue;
             }
-            let failed = FailedCall {
-                repeated,
-                retryable: error.retryable(),
-                retry_after_us: error.retry_after().map(micros),
-                streamed,
+            let Some(pause) = self.pause_after(&failed, repeated, deadline) else {
+                return Err(dialect::explained(failed.error, &body).into());
             };
-            let left_us = micros(left_until(deadline));
-            let Some(pause) = retry::pause(&self.retry, failed, left_us, draw()) else {
-                return Err(dialect::explained(error, &body).into());
-            };
-            tracing::debug!(%error, pause, "repeating a call");
-            tokio::time::sleep(Duration::from_micros(pause)).await;
+            tokio::time::sleep(pause).await;
             repeated += 1;
         }
     }
 
-    /// Makes one attempt within the endpoint's timeout and the budget, and reports its outcome to the circuit breaker.
+    /// Returns the pause before a failed call is repeated; `None` if it is not.
+    fn pause_after(
+        &self,
+        AttemptError { error, streamed }: &AttemptError,
+        repeated: u32,
+        deadline: Option<Instant>,
+    ) -> Option<Duration> {
+        let failed = FailedCall {
+            repeated,
+            retryable: error.retryable(),
+            retry_after_us: error.retry_after().map(micros),
+            streamed: *streamed,
+        };
+        let left_us = micros(left_until(deadline));
+        let pause = Duration::from_micros(retry::pause(&self.retry, failed, left_us, draw())?);
+        if pause >= LONG_PAUSE {
+            tracing::info!(%error, ?pause, "repeating a call after a long pause");
+        } else {
+            tracing::debug!(%error, ?pause, "repeating a call");
+        }
+        Some(pause)
+    }
+
+    /// Makes one call within the endpoint's timeout and the budget, and reports its outcome to the circuit breaker. `None` if the answer
+    /// lacks further samples.
+    #[expect(clippy::too_many_arguments, reason = "they are the state of one exchange")]
     async fn attempt(
         &self,
-        probe: Outcome<'_>,
+        reported: Outcome<'_>,
         called: &EndpointCall,
         request: &Prepared,
         body: &Bytes,
         budget: Duration,
+        samples: &mut Samples,
         parts: Parts<'_>,
-    ) -> Result<Answer, AttemptError> {
+    ) -> Result<Option<Answer>, AttemptError> {
         let mut streamed = false;
         // A stream may take as long as its parts arrive.
         let limit = if request.streamed {
@@ -187,42 +241,50 @@ impl Caller {
             streamed = true;
             parts(part);
         };
-        let outcome = timeout(limit, self.call(called, request, body, &mut noted)).await;
+        let call = self.call(called, request, body, samples, &mut noted);
+        let outcome = timeout(limit, call).await;
         let took = micros(begun.elapsed());
         let outcome = match outcome {
             Ok(outcome) => {
-                probe.ended(&outcome, took);
+                reported.ended(&outcome, took);
                 outcome
             }
             Err(_) if limit < self.timeout || request.streamed => {
-                probe.cut_off(took, streamed);
+                reported.cut_off(took, streamed);
                 Err(CallError::Timeout { after: limit })
             }
             Err(_) => {
                 let outcome = Err(CallError::Timeout { after: limit });
-                probe.ended(&outcome, took);
+                reported.ended(&outcome, took);
                 outcome
             }
         };
         outcome.map_err(|error| AttemptError { error, streamed })
     }
 
-    /// Calls a model once, with the body as the model takes it.
+    /// Calls a model once, with the body as the model takes it, for the whole answer or a sample that it lacks. `None` if it lacks
+    /// further samples.
     async fn call(
         &self,
         called: &EndpointCall,
         request: &Prepared,
         body: &Bytes,
+        samples: &mut Samples,
         parts: Parts<'_>,
-    ) -> Result<Answer, CallError> {
-        let mut reserved = self.reserve(called, request)?;
+    ) -> Result<Option<Answer>, CallError> {
+        let missing = samples.missing(&called.api);
+        let mut reserved = match samples.reserved.take() {
+            Some(reserved) => reserved,
+            None => self.reserve(called, request, missing)?,
+        };
+        reserved.sent();
         let begun = Instant::now();
         let answer = called.http.send(
             Method::POST,
             &request.path,
             request.content_type,
             &request.headers,
-            body.clone(),
+            samples.next_body(body),
         );
         let answer = if request.streamed {
             openai::stream::within(self.timeout, answer).await
@@ -231,85 +293,70 @@ impl Caller {
         };
         let answer = reserved.release_if_refused(answer)?;
         if request.streamed {
-            let mut begun = false;
-            let mut noted = |part: Outputs| {
-                begun = true;
-                parts(part);
-            };
-            let (api, wanted, gap) = (&called.api, request.top_logprobs, self.timeout);
-            let answer = openai::stream::read(&called.http, answer, api, wanted, gap, &mut noted).await;
-            let answer = if begun {
-                answer
-            } else {
-                reserved.release_if_refused(answer)
-            };
-            let answer = answer.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
-            reserved.settle(called.cost(&answer));
-            return Ok(answer);
+            let answer = self.streamed(called, request, answer, reserved, parts).await;
+            return answer.map(Some);
         }
-        let head = request.head.as_ref().and_then(|name| answer.headers().get(name));
-        let head = head
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default()
-            .to_owned();
-        let mut read = reserved.release_if_refused(called.read(answer).await)?;
-        let missing = openai::samples::missing(&called.api, &read);
+        let head = head_of(&answer, request);
+        let read = reserved.release_if_refused(called.read(answer).await)?;
+        // What an unusable answer states is paid as well.
+        reserved.settle(called.cost_of(openai::samples::counted(&read).0, 1));
+        let added = samples.add(read, begun.elapsed());
+        let added = reserved.release_if_refused(added);
+        let whole = added.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
+        let missing = samples.missing(&called.api);
         if missing > 0 {
-            let (others, failed) = self.more_samples(called, request, body, missing).await;
-            let joined = openai::samples::joined(&read, &others);
-            let joined = joined.map_err(|error| error.redacted(|text| called.http.redact(text)));
-            if let Some(error) = failed {
-                // The samples until then are paid.
-                let (usage, calls) = joined.as_ref().map_or((None, 1), openai::samples::counted);
-                reserved.settle(called.cost_of(usage, calls));
-                return Err(error);
-            }
-            read = joined?;
+            reserved.pay_and_keep(called.most(request, missing));
+            samples.reserved = Some(reserved);
+            return Ok(None);
         }
-        let body = read;
-        // What an answer of no use states is paid as well.
-        let (usage, calls) = openai::samples::counted(&body);
-        reserved.settle(called.cost_of(usage, calls));
-        let answer = reserved.release_if_refused(called.decode(request, &head, &body))?;
-        reserved.settle(called.cost(&answer));
-        if let Some(cache) = &self.cache {
-            let recorded = Recorded {
-                took: begun.elapsed(),
+        let answer = reserved.release_if_refused(called.decode(request, &head, &whole))?;
+        if answer.calls == 1 {
+            reserved.settle(called.cost(&answer));
+        }
+        self.record(
+            called,
+            request,
+            &Recorded {
+                took: samples.took,
                 head,
-                body,
-            };
-            if let Err(error) = cache.put(&called.http.url(&request.path), &request.body, &recorded) {
-                tracing::warn!(%error, "an answer could not be recorded");
-            }
-        }
-        Ok(answer)
+                body: whole,
+            },
+        );
+        Ok(Some(answer))
     }
 
-    /// Asks for samples one after the other, in the place of the call that lacks them, until one fails.
-    async fn more_samples(
+    /// Reads a streamed answer.
+    async fn streamed(
         &self,
         called: &EndpointCall,
         request: &Prepared,
-        sent: &Bytes,
-        count: u32,
-    ) -> (Vec<Bytes>, Option<CallError>) {
-        let mut samples = Vec::new();
-        for number in 1..=count {
-            let body = openai::samples::another(sent, number);
-            let (method, path) = (Method::POST, &request.path);
-            let asked = called
-                .http
-                .send(method, path, request.content_type, &request.headers, body);
-            let sample = match asked.await {
-                Ok(answer) => called.read(answer).await,
-                Err(error) => Err(error),
-            };
-            match sample {
-                Ok(sample) => samples.push(sample),
-                Err(error) => return (samples, Some(error)),
-            }
+        answer: Response<Incoming>,
+        mut reserved: Reserved,
+        parts: Parts<'_>,
+    ) -> Result<Answer, CallError> {
+        let mut begun = false;
+        let mut noted = |part: Outputs| {
+            begun = true;
+            parts(part);
+        };
+        let (api, wanted, gap) = (&called.api, request.top_logprobs, self.timeout);
+        let answer = openai::stream::read(&called.http, answer, api, wanted, gap, &mut noted).await;
+        let answer = if begun {
+            answer
+        } else {
+            reserved.release_if_refused(answer)
+        };
+        let answer = answer.map_err(|error| error.redacted(|text| called.http.redact(text)))?;
+        reserved.settle(called.cost(&answer));
+        Ok(answer)
+    }
+
+    /// Writes an answer to disk, if answers are recorded.
+    fn record(&self, called: &EndpointCall, request: &Prepared, answer: &Recorded) {
+        let Some(cache) = &self.cache else { return };
+        if let Err(error) = cache.put(&called.http.url(&request.path), &request.body, answer) {
+            tracing::warn!(%error, "an answer could not be recorded");
         }
-        (samples, None)
     }
 
     /// Returns the answer to a request that is on disk.
@@ -323,64 +370,18 @@ impl Caller {
         self.recorded(&self.model, request).is_some()
     }
 
-    /// Takes a permission of the circuit breaker.
-    pub(crate) fn admit(&self) -> Result<Outcome<'_>, CallError> {
-        let now = self.now();
-        let is_probe = match lock(&self.breaker).admit(now) {
-            Permission::Send => false,
-            Permission::Probe => true,
-            Permission::Refused { until } => {
-                return Err(CallError::BreakerOpen {
-                    pause: Duration::from_micros(until.saturating_sub(now)),
-                });
-            }
+    /// Reserves the most that the calls for missing samples may cost.
+    fn reserve(
+        &self,
+        called: &EndpointCall,
+        request: &Prepared,
+        missing: u32,
+    ) -> Result<Reserved, CallError> {
+        let Some(limit) = &self.spend_limit else {
+            return Ok(Reserved::nothing());
         };
-        Ok(Outcome {
-            caller: self,
-            is_probe,
-            reported: false,
-        })
-    }
-
-    /// Returns how long no request is sent; `None` while requests are sent.
-    pub(crate) fn until_probe(&self) -> Option<Duration> {
-        let until = lock(&self.breaker).next_probe()?;
-        Some(Duration::from_micros(until.saturating_sub(self.now())))
-    }
-
-    fn now(&self) -> u64 {
-        self.started.elapsed().as_micros() as u64
-    }
-
-    /// Reserves the most that a call may cost.
-    fn reserve(&self, called: &EndpointCall, request: &Prepared) -> Result<Reserved<'_>, CallError> {
-        let Some(spending) = &self.spending else {
-            return Ok(Reserved {
-                spending: None,
-                most: 0.0,
-                cost: None,
-            });
-        };
-        // A token is at least one byte. An endpoint that gives one sample at a time is paid for every prompt.
-        let calls = openai::samples::wanted(&called.api);
-        let usage = Usage {
-            input_tokens: u64::from(calls) * request.body.len() as u64,
-            output_tokens: request.max_tokens.into(),
-        };
-        let most = called.cost_of(Some(usage), calls).unwrap_or(0.0);
-        let waiting = self.waiting.load(std::sync::atomic::Ordering::Relaxed).max(1);
-        let mut state = lock(spending);
-        let (spent, reserved) = &mut *state;
-        spent
-            .admit(*reserved + most, waiting)
-            .map_err(CallError::SpendLimit)?;
-        *reserved += most;
-        drop(state);
-        Ok(Reserved {
-            spending: Some(spending),
-            most,
-            cost: Some(most),
-        })
+        let waiting = self.waiting.load(Ordering::Relaxed).max(1);
+        limit.reserve(called.most(request, missing), waiting)
     }
 }
 
@@ -405,117 +406,37 @@ fn late(awaited: &str) -> ModelError {
     }
 }
 
-/// Money that a call may cost. Only a refusal is known to cost nothing: a call that breaks off, is given up or has an answer of no
-/// use costs what the answer states, and the most if that is not known.
-struct Reserved<'a> {
-    spending: Option<&'a Mutex<(Spending, f64)>>,
-    most: f64,
-    /// What is paid, as far as is known; `None` for a refused call.
-    cost: Option<f64>,
-}
-
-impl Reserved<'_> {
-    /// Notes what the call costs, if that is known.
-    fn settle(&mut self, cost: Option<f64>) {
-        self.cost = Some(cost.unwrap_or(self.most));
-    }
-
-    /// Releases the reservation if the endpoint refused the call, or was not reached.
-    fn release_if_refused<T>(&mut self, outcome: Result<T, CallError>) -> Result<T, CallError> {
-        if outcome.as_ref().is_err_and(CallError::is_refusal) {
-            self.cost = None;
-        }
-        outcome
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if let Some(spending) = self.spending {
-            let mut state = lock(spending);
-            let (spent, reserved) = &mut *state;
-            *reserved -= self.most;
-            if let Some(cost) = self.cost {
-                spent.spend(cost);
-            }
-        }
+/// Returns the failure of a judge, which names it.
+fn of_judge(error: ModelError) -> ModelError {
+    let named = |reason: String| format!("the judge: {reason}");
+    match error {
+        ModelError::Unavailable { reason } => ModelError::Unavailable {
+            reason: named(reason),
+        },
+        ModelError::Refused { reason } => ModelError::Refused {
+            reason: named(reason),
+        },
+        ModelError::InvalidRequest { reason } => ModelError::InvalidRequest {
+            reason: named(reason),
+        },
+        ModelError::TooLong { reason } => ModelError::TooLong {
+            reason: named(reason),
+        },
+        ModelError::BadOutput { reason } => ModelError::BadOutput {
+            reason: named(reason),
+        },
+        ModelError::Late { reason } => ModelError::Late {
+            reason: named(reason),
+        },
+        other => other,
     }
 }
 
-/// Reports the outcome of a call to the circuit breaker, also if the call is cancelled.
-pub(crate) struct Outcome<'a> {
-    caller: &'a Caller,
-    /// Whether the breaker waits for it.
-    is_probe: bool,
-    reported: bool,
-}
-
-impl Outcome<'_> {
-    /// Leaves the probe to the next request.
-    pub(crate) fn leave(mut self) {
-        self.reported = true;
-        lock(&self.caller.breaker).cancelled();
-    }
-
-    /// Reports the outcome of a call that took `took_us`.
-    pub(crate) fn ended<T>(mut self, outcome: &Result<T, CallError>, took_us: u64) {
-        if matches!(outcome, Err(CallError::SpendLimit(_))) {
-            // Nothing was sent.
-            return;
-        }
-        self.reported = true;
-        let changed = &self.caller.breaker_changed;
-        let now = self.caller.now();
-        let mut breaker = lock(&self.caller.breaker);
-        match outcome {
-            Err(error) if error.is_endpoint_failure() => self.failed(&mut breaker, now, error),
-            _ => {
-                if !breaker.is_closed() {
-                    changed.notify_one();
-                }
-                breaker.succeeded();
-                if outcome.is_ok() {
-                    breaker.answered_after(took_us);
-                }
-            }
-        }
-    }
-
-    /// Reports a call that the budget of its request ended after `took_us`, before the endpoint's timeout. It is a failure of the
-    /// endpoint if no part of the answer had arrived and the endpoint usually answers sooner.
-    pub(crate) fn cut_off(mut self, took_us: u64, streamed: bool) {
-        let now = self.caller.now();
-        let mut breaker = lock(&self.caller.breaker);
-        if !streamed && breaker.is_overdue(took_us) {
-            self.reported = true;
-            let after = Duration::from_micros(took_us);
-            self.failed(&mut breaker, now, &CallError::Timeout { after });
-        }
-    }
-
-    fn failed(&self, breaker: &mut Breaker, now: u64, error: &CallError) {
-        let was_closed = breaker.is_closed();
-        // While it is open, only the probe says something new.
-        if self.is_probe || was_closed {
-            breaker.failed(now);
-        }
-        if was_closed && !breaker.is_closed() {
-            tracing::warn!(%error, "the circuit breaker opened");
-        }
-        if !breaker.is_closed() {
-            self.caller.breaker_changed.notify_one();
-        }
-    }
-}
-
-impl Drop for Outcome<'_> {
-    fn drop(&mut self) {
-        if self.is_probe && !self.reported {
-            lock(&self.caller.breaker).cancelled();
-            // What follows the endpoint's health may have waited for this outcome.
-            self.caller.breaker_changed.notify_one();
-        }
-    }
+/// The header that reading an answer takes; empty if it has none.
+fn head_of(answer: &Response<Incoming>, request: &Prepared) -> String {
+    let head = request.head.as_ref().and_then(|name| answer.headers().get(name));
+    let head = head.and_then(|value| value.to_str().ok());
+    head.unwrap_or_default().to_owned()
 }
 
 /// Tokens of the prompt and of the answer.
@@ -541,9 +462,4 @@ fn micros(duration: Duration) -> u64 {
 /// A random number in [0, 1), to spread pauses.
 fn draw() -> f64 {
     getrandom::u32().map_or(0.5, |number| f64::from(number) / (f64::from(u32::MAX) + 1.0))
-}
-
-/// The data is consistent at every moment: its changes are single assignments and cannot panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

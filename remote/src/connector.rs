@@ -64,7 +64,7 @@ impl Connector {
 }
 
 /// Returns whether an address is of this machine: a proxy elsewhere could not reach it.
-fn is_loopback(address: &Uri) -> bool {
+pub(crate) fn is_loopback(address: &Uri) -> bool {
     let host = address.host().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_address = |host: &str| host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());

@@ -11,6 +11,7 @@ use kaskade_policy::remote::retry::RetryConfig;
 use serde_json::{Map, Value};
 
 use crate::secret::Secret;
+use crate::spending::SpendLimit;
 
 /// Place in a prompt for the text of the request.
 pub const TEXT: &str = "{text}";
@@ -42,8 +43,8 @@ pub struct Endpoint {
     pub breaker: BreakerConfig,
     /// Directory for answers, by the hash of their request; `None`: every request is a call.
     pub cache: Option<PathBuf>,
-    /// Money that may be spent on calls; unlimited if `None`.
-    pub spend_limit: Option<f64>,
+    /// Money that may be spent on calls, together with the other endpoints of the limit; unlimited if `None`.
+    pub spend_limit: Option<SpendLimit>,
 }
 
 /// Protocol of an endpoint.
@@ -99,7 +100,7 @@ pub struct Chat {
 }
 
 /// Sampling options that [`Fields::omit`] can leave out.
-pub const OMITTABLE: [&str; 11] = [
+pub const OMITTABLE: [&str; 15] = [
     "temperature",
     "top_p",
     "top_k",
@@ -110,6 +111,10 @@ pub const OMITTABLE: [&str; 11] = [
     "repetition_penalty",
     "seed",
     "stop",
+    "min_tokens",
+    "logit_bias",
+    "parallel_tool_calls",
+    "reasoning_effort",
     "stream_options",
 ];
 

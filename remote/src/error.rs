@@ -11,14 +11,28 @@ use crate::secret::SecretError;
 /// Longest message of an endpoint that an error repeats, characters.
 pub(crate) const MAX_MESSAGE: usize = 400;
 
-/// What messages of OpenAI, vLLM, `SGLang`, llama.cpp and Anthropic have if a request is longer than the context of the model.
-const TOO_LONG: [&str; 5] = [
+/// What messages have if a request is longer than the context of the model: of OpenAI, vLLM, `SGLang`, llama.cpp, Anthropic, then of
+/// Text Generation Inference, Gemini, xAI and Bedrock.
+const TOO_LONG: [&str; 9] = [
     "context length",
     "context_length",
     "context size",
     "context window",
     "prompt is too long",
+    "`max_new_tokens` must be",
+    "input token count",
+    "maximum prompt length",
+    "input is too long",
 ];
+
+/// `code` of a request that is longer than the context of the model.
+const TOO_LONG_CODE: &str = "context_length_exceeded";
+
+/// `code` of a refusal because the account's money is spent.
+const SPENT_CODE: &str = "insufficient_quota";
+
+/// What the message of such a refusal has, without a code.
+const SPENT: &str = "exceeded your current quota";
 
 /// Why a call failed. No message contains the key.
 #[derive(Debug, Clone, PartialEq, Error)]
@@ -43,17 +57,19 @@ pub enum CallError {
         after: Duration,
     },
     /// The endpoint answered with an error.
-    #[error("HTTP {status}: {message}")]
+    #[error("HTTP {status}: {message}{}", asked_pause(*retry_after))]
     Status {
         /// The HTTP status.
         status: u16,
+        /// The word that names the error, such as `context_length_exceeded`.
+        code: Option<String>,
         /// Its message, cut to a few lines.
         message: String,
         /// The pause that it asks for.
         retry_after: Option<Duration>,
     },
     /// The endpoint answered with a status of gRPC.
-    #[error("gRPC {status}: {message}")]
+    #[error("gRPC {status}: {message}{}", asked_pause(*retry_after))]
     Grpc {
         /// Name of the status.
         status: &'static str,
@@ -103,7 +119,7 @@ pub enum CallError {
 
 impl CallError {
     /// Returns whether the same call may succeed later.
-    pub const fn retryable(&self) -> bool {
+    pub fn retryable(&self) -> bool {
         match self {
             Self::Connect { .. }
             | Self::Timeout { .. }
@@ -111,7 +127,9 @@ impl CallError {
             | Self::Broken { .. }
             | Self::BreakerOpen { .. } => true,
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
-                matches!(*status, 408 | 409 | 425 | 429 | 500..)
+                let may_pass = matches!(*status, 408 | 409 | 425 | 429 | 500..);
+                // What is not implemented will not be a moment later.
+                may_pass && !matches!(*status, 501 | 505) && !self.is_spent()
             }
             Self::UnsupportedOption { .. }
             | Self::Malformed { .. }
@@ -130,28 +148,49 @@ impl CallError {
             } | Self::Grpc {
                 status: "INVALID_ARGUMENT" | "OUT_OF_RANGE",
                 ..
+            } | Self::Grpc { http: 413, .. }
+        )
+    }
+
+    /// Returns whether the request is longer than the context of the model: by OpenAI's code, or the words that servers use.
+    fn is_too_long(&self) -> bool {
+        if !self.is_invalid_request() {
+            return false;
+        }
+        let (Self::Status { message, .. } | Self::Grpc { message, .. }) = self else {
+            return false;
+        };
+        let said = message.to_lowercase();
+        self.has_code(TOO_LONG_CODE) || TOO_LONG.iter().any(|words| said.contains(words))
+    }
+
+    /// Returns whether the endpoint refuses a call because the account's money is spent. It says so with the status for too many calls.
+    fn is_spent(&self) -> bool {
+        matches!(self, Self::Status { status: 429, message, .. }
+            if self.has_code(SPENT_CODE) || message.to_lowercase().contains(SPENT))
+    }
+
+    /// Returns whether the endpoint does not have what is asked for.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(
+            self,
+            Self::Status {
+                status: 404 | 405 | 501,
+                ..
+            } | Self::Grpc {
+                status: "UNIMPLEMENTED",
+                ..
             }
         )
     }
 
-    /// Returns whether it says that the request is longer than the context of the model: by OpenAI's code or the words that OpenAI,
-    /// vLLM and others use.
-    fn is_too_long(&self) -> bool {
-        let Self::Status {
-            status: 400 | 413 | 422,
-            message,
-            ..
-        } = self
-        else {
-            return false;
-        };
-        let said = message.to_lowercase();
-        TOO_LONG.iter().any(|words| said.contains(words))
+    fn has_code(&self, word: &str) -> bool {
+        matches!(self, Self::Status { code: Some(code), .. } if code == word)
     }
 
-    /// Returns whether it says that the endpoint itself is not in order, for the circuit breaker. An endpoint that asks for a pause
-    /// or finds a request invalid is.
-    pub(crate) const fn is_endpoint_failure(&self) -> bool {
+    /// Returns true for failures that the circuit breaker counts: also of a key, a balance or a model that is gone. Rate limits (429)
+    /// and invalid requests do not count.
+    pub(crate) fn is_endpoint_failure(&self) -> bool {
         match self {
             Self::Connect { .. }
             | Self::Timeout { .. }
@@ -159,7 +198,7 @@ impl CallError {
             | Self::Broken { .. }
             | Self::Malformed { .. } => true,
             Self::Status { status, .. } | Self::Grpc { http: status, .. } => {
-                matches!(*status, 401 | 403 | 500..)
+                matches!(*status, 401..=404 | 500..) || self.is_spent()
             }
             Self::UnsupportedOption { .. }
             | Self::Useless { .. }
@@ -181,10 +220,12 @@ impl CallError {
         match self {
             Self::Status {
                 status,
+                code,
                 message,
                 retry_after,
             } => Self::Status {
                 status,
+                code: code.map(|code| redact(&code)),
                 message: redact(&message).chars().take(MAX_MESSAGE).collect(),
                 retry_after,
             },
@@ -204,6 +245,14 @@ impl CallError {
             Self::Status { retry_after, .. } | Self::Grpc { retry_after, .. } => *retry_after,
             _ => None,
         }
+    }
+}
+
+/// The pause that an endpoint asks for, in a message; empty below a second.
+fn asked_pause(pause: Option<Duration>) -> String {
+    match pause.map(|pause| pause.as_secs()) {
+        None | Some(0) => String::new(),
+        Some(seconds) => format!(" (it asks for a pause of {seconds} s)"),
     }
 }
 
@@ -289,6 +338,7 @@ mod tests {
         let of = |status: u16, message: &str| {
             ModelError::from(CallError::Status {
                 status,
+                code: None,
                 message: message.to_owned(),
                 retry_after: None,
             })
@@ -297,12 +347,23 @@ mod tests {
             "This model's maximum context length is 4096 tokens. However, your messages resulted in 5000 tokens.",
             "the request exceeds the available context size, try increasing it",
             "The input (300 tokens) is longer than the model's context length (256 tokens).",
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens",
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+            "This model's maximum prompt length is 131072 but the request contains 200000 tokens.",
+            "Input is too long for requested model.",
         ] {
             assert!(
                 matches!(of(400, message), ModelError::TooLong { .. }),
                 "{message}"
             );
         }
+        let coded = CallError::Status {
+            status: 400,
+            code: Some(TOO_LONG_CODE.to_owned()),
+            message: "Please shorten it.".to_owned(),
+            retry_after: None,
+        };
+        assert!(matches!(ModelError::from(coded), ModelError::TooLong { .. }));
         for status in [400, 413, 422] {
             let error = of(status, "Invalid schema for response_format");
             assert!(
@@ -318,5 +379,43 @@ mod tests {
             of(500, "context length"),
             ModelError::Unavailable { .. }
         ));
+    }
+
+    #[test]
+    fn a_spent_balance_and_a_model_that_is_gone_are_failures_of_the_endpoint() {
+        let of = |status: u16, message: &str| CallError::Status {
+            status,
+            code: None,
+            message: message.to_owned(),
+            retry_after: None,
+        };
+        for status in [401, 402, 403, 404, 500, 501, 503, 529] {
+            assert!(of(status, "no").is_endpoint_failure(), "{status}");
+        }
+        for status in [400, 408, 409, 413, 422, 429] {
+            assert!(!of(status, "no").is_endpoint_failure(), "{status}");
+        }
+        for (status, retryable) in [
+            (429, true),
+            (500, true),
+            (503, true),
+            (529, true),
+            (501, false),
+            (505, false),
+        ] {
+            assert_eq!(of(status, "no").retryable(), retryable, "{status}");
+        }
+        let coded = CallError::Status {
+            status: 429,
+            code: Some(SPENT_CODE.to_owned()),
+            message: "no".to_owned(),
+            retry_after: None,
+        };
+        assert!(coded.is_endpoint_failure() && !coded.retryable());
+        let spent = of(
+            429,
+            "You exceeded your current quota, please check your plan and billing details.",
+        );
+        assert!(spent.is_endpoint_failure() && !spent.retryable());
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Collected, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::{
     AUTHORIZATION, CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, LOCATION, PROXY_AUTHORIZATION,
@@ -17,17 +17,37 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use serde_json::Value;
+use tokio_rustls::rustls::ClientConfig;
 
-use crate::connector::Connector;
+use crate::connector::{Connector, is_loopback};
 use crate::error::{CallError, ConnectError, MAX_MESSAGE};
+use crate::error_body::{code_of, message_of};
 use crate::secret::Secret;
 use crate::tls;
 
 /// Largest answer, bytes.
 pub(crate) const MAX_ANSWER: usize = 64 << 20;
 
-/// Idle connections are closed after this time: most servers keep them somewhat longer.
-const IDLE: Duration = Duration::from_secs(20);
+/// Idle connections are closed after this time. Servers on uvicorn (vLLM, `SGLang`, `MLServer`), llama.cpp and Node close theirs after
+/// five seconds, and a request that meets such a close breaks off.
+const IDLE: Duration = Duration::from_secs(4);
+
+/// Longest time in which a connection is opened to one of an endpoint's addresses.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// When a peer that has vanished is noticed on a connection with calls under way.
+#[derive(Debug, Clone, Copy)]
+struct KeepAlive {
+    /// Pause between two questions.
+    interval: Duration,
+    /// Longest time of an answer.
+    timeout: Duration,
+}
+
+const KEEP_ALIVE: KeepAlive = KeepAlive {
+    interval: Duration::from_secs(5),
+    timeout: Duration::from_secs(3),
+};
 
 /// An HTTP client of one endpoint.
 pub(crate) struct Http {
@@ -46,22 +66,44 @@ enum Connections {
     Tls(Client<HttpsConnector<Connector>, Full<Bytes>>),
 }
 
-impl Http {
-    /// Creates a client, which trusts the certificates of a file or those of the system. Opens no connection.
+impl Connections {
+    /// Returns connections over a connector, protected if TLS has a configuration.
+    fn by(connector: Connector, tls: Option<ClientConfig>, grpc: bool, alive: KeepAlive) -> Self {
+        let mut builder = Client::builder(TokioExecutor::new());
+        builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
+        builder
+            .timer(TokioTimer::new())
+            .http2_only(grpc)
+            .http2_keep_alive_interval(alive.interval)
+            .http2_keep_alive_timeout(alive.timeout);
+        let Some(tls) = tls else {
+            return Self::Plain(builder.build(connector));
+        };
+        let tls = HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
+        Self::Tls(builder.build(if grpc {
+            tls.enable_http2().wrap_connector(connector)
+        } else {
+            tls.enable_http1().wrap_connector(connector)
+        }))
+    }
+}
+
+/// The address of an endpoint, as it is called.
+struct Address {
+    /// With `http` or `https`, without a `/` at its end.
+    base: String,
+    uri: Uri,
+    secure: bool,
+    grpc: bool,
+}
+
+impl Address {
+    /// Reads an address.
     ///
     /// # Errors
-    /// [`ConnectError::Address`], [`ConnectError::Proxy`], or an error of certificates.
-    pub(crate) fn new(base_url: &str, key: Option<Secret>, ca: Option<&Path>) -> Result<Self, ConnectError> {
-        Self::by(base_url, key, ca, &Matcher::from_env())
-    }
-
-    /// As [`Http::new`], with these proxies.
-    fn by(
-        base_url: &str,
-        key: Option<Secret>,
-        ca: Option<&Path>,
-        proxies: &Matcher,
-    ) -> Result<Self, ConnectError> {
+    /// [`ConnectError::Address`].
+    fn read(base_url: &str) -> Result<Self, ConnectError> {
+        const FORM: &str = "it must be like https://host/path or grpc://host:port";
         if base_url.contains('@') {
             // What stands before it is a password, which no error shows.
             return Err(ConnectError::Address {
@@ -73,59 +115,75 @@ impl Http {
             base_url: base_url.to_owned(),
             reason,
         };
-        let uri: Uri = base_url
-            .parse()
-            .map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))?;
+        let parse = |text: &str| {
+            text.parse::<Uri>()
+                .map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))
+        };
+        let uri = parse(base_url)?;
         let (secure, grpc) = match uri.scheme_str() {
             Some("http") => (false, false),
             Some("https") => (true, false),
             Some("grpc") => (false, true),
             Some("grpcs") => (true, true),
-            _ => {
-                return Err(bad(
-                    "it must be like https://host/path or grpc://host:port".to_owned()
-                ));
-            }
+            _ => return Err(bad(FORM.to_owned())),
         };
         if uri.host().is_none() || uri.query().is_some() {
-            return Err(bad(
-                "it must be like https://host/path or grpc://host:port".to_owned()
-            ));
+            return Err(bad(FORM.to_owned()));
         }
         if grpc && !matches!(uri.path(), "" | "/") {
             return Err(bad("an address for gRPC has no path".to_owned()));
         }
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        let mut builder = Client::builder(TokioExecutor::new());
-        builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
-        builder.http2_only(grpc);
         let base = match base_url.trim_end_matches('/').split_once("://") {
             Some((_, rest)) if grpc => format!("http{}://{rest}", if secure { "s" } else { "" }),
             _ => base_url.trim_end_matches('/').to_owned(),
         };
-        let address: Uri = base
-            .parse()
-            .map_err(|error: hyper::http::uri::InvalidUri| bad(error.to_string()))?;
+        Ok(Self {
+            uri: parse(&base)?,
+            base,
+            secure,
+            grpc,
+        })
+    }
+}
+
+impl Http {
+    /// Creates a client, which trusts the certificates of a file or those of the system. Opens no connection.
+    ///
+    /// # Errors
+    /// [`ConnectError::Address`], [`ConnectError::Proxy`], or an error of certificates.
+    pub(crate) fn new(base_url: &str, key: Option<Secret>, ca: Option<&Path>) -> Result<Self, ConnectError> {
+        Self::by(base_url, key, ca, &Matcher::from_env(), KEEP_ALIVE)
+    }
+
+    /// As [`Http::new`], with these proxies and questions.
+    fn by(
+        base_url: &str,
+        key: Option<Secret>,
+        ca: Option<&Path>,
+        proxies: &Matcher,
+        alive: KeepAlive,
+    ) -> Result<Self, ConnectError> {
+        let Address {
+            base,
+            uri,
+            secure,
+            grpc,
+        } = Address::read(base_url)?;
+        if key.is_some() && !secure && !is_loopback(&uri) {
+            tracing::warn!("the key for `{base_url}` is sent in clear text; use https or grpcs");
+        }
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_keepalive(Some(alive.interval));
+        tcp.set_connect_timeout(Some(CONNECT));
         let is_forwarded = !secure && !grpc;
         let (connector, proxy_authorization) =
-            Connector::to(&address, proxies, is_forwarded, tcp).map_err(|scheme| ConnectError::Proxy {
+            Connector::to(&uri, proxies, is_forwarded, tcp).map_err(|scheme| ConnectError::Proxy {
                 base_url: base_url.to_owned(),
                 scheme,
             })?;
-        let client = if secure {
-            let tls = HttpsConnectorBuilder::new()
-                .with_tls_config(tls::config(ca)?)
-                .https_only();
-            Connections::Tls(builder.build(if grpc {
-                tls.enable_http2().wrap_connector(connector)
-            } else {
-                tls.enable_http1().wrap_connector(connector)
-            }))
-        } else {
-            Connections::Plain(builder.build(connector))
-        };
+        let tls = secure.then(|| tls::config(ca)).transpose()?;
         let mut authorization = key
             .as_ref()
             .and_then(|key| HeaderValue::try_from(key.bearer()).ok());
@@ -133,7 +191,7 @@ impl Http {
             value.set_sensitive(true);
         }
         Ok(Self {
-            client,
+            client: Connections::by(connector, tls, grpc, alive),
             base,
             key,
             authorization,
@@ -205,7 +263,8 @@ impl Http {
     /// # Errors
     /// [`CallError::Broken`], or [`CallError::Malformed`] if it is larger than allowed.
     pub(crate) async fn read(&self, answer: Response<Incoming>) -> Result<Bytes, CallError> {
-        self.read_body(answer.into_body(), MAX_ANSWER).await
+        let whole = self.collect(answer.into_body(), MAX_ANSWER).await?;
+        Ok(whole.to_bytes())
     }
 
     /// Returns a text of the endpoint without the key.
@@ -215,12 +274,16 @@ impl Http {
             .map_or_else(|| text.to_owned(), |key| key.redact(text))
     }
 
-    async fn read_body<B>(&self, body: B, limit: usize) -> Result<Bytes, CallError>
+    /// Reads a body to its end, trailers included.
+    ///
+    /// # Errors
+    /// As [`Http::read`].
+    pub(crate) async fn collect<B>(&self, body: B, limit: usize) -> Result<Collected<Bytes>, CallError>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let whole = Limited::new(body, limit).collect().await.map_err(|error| {
+        Limited::new(body, limit).collect().await.map_err(|error| {
             if error.is::<LengthLimitError>() {
                 return CallError::Malformed {
                     reason: format!("it is longer than {limit} bytes"),
@@ -229,17 +292,18 @@ impl Http {
             CallError::Broken {
                 reason: self.redact(&with_sources(error.as_ref())),
             }
-        })?;
-        Ok(whole.to_bytes())
+        })
     }
 
     async fn refusal(&self, path: &str, answer: Response<Incoming>) -> CallError {
         let (head, body) = answer.into_parts();
         let retry_after = retry_after(&head.headers);
-        let body = self.read_body(body, 1 << 16).await.unwrap_or_default();
-        // Before it is cut: a part of the key is none to show, either.
+        let body = self.collect(body, 1 << 16).await;
+        let body = body.map(Collected::to_bytes).unwrap_or_default();
+        // Redacted before it is cut: a part of the key would not be found.
         let body = self.redact(&String::from_utf8_lossy(&body));
-        let mut message = message(head.status, &body);
+        let parsed: Option<Value> = serde_json::from_str(&body).ok();
+        let mut message = message(head.status, &body, parsed.as_ref());
         let location = head.headers.get(LOCATION).and_then(|value| value.to_str().ok());
         if let Some(location) = location.filter(|_| head.status.is_redirection()) {
             message = format!("{message}; it says that the address is {location}");
@@ -252,6 +316,7 @@ impl Http {
         }
         CallError::Status {
             status: head.status.as_u16(),
+            code: parsed.as_ref().and_then(code_of),
             message: self.redact(&message),
             retry_after,
         }
@@ -274,23 +339,9 @@ pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(date(RETRY_AFTER)?.duration_since(now).unwrap_or_default())
 }
 
-/// The message of a stated error: `error.message` of the OpenAI API, `error` of the Open Inference Protocol, `message`, `detail` of
-/// `FastAPI`, or the text itself.
-pub(crate) fn message_of(error: &Value) -> Option<String> {
-    match error {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(list) => message_of(list.first()?),
-        Value::Object(fields) => ["error", "message", "detail", "msg"]
-            .into_iter()
-            .find_map(|name| message_of(fields.get(name)?)),
-        _ => None,
-    }
-}
-
-/// The message in the body of an error.
-fn message(status: StatusCode, body: &str) -> String {
-    let parsed: Option<Value> = serde_json::from_str(body).ok();
-    let named = parsed.as_ref().and_then(message_of);
+/// The message in the body of an error; `parsed` is its JSON.
+fn message(status: StatusCode, body: &str, parsed: Option<&Value>) -> String {
+    let named = parsed.and_then(message_of);
     let text = named.unwrap_or_else(|| body.to_owned());
     let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if text.is_empty() {
@@ -316,7 +367,10 @@ mod tests {
 
     #[test]
     fn messages_of_every_kind_of_server_are_found() {
-        let said = |body: &str| message(StatusCode::UNAUTHORIZED, body);
+        let said = |body: &str| {
+            let parsed: Option<Value> = serde_json::from_str(body).ok();
+            message(StatusCode::UNAUTHORIZED, body, parsed.as_ref())
+        };
         assert_eq!(
             said(r#"{"error": {"message": "no  key", "type": "auth"}}"#),
             "no key"
@@ -324,8 +378,15 @@ mod tests {
         assert_eq!(said(r#"{"error": "unknown model"}"#), "unknown model");
         assert_eq!(said(r#"{"detail": "Not Found"}"#), "Not Found");
         assert_eq!(
-            said(r#"{"detail": [{"loc": ["body"], "msg": "field required"}]}"#),
-            "field required"
+            said(r#"{"detail": [{"loc": ["body", "stop", 0], "msg": "field required"}]}"#),
+            "body.stop.0: field required"
+        );
+        assert_eq!(
+            said(
+                r#"{"detail": [{"type": "extra_forbidden", "loc": ["body", "top_k"], "msg": "Extra inputs are not permitted"},
+                {"loc": ["body", "min_p"], "msg": "too small"}, {"msg": "third"}, {"msg": "fourth"}]}"#
+            ),
+            "body.top_k: Extra inputs are not permitted; body.min_p: too small; third"
         );
         assert_eq!(
             said(r#"{"object": "error", "message": "too long", "code": 400}"#),
@@ -393,12 +454,32 @@ mod tests {
         );
     }
 
+    /// The call waited for its own timeout, and the next one for the same connection.
+    #[tokio::test]
+    async fn a_peer_that_has_vanished_is_called_over_another_connection() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("grpc://{}", listener.local_addr().unwrap());
+        let alive = KeepAlive {
+            interval: Duration::from_millis(20),
+            timeout: Duration::from_millis(20),
+        };
+        let nothing = Matcher::builder().build();
+        let http = Http::by(&url, None, None, &nothing, alive).unwrap();
+        for _ in 0..2 {
+            let asking = http.send(Method::POST, "x", "application/grpc", &[], Bytes::new());
+            // The peer never says anything.
+            let (asked, accepted) = tokio::join!(asking, listener.accept());
+            assert!(matches!(asked, Err(CallError::Broken { .. })), "{asked:?}");
+            assert!(accepted.is_ok());
+        }
+    }
+
     /// Sends a request for `base_url` with these proxies to a server in the proxy's place; returns what arrives there.
     async fn seen_by_a_proxy(base_url: &str, of: impl Fn(&str) -> Matcher) -> String {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxies = of(&listener.local_addr().unwrap().to_string());
-        let http = Http::by(base_url, None, None, &proxies).unwrap();
+        let http = Http::by(base_url, None, None, &proxies, KEEP_ALIVE).unwrap();
         let asking = http.send(Method::GET, "models", "application/json", &[], Bytes::new());
         let proxy = async {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -453,7 +534,7 @@ mod tests {
         );
         assert!(matches!(way, Ok((Connector::Direct(_), None))));
         let socks = Matcher::builder().all("socks5://127.0.0.1:9").build();
-        let refused = Http::by("https://far.test", None, None, &socks);
+        let refused = Http::by("https://far.test", None, None, &socks, KEEP_ALIVE);
         assert!(matches!(refused, Err(ConnectError::Proxy { .. })));
     }
 }

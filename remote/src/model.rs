@@ -4,25 +4,25 @@
 //! arrives.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kaskade_models::{
     Availability, Continuous, Inputs, Loaded, Model, ModelError, ModelInfo, Outputs, Progress, Signature,
     Similarity, Task, Waker,
 };
-use kaskade_policy::remote::breaker::Breaker;
-use kaskade_policy::remote::price::Spending;
-use tokio::runtime::Runtime;
-use tokio::sync::{Notify, Semaphore};
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use crate::cache::Cache;
 use crate::call::{Caller, EndpointCall};
+use crate::circuit::Circuit;
 use crate::endpoint::{Api, Chat, ChatTask, Confidence, Endpoint, Judge};
 use crate::error::{CallError, ConnectError};
+use crate::health::JointAvailability;
 use crate::http::Http;
 use crate::openai::dialect::Dialect;
 use crate::prepared::Prepared;
@@ -43,10 +43,43 @@ struct RemoteModel {
     availability: Availability,
     oip: Option<oip::Metadata>,
     signature: Signature,
-    runtime: Option<Runtime>,
+    runtime: Background,
     running: BTreeMap<u64, Running>,
     events: Receiver<Event>,
     sender: Sender<Event>,
+}
+
+/// A runtime whose end waits for nothing: a call may hang, and the caller may be inside another runtime, which must not block.
+struct Background {
+    handle: Handle,
+    runtime: Option<Runtime>,
+}
+
+impl Background {
+    /// Starts a runtime with one thread.
+    ///
+    /// # Errors
+    /// [`ConnectError::Thread`].
+    fn start(name: &str) -> Result<Self, ConnectError> {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name(format!("{name}-http"))
+            .enable_all()
+            .build()
+            .map_err(ConnectError::Thread)?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 struct Running {
@@ -66,62 +99,27 @@ enum Event {
 /// # Errors
 /// [`ConnectError`].
 pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name(format!("{}-http", endpoint.name))
-        .enable_all()
-        .build()
-        .map_err(ConnectError::Thread)?;
+    let runtime = Background::start(&endpoint.name)?;
     let ca = endpoint.ca.as_deref();
     let http = Arc::new(Http::new(&endpoint.base_url, endpoint.key.clone(), ca)?);
-    let (signature, oip) = match &endpoint.api {
-        Api::Chat(chat) => (openai::chat::signature(chat), None),
-        Api::Embeddings { .. } => (openai::embeddings::signature(), None),
-        Api::Oip { model, version } => {
-            let metadata = fetch(&runtime, &http, model, version.as_deref());
-            let metadata = metadata.map_err(|source| ConnectError::Metadata {
-                base_url: endpoint.base_url.clone(),
-                model: model.clone(),
-                source,
-            })?;
-            (metadata.signature(), Some(metadata))
-        }
-    };
-    let cache = endpoint.cache.as_ref().map(|dir| {
-        Cache::open(dir).map_err(|source| ConnectError::Cache {
-            path: dir.display().to_string(),
-            source,
-        })
-    });
-    let caller = Caller {
-        judge: judge_of(endpoint, &http)?,
-        model: EndpointCall {
-            http,
-            api: endpoint.api.clone(),
-            price: endpoint.price,
-            dialect: Dialect::default(),
-        },
-        places: Semaphore::new(endpoint.concurrency.get()),
-        timeout: endpoint.timeout,
-        retry: endpoint.retry,
-        breaker: Mutex::new(Breaker::new(endpoint.breaker)),
-        breaker_changed: Notify::new(),
-        cache: cache.transpose()?,
-        spending: endpoint
-            .spend_limit
-            .map(|limit| Mutex::new((Spending::new(limit), 0.0))),
-        waiting: AtomicU64::new(0),
-        started: Instant::now(),
-    };
+    let (signature, oip) = describe_inputs(endpoint, &runtime, &http)?;
+    let caller = Arc::new(caller_of(endpoint, http)?);
+    let availability = Availability::default();
+    let judge = caller.judge.iter().map(|(_, judge)| judge);
+    let endpoints: Vec<_> = [&caller.model].into_iter().chain(judge).map(Arc::clone).collect();
+    let joint = Arc::new(JointAvailability::new(endpoints.len(), availability.clone()));
+    for (number, called) in endpoints.into_iter().enumerate() {
+        runtime
+            .handle
+            .spawn(health::follow(called, number, Arc::clone(&joint)));
+    }
     let (sender, events) = channel();
-    let (caller, availability) = (Arc::new(caller), Availability::default());
-    runtime.spawn(health::follow(Arc::clone(&caller), availability.clone()));
     let model = RemoteModel {
         caller,
         availability,
         oip,
         signature,
-        runtime: Some(runtime),
+        runtime,
         running: BTreeMap::new(),
         events,
         sender,
@@ -132,8 +130,58 @@ pub fn connect(endpoint: &Endpoint) -> Result<Loaded, ConnectError> {
     })
 }
 
+/// Returns the inputs of an endpoint's model; one of the Open Inference Protocol is asked.
+fn describe_inputs(
+    endpoint: &Endpoint,
+    runtime: &Background,
+    http: &Http,
+) -> Result<(Signature, Option<oip::Metadata>), ConnectError> {
+    match &endpoint.api {
+        Api::Chat(chat) => Ok((openai::chat::signature(chat), None)),
+        Api::Embeddings { .. } => Ok((openai::embeddings::signature(), None)),
+        Api::Oip { model, version } => {
+            let metadata = fetch(&runtime.handle, http, model, version.as_deref());
+            let metadata = metadata.map_err(|source| ConnectError::Metadata {
+                base_url: endpoint.base_url.clone(),
+                model: model.clone(),
+                source,
+            })?;
+            Ok((metadata.signature(), Some(metadata)))
+        }
+    }
+}
+
+/// Returns the state that all requests to an endpoint share.
+fn caller_of(endpoint: &Endpoint, http: Arc<Http>) -> Result<Caller, ConnectError> {
+    let cache = endpoint.cache.as_ref().map(|dir| {
+        Cache::open(dir).map_err(|source| ConnectError::Cache {
+            path: dir.display().to_string(),
+            source,
+        })
+    });
+    Ok(Caller {
+        judge: judge_of(endpoint, &http)?,
+        model: Arc::new(EndpointCall {
+            http,
+            api: endpoint.api.clone(),
+            price: endpoint.price,
+            dialect: Dialect::default(),
+            circuit: Circuit::new(endpoint.breaker),
+        }),
+        permits: Semaphore::new(endpoint.concurrency.get()),
+        timeout: endpoint.timeout,
+        retry: endpoint.retry,
+        cache: cache.transpose()?,
+        spend_limit: endpoint.spend_limit.clone(),
+        waiting: AtomicU64::new(0),
+    })
+}
+
 /// Returns the judge of an endpoint's answers, at the endpoint or at its own address.
-fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, EndpointCall)>, ConnectError> {
+fn judge_of(
+    endpoint: &Endpoint,
+    http: &Arc<Http>,
+) -> Result<Option<(Judge, Arc<EndpointCall>)>, ConnectError> {
     let Api::Chat(Chat {
         confidence: Confidence::Judge(judge),
         ..
@@ -145,17 +193,18 @@ fn judge_of(endpoint: &Endpoint, http: &Arc<Http>) -> Result<Option<(Judge, Endp
         None => Arc::clone(http),
         Some((base_url, key)) => Arc::new(Http::new(base_url, key.clone(), endpoint.ca.as_deref())?),
     };
-    let party = EndpointCall {
+    let called = EndpointCall {
         http,
         api: Api::Chat(judge.chat.clone()),
         price: judge.price,
         dialect: Dialect::default(),
+        circuit: Circuit::new(endpoint.breaker),
     };
-    Ok(Some((judge.as_ref().clone(), party)))
+    Ok(Some((judge.as_ref().clone(), Arc::new(called))))
 }
 
 fn fetch(
-    runtime: &Runtime,
+    runtime: &Handle,
     http: &Http,
     model: &str,
     version: Option<&str>,
@@ -204,7 +253,7 @@ impl RemoteModel {
     fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ModelError> {
         match (&self.caller.model.api, &self.oip) {
             (Api::Chat(chat), _) => {
-                // What is recorded is recorded whole.
+                // A stream has no whole answer to record.
                 let streamed = chat.task == ChatTask::Generate && self.caller.cache.is_none();
                 openai::chat::prepare(chat, inputs, streamed)
             }
@@ -231,22 +280,16 @@ impl RemoteModel {
         budget: Option<Duration>,
         waiting: Option<Waiting>,
     ) -> Result<(), ModelError> {
-        let Some(runtime) = &self.runtime else {
-            return Err(ModelError::Failed {
-                reason: "the model is being dropped".to_owned(),
-            });
-        };
         let deadline = budget.and_then(|budget| Instant::now().checked_add(budget.mul_f64(1.0 - RESERVED)));
         let (caller, events) = (Arc::clone(&self.caller), self.sender.clone());
-        // A judge reads what was asked.
-        let asked = match &caller.judge {
+        let prompt = match &caller.judge {
             Some(_) => openai::prompt::Prompt::read(inputs)?.to_text()?,
             None => String::new(),
         };
-        let call = runtime.spawn(async move {
+        let call = self.runtime.handle.spawn(async move {
             let _waiting = waiting;
             let mut parts = |part| drop(events.send(Event::Part(number, part)));
-            let end = caller.answer(&asked, &request, deadline, &mut parts).await;
+            let end = caller.answer(&prompt, &request, deadline, &mut parts).await;
             // The receiver is gone if the model is dropped.
             drop(events.send(Event::End(number, end)));
         });
@@ -377,14 +420,5 @@ impl Model for RemoteModel {
 
     fn availability(&self) -> Option<Availability> {
         Some(self.availability.clone())
-    }
-}
-
-impl Drop for RemoteModel {
-    fn drop(&mut self) {
-        // Does not wait: a call may hang.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }

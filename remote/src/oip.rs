@@ -108,9 +108,10 @@ impl Metadata {
         })
     }
 
-    /// Returns whether an input has a batch dimension: its first may have any size.
+    /// Returns whether an input has a batch dimension: its first may have any size, and others follow. A single dimension of any size
+    /// is the length of a vector.
     fn is_batched(port: &Port) -> bool {
-        port.shape.first().is_some_and(|extent| *extent < 0)
+        matches!(port.shape.as_slice(), [first, _, ..] if *first < 0)
     }
 
     /// The model's inputs, without their batch dimension.
@@ -197,6 +198,55 @@ impl Metadata {
             top_logprobs: None,
             free_temperature: false,
         })
+    }
+}
+
+/// Asks a server whether a model is ready; one that does not answer this, whether it is ready itself.
+///
+/// # Errors
+/// [`CallError`] if it is not, or the server does not answer.
+pub(crate) async fn ask_whether_ready(
+    http: &Http,
+    model: &str,
+    version: Option<&str>,
+) -> Result<(), CallError> {
+    if http.is_grpc() {
+        return match grpc::ask_whether_ready(http, model, version).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => other,
+        };
+    }
+    let asked = get_ready(http, &format!("{}/ready", path_of(model, version))).await;
+    match asked {
+        Err(error) if error.is_not_found() => get_ready(http, "v2/health/ready").await,
+        other => other,
+    }
+}
+
+/// Reads whether what is at a path is ready: by the status, and by `ready` in the body if it has one.
+async fn get_ready(http: &Http, path: &str) -> Result<(), CallError> {
+    #[derive(Deserialize)]
+    struct Ready {
+        ready: bool,
+    }
+
+    let answer = http
+        .send(Method::GET, path, "application/json", &[], Bytes::new())
+        .await?;
+    let body = http.read(answer).await?;
+    match serde_json::from_slice(&body) {
+        Ok(Ready { ready: false }) => Err(not_ready()),
+        _ => Ok(()),
+    }
+}
+
+/// The failure of a model that its server does not serve yet.
+fn not_ready() -> CallError {
+    CallError::Status {
+        status: 503,
+        code: None,
+        message: "the model is not ready".to_owned(),
+        retry_after: None,
     }
 }
 
@@ -462,6 +512,29 @@ mod tests {
             shapes,
             asked.iter().collect::<Vec<_>>(),
             "as the request has them"
+        );
+    }
+
+    #[test]
+    fn a_vector_of_any_length_is_no_batch() {
+        let port = |name: &str, datatype: &str| Port {
+            name: name.to_owned(),
+            datatype: datatype.to_owned(),
+            shape: vec![-1],
+        };
+        let vectors = Metadata {
+            inputs: vec![port("text", "BYTES"), port("wave", "FP32")],
+            ..metadata(false)
+        };
+        let inputs = vec![
+            Tensor::from_texts("text", &["hi"]).unwrap(),
+            Tensor::from_f32("wave", &[3], &[0.0, 0.5, 1.0]).unwrap(),
+        ];
+        let prepared = vectors.prepare(&inputs).unwrap();
+        let body: Value = serde_json::from_slice(&prepared.body).unwrap();
+        assert_eq!(
+            (&body["inputs"][0]["shape"], &body["inputs"][1]["shape"]),
+            (&json!([1]), &json!([3]))
         );
     }
 

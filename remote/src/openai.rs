@@ -9,7 +9,6 @@ mod logprobs;
 pub(crate) mod prompt;
 pub(crate) mod samples;
 mod sampling;
-mod stated;
 pub(crate) mod stream;
 mod text;
 

@@ -46,7 +46,7 @@ pub(crate) struct Args {
     /// Directory for the answers of remote variants: each sample is sent once, also if profiling is repeated.
     #[arg(long, value_name = "DIR", default_value = "answers")]
     answers: PathBuf,
-    /// Money that may be spent on answers of each remote variant, by its price in the app's file [default: no limit].
+    /// Money that may be spent on answers of all remote variants together, by their prices in the app's file [default: no limit].
     #[arg(long, value_name = "AMOUNT")]
     spend_limit: Option<f64>,
     /// What makes an answer right: `labels`, the labels of the validation set; `largest`, the same answer by the largest variant, which

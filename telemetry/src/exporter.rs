@@ -4,20 +4,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Request, Uri};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::otlp;
-use crate::sink::{self, Sink};
+use crate::sink::{self, Failures, Sink};
 use crate::span::Span;
 
 /// Spans of one export.
@@ -31,6 +32,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest time of all exports after the exporter is asked to end.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Longest answer of a collector that is read, bytes.
+const MAX_ANSWER: usize = 64 << 10;
 
 /// Destination of spans.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,6 +130,7 @@ impl Exporter {
             sample: (config.sample.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32,
             exported: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
+            failures: Failures::default(),
         };
         if !sink::install(sink) {
             return Err(TelemetryError::Twice);
@@ -134,7 +139,10 @@ impl Exporter {
         let thread = std::thread::Builder::new()
             .name("kaskade-telemetry".to_owned())
             .spawn(move || runtime.block_on(run(collector, spans, stopped)))
-            .map_err(TelemetryError::Thread)?;
+            .map_err(|error| {
+                sink::close();
+                TelemetryError::Thread(error)
+            })?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),
@@ -216,22 +224,33 @@ async fn run(collector: Collector, mut spans: Receiver<Span>, stopped: oneshot::
     drop_spans(spans.len(), "the export before them failed");
 }
 
-/// Counts spans as dropped.
+/// Counts spans as dropped. A reason is logged once, until an export succeeds or another reason comes.
 fn drop_spans(count: usize, reason: &str) {
     if let Some(sink) = sink::sink()
         && count > 0
     {
-        tracing::warn!(reason, count, "spans were dropped");
+        if sink.failures.is_new(reason) {
+            tracing::warn!(reason, count, "spans were dropped");
+        }
         sink.dropped.fetch_add(count as u64, Relaxed);
     }
 }
 
 impl Collector {
     fn new(config: &ExporterConfig) -> Result<Self, TelemetryError> {
+        let has_credentials = config.endpoint.contains('@');
         let bad = |reason: String| TelemetryError::Endpoint {
-            endpoint: config.endpoint.clone(),
+            endpoint: if has_credentials {
+                "[redacted]".to_owned()
+            } else {
+                config.endpoint.clone()
+            },
             reason,
         };
+        if has_credentials {
+            // No request would have them.
+            return Err(bad("it holds a name or password; set a header".to_owned()));
+        }
         let base = config.endpoint.trim_end_matches('/');
         let address = if base.ends_with("/v1/traces") {
             base.to_owned()
@@ -283,9 +302,14 @@ impl Collector {
             () = end.over() => Err("the collector did not answer before the process ended".to_owned()),
         };
         match sent {
-            Ok(()) => {
+            Ok(Rejected { spans, reason }) => {
+                let rejected = usize::try_from(spans).unwrap_or(usize::MAX).min(count);
+                drop_spans(rejected, &format!("the collector rejected them: {reason}"));
                 if let Some(sink) = sink::sink() {
-                    sink.exported.fetch_add(count as u64, Relaxed);
+                    sink.exported.fetch_add((count - rejected) as u64, Relaxed);
+                    if rejected == 0 {
+                        sink.failures.end();
+                    }
                 }
                 true
             }
@@ -296,7 +320,11 @@ impl Collector {
         }
     }
 
-    async fn send(&self, body: String) -> Result<(), String> {
+    /// Sends an export. Returns what the collector rejects of it.
+    ///
+    /// # Errors
+    /// Why the collector does not take it.
+    async fn send(&self, body: String) -> Result<Rejected, String> {
         let mut request = Request::post(self.uri.clone()).header(CONTENT_TYPE, "application/json");
         for (name, value) in &self.headers {
             request = request.header(name, value);
@@ -308,21 +336,87 @@ impl Collector {
             Connections::Plain(client) => client.request(request).await,
             Connections::Tls(client) => client.request(request).await,
         };
-        let answer = answer.map_err(|error| error.to_string())?;
+        let answer = answer.map_err(|error| with_sources(&error))?;
         let status = answer.status();
         // The connection is reused only after the whole answer.
-        let _ = answer.into_body().collect().await;
-        if status.is_success() {
-            Ok(())
-        } else {
-            Err(format!("HTTP {status}"))
+        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        if !status.is_success() {
+            return Err(format!("HTTP {status}"));
+        }
+        Ok(body.map_or_else(|_| Rejected::default(), |body| Rejected::read(&body.to_bytes())))
+    }
+}
+
+/// Spans of an export that the collector rejects, although it takes the others.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Rejected {
+    spans: u64,
+    reason: String,
+}
+
+impl Rejected {
+    /// Reads `partialSuccess` of an answer (OTLP/HTTP); in JSON, a number of 64 bits is a text.
+    fn read(answer: &[u8]) -> Self {
+        let answer: Value = serde_json::from_slice(answer).unwrap_or_default();
+        let partial = answer.get("partialSuccess");
+        let field = |name: &str| partial.and_then(|partial| partial.get(name));
+        let spans = field("rejectedSpans");
+        let spans = spans.and_then(|spans| spans.as_u64().or_else(|| spans.as_str()?.parse().ok()));
+        Self {
+            spans: spans.unwrap_or(0),
+            reason: field("errorMessage")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned(),
         }
     }
+}
+
+/// An error with what caused it, in one line.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let causes: Vec<String> = causes.map(ToString::to_string).collect();
+    causes.join(": ")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+    }
+
+    #[test]
+    fn a_collector_that_cannot_be_reached_is_reported_with_the_cause() {
+        let collector = Collector::new(&ExporterConfig::new("http://127.0.0.1:1", "app")).unwrap();
+        let error = runtime().block_on(collector.send(String::new())).unwrap_err();
+        assert!(error.contains("refused"), "{error}");
+    }
+
+    #[test]
+    fn rejected_spans_are_read() {
+        for (answer, spans, reason) in [
+            (
+                r#"{"partialSuccess": {"rejectedSpans": "3", "errorMessage": "x"}}"#,
+                3,
+                "x",
+            ),
+            (r#"{"partialSuccess": {"rejectedSpans": 2}}"#, 2, ""),
+            (r#"{"partialSuccess": {}}"#, 0, ""),
+            ("{}", 0, ""),
+            ("", 0, ""),
+        ] {
+            let expected = Rejected {
+                spans,
+                reason: reason.to_owned(),
+            };
+            assert_eq!(Rejected::read(answer.as_bytes()), expected, "{answer}");
+        }
+    }
 
     #[test]
     fn addresses_and_headers_are_checked() {
@@ -339,12 +433,16 @@ mod tests {
                 .unwrap(),
             "http://a/v1/traces"
         );
-        for wrong in ["", "a:4318", "grpc://a:4317", "http://"] {
+        for wrong in ["", "a:4318", "grpc://a:4317", "http://", "http://me:secret@a"] {
             assert!(
                 matches!(of(wrong), Err(TelemetryError::Endpoint { .. })),
                 "{wrong}"
             );
         }
+        let Err(refused) = of("grpc://me:secret@a") else {
+            panic!("it has a password");
+        };
+        assert!(!format!("{refused} {refused:?}").contains("secret"));
         let mut config = ExporterConfig::new("http://a", "app");
         config.headers.push(("api-key".to_owned(), "se\ncret".to_owned()));
         let Err(refused) = Collector::new(&config) else {

@@ -2,8 +2,8 @@
 //!
 //! There is one, as there is one log: spans come from every thread and actor, and none of them decides where they go.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio::sync::mpsc::Sender;
 
@@ -19,6 +19,26 @@ pub(crate) struct Sink {
     pub(crate) sample: u32,
     pub(crate) exported: AtomicU64,
     pub(crate) dropped: AtomicU64,
+    pub(crate) failures: Failures,
+}
+
+/// Why the last export failed, so that each failure is logged once and not with every batch.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(Mutex<Option<String>>);
+
+impl Failures {
+    /// Notes a failure. Returns whether the one before it had another reason, or was followed by a success.
+    pub(crate) fn is_new(&self, reason: &str) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = last.as_deref() != Some(reason);
+        *last = Some(reason.to_owned());
+        is_new
+    }
+
+    /// Notes a success.
+    pub(crate) fn end(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
 }
 
 /// Numbers of spans of a process, by outcome.
@@ -33,7 +53,9 @@ pub struct Counts {
 /// Sets the queue. Returns false if there is one.
 pub(crate) fn install(sink: Sink) -> bool {
     let first = SINK.set(sink).is_ok();
-    ON.store(true, Relaxed);
+    if first {
+        ON.store(true, Relaxed);
+    }
     first
 }
 
@@ -82,4 +104,21 @@ pub fn counts() -> Counts {
         exported: sink.exported.load(Relaxed),
         dropped: sink.dropped.load(Relaxed),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_new_once() {
+        let failures = Failures::default();
+        let mut new = Vec::new();
+        for reason in ["refused", "refused", "HTTP 500", "refused"] {
+            new.push(failures.is_new(reason));
+        }
+        failures.end();
+        new.push(failures.is_new("refused"));
+        assert_eq!(new, [true, false, true, true, true]);
+    }
 }

@@ -2,7 +2,9 @@
 //! its own.
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use kaskade_telemetry::{Exporter, ExporterConfig, Kind, Span, counts, is_on, record, samples};
+use kaskade_telemetry::{
+    Exporter, ExporterConfig, Kind, Span, TelemetryError, counts, is_on, record, samples,
+};
 
 fn span(span_id: u64) -> Span {
     Span {
@@ -39,4 +41,6 @@ fn spans_without_a_collector_or_room_are_dropped_and_counted() {
     assert!(!is_on());
     record(span(1));
     assert_eq!(counts().dropped, 1_000, "nothing is recorded after the end");
+    assert!(matches!(Exporter::start(&config), Err(TelemetryError::Twice)));
+    assert!(!is_on(), "a second exporter has no queue");
 }

@@ -11,7 +11,7 @@ use kaskade::policy::remote::breaker::BreakerConfig;
 use kaskade::policy::remote::retry::RetryConfig;
 use kaskade::{Inputs, ModelError, Outputs, Tensor};
 use kaskade_actors::stage::worker::Loader;
-use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, Style, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, SpendLimit, Style, connect};
 
 use crate::node::LARGE;
 
@@ -77,7 +77,7 @@ impl RemoteArgs {
             retry: RetryConfig::default(),
             breaker: BreakerConfig::default(),
             cache: None,
-            spend_limit: self.spend_limit,
+            spend_limit: self.spend_limit.map(SpendLimit::new),
         };
         let loader: Loader = Arc::new(move |replica| {
             if replica.variant != LARGE {

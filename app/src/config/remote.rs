@@ -70,7 +70,8 @@ pub struct RemoteConfig {
     #[serde(default = "default_max_tokens")]
     pub max_tokens: NonZeroU32,
     /// Sampling options that are never sent, because the endpoint refuses them: `temperature`, `top_p`, `top_k`, `min_p`, `ignore_eos`,
-    /// `presence_penalty`, `frequency_penalty`, `repetition_penalty`, `seed`, `stop`, `stream_options`.
+    /// `presence_penalty`, `frequency_penalty`, `repetition_penalty`, `seed`, `stop`, `min_tokens`, `logit_bias`, `parallel_tool_calls`,
+    /// `reasoning_effort`, `stream_options`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub omit: Vec<String>,
     /// Fields that are added to every request of `chat` or `completions`, such as `reasoning_effort`.
@@ -85,7 +86,7 @@ pub struct RemoteConfig {
     /// Longest time of one call; of a stream, the longest pause. A request's budget ends it earlier.
     #[serde(default = "default_timeout")]
     pub timeout: HumanDuration,
-    /// Repetitions of a failed call within the request's budget. The pauses follow the endpoint's `retry-after`.
+    /// Repetitions of a failed call within the request's budget. The pauses are no shorter than the endpoint's `retry-after`.
     #[serde(default = "default_retries")]
     pub retries: u32,
 }
@@ -354,6 +355,18 @@ impl RemoteConfig {
         }
         if self.labels.iter().any(|label| label.trim().is_empty()) {
             problem("labels", "one is empty");
+        }
+        let mut words: Vec<String> = self
+            .labels
+            .iter()
+            .map(|label| label.trim().to_lowercase())
+            .collect();
+        words.sort_unstable();
+        if words.windows(2).any(|pair| pair.first() == pair.last()) {
+            problem(
+                "labels",
+                "two are the same word, so that no answer tells them apart",
+            );
         }
         if self.kind == RemoteKind::OpenAi && task == Task::TokenClassification {
             problem("kind", "an OpenAI endpoint labels no tokens; use `oip`");

@@ -13,7 +13,7 @@ use kaskade_models::{
 };
 use kaskade_policy::plan::{Partition, Replica};
 use kaskade_policy::remote::price::Price;
-use kaskade_remote::{ConnectError, connect};
+use kaskade_remote::{ConnectError, SpendLimit, connect};
 
 use super::class_order::in_class_order;
 use super::classes::{self, FamilyClasses};
@@ -59,8 +59,8 @@ pub struct VariantSpec {
 pub struct Recording {
     /// Their directory.
     pub dir: PathBuf,
-    /// Money that may be spent on missing ones; unlimited if `None`.
-    pub spend_limit: Option<f64>,
+    /// Money that may be spent on missing ones, of all variants that share the limit; unlimited if `None`.
+    pub spend_limit: Option<SpendLimit>,
 }
 
 /// Source of a model.
@@ -411,7 +411,7 @@ impl VariantSpec {
                 let mut endpoint = endpoint.map_err(ConnectError::from)?;
                 if let Some(recording) = recording {
                     endpoint.cache = Some(recording.dir.clone());
-                    endpoint.spend_limit = recording.spend_limit;
+                    endpoint.spend_limit.clone_from(&recording.spend_limit);
                 }
                 Ok(connect(&endpoint)?)
             }

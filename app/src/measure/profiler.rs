@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kaskade_models::Inputs;
 use kaskade_policy::profile::{HopTime, Profile};
+use kaskade_remote::SpendLimit;
 
 use super::channels::{self, ChannelError};
 use super::cost::CostOptions;
@@ -107,14 +108,15 @@ impl<'a> Profiler<'a> {
     }
 
     /// Records the answers of remote variants in a directory, and replays those that it holds: each sample is paid for once,
-    /// and an interrupted recording is continued. No call is made that could exceed `spend_limit`, in money. Without this,
-    /// every round of measuring calls the endpoints.
+    /// and an interrupted recording is continued. No call is made that could exceed `spend_limit`, in money, of all
+    /// variants together. Without this, every round of measuring calls the endpoints.
     pub fn record(mut self, dir: &Path, spend_limit: Option<f64>) -> Self {
+        let spend_limit = spend_limit.map(SpendLimit::new);
         for member in &mut self.family.members {
             if let Source::Remote { recording, .. } = &mut member.source {
                 *recording = Some(Recording {
                     dir: dir.join(&member.name),
-                    spend_limit,
+                    spend_limit: spend_limit.clone(),
                 });
             }
         }

@@ -338,9 +338,9 @@ pub enum SimError {
         "the plan's `sharing` is {found:?} and the running one's {expected:?}; devices cannot change how they are shared"
     )]
     SharingChanged {
-        /// The number in the plan.
+        /// How the plan shares its devices.
         found: Sharing,
-        /// The number in the running plan.
+        /// How the running plan shares them.
         expected: Sharing,
     },
     /// The plan has more items of a kind than the simulator can count.

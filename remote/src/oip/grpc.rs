@@ -2,7 +2,6 @@
 //! an answer of the same form with the status in its trailers (grpc, `PROTOCOL-HTTP2.md`).
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
-use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName};
 use hyper::{Method, Response};
@@ -10,18 +9,22 @@ use kaskade_models::{Datatype, Inputs, Tensor};
 use kaskade_oip::SERVICE;
 use kaskade_oip::proto::model_infer_request::InferInputTensor;
 use kaskade_oip::proto::{
-    ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse,
+    ModelInferRequest, ModelInferResponse, ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest,
+    ModelReadyResponse,
 };
 use kaskade_oip::{codec, status, tensors};
 use prost::Message;
 
-use super::{Metadata, Port, Wire, answer, malformed, without_batch};
+use super::{Metadata, Port, Wire, answer, malformed, not_ready, without_batch};
 use crate::error::{CallError, MAX_MESSAGE};
 use crate::http::{Http, MAX_ANSWER, retry_after};
 use crate::prepared::{Answer, Prepared};
 
 /// Type of the bodies.
 pub(crate) const TYPE: &str = "application/grpc";
+
+/// What gRPC's libraries say of a message above the server's limit.
+const TOO_LARGE: &str = "larger than max";
 
 /// Bytes before a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -41,11 +44,7 @@ pub(super) async fn fetch(http: &Http, model: &str, version: Option<&str>) -> Re
         name: model.to_owned(),
         version: version.unwrap_or_default().to_owned(),
     };
-    let (path, headers) = (method("ModelMetadata"), headers());
-    let answer = http
-        .send(Method::POST, &path, TYPE, &headers, framed(&asked))
-        .await?;
-    let metadata: ModelMetadataResponse = codec::decode(read(http, answer).await?).map_err(malformed)?;
+    let metadata: ModelMetadataResponse = ask(http, "ModelMetadata", &asked).await?;
     let inputs = metadata.inputs.into_iter().map(|input| {
         Datatype::from_name(&input.datatype).map_err(malformed)?;
         Ok(Port {
@@ -61,6 +60,29 @@ pub(super) async fn fetch(http: &Http, model: &str, version: Option<&str>) -> Re
             version: version.unwrap_or_default().to_owned(),
         },
     })
+}
+
+/// Asks a server whether a model is ready.
+pub(super) async fn ask_whether_ready(
+    http: &Http,
+    model: &str,
+    version: Option<&str>,
+) -> Result<(), CallError> {
+    let asked = ModelReadyRequest {
+        name: model.to_owned(),
+        version: version.unwrap_or_default().to_owned(),
+    };
+    let answer: ModelReadyResponse = ask(http, "ModelReady", &asked).await?;
+    if answer.ready { Ok(()) } else { Err(not_ready()) }
+}
+
+/// Calls a method with a message, and reads its answer.
+async fn ask<T: Message + Default>(http: &Http, name: &str, message: &impl Message) -> Result<T, CallError> {
+    let (path, headers) = (method(name), headers());
+    let answer = http
+        .send(Method::POST, &path, TYPE, &headers, framed(message))
+        .await?;
+    codec::decode(read(http, answer).await?).map_err(malformed)
 }
 
 /// Writes a request; the inputs have been checked.
@@ -140,14 +162,7 @@ pub(crate) async fn read(http: &Http, answer: Response<Incoming>) -> Result<Byte
     if let Some(error) = refusal(http, &head.headers) {
         return Err(error);
     }
-    let whole = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| {
-        if error.is::<LengthLimitError>() {
-            return malformed(format!("it is longer than {MAX_ANSWER} bytes"));
-        }
-        CallError::Broken {
-            reason: http.redact(&error.to_string()),
-        }
-    })?;
+    let whole = http.collect(body, MAX_ANSWER).await?;
     let trailers = whole.trailers().cloned().unwrap_or_default();
     if let Some(error) = refusal(http, &trailers) {
         return Err(error);
@@ -175,11 +190,13 @@ fn refusal(http: &Http, headers: &HeaderMap) -> Option<CallError> {
         .get("grpc-message")
         .map(hyper::header::HeaderValue::as_bytes);
     let message = percent_decoded(message.unwrap_or_default());
+    // A message above the server's limit has the status of a server that is busy.
+    let is_too_large = status.name == "RESOURCE_EXHAUSTED" && message.contains(TOO_LARGE);
     let pause = headers.get("grpc-retry-pushback-ms");
     let pause = pause.and_then(|value| value.to_str().ok()?.parse().ok());
     Some(CallError::Grpc {
         status: status.name,
-        http: status.http,
+        http: if is_too_large { 413 } else { status.http },
         message: http.redact(&message).chars().take(MAX_MESSAGE).collect(),
         retry_after: pause
             .map(std::time::Duration::from_millis)
@@ -254,6 +271,32 @@ mod tests {
         let gone = of("14", &[]).unwrap();
         assert!(gone.retryable() && gone.is_endpoint_failure());
         assert!(of("what", &[]).is_some());
+        let unknown = of("12", &[]).unwrap();
+        assert!(!unknown.retryable(), "no later call finds the method");
+        let large = of(
+            "8",
+            &[(
+                "grpc-message",
+                "Received message larger than max (5242880 vs. 4194304)",
+            )],
+        );
+        let large = large.unwrap();
+        assert!(!large.retryable() && !large.is_endpoint_failure());
+        assert!(matches!(
+            kaskade_models::ModelError::from(large),
+            kaskade_models::ModelError::InvalidRequest { .. }
+        ));
+        let long = of(
+            "3",
+            &[(
+                "grpc-message",
+                "the prompt is longer than the model's context length",
+            )],
+        );
+        assert!(matches!(
+            kaskade_models::ModelError::from(long.unwrap()),
+            kaskade_models::ModelError::TooLong { .. }
+        ));
     }
 
     #[test]

@@ -12,9 +12,10 @@ use super::logprobs::Logprobs;
 use super::prompt::{MAX_TOKENS, Prompt};
 use super::sampling::Sampling;
 use super::text::{self, Piece, Text};
-use super::{UsageField, malformed, or_default, stated, text_or_empty, usage};
+use super::{UsageField, malformed, or_default, text_or_empty, usage};
 use crate::endpoint::{Chat, ChatTask, Confidence, Style};
 use crate::error::CallError;
+use crate::error_body::error_in;
 use crate::prepared::{Answer, Prepared};
 
 /// The inputs of a local language model for generation, and `text` BYTES `[1]` for classification.
@@ -105,8 +106,9 @@ struct Choice {
     finish_reason: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct Message {
+/// A message, or the part of one that a stream gives.
+#[derive(Default, Deserialize)]
+pub(super) struct Message {
     #[serde(default, deserialize_with = "text_of")]
     content: String,
     /// The reasoning, as `DeepSeek`, `SGLang` and vLLM name it.
@@ -115,12 +117,40 @@ struct Message {
     /// The reasoning, as newer releases of vLLM and `OpenRouter` name it.
     #[serde(default, deserialize_with = "text_or_empty")]
     reasoning: String,
+    /// What the model says instead of an answer that it refuses.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    refusal: String,
     #[serde(default, deserialize_with = "or_default")]
     tool_calls: Vec<RawCall>,
 }
 
+impl Message {
+    /// Returns a message with this text alone, as completions have it.
+    pub(super) fn of_text(content: String) -> Self {
+        Self {
+            content,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the message as a part of an answer. The reasoning may have two names, with the same text.
+    pub(super) fn piece(self, logprobs: Option<Logprobs>) -> Piece {
+        Piece {
+            content: self.content,
+            reasoning: if self.reasoning_content.is_empty() {
+                self.reasoning
+            } else {
+                self.reasoning_content
+            },
+            refusal: self.refusal,
+            calls: self.tool_calls,
+            logprobs,
+        }
+    }
+}
+
 /// Reads the text of a message: a text, null, or a list of parts, of which those that are texts count.
-pub(super) fn text_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+fn text_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Content {
@@ -139,33 +169,15 @@ pub(super) fn text_of<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Stri
     })
 }
 
-/// Returns the reasoning of a message that may have it under two names, with the same text.
-pub(super) fn either(reasoning_content: String, reasoning: String) -> String {
-    if reasoning_content.is_empty() {
-        reasoning
-    } else {
-        reasoning_content
-    }
-}
-
 impl Choice {
     fn read(self, chat: &Chat, top_logprobs: Option<usize>) -> Result<Text, CallError> {
-        let (content, reasoning, calls) = match (self.text, self.message) {
-            (Some(text), _) => (text, String::new(), Vec::new()),
-            (None, Some(message)) => {
-                let reasoning = either(message.reasoning_content, message.reasoning);
-                (message.content, reasoning, message.tool_calls)
-            }
+        let message = match (self.text, self.message) {
+            (Some(text), _) => Message::of_text(text),
+            (None, Some(message)) => message,
             (None, None) => return Err(malformed("a choice has no text")),
         };
         let mut text = Text::wanting(top_logprobs);
-        let piece = Piece {
-            content,
-            reasoning,
-            calls,
-            logprobs: self.logprobs,
-        };
-        text.add(chat, piece)?;
+        text.add(chat, message.piece(self.logprobs))?;
         text.end = self.finish_reason;
         Ok(text)
     }
@@ -178,7 +190,7 @@ impl Choice {
 pub(crate) fn decode(chat: &Chat, top_logprobs: Option<usize>, body: &Bytes) -> Result<Answer, CallError> {
     let completion: Completion = serde_json::from_slice(body).map_err(malformed)?;
     if completion.choices.is_empty()
-        && let Some(error) = stated::error_in(body)
+        && let Some(error) = error_in(body)
     {
         return Err(error);
     }
@@ -435,6 +447,92 @@ pub(super) mod tests {
         ));
         let nothing = r#"{"choices": [{"finish_reason": "stop"}]}"#;
         assert!(matches!(read(&older, nothing), Err(CallError::Malformed { .. })));
+    }
+
+    #[test]
+    fn labels_of_which_one_begins_another_are_separated() {
+        let label = |labels: &[&str], content: &str, top: &[(&str, f64)]| {
+            let top: Vec<Value> = top
+                .iter()
+                .map(|(token, probability)| json!({"token": token, "logprob": probability.ln()}))
+                .collect();
+            let first = json!({"token": top[0]["token"], "logprob": top[0]["logprob"], "top_logprobs": top});
+            let body =
+                json!({"choices": [{"message": {"content": content}, "logprobs": {"content": [first]}}]});
+            let labels = labels.iter().map(|label| (*label).to_owned()).collect();
+            let asked = chat(ChatTask::Classify { labels });
+            let answer = read(&asked, &body.to_string()).unwrap();
+            let scores = answer.outputs[0].to_f32().unwrap();
+            let probabilities: Vec<f32> = scores.iter().map(|score| score.exp()).collect();
+            (answer.outputs[1].to_texts().unwrap()[0].to_owned(), probabilities)
+        };
+        let rating = ["1", "2", "10"];
+        let (said, probabilities) = label(&rating, "10", &[("10", 0.97), ("1", 0.02)]);
+        assert_eq!(said, "10");
+        assert!((probabilities[2] - 0.97).abs() < 1e-3 && (probabilities[0] - 0.02).abs() < 1e-3);
+        // A tokenizer that splits numbers: the text says which label its first token begins.
+        let (said, _) = label(&rating, "10", &[("1", 0.9), ("2", 0.05)]);
+        assert_eq!(said, "10");
+        let (said, _) = label(&rating, "1", &[("1", 0.9), ("2", 0.05)]);
+        assert_eq!(said, "1");
+        let (said, _) = label(&["no", "not sure"], "not sure", &[(" not", 0.8), (" no", 0.1)]);
+        assert_eq!(said, "not sure");
+        let (said, _) = label(&["left", "left-leaning"], "left", &[("left", 0.8)]);
+        assert_eq!(said, "left");
+    }
+
+    #[test]
+    fn an_answer_that_the_endpoint_ended_early_is_none() {
+        let of = |task: ChatTask, end: &str| {
+            let body = json!({"choices": [{"message": {"content": "good"}, "finish_reason": end}]});
+            let asked = Chat {
+                top_logprobs: 0,
+                ..chat(task)
+            };
+            read(&asked, &body.to_string())
+        };
+        for end in ["error", "abort", "aborted", "insufficient_system_resource"] {
+            for task in [ChatTask::Generate, classifier().task] {
+                let error = of(task, end).unwrap_err();
+                assert!(
+                    matches!(error, CallError::Broken { .. }) && error.retryable(),
+                    "{end}: {error}"
+                );
+            }
+        }
+        let ended = |end: &str| {
+            let outputs = of(ChatTask::Generate, end).unwrap().outputs;
+            let found = outputs.iter().find(|output| output.name == "end").unwrap();
+            found.to_texts().unwrap()[0].to_owned()
+        };
+        for end in ["stop", "eos_token", "stop_sequence", "tool_calls", "unheard_of"] {
+            assert_eq!(ended(end), "stop", "{end}");
+        }
+        assert_eq!(ended("length"), "length");
+        let sure = |end: &str| {
+            let body = json!({"choices": [{"message": {"content": "4"}, "finish_reason": end, "logprobs": {"content":
+                [{"token": "4", "logprob": -0.1, "top_logprobs": []}]}}]});
+            let outputs = read(&chat(ChatTask::Generate), &body.to_string())
+                .unwrap()
+                .outputs;
+            let found = outputs.iter().find(|output| output.name == "confidence").unwrap();
+            found.to_f32().unwrap()[0]
+        };
+        assert!(sure("stop") > 0.5);
+        assert!(sure("unheard_of") < 1e-6, "an unknown end is never sure");
+    }
+
+    #[test]
+    fn a_refusal_by_the_model_is_no_empty_answer() {
+        let body = json!({"choices": [{"message": {"content": null, "refusal": "I cannot help."}, "finish_reason": "stop"}]});
+        let error = read(&chat(ChatTask::Generate), &body.to_string()).unwrap_err();
+        assert!(
+            matches!(&error, CallError::Useless { reason } if reason.contains("I cannot help.")),
+            "{error}"
+        );
+        let none = json!({"choices": [{"message": {"content": "4", "refusal": null}, "logprobs": {"content":
+            [{"token": "4", "logprob": -0.1}]}}]});
+        assert!(read(&chat(ChatTask::Generate), &none.to_string()).is_ok());
     }
 
     #[test]

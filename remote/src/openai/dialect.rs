@@ -70,9 +70,9 @@ pub(crate) fn explained(refusal: CallError, sent: &Bytes) -> CallError {
         "an endpoint without log probabilities needs another `confidence`, or `top_logprobs = 0` in the last stage of a cascade"
             .to_owned()
     } else {
-        let named = OMITTABLE
-            .into_iter()
-            .find(|option| body.contains_key(*option) && said.contains(option));
+        // The option that is named first: a message may name others as a remedy.
+        let mut words = said.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let named = words.find(|word| OMITTABLE.contains(word) && body.contains_key(*word));
         let Some(option) = named else { return refusal };
         format!("`omit = [\"{option}\"]` leaves it out")
     };
@@ -82,7 +82,8 @@ pub(crate) fn explained(refusal: CallError, sent: &Bytes) -> CallError {
     }
 }
 
-/// The message of a refusal, in lower case, if it says that something is not supported.
+/// The message of a refusal, in lower case, if it says that something is not supported. OpenAI, vLLM and servers on Pydantic have words
+/// of their own.
 fn unsupported(refusal: &CallError) -> Option<String> {
     let CallError::Status {
         status: 400 | 403 | 422,
@@ -93,7 +94,14 @@ fn unsupported(refusal: &CallError) -> Option<String> {
         return None;
     };
     let said = message.to_lowercase();
-    let refuses = ["support", "instead", "not allowed"];
+    let refuses = [
+        "support",
+        "instead",
+        "not allowed",
+        "unrecognized",
+        "unknown parameter",
+        "not permitted",
+    ];
     refuses.iter().any(|word| said.contains(word)).then_some(said)
 }
 
@@ -125,6 +133,7 @@ mod tests {
     fn refusal(status: u16, message: &str) -> CallError {
         CallError::Status {
             status,
+            code: None,
             message: message.to_owned(),
             retry_after: None,
         }
@@ -188,5 +197,18 @@ mod tests {
         let logprobs = said("Unsupported parameter: 'logprobs' is not supported with this model.");
         assert!(logprobs.contains("another `confidence`"), "{logprobs}");
         assert_eq!(said("the model is gone"), "HTTP 400: the model is gone");
+        let sent = Bytes::from(json!({"top_k": 4, "min_p": 0.1, "min_tokens": 2, "stop": ["x"]}).to_string());
+        for (message, option) in [
+            ("Unrecognized request argument supplied: top_k", "top_k"),
+            ("Unknown parameter: 'min_p'.", "min_p"),
+            ("body.min_tokens: Extra inputs are not permitted", "min_tokens"),
+            ("min_tokens is not supported; it does not stop", "min_tokens"),
+        ] {
+            let said = explained(refusal(422, message), &sent).to_string();
+            assert!(
+                said.ends_with(&format!("`omit = [\"{option}\"]` leaves it out")),
+                "{said}"
+            );
+        }
     }
 }

@@ -6,8 +6,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::prompt::{MAX_TOKENS, Prompt};
-use super::{UsageField, malformed, or_default, stated, usage};
+use super::{UsageField, malformed, or_default, usage};
 use crate::error::CallError;
+use crate::error_body::error_in;
 use crate::prepared::{Answer, Prepared};
 
 /// `text` BYTES `[1]` or `input_ids` INT64 `[tokens]`.
@@ -85,7 +86,7 @@ impl Vector {
 pub(crate) fn decode(body: &Bytes) -> Result<Answer, CallError> {
     let read: Embeddings = serde_json::from_slice(body).map_err(malformed)?;
     if read.data.is_empty()
-        && let Some(error) = stated::error_in(body)
+        && let Some(error) = error_in(body)
     {
         return Err(error);
     }

@@ -104,6 +104,8 @@ pub(super) struct RawCall {
     #[serde(default)]
     index: Option<usize>,
     #[serde(default)]
+    id: Option<String>,
+    #[serde(default)]
     function: RawFunction,
 }
 
@@ -115,9 +117,19 @@ struct RawFunction {
     arguments: Option<Value>,
 }
 
-/// The calls of an answer; their arguments are texts of JSON that grow.
+/// The calls of an answer, in the order in which they began.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Calls(Vec<(String, String)>);
+pub(super) struct Calls(Vec<PartialCall>);
+
+/// A call of which parts have arrived.
+#[derive(Debug, Clone, Default)]
+struct PartialCall {
+    index: Option<usize>,
+    id: String,
+    name: String,
+    /// A text of JSON that grows.
+    arguments: String,
+}
 
 impl Calls {
     /// Adds calls, or parts of them.
@@ -125,39 +137,63 @@ impl Calls {
     /// # Errors
     /// [`CallError::Malformed`] for too many.
     pub(super) fn add(&mut self, calls: Vec<RawCall>) -> Result<(), CallError> {
-        for RawCall { index, function } in calls {
-            let index = index.unwrap_or(self.0.len());
-            if index >= MAX_CALLS {
+        for part in calls {
+            let position = self.position_of(&part).unwrap_or(self.0.len());
+            if position.max(part.index.unwrap_or(0)) >= MAX_CALLS {
                 return Err(malformed(format!("it calls more than {MAX_CALLS} tools")));
             }
-            if self.0.len() <= index {
-                self.0.resize_with(index + 1, Default::default);
+            if position == self.0.len() {
+                self.0.push(PartialCall {
+                    index: part.index,
+                    ..PartialCall::default()
+                });
             }
-            let Some((name, arguments)) = self.0.get_mut(index) else {
+            let Some(call) = self.0.get_mut(position) else {
                 continue;
             };
-            name.push_str(&function.name.unwrap_or_default());
-            match function.arguments {
-                Some(Value::String(part)) => arguments.push_str(&part),
+            if let Some(id) = part.id.filter(|_| call.id.is_empty()) {
+                call.id = id;
+            }
+            call.name.push_str(&part.function.name.unwrap_or_default());
+            match part.function.arguments {
+                Some(Value::String(part)) => call.arguments.push_str(&part),
                 None | Some(Value::Null) => {}
-                Some(whole) => *arguments = whole.to_string(),
+                Some(whole) => call.arguments = whole.to_string(),
             }
         }
         Ok(())
+    }
+
+    /// Returns the position of the call that a part continues; `None` for a part that begins a call. Another id than that of the call
+    /// with the same number begins one, because some endpoints number all calls 0; without a number, an id or a name does.
+    fn position_of(&self, part: &RawCall) -> Option<usize> {
+        let id = part.id.as_deref().unwrap_or_default();
+        let position = match part.index {
+            Some(_) => self.0.iter().rposition(|call| call.index == part.index)?,
+            None => self.0.len().checked_sub(1)?,
+        };
+        let call = self.0.get(position)?;
+        let names = part.function.name.as_deref().is_some_and(|name| !name.is_empty());
+        let continues = if id.is_empty() {
+            part.index.is_some() || !names
+        } else {
+            call.id == id || (part.index.is_some() && call.id.is_empty())
+        };
+        continues.then_some(position)
     }
 
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the output `tool_calls`; `None` without calls. A call that the maximum of tokens has cut off (`is_cut`) is left out, and
-    /// so are numbers that the endpoint has skipped.
+    /// Returns the output `tool_calls`; `None` without calls. A call that the maximum of tokens has cut off (`is_cut`) is left out.
     ///
     /// # Errors
     /// [`CallError::Useless`] for arguments that are not a JSON object: the model wrote them, and the endpoint is in order.
-    pub(super) fn output(self, is_cut: bool) -> Result<Option<Result<Tensor, TensorError>>, CallError> {
+    pub(super) fn output(mut self, is_cut: bool) -> Result<Option<Result<Tensor, TensorError>>, CallError> {
+        self.0.sort_by_key(|call| call.index);
         let mut calls = Vec::new();
-        for (name, arguments) in self.0 {
+        for PartialCall { name, arguments, .. } in self.0 {
             if name.is_empty() && arguments.is_empty() {
                 continue;
             }
@@ -319,6 +355,21 @@ mod tests {
             r#"[{"index": 2, "function": {"name": "g"}}]"#,
         ];
         assert_eq!(read(&from_one).unwrap(), expected, "some endpoints count from 1");
+        let always_first = [
+            r#"[{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]"#,
+            r#"[{"index": 0, "id": "b", "function": {"name": "g", "arguments": "{}"}}]"#,
+        ];
+        assert_eq!(
+            read(&always_first).unwrap(),
+            expected,
+            "Gemini counts no further than 0"
+        );
+        let uncounted = [
+            r#"[{"id": "a", "function": {"name": "f", "arguments": "{\"a\":"}}]"#,
+            r#"[{"function": {"arguments": " 1}"}}]"#,
+            r#"[{"id": "b", "function": {"name": "g", "arguments": ""}}]"#,
+        ];
+        assert_eq!(read(&uncounted).unwrap(), expected, "parts without a number");
         let broken = [r#"[{"function": {"name": "f", "arguments": "{\"a"}}]"#];
         let error = read(&broken).unwrap_err();
         assert!(

@@ -163,9 +163,10 @@ impl Place {
         candidates
     }
 
-    /// Log probabilities of labels, by their first token: the sum over the tokens that begin one label and no other.
+    /// Log probabilities of labels, by their first token: the sum over the tokens that begin one label and no other. The token of the
+    /// answer counts for the label that the answer's text says, `said`, if it begins that one.
     /// `None` if they have less than half of the probability: the model says something else.
-    pub(super) fn scores(&self, labels: &[String]) -> Option<Vec<f32>> {
+    pub(super) fn scores(&self, labels: &[String], said: Option<usize>) -> Option<Vec<f32>> {
         let own = Candidate {
             token: self.token.clone(),
             logprob: self.logprob,
@@ -174,11 +175,15 @@ impl Place {
         if !candidates.iter().any(|candidate| candidate.token == own.token) {
             candidates.push(&own);
         }
+        let labels: Vec<String> = labels.iter().map(|label| label.to_lowercase()).collect();
         let mut masses = vec![0.0_f64; labels.len()];
         for candidate in &candidates {
-            let begins = |label: &String| begins(label, &candidate.token);
-            let mut begun = labels.iter().zip(&mut masses).filter(|(label, _)| begins(label));
-            if let (Some((_, mass)), None) = (begun.next(), begun.next()) {
+            let known = said.filter(|class| {
+                let label = labels.get(*class);
+                candidate.token == own.token && label.is_some_and(|label| begins(label, &own.token))
+            });
+            let class = known.or_else(|| class_of_token(&candidate.token, &labels));
+            if let Some(mass) = class.and_then(|class| masses.get_mut(class)) {
                 *mass += candidate.logprob.exp();
             }
         }
@@ -200,27 +205,81 @@ impl Place {
     }
 }
 
-/// Returns whether a token is the beginning of a label, or the label with something behind it.
+/// Returns whether a token is the beginning of a label in lower case.
 fn begins(label: &str, token: &str) -> bool {
-    let token = token
-        .trim()
-        .trim_matches(|c: char| c.is_ascii_punctuation())
-        .to_lowercase();
-    let label = label.to_lowercase();
-    !token.is_empty() && (label.starts_with(&token) || token.starts_with(&label))
+    let token = bare(token);
+    !token.is_empty() && label.starts_with(&token)
 }
 
-/// The label that a text begins with, if it is one alone.
-pub(super) fn label_of(text: &str, labels: &[String]) -> Option<usize> {
-    let word = text.split_whitespace().next()?;
-    let mut fitting = labels.iter().enumerate().filter(|(_, label)| {
-        let word = word.trim_matches(|c: char| c.is_ascii_punctuation());
-        word.eq_ignore_ascii_case(label)
-    });
+/// A token or text in lower case, without white space and punctuation around it.
+fn bare(text: &str) -> String {
+    let text = text.trim().trim_matches(|c: char| c.is_ascii_punctuation());
+    text.to_lowercase()
+}
+
+/// Returns the label, of some in lower case, that a token stands for: the label itself, the only label that it begins, or the longest
+/// label that it has with something behind it.
+fn class_of_token(token: &str, labels: &[String]) -> Option<usize> {
+    let token_alone = bare(token);
+    let whole = token.trim().to_lowercase();
+    let is = |text: &str| only(labels.iter().map(|label| label == text));
+    if token_alone.is_empty() {
+        return is(&whole);
+    }
+    if let Some(class) = is(&whole).or_else(|| is(&token_alone)) {
+        return Some(class);
+    }
+    if labels.iter().any(|label| label.starts_with(&token_alone)) {
+        return only(labels.iter().map(|label| label.starts_with(&token_alone)));
+    }
+    let begun = labels.iter().enumerate();
+    let begun = begun.filter(|(_, label)| token_alone.starts_with(label.as_str()));
+    begun.max_by_key(|(_, label)| label.len()).map(|(class, _)| class)
+}
+
+/// Returns the place of the only true value.
+fn only(values: impl Iterator<Item = bool>) -> Option<usize> {
+    let mut fitting = values.enumerate().filter(|(_, fits)| *fits);
     match (fitting.next(), fitting.next()) {
-        (Some((class, _)), None) => Some(class),
+        (Some((place, _)), None) => Some(place),
         _ => None,
     }
+}
+
+/// Returns the label that a text begins with: the longest one, as it is written or else without the punctuation around it. `None` if
+/// there is none, or two fit equally.
+pub(super) fn label_of(text: &str, labels: &[String]) -> Option<usize> {
+    let text = one_spaced(text);
+    let text = text.trim_start();
+    let texts = [text, text.trim_start_matches(|c: char| c.is_ascii_punctuation())];
+    let fit = |label: &String| {
+        let written = one_spaced(label);
+        let alone = bare(&written);
+        let fits = |label: &str| !label.is_empty() && texts.iter().any(|text| begins_with_words(text, label));
+        if fits(&written) {
+            Some((written.len(), true))
+        } else {
+            fits(&alone).then_some((alone.len(), false))
+        }
+    };
+    let fits: Vec<Option<(usize, bool)>> = labels.iter().map(fit).collect();
+    let best = fits.iter().max().copied().flatten()?;
+    only(fits.iter().map(|fit| *fit == Some(best)))
+}
+
+/// A text in lower case with single spaces.
+fn one_spaced(text: &str) -> String {
+    let words: Vec<String> = text.split_whitespace().map(str::to_lowercase).collect();
+    words.join(" ")
+}
+
+/// Returns whether a text begins with a label that ends at the end of a word.
+fn begins_with_words(text: &str, label: &str) -> bool {
+    let Some(rest) = text.strip_prefix(label) else {
+        return false;
+    };
+    let rest = rest.trim_start_matches(|c: char| c.is_ascii_punctuation());
+    rest.is_empty() || rest.starts_with(' ')
 }
 
 #[cfg(test)]
@@ -259,7 +318,7 @@ mod tests {
                 ("the", 0.05),
             ],
         );
-        let scores = place.scores(&labels()).unwrap();
+        let scores = place.scores(&labels(), None).unwrap();
         let probabilities: Vec<f32> = scores.iter().map(|score| score.exp()).collect();
         assert!(
             (probabilities[0] - 0.15).abs() < 1e-6 && (probabilities[1] - 0.7).abs() < 1e-6,
@@ -267,7 +326,7 @@ mod tests {
         );
         // `ne` begins two labels, and nothing else begins the third.
         assert!(probabilities[2] < 0.05);
-        assert_eq!(place.scores(&["yes".to_owned(), "no".to_owned()]), None);
+        assert_eq!(place.scores(&["yes".to_owned(), "no".to_owned()], None), None);
     }
 
     #[test]
@@ -296,7 +355,7 @@ mod tests {
         assert!(impossible.check().is_ok() && impossible.confidence(5) < 1e-6);
         assert!(
             impossible
-                .scores(&["a".to_owned()])
+                .scores(&["a".to_owned()], None)
                 .is_none_or(|scores| scores.iter().all(|score| score.is_finite()))
         );
     }
@@ -322,5 +381,23 @@ mod tests {
         assert_eq!(label_of("neutral, I think", &labels()), Some(2));
         assert_eq!(label_of("I think", &labels()), None);
         assert_eq!(label_of("", &labels()), None);
+        for (text, labels, class) in [
+            ("not spam.", &["spam", "not spam"][..], Some(1)),
+            ("**Not  spam**, because", &["spam", "not spam"], Some(1)),
+            ("spam", &["spam", "not spam"], Some(0)),
+            ("Very negative", &["negative", "very negative"], Some(1)),
+            ("C++", &["C", "C++"], Some(1)),
+            ("C", &["C", "C++"], Some(0)),
+            ("\"C#\".", &["C", "C++", "C#"], Some(2)),
+            ("10", &["1", "2", "10"], Some(2)),
+            ("1.", &["1", "2", "10"], Some(0)),
+            ("spammy", &["spam", "not spam"], None),
+            ("left-leaning", &["left", "right"], None),
+            ("left-leaning", &["left", "left-leaning"], Some(1)),
+            ("C", &["C++", "C#"], None),
+        ] {
+            let labels: Vec<String> = labels.iter().map(|label| (*label).to_owned()).collect();
+            assert_eq!(label_of(text, &labels), class, "{text} of {labels:?}");
+        }
     }
 }

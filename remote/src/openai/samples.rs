@@ -1,5 +1,7 @@
 //! Samples of endpoints that ignore `n`, as Ollama's and llama.cpp's do: every missing sample is another call.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use kaskade_policy::remote::price::Usage;
 use serde::Deserialize;
@@ -9,6 +11,8 @@ use serde_json::{Map, Value};
 use super::{UsageField, malformed};
 use crate::endpoint::{Api, Confidence};
 use crate::error::CallError;
+use crate::error_body::error_in;
+use crate::spending::Reserved;
 
 /// The field of a joined answer that counts its calls.
 const CALLS: &str = "kaskade_calls";
@@ -24,23 +28,64 @@ pub(crate) fn wanted(api: &Api) -> u32 {
     }
 }
 
-/// Returns how many samples an answer lacks; none unless their agreement is the confidence. An answer without choices, or that
-/// cannot be read, is refused later.
-pub(crate) fn missing(api: &Api, body: &Bytes) -> u32 {
+/// The samples of an answer that have been read. They are kept while a further one is repeated.
+#[derive(Default)]
+pub(crate) struct Samples {
+    /// The answers so far, joined; `None` before the first.
+    whole: Option<Bytes>,
+    /// Duration of their calls.
+    pub took: Duration,
+    /// Money for the samples that are missing.
+    pub reserved: Option<Reserved>,
+}
+
+impl Samples {
+    /// Returns how many samples are missing: all before the first call, and none after it unless their agreement is the confidence. An
+    /// answer without choices, or that cannot be read, is refused later.
+    pub(crate) fn missing(&self, api: &Api) -> u32 {
+        let samples = wanted(api);
+        match &self.whole {
+            None => samples,
+            Some(_) if samples < 2 => 0,
+            Some(whole) => match choices(whole) {
+                0 => 0,
+                given => samples.saturating_sub(given),
+            },
+        }
+    }
+
+    /// Returns the body of the next call: that of the request, or one that asks for one more sample.
+    pub(crate) fn next_body(&self, sent: &Bytes) -> Bytes {
+        match &self.whole {
+            None => sent.clone(),
+            Some(whole) => another(sent, counted(whole).1),
+        }
+    }
+
+    /// Adds an answer, and returns all so far.
+    ///
+    /// # Errors
+    /// [`CallError`] that the answer states, or [`CallError::Malformed`], for one without a choice beside others.
+    pub(crate) fn add(&mut self, answer: Bytes, took: Duration) -> Result<Bytes, CallError> {
+        let whole = match &self.whole {
+            None => answer,
+            Some(whole) => joined(whole, &answer)?,
+        };
+        self.took += took;
+        self.whole = Some(whole.clone());
+        Ok(whole)
+    }
+}
+
+/// Returns the number of choices of an answer.
+fn choices(body: &Bytes) -> u32 {
     #[derive(Deserialize)]
     struct Choices {
         choices: Vec<IgnoredAny>,
     }
 
-    let samples = wanted(api);
-    if samples < 2 {
-        return 0;
-    }
-    let given = serde_json::from_slice::<Choices>(body).map_or(0, |read| read.choices.len());
-    match u32::try_from(given) {
-        Ok(0) | Err(_) => 0,
-        Ok(given) => samples.saturating_sub(given),
-    }
+    let read = serde_json::from_slice::<Choices>(body);
+    read.map_or(0, |read| u32::try_from(read.choices.len()).unwrap_or(u32::MAX))
 }
 
 /// Returns the tokens of an answer, if they are counted, and its calls.
@@ -64,7 +109,7 @@ pub(crate) fn counted(answer: &Bytes) -> (Option<Usage>, u32) {
 }
 
 /// Returns the body that asks for one more sample. A stated seed is increased by `number`, or all samples would be the same.
-pub(crate) fn another(sent: &Bytes, number: u32) -> Bytes {
+fn another(sent: &Bytes, number: u32) -> Bytes {
     let Ok(mut body) = serde_json::from_slice::<Map<String, Value>>(sent) else {
         return sent.clone();
     };
@@ -75,28 +120,23 @@ pub(crate) fn another(sent: &Bytes, number: u32) -> Bytes {
     Value::Object(body).to_string().into()
 }
 
-/// Joins answers to one with all of their choices and the sums of their tokens, if all of them count.
-///
-/// # Errors
-/// [`CallError::Malformed`] for one without a choice.
-pub(crate) fn joined(first: &Bytes, others: &[Bytes]) -> Result<Bytes, CallError> {
+/// Joins an answer to others: the result has all choices, and the sums of the tokens if all count them.
+fn joined(whole: &Bytes, answer: &Bytes) -> Result<Bytes, CallError> {
     let read = |body: &Bytes| serde_json::from_slice::<Map<String, Value>>(body).map_err(malformed);
-    let mut whole = read(first)?;
-    for body in others {
-        let other = read(body)?;
-        let choice = other.get("choices").and_then(|choices| choices.get(0));
-        let choice = choice.ok_or_else(|| malformed("it has no choices"))?;
-        if let Some(choices) = whole.get_mut("choices").and_then(Value::as_array_mut) {
-            choices.push(choice.clone());
-        }
-        let usage = ["prompt_tokens", "completion_tokens"].into_iter().map(|name| {
-            let count = |answer: &Map<String, Value>| answer.get("usage")?.get(name)?.as_u64();
-            let sum = count(&whole)?.checked_add(count(&other)?)?;
-            Some((name.to_owned(), Value::from(sum)))
-        });
-        let usage: Option<Map<String, Value>> = usage.collect();
-        whole.insert("usage".to_owned(), usage.map_or(Value::Null, Value::Object));
+    let calls = counted(whole).1 + 1;
+    let (mut whole, other) = (read(whole)?, read(answer)?);
+    let choice = other.get("choices").and_then(|choices| choices.get(0));
+    let choice = choice.ok_or_else(|| error_in(answer).unwrap_or_else(|| malformed("it has no choices")))?;
+    if let Some(choices) = whole.get_mut("choices").and_then(Value::as_array_mut) {
+        choices.push(choice.clone());
     }
-    whole.insert(CALLS.to_owned(), (others.len() + 1).into());
+    let usage = ["prompt_tokens", "completion_tokens"].into_iter().map(|name| {
+        let count = |answer: &Map<String, Value>| answer.get("usage")?.get(name)?.as_u64();
+        let sum = count(&whole)?.checked_add(count(&other)?)?;
+        Some((name.to_owned(), Value::from(sum)))
+    });
+    let usage: Option<Map<String, Value>> = usage.collect();
+    whole.insert("usage".to_owned(), usage.map_or(Value::Null, Value::Object));
+    whole.insert(CALLS.to_owned(), calls.into());
     Ok(Value::Object(whole).to_string().into())
 }

@@ -59,7 +59,7 @@ impl Sampling {
         self.options.temperature.is_none() || matches!(chat.confidence, Confidence::Agreement { .. })
     }
 
-    /// Writes the fields. `top_k`, `min_p`, `repetition_penalty` and `ignore_eos` are no part of the OpenAI API; vLLM and others know them.
+    /// Writes the fields. `top_k`, `min_p`, `min_tokens`, `repetition_penalty` and `ignore_eos` are no part of the OpenAI API; vLLM and others know them.
     pub(super) fn write(&self, chat: &Chat, body: &mut Map<String, Value>) {
         let options = &self.options;
         let mut set = |name: &str, value: Option<Value>| {
@@ -110,20 +110,25 @@ impl Sampling {
         set("logit_bias", biases);
         let stops = options.stop.as_ref().filter(|stops| !stops.is_empty());
         set("stop", stops.map(|stops| stops.clone().into()));
-        let own = chat.top_logprobs as usize;
+        body.extend(self.logprob_fields(chat));
+    }
+
+    /// Returns the fields that ask for log probabilities.
+    fn logprob_fields(&self, chat: &Chat) -> Vec<(String, Value)> {
+        let (own, stated) = (chat.top_logprobs as usize, self.top_logprobs.unwrap_or(0));
+        let is_stated = self.top_logprobs.is_some();
+        let field = |name: &str, value: Value| (name.to_owned(), value);
         match chat.style {
             Style::Chat => {
-                let most = own.max(self.top_logprobs.unwrap_or(0));
-                let wanted = most > 0 || self.top_logprobs.is_some();
-                set("logprobs", wanted.then_some(true.into()));
-                set("top_logprobs", (most > 0).then_some(most.into()));
+                let most = own.max(stated);
+                let wanted = (most > 0 || is_stated).then(|| field("logprobs", true.into()));
+                let most = (most > 0).then(|| field("top_logprobs", most.into()));
+                wanted.into_iter().chain(most).collect()
             }
             Style::Completions => {
-                let most = own
-                    .min(MAX_COMPLETION_LOGPROBS)
-                    .max(self.top_logprobs.unwrap_or(0));
-                let wanted = most > 0 || self.top_logprobs.is_some();
-                set("logprobs", wanted.then_some(most.into()));
+                let most = own.min(MAX_COMPLETION_LOGPROBS).max(stated);
+                let wanted = (most > 0 || is_stated).then(|| field("logprobs", most.into()));
+                wanted.into_iter().collect()
             }
         }
     }

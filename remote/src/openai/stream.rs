@@ -10,13 +10,13 @@ use kaskade_models::Outputs;
 use serde::Deserialize;
 use tokio::time::timeout;
 
-use super::chat::{self, either, text_of};
-use super::formats_and_tools::RawCall;
+use super::chat::{self, Message};
 use super::logprobs::Logprobs;
-use super::text::{Piece, Text};
-use super::{UsageField, malformed, of_this_answer, or_default, stated, text_or_empty, usage};
+use super::text::Text;
+use super::{UsageField, malformed, of_this_answer, or_default, usage};
 use crate::endpoint::{Api, Chat};
 use crate::error::CallError;
+use crate::error_body::error_in;
 use crate::http::{Http, MAX_ANSWER};
 use crate::prepared::{Answer, Parts};
 
@@ -40,7 +40,7 @@ struct Chunk {
 struct StreamedChoice {
     /// Of chat completions.
     #[serde(default, deserialize_with = "or_default")]
-    delta: Delta,
+    delta: Message,
     /// Of completions.
     #[serde(default)]
     text: Option<String>,
@@ -48,20 +48,6 @@ struct StreamedChoice {
     logprobs: Option<Logprobs>,
     #[serde(default)]
     finish_reason: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-struct Delta {
-    #[serde(default, deserialize_with = "text_of")]
-    content: String,
-    /// The reasoning, as `DeepSeek`, `SGLang` and vLLM name it.
-    #[serde(default, deserialize_with = "text_or_empty")]
-    reasoning_content: String,
-    /// The reasoning, as newer releases of vLLM and `OpenRouter` name it.
-    #[serde(default, deserialize_with = "text_or_empty")]
-    reasoning: String,
-    #[serde(default, deserialize_with = "or_default")]
-    tool_calls: Vec<RawCall>,
 }
 
 /// Ends the wait for the next piece of a streamed answer after `gap`.
@@ -119,7 +105,9 @@ pub(crate) async fn read(
             return stream.end();
         }
     }
-    stream.take(&lines.bytes, parts)?;
+    if stream.takes_rest(&lines.bytes) {
+        stream.take(&lines.bytes, parts)?;
+    }
     stream.end()
 }
 
@@ -159,26 +147,25 @@ impl Stream<'_> {
         taken.map_err(|error| of_this_answer(error, data))
     }
 
+    /// Returns whether a line without its end is whole: one that is not was cut off with the connection.
+    fn takes_rest(&self, line: &[u8]) -> bool {
+        let data = data_of(line).unwrap_or_default();
+        data == b"[DONE]" || serde_json::from_slice::<serde::de::IgnoredAny>(data).is_ok()
+    }
+
     fn take_chunk(&mut self, data: &[u8], parts: &mut (dyn FnMut(Outputs) + Send)) -> Result<(), CallError> {
         let chunk: Chunk = serde_json::from_slice(data).map_err(malformed)?;
-        if let Some(error) = chunk.error.filter(|error| !error.is_null()) {
-            return Err(stated::error_of(&error));
-        }
-        if chunk.choices.is_empty()
-            && chunk.usage.is_none()
-            && let Some(error) = stated::error_in(data)
+        let states_error = chunk.error.is_some_and(|error| !error.is_null());
+        let is_answer = !chunk.choices.is_empty() || chunk.usage.is_some();
+        if (states_error || !is_answer)
+            && let Some(error) = error_in(data)
         {
             return Err(error);
         }
         self.usage = chunk.usage.or(self.usage);
         if let Some(choice) = chunk.choices.into_iter().next() {
-            let delta = choice.delta;
-            let piece = Piece {
-                content: choice.text.unwrap_or(delta.content),
-                reasoning: either(delta.reasoning_content, delta.reasoning),
-                calls: delta.tool_calls,
-                logprobs: choice.logprobs,
-            };
+            let delta = choice.text.map_or(choice.delta, Message::of_text);
+            let piece = delta.piece(choice.logprobs);
             let part = piece.part();
             self.text.add(self.chat, piece)?;
             self.text.end = choice.finish_reason.or(self.text.end.take());

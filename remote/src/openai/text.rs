@@ -8,7 +8,7 @@ use super::formats_and_tools::{Calls, RawCall};
 use super::logprobs::{Candidate, Logprobs, Place, label_of};
 use super::malformed;
 use crate::endpoint::{Chat, ChatTask};
-use crate::error::CallError;
+use crate::error::{CallError, MAX_MESSAGE};
 
 /// The output of a classifier, as planners and routers read it.
 pub(crate) const LOGITS: &str = "logits";
@@ -29,6 +29,8 @@ pub(super) struct Text {
     pub end: Option<String>,
     /// Calls of tools.
     pub calls: Calls,
+    /// What the model said instead of an answer that it refuses.
+    refusal: String,
 }
 
 /// A part of an answer, or all of it.
@@ -36,8 +38,39 @@ pub(super) struct Text {
 pub(super) struct Piece {
     pub content: String,
     pub reasoning: String,
+    pub refusal: String,
     pub calls: Vec<RawCall>,
     pub logprobs: Option<Logprobs>,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The model ended it.
+    Stop,
+    /// The maximum of tokens cut it off.
+    Length,
+    /// The content filter withheld it.
+    Filtered,
+    /// The endpoint ended it early, because of a failure of its own.
+    Aborted,
+    /// For a reason that is not known here.
+    Unknown,
+}
+
+impl End {
+    /// Returns the end for a `finish_reason`, of `OpenAI` or of others: vLLM, `SGLang`, `DeepSeek`, Text Generation Inference, Together,
+    /// Anthropic. Without a reason the model ended it.
+    fn of(reason: Option<&str>) -> Self {
+        match reason.unwrap_or("stop").to_lowercase().as_str() {
+            "stop" | "eos" | "eos_token" | "stop_sequence" | "end_turn" | "tool_calls" | "tool_use"
+            | "function_call" => Self::Stop,
+            "length" | "max_tokens" => Self::Length,
+            "content_filter" => Self::Filtered,
+            "error" | "abort" | "aborted" | "insufficient_system_resource" => Self::Aborted,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 impl Piece {
@@ -70,6 +103,7 @@ impl Text {
     pub(super) fn add(&mut self, chat: &Chat, piece: Piece) -> Result<(), CallError> {
         self.content.push_str(&piece.content);
         self.reasoning.push_str(&piece.reasoning);
+        self.refusal.push_str(&piece.refusal);
         self.calls.add(piece.calls)?;
         if chat.top_logprobs > 0 || self.top_logprobs.is_some() {
             for place in piece.logprobs.map_or(Ok(Vec::new()), Logprobs::places)? {
@@ -122,8 +156,29 @@ impl Text {
         self.outputs_with(chat, None)
     }
 
+    /// Checks that the answer is one: that the endpoint did not end it early, and that the model did not refuse it.
+    ///
+    /// # Errors
+    /// [`CallError::Broken`], [`CallError::Useless`].
+    fn check(&self) -> Result<(), CallError> {
+        if End::of(self.end.as_deref()) == End::Aborted {
+            return Err(CallError::Broken {
+                reason: format!(
+                    "the endpoint ended it with `{}`",
+                    self.end.as_deref().unwrap_or_default()
+                ),
+            });
+        }
+        if self.content.is_empty() && !self.refusal.is_empty() {
+            let said: String = self.refusal.chars().take(MAX_MESSAGE).collect();
+            return Err(useless(format!("the model refuses to answer: {said}")));
+        }
+        Ok(())
+    }
+
     /// As [`Text::outputs`], with a confidence that is known otherwise.
     fn outputs_with(self, chat: &Chat, confidence: Option<f32>) -> Result<Outputs, CallError> {
+        self.check()?;
         let is_text = !self.content.is_empty() && self.calls.is_empty();
         if chat.top_logprobs > 0 && self.places.is_empty() && is_text {
             return Err(useless(
@@ -144,7 +199,7 @@ impl Text {
         labels: &[String],
     ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
         let shown = || self.content.chars().take(40).collect::<String>();
-        let is_cut = self.end.as_deref() == Some("length") && self.content.trim().is_empty();
+        let is_cut = End::of(self.end.as_deref()) == End::Length && self.content.trim().is_empty();
         let none = || {
             if is_cut {
                 return useless(
@@ -160,7 +215,10 @@ impl Text {
             // White space before the answer says nothing.
             let mut places = self.places_of_text().iter();
             let first = places.find(|place| !place.token.trim().is_empty());
-            first.and_then(|place| place.scores(labels)).ok_or_else(none)?
+            let said = label_of(&self.content, labels);
+            first
+                .and_then(|place| place.scores(labels, said))
+                .ok_or_else(none)?
         } else {
             let class = label_of(&self.content, labels).ok_or_else(none)?;
             (0..labels.len())
@@ -175,18 +233,11 @@ impl Text {
         chat: &Chat,
         known: Option<f32>,
     ) -> Result<Vec<Result<Tensor, kaskade_models::TensorError>>, CallError> {
-        let end = match self.end.as_deref() {
-            Some("length") => "length",
-            Some("content_filter") => {
-                return Err(useless("the endpoint's content filter withheld the answer"));
-            }
-            Some("error") => {
-                return Err(CallError::Broken {
-                    reason: "the endpoint ended it with an error".to_owned(),
-                });
-            }
-            _ => "stop",
-        };
+        let ended = End::of(self.end.as_deref());
+        if ended == End::Filtered {
+            return Err(useless("the endpoint's content filter withheld the answer"));
+        }
+        let end = if ended == End::Length { "length" } else { "stop" };
         let probabilities: Vec<f32> = self.places.iter().map(Place::probability).collect();
         let of_tokens = || {
             let most = chat.top_logprobs as usize;
@@ -194,7 +245,8 @@ impl Text {
             let confidences = of_text.map(|place| place.confidence(most));
             confidences.reduce(f32::min).filter(|_| most > 0)
         };
-        let confidence = known.or_else(of_tokens);
+        // An answer that may be a part of one is never sure.
+        let confidence = known.or_else(of_tokens).filter(|_| ended != End::Unknown);
         let mut outputs = vec![Tensor::from_texts("text", &[&self.content])];
         if !self.reasoning.is_empty() {
             outputs.push(Tensor::from_texts(REASONING, &[&self.reasoning]));
@@ -263,6 +315,7 @@ fn useless(reason: impl Into<String>) -> CallError {
 /// # Errors
 /// [`CallError::Useless`] if samples are missing, or most of them are none of the labels.
 pub(super) fn agreed(chat: &Chat, texts: Vec<Text>, samples: u32) -> Result<Outputs, CallError> {
+    texts.iter().try_for_each(Text::check)?;
     if texts.len() < samples as usize {
         return Err(useless(format!(
             "the endpoint gave {} of {samples} samples, so their agreement is unknown; does it support `n`?",

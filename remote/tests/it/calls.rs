@@ -216,3 +216,36 @@ fn the_open_inference_protocol_is_spoken_with_binary_tensors() {
     let error = connect(&oip).err().unwrap().to_string();
     assert!(error.contains("no model m"), "{error}");
 }
+
+#[test]
+fn a_key_that_leaves_this_machine_in_clear_text_is_logged() {
+    let server = Server::start(|_, _| ok(&good()));
+    let mut plain = endpoint(&server, classify());
+    drop(model(&plain));
+    plain.base_url = "http://api.example.com/v1".to_owned();
+    drop(model(&plain));
+    plain.base_url = "https://secure.example.com/v1".to_owned();
+    drop(model(&plain));
+    plain.base_url = "http://keyless.example.com/v1".to_owned();
+    plain.key = None;
+    drop(model(&plain));
+    let log = String::from_utf8_lossy(&LOG.lock().unwrap()).into_owned();
+    let warned = |address: &str| {
+        log.lines()
+            .any(|line| line.contains("clear text") && line.contains(address))
+    };
+    assert!(warned("http://api.example.com"));
+    for address in [server.url().as_str(), "secure.example.com", "keyless.example.com"] {
+        assert!(!warned(address), "{address}");
+    }
+}
+
+/// The end of its runtime panicked there.
+#[test]
+fn a_variant_that_cannot_be_connected_is_an_error_inside_a_runtime_as_well() {
+    let server = Server::start(|_, _| ok(&good()));
+    let mut wrong = endpoint(&server, classify());
+    wrong.base_url = "ftp://x".to_owned();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    assert!(runtime.block_on(async { connect(&wrong).is_err() }));
+}

@@ -181,7 +181,7 @@ fn samples_one_at_a_time_keep_the_limit_of_spending() {
         input_tokens: 0.0,
         output_tokens: 0.0,
     });
-    asked.spend_limit = Some(2.5);
+    asked.spend_limit = Some(SpendLimit::new(2.5));
     let mut model = model(&asked);
     let first = model.model.run(&[text("fine")]).remove(0).unwrap_err();
     assert!(first.to_string().contains("400"), "{first}");
@@ -247,4 +247,89 @@ fn completions_are_asked_and_streamed_by_a_prompt() {
         (request.path.as_str(), &body["prompt"]),
         ("/v1/completions", &json!("fine"))
     );
+}
+
+/// Every request called the main model, and the answer was thrown away.
+#[test]
+fn a_judge_that_is_down_opens_its_own_breaker_before_the_model_is_paid() {
+    let server = Server::start(|request, _| script(request));
+    let at = Some(("http://127.0.0.1:9/v1".to_owned(), None));
+    let mut asked = bare(&endpoint(&server, classify()), judge(at, None));
+    asked.breaker = BreakerConfig::default();
+    let mut judged = model(&asked);
+    for _ in 0..10 {
+        let end = judged.model.run(&[text("fine")]).remove(0);
+        assert!(
+            matches!(&end, Err(ModelError::Unavailable { reason }) if reason.starts_with("the judge: ")),
+            "{end:?}"
+        );
+    }
+    assert!(server.calls() <= 5, "{}", server.calls());
+    becomes(&judged.model.availability().unwrap(), false);
+}
+
+#[test]
+fn a_judge_that_answers_again_makes_its_model_available_again() {
+    let server = Server::start(|request, _| script(request));
+    let other = Server::start(|request, number| match number {
+        0..2 => Does::Answer(500, String::new(), Vec::new()),
+        _ => script(request),
+    });
+    other.down.store(true, Ordering::SeqCst);
+    let at = Some((other.url() + "/v1", None));
+    let mut asked = bare(&endpoint(&server, classify()), judge(at, None));
+    asked.retry.retries = 0;
+    asked.breaker = BreakerConfig {
+        failures: 2,
+        pause_us: 30_000,
+        max_pause_us: 30_000,
+    };
+    let mut judged = model(&asked);
+    let availability = judged.model.availability().unwrap();
+    for _ in 0..2 {
+        assert!(judged.model.run(&[text("fine")]).remove(0).is_err());
+    }
+    becomes(&availability, false);
+    other.down.store(false, Ordering::SeqCst);
+    becomes(&availability, true);
+    assert!(judged.model.run(&[text("fine")]).remove(0).is_ok());
+    assert_eq!(server.calls(), 3);
+}
+
+/// A model of five samples whose endpoint gives one at a time.
+fn five_samples(server: &Server) -> Endpoint {
+    let agreement = Confidence::Agreement {
+        samples: 5,
+        temperature: 0.7,
+    };
+    bare(&endpoint(server, classify()), agreement)
+}
+
+const SAMPLE: &str = r#"{"choices": [{"message": {"content": "good"}}], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}"#;
+
+/// All samples were asked for again.
+#[test]
+fn only_the_sample_that_failed_is_repeated() {
+    let server = Server::start(|_, number| match number {
+        3 => Does::Answer(429, String::new(), Vec::new()),
+        _ => ok(SAMPLE),
+    });
+    let outputs = model(&five_samples(&server))
+        .model
+        .run(&[text("fine")])
+        .remove(0)
+        .unwrap();
+    assert_eq!(server.calls(), 6);
+    assert!((cost(&outputs) - 5.0 * 5.0).abs() < 1e-9, "{}", cost(&outputs));
+}
+
+#[test]
+fn every_sample_may_take_the_timeout() {
+    let server = Server::start(|_, _| Does::Slowly(Duration::from_millis(400), SAMPLE.to_owned()));
+    let mut asked = five_samples(&server);
+    asked.timeout = Duration::from_millis(1_500);
+    asked.retry.retries = 0;
+    let end = model(&asked).model.run(&[text("fine")]).remove(0);
+    assert!(end.is_ok(), "{end:?}");
+    assert_eq!(server.calls(), 5);
 }

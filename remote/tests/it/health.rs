@@ -90,3 +90,57 @@ fn a_cancelled_probe_leaves_its_model_available_again() {
     executor.cancel(number);
     becomes(&availability, true);
 }
+
+/// Each such answer counted as a sign of health.
+#[test]
+fn a_spent_balance_makes_a_model_unavailable() {
+    let server = Server::start(|_, _| Does::Answer(402, String::new(), b"Insufficient Balance".to_vec()));
+    server.down.store(true, Ordering::SeqCst);
+    let mut broke = endpoint(&server, classify());
+    broke.breaker = BreakerConfig::default();
+    let mut large = model(&broke);
+    for _ in 0..10 {
+        assert!(large.model.run(&[text("fine")]).remove(0).is_err());
+    }
+    becomes(&large.model.availability().unwrap(), false);
+    assert_eq!(server.calls(), 5, "an open breaker makes no calls");
+}
+
+/// A server that is up said nothing of the model that a request needs.
+#[test]
+fn an_endpoint_of_the_open_inference_protocol_is_asked_about_its_model() {
+    let ready = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let asked = Arc::clone(&ready);
+    let server = Server::start(move |request, _| match request.path.as_str() {
+        "/v2" => ok("{}"),
+        "/v2/health/ready" => ok(""),
+        "/v2/models/m" => ok(r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}]}"#),
+        "/v2/models/m/ready" => match asked.fetch_add(1, Ordering::SeqCst) {
+            0 => ok(r#"{"name": "m", "ready": false}"#),
+            1..3 => Does::Answer(400, String::new(), Vec::new()),
+            _ => ok(""),
+        },
+        _ => Does::Answer(503, String::new(), Vec::new()),
+    });
+    let mut oip = endpoint(&server, classify());
+    oip.base_url = server.url();
+    oip.api = Api::Oip {
+        model: "m".to_owned(),
+        version: None,
+    };
+    oip.retry.retries = 0;
+    oip.breaker = BreakerConfig {
+        failures: 1,
+        pause_us: 20_000,
+        max_pause_us: 20_000,
+    };
+    let mut loading = model(&oip);
+    let availability = loading.model.availability().unwrap();
+    let request = vec![Tensor::from_f32("x", &[2], &[0.5, 2.0]).unwrap()];
+    assert!(loading.model.run(&[request]).remove(0).is_err());
+    // The model is not ready three times.
+    wait_until("the model is ready", Duration::from_secs(20), || {
+        ready.load(Ordering::SeqCst) >= 4
+    });
+    becomes(&availability, true);
+}

@@ -26,7 +26,7 @@ use kaskade_models::{Availability, Executor, Inputs, Loaded, ModelError, Outputs
 use kaskade_policy::remote::breaker::BreakerConfig;
 use kaskade_policy::remote::price::Price;
 use kaskade_policy::remote::retry::RetryConfig;
-use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, Style, connect};
+use kaskade_remote::{Api, Chat, ChatTask, Confidence, Endpoint, Fields, Secret, SpendLimit, Style, connect};
 use kaskade_testkit::endpoint::{self as fixture, Does, Ends, Server, ok};
 use kaskade_testkit::wait_until;
 

@@ -11,7 +11,7 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
     recording.concurrency = 1.try_into().unwrap();
     let requests: Vec<Inputs> = (0..10).map(|number| text(&number.to_string())).collect();
     // Each costs 5; a call is made only if the most that it may cost still fits.
-    recording.spend_limit = Some(160.0);
+    recording.spend_limit = Some(SpendLimit::new(160.0));
     let answers = model(&recording).model.run(&requests);
     let paid = server.calls();
     assert!(paid > 0 && paid < 10 && paid as f64 * 5.0 <= 160.0, "{paid}");
@@ -28,7 +28,7 @@ fn recorded_answers_are_not_paid_again_and_the_limit_holds() {
     };
     assert!(answers.iter().any(says), "{left}: {answers:?}");
     // Continued with a higher limit, only what is missing is paid for.
-    recording.spend_limit = Some(1e6);
+    recording.spend_limit = Some(SpendLimit::new(1e6));
     let answers = model(&recording).model.run(&requests);
     assert!(answers.iter().all(Result::is_ok));
     assert_eq!(server.calls(), 10);
@@ -69,7 +69,7 @@ fn calls_that_fail_count_for_the_limit_of_spending() {
         limited.retry.retries = 0;
         limited.concurrency = 1.try_into().unwrap();
         // A call may cost some 150.
-        limited.spend_limit = Some(400.0);
+        limited.spend_limit = Some(SpendLimit::new(400.0));
         let requests: Vec<Inputs> = (0..80).map(|number| text(&number.to_string())).collect();
         let answers = model(&limited).model.run(&requests);
         let paid = server.calls() as f64;
@@ -84,8 +84,27 @@ fn calls_that_fail_count_for_the_limit_of_spending() {
     let mut limited = endpoint(&server, classify());
     limited.retry.retries = 0;
     limited.concurrency = 1.try_into().unwrap();
-    limited.spend_limit = Some(400.0);
+    limited.spend_limit = Some(SpendLimit::new(400.0));
     let requests: Vec<Inputs> = (0..20).map(|number| text(&number.to_string())).collect();
     model(&limited).model.run(&requests);
     assert_eq!(server.calls(), 20, "a refusal costs nothing");
+}
+
+/// Every variant had a limit of its own.
+#[test]
+fn a_limit_of_spending_holds_for_all_variants_together() {
+    let server = Server::start(|_, _| ok(&good()));
+    let limit = SpendLimit::new(10.0);
+    let mut limited = endpoint(&server, classify());
+    limited.spend_limit = Some(limit);
+    limited.price = Some(Price {
+        request: 1.0,
+        input_tokens: 0.0,
+        output_tokens: 0.0,
+    });
+    let requests: Vec<Inputs> = (0..8).map(|number| text(&number.to_string())).collect();
+    assert!(model(&limited).model.run(&requests).iter().all(Result::is_ok));
+    let answers = model(&limited).model.run(&requests);
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 2);
+    assert_eq!(server.calls(), 10);
 }

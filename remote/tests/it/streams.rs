@@ -97,3 +97,31 @@ fn a_stream_that_stops_ends_with_the_timeout() {
         assert_eq!(server.calls(), calls);
     }
 }
+
+/// Prompts that are too long made the variant unavailable for everybody.
+#[test]
+fn invalid_requests_that_a_stream_reports_do_not_open_the_breaker() {
+    let said = r#"{"error": "Input validation error: too many tokens", "error_type": "validation"}"#;
+    let server = Server::start(move |_, _| Does::Stream(vec![said.to_owned()], true));
+    let mut streaming = endpoint(&server, ChatTask::Generate);
+    streaming.breaker = BreakerConfig::default();
+    let running = Running::start(&streaming);
+    for calls in 1..=6 {
+        let (_, end, _) = running.within(Duration::from_secs(10));
+        assert!(matches!(end, Err(ModelError::InvalidRequest { .. })), "{end:?}");
+        assert_eq!(server.calls(), calls);
+    }
+    assert!(running.executor.availability().unwrap().is_available());
+}
+
+#[test]
+fn a_stream_that_breaks_off_inside_a_line_is_retried() {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\ndata: {\"choi";
+    let server = Server::start(move |_, number| match number {
+        0 => Does::Raw(vec![head.as_bytes().to_vec()], Ends::Closed),
+        _ => Does::Stream(vec![event("to", "-0.1", "\"stop\""), "[DONE]".to_owned()], true),
+    });
+    let (_, end, _) = within(&endpoint(&server, ChatTask::Generate), Duration::from_secs(10));
+    assert!(end.is_ok(), "{end:?}");
+    assert_eq!(server.calls(), 2);
+}

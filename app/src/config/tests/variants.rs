@@ -185,6 +185,7 @@ fn a_variant_is_a_checkpoint_a_file_or_an_endpoint() {
         (&remote.replace("http:", "ftp:"), "variants[0].remote.base_url"),
         (&remote.replace("http:", "grpc:"), "variants[0].remote.base_url"),
         (&remote.replace(", \"yes\"", ""), "variants[0].remote.labels"),
+        (&remote.replace("\"yes\"", "\"No\""), "variants[0].remote.labels"),
         (
             &oip.replace(" }", ", labels = [\"a\", \"b\"] }"),
             "variants[0].remote.labels",

@@ -2,12 +2,15 @@
 //!
 //! A call is repeated only within its request's budget, and only if the time that remains after the pause is worth it.
 
+/// Longest pause of a request without a deadline, microseconds.
+const LONGEST_PAUSE_US: u64 = 60_000_000;
+
 /// Parameters of repeated calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryConfig {
     /// Repetitions of a call, at most.
     pub retries: u32,
-    /// First pause, microseconds; it doubles with every repetition. A server's `retry-after` takes precedence.
+    /// First pause, microseconds; it doubles with every repetition. A server's `retry-after` is added.
     pub pause_us: u64,
     /// Maximum pause without a `retry-after`, microseconds.
     pub max_pause_us: u64,
@@ -38,15 +41,21 @@ pub struct FailedCall {
 }
 
 /// Returns the pause before a call is repeated, microseconds; `None` if it is not. `remaining_us` is what is left of the
-/// request's time, `draw` a random number in [0, 1) that spreads the pauses of many requests over their second half.
+/// request's time, the largest number for a request without a deadline, which waits for a minute at most. `draw` is a random number in
+/// [0, 1) that spreads the own pauses of many requests over their second half; a pause that the server asks for comes before the own
+/// one, so that requests do not return at the same moment.
 pub fn pause(config: &RetryConfig, call: FailedCall, remaining_us: u64, draw: f64) -> Option<u64> {
     if !call.retryable || call.streamed || call.repeated >= config.retries {
         return None;
     }
     let doubled = config.pause_us.saturating_mul(1_u64 << call.repeated.min(20));
     let own = doubled.min(config.max_pause_us) as f64 * f64::midpoint(1.0, draw.clamp(0.0, 1.0));
-    let pause = call.retry_after_us.unwrap_or(own as u64);
-    (pause < remaining_us).then_some(pause)
+    let pause = call.retry_after_us.unwrap_or(0).saturating_add(own as u64);
+    let is_in_time = match remaining_us {
+        u64::MAX => pause <= LONGEST_PAUSE_US,
+        remaining => pause < remaining,
+    };
+    is_in_time.then_some(pause)
 }
 
 #[cfg(test)]
@@ -79,8 +88,30 @@ mod tests {
             retry_after_us: Some(700),
             ..CALL
         };
-        assert_eq!(pause(&CONFIG, told, 1_000, 0.5), Some(700));
+        assert_eq!(
+            pause(&CONFIG, told, 1_000, 0.5),
+            Some(775),
+            "the own pause spreads the calls"
+        );
         assert_eq!(pause(&CONFIG, told, 700, 0.5), None);
+    }
+
+    #[test]
+    fn a_stated_pause_is_no_shorter_than_the_own_one_and_ends() {
+        let told = |seconds: u64| {
+            let call = FailedCall {
+                retry_after_us: Some(seconds * 1_000_000),
+                ..CALL
+            };
+            pause(&CONFIG, call, u64::MAX, 0.0)
+        };
+        assert_eq!(told(0), Some(50));
+        assert_eq!(told(30), Some(30_000_050));
+        assert_eq!(
+            told(86_400),
+            None,
+            "a request without a deadline does not wait for a day"
+        );
     }
 
     #[test]
