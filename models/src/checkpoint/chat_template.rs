@@ -11,6 +11,7 @@
 //! request states the date in `chat_template_kwargs`.
 
 mod json;
+mod python;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -263,7 +264,7 @@ impl ChatTemplate {
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(FUEL));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        python::imitate(&mut environment);
         environment.add_function("raise_exception", |reason: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, reason))
         });
