@@ -1,8 +1,5 @@
 //! `kaskade bench`: load generator.
 
-mod report;
-
-use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -21,8 +18,10 @@ use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::measure::meter::Meter;
 use kaskade_app::planning::initial;
 use kaskade_app::report::progress::say;
+use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
 use kaskade_app::serving::{self, Client, Service};
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::app_address::{Target, TargetArgs};
@@ -30,7 +29,6 @@ use crate::args::Broker;
 use crate::failure::Usage;
 use crate::interrupt::Interrupted;
 use crate::{interrupt, output};
-use report::{Report, as_text};
 
 /// Sends a load to an app and reports throughput, latency and errors: an open loop (`--rate`, `--trace`) sends requests when they
 /// are due, whatever the app does; in a closed loop (`--concurrency`) clients wait for their answers. Latencies count from when a
@@ -58,9 +56,6 @@ pub(crate) struct Args {
     /// Length of the recorded part of `--rate` and `--concurrency`; that of a trace is chosen by `--excerpt`.
     #[arg(long, value_name = "TIME", default_value = "10s", conflicts_with = "trace")]
     duration: HumanDuration,
-    /// Number of requests, instead of a length of time; all are recorded. Of a trace, its first ones.
-    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["duration", "warm_up"])]
-    requests: Option<NonZeroU32>,
     /// Length of the load before the recorded part; `0s` records all of it.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = length_or_zero)]
     warm_up: Duration,
@@ -79,10 +74,6 @@ pub(crate) struct Args {
     /// Send durable requests (`[durable]` in the app's file); the latency ends with the stored result.
     #[arg(long)]
     durable: bool,
-    /// Stream the answers of a language model: records the time to first token (TTFT), the time per output token (TPOT), and the
-    /// tokens per second.
-    #[arg(long, conflicts_with = "durable")]
-    stream: bool,
     /// Send each request once, so that refusals and losses are counted; by default the client sends it again within its budget.
     #[arg(long)]
     no_retry: bool,
@@ -108,24 +99,6 @@ struct Load {
     concurrency: Option<u32>,
 }
 
-impl Args {
-    /// Returns the length of the load before the recorded part.
-    fn warm_up(&self) -> Duration {
-        match self.requests {
-            Some(_) => Duration::ZERO,
-            None => self.warm_up,
-        }
-    }
-
-    /// Returns when a closed loop ends.
-    fn until(&self) -> Until {
-        match self.requests {
-            Some(requests) => Until::Sent(requests.get().into()),
-            None => Until::Elapsed(self.duration.duration()),
-        }
-    }
-}
-
 /// Parses a length of time that may be zero.
 fn length_or_zero(text: &str) -> Result<Duration, String> {
     if humantime::parse_duration(text).is_ok_and(|length| length.is_zero()) {
@@ -138,6 +111,20 @@ fn length_or_zero(text: &str) -> Result<Duration, String> {
 fn error_rate(text: &str) -> Result<f64, String> {
     let share = serde_json::from_value::<AuditShare>(text.into());
     share.map(AuditShare::get).map_err(|error| error.to_string())
+}
+
+/// Results of a run.
+#[derive(Debug, Serialize)]
+struct Report {
+    app: String,
+    load: String,
+    /// Whether Ctrl-C ended the run early.
+    interrupted: bool,
+    accuracy: Option<f64>,
+    joules_per_request: Option<f64>,
+    energy_source: Option<String>,
+    #[serde(flatten)]
+    figures: Figures,
 }
 
 /// Generates the load and prints the report.
@@ -192,7 +179,7 @@ fn check(figures: &Figures, args: &Args) -> anyhow::Result<()> {
     ensure!(
         figures.sent > 0,
         "no request was recorded: none was due after the warm-up of {}; give a shorter `--warm-up` or a longer load",
-        humantime::format_duration(args.warm_up())
+        humantime::format_duration(args.warm_up)
     );
     let errors = figures
         .errors
@@ -277,8 +264,7 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .retry(!args.no_retry)
         .durable(args.durable);
     let grading = target.app().map(|app| Grading::of(&app.data));
-    let questions = Questions::new(client, samples).graded(grading.unwrap_or_default());
-    let questions = Arc::new(questions.streamed(args.stream));
+    let questions = Arc::new(Questions::new(client, samples).graded(grading.unwrap_or_default()));
     let interrupt = interrupt::first()?;
     let (length, interrupted) =
         runtime.block_on(until_end(args, &questions, Arc::clone(&record), interrupt))?;
@@ -322,7 +308,7 @@ async fn until_end(
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .forget_in_flight();
-            Ok((begun.elapsed().saturating_sub(args.warm_up()), true))
+            Ok((begun.elapsed().saturating_sub(args.warm_up), true))
         }
         length = drive(args, Arc::clone(questions), Arc::clone(&record)) => Ok((length?, false)),
     }
@@ -333,25 +319,17 @@ async fn drive(
     questions: Arc<Questions>,
     record: Arc<Mutex<Record>>,
 ) -> anyhow::Result<Duration> {
-    let warm_up = args.warm_up();
+    let (warm_up, length) = (args.warm_up, args.duration.duration());
     if let Some(clients) = args.load.concurrency {
-        let until = args.until();
+        let until = Until::Elapsed(length);
         return Ok(generator::closed_loop(questions, clients as usize, until, warm_up, record).await);
     }
     let arrivals = match (args.trace.read()?, args.load.rate) {
         (Some(trace), _) => Arrivals::of_trace(&trace, args.arrivals, args.speed, args.seed),
         (None, rate) => {
             let rate = rate.context("there is no load; give `--rate`, `--trace` or `--concurrency`")?;
-            let length = match args.until() {
-                Until::Elapsed(length) => warm_up + length,
-                Until::Sent(_) => Duration::MAX,
-            };
-            Arrivals::generated(args.arrivals, rate, length, args.seed)
+            Arrivals::generated(args.arrivals, rate, warm_up + length, args.seed)
         }
-    };
-    let arrivals = match args.requests {
-        Some(requests) => arrivals.first(requests.get() as usize),
-        None => arrivals,
     };
     Ok(generator::open_loop(questions, generator::paced(arrivals), warm_up, record).await)
 }
@@ -369,6 +347,107 @@ fn describe(args: &Args) -> String {
         (_, Some(path), _) => format!("open loop, trace {} at {}x", path.display(), args.speed),
         (.., clients) => format!("closed loop, {} clients", clients.unwrap_or_default()),
     }
+}
+
+/// Returns the title of the table of latencies, with the requests that are not in it.
+fn latency_title(figures: &Figures) -> String {
+    let missing = [
+        (figures.timed_out, "timed out"),
+        (figures.refused, "refused"),
+        (figures.lost, "lost"),
+    ];
+    let missing = missing.iter().filter(|(count, _)| *count > 0);
+    let missing: Vec<String> = missing
+        .map(|(count, what)| format!("{} {what}", units::count(*count)))
+        .collect();
+    let title = format!(
+        "latency of the {} answered requests",
+        units::count(figures.answered)
+    );
+    if missing.is_empty() {
+        return title;
+    }
+    format!(
+        "{title}, without the {} ({})",
+        units::percent(figures.error_rate),
+        missing.join(", ")
+    )
+}
+
+/// Formats a report for people.
+fn as_text(report: &Report) -> String {
+    let figures = &report.figures;
+    let millis = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2} ms"));
+    let latency = figures.latency_ms;
+    let quantiles = table(
+        ["mean", "p50", "p90", "p95", "p99", "p99.9", "max"].map(|head| (head, Align::Right)),
+        [[
+            millis(latency.mean),
+            millis(latency.p50),
+            millis(latency.p90),
+            millis(latency.p95),
+            millis(latency.p99),
+            millis(latency.p999),
+            millis(latency.max),
+        ]],
+    );
+    let shares = figures
+        .variants
+        .iter()
+        .map(|(name, share)| format!("{name} {}", units::percent(*share)));
+    let errors = figures
+        .errors
+        .iter()
+        .map(|(code, count)| format!("{code} {count}"));
+    let listed = |items: Vec<String>| {
+        if items.is_empty() {
+            "none".to_owned()
+        } else {
+            items.join(", ")
+        }
+    };
+    let degraded = if figures.degraded > 0.0 {
+        format!(
+            "{} of the answers: a later stage was unavailable; an earlier stage's below-threshold answer was returned",
+            units::percent(figures.degraded)
+        )
+    } else {
+        "none".to_owned()
+    };
+    let accuracy = report
+        .accuracy
+        .map_or_else(|| "unknown".to_owned(), units::percent);
+    let source = report
+        .energy_source
+        .as_deref()
+        .unwrap_or("the app runs in another process; see `kaskade top`");
+    let lost = if figures.lost > 0 {
+        format!(", {} lost", units::count(figures.lost))
+    } else {
+        String::new()
+    };
+    let goodput = figures.goodput_per_s.zip(figures.slo_ms);
+    let goodput = goodput.map_or_else(String::new, |(goodput, slo)| {
+        format!(", of which {goodput:.1} /s within {slo} ms")
+    });
+    let end = if report.interrupted { ", interrupted" } else { "" };
+    format!(
+        "{}: {}, {:.1} s{end}\n\
+         {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{}\n{quantiles}\n\
+         answered by: {}\ndegraded: {degraded}\nerrors: {}\naccuracy: {accuracy}\nenergy per request: {} ({source})",
+        report.app,
+        report.load,
+        figures.seconds,
+        units::count(figures.sent),
+        units::count(figures.answered),
+        units::count(figures.refused),
+        units::count(figures.timed_out),
+        figures.throughput_per_s,
+        latency_title(figures),
+        listed(shares.collect()),
+        listed(errors.collect()),
+        units::joules(report.joules_per_request),
+    )
 }
 
 #[cfg(test)]

@@ -91,17 +91,6 @@ impl Arrivals {
         }
     }
 
-    /// Keeps the first `count` arrivals; the load ends with the last of them.
-    #[must_use]
-    pub fn first(self, count: usize) -> Self {
-        let times: Vec<f64> = self.take(count).map(|time| time.as_secs_f64()).collect();
-        let length = Duration::from_secs_f64(times.last().copied().unwrap_or(0.0));
-        Self::Trace {
-            times: times.into_iter(),
-            length,
-        }
-    }
-
     /// Returns the planned length of the load: of arrival times, until the last.
     pub fn length(&self) -> Duration {
         match self {
@@ -154,15 +143,6 @@ mod tests {
         // An exponential's standard deviation is its mean.
         assert!((variance.sqrt() / mean - 1.0).abs() < 0.05, "{variance}");
         assert!(times.is_sorted() && times.last().is_some_and(|last| *last < 60.0));
-    }
-
-    #[test]
-    fn the_first_arrivals_end_with_the_last_of_them() {
-        let all = || Arrivals::generated(ArrivalProcess::Poisson, 50.0, MINUTE, 3);
-        let first = all().first(20);
-        let expected: Vec<Duration> = all().take(20).collect();
-        assert_eq!(first.length(), expected[19]);
-        assert_eq!(first.collect::<Vec<_>>(), expected);
     }
 
     #[test]

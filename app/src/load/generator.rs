@@ -173,7 +173,6 @@ mod tests {
             Outcome::Answered {
                 variant: "only".to_owned(),
                 degraded: false,
-                streamed: None,
             }
         }
     }

@@ -19,8 +19,6 @@ pub enum Outcome {
         variant: String,
         /// Whether a stage answered that would have deferred, had the later one answered.
         degraded: bool,
-        /// The tokens of the answer, if it was streamed.
-        streamed: Option<Streamed>,
     },
     /// A typed error of the service, or of the client before it sent the request.
     Refused {
@@ -29,15 +27,6 @@ pub enum Outcome {
     },
     /// The client received no reply in time.
     TimedOut,
-}
-
-/// How a streamed answer arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Streamed {
-    /// Time from the first part to the complete answer; zero for an answer without parts.
-    pub since_first: Duration,
-    /// Number of tokens of the answer.
-    pub tokens: u64,
 }
 
 impl From<Fault> for Outcome {
@@ -54,11 +43,6 @@ impl From<Fault> for Outcome {
 pub struct Record {
     slo: Option<Duration>,
     latencies: Histogram<u64>,
-    /// Times to the first token; without a streamed answer, empty.
-    first_token: Histogram<u64>,
-    /// Times per token after the first, of answers of two tokens or more.
-    per_token: Histogram<u64>,
-    tokens: u64,
     sent: u64,
     in_time: u64,
     refused: u64,
@@ -94,29 +78,12 @@ pub struct Figures {
     pub slo_ms: Option<f64>,
     /// Latencies of the results, from when the request was due.
     pub latency_ms: Latency,
-    /// Times of streamed answers; `None` without one.
-    #[serde(flatten)]
-    pub stream: Option<StreamFigures>,
     /// Share of the results per variant.
     pub variants: BTreeMap<String, f64>,
     /// Share of the results that are degraded: a stage answered that would have deferred, had the later one answered.
     pub degraded: f64,
     /// Requests refused or timed out, by code.
     pub errors: BTreeMap<&'static str, u64>,
-}
-
-/// Times and tokens of streamed answers.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[non_exhaustive]
-pub struct StreamFigures {
-    /// Time to first token, from when the request was due.
-    pub ttft_ms: Latency,
-    /// Mean time per output token after the first, one value per answer.
-    pub tpot_ms: Latency,
-    /// Tokens of all answers.
-    pub output_tokens: u64,
-    /// Tokens per second of all answers.
-    pub output_tokens_per_s: f64,
 }
 
 /// Quantiles of a latency, milliseconds; `None` if no request was answered.
@@ -145,13 +112,9 @@ impl Record {
     /// # Errors
     /// Never for the constants used here; the histogram's own bounds check is passed on.
     pub fn new(slo: impl Into<Option<Duration>>) -> Result<Self, CreationError> {
-        let empty = || Histogram::new_with_bounds(1, micros(MAX_LATENCY), 3);
         Ok(Self {
             slo: slo.into(),
-            latencies: empty()?,
-            first_token: empty()?,
-            per_token: empty()?,
-            tokens: 0,
+            latencies: Histogram::new_with_bounds(1, micros(MAX_LATENCY), 3)?,
             sent: 0,
             in_time: 0,
             refused: 0,
@@ -175,16 +138,9 @@ impl Record {
     /// Counts the outcome of a request that was sent; `latency` is the time since it was due.
     pub fn add(&mut self, latency: Duration, outcome: Outcome) {
         match outcome {
-            Outcome::Answered {
-                variant,
-                degraded,
-                streamed,
-            } => {
+            Outcome::Answered { variant, degraded } => {
                 self.degraded += u64::from(degraded);
                 self.latencies.saturating_record(micros(latency).max(1));
-                if let Some(streamed) = streamed {
-                    self.add_streamed(latency, streamed);
-                }
                 self.in_time += u64::from(self.slo.is_some_and(|slo| latency <= slo));
                 *self.variants.entry(variant).or_default() += 1;
             }
@@ -196,17 +152,6 @@ impl Record {
                 self.timed_out += 1;
                 *self.errors.entry(Code::NoReply.id()).or_default() += 1;
             }
-        }
-    }
-
-    fn add_streamed(&mut self, latency: Duration, streamed: Streamed) {
-        let Streamed { since_first, tokens } = streamed;
-        let first = latency.saturating_sub(since_first);
-        self.first_token.saturating_record(micros(first).max(1));
-        self.tokens += tokens;
-        if tokens > 1 {
-            let each = micros(since_first) / (tokens - 1);
-            self.per_token.saturating_record(each.max(1));
         }
     }
 
@@ -233,13 +178,7 @@ impl Record {
             throughput_per_s: per_second(answered),
             goodput_per_s: self.slo.map(|_| per_second(self.in_time)),
             slo_ms: self.slo.map(|slo| slo.as_secs_f64() * 1e3),
-            latency_ms: Latency::of(&self.latencies),
-            stream: (!self.first_token.is_empty()).then(|| StreamFigures {
-                ttft_ms: Latency::of(&self.first_token),
-                tpot_ms: Latency::of(&self.per_token),
-                output_tokens: self.tokens,
-                output_tokens_per_s: per_second(self.tokens),
-            }),
+            latency_ms: self.latency(),
             variants: self
                 .variants
                 .iter()
@@ -249,22 +188,20 @@ impl Record {
             errors: self.errors.clone(),
         }
     }
-}
 
-impl Latency {
-    fn of(times: &Histogram<u64>) -> Self {
-        if times.is_empty() {
-            return Self::default();
+    fn latency(&self) -> Latency {
+        if self.latencies.is_empty() {
+            return Latency::default();
         }
-        let at = |quantile| Some(times.value_at_quantile(quantile) as f64 / 1e3);
-        Self {
-            mean: Some(times.mean() / 1e3),
+        let at = |quantile| Some(self.latencies.value_at_quantile(quantile) as f64 / 1e3);
+        Latency {
+            mean: Some(self.latencies.mean() / 1e3),
             p50: at(0.5),
             p90: at(0.9),
             p95: at(0.95),
             p99: at(0.99),
             p999: at(0.999),
-            max: Some(times.max() as f64 / 1e3),
+            max: Some(self.latencies.max() as f64 / 1e3),
         }
     }
 }
@@ -281,7 +218,6 @@ mod tests {
         Outcome::Answered {
             variant: variant.to_owned(),
             degraded: variant == "s",
-            streamed: None,
         }
     }
 
@@ -326,32 +262,6 @@ mod tests {
         assert!(figures.throughput_per_s.abs() < f64::EPSILON);
         assert_eq!((figures.goodput_per_s, figures.slo_ms), (None, None));
         assert!(figures.degraded.abs() < f64::EPSILON);
-    }
-
-    #[test]
-    fn streamed_answers_have_times_of_their_tokens() {
-        let mut record = Record::new(None).unwrap();
-        for (latency, since_first, tokens) in [(500, 400, 5), (300, 200, 3), (50, 0, 1)] {
-            record.sent();
-            let streamed = Streamed {
-                since_first: Duration::from_millis(since_first),
-                tokens,
-            };
-            let outcome = Outcome::Answered {
-                variant: "l".to_owned(),
-                degraded: false,
-                streamed: Some(streamed),
-            };
-            record.add(Duration::from_millis(latency), outcome);
-        }
-        let stream = record.figures(Duration::from_secs(2)).stream.unwrap();
-        assert_eq!((stream.output_tokens, stream.output_tokens_per_s), (9, 4.5));
-        let near = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 0.2;
-        assert!(near(stream.ttft_ms.p50, 100.0) && near(stream.ttft_ms.max, 100.0));
-        // An answer of one token has no time between tokens.
-        assert!(near(stream.tpot_ms.mean, 100.0), "{stream:?}");
-        let unstreamed = Record::new(None).unwrap();
-        assert_eq!(unstreamed.figures(Duration::from_secs(1)).stream, None);
     }
 
     #[test]

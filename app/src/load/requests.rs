@@ -11,7 +11,6 @@ use kaskade_actors::{Code, Fault};
 use kaskade_models::{Inputs, Tensor, TensorError};
 use thiserror::Error;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::config::App;
 use crate::config::data::DataSet;
@@ -21,7 +20,7 @@ use crate::data::text_metric::Grading;
 use crate::data::{DataError, Label, Samples};
 use crate::family::{Family, FamilyError};
 use crate::load::generator::Target;
-use crate::load::record::{Outcome, Streamed};
+use crate::load::record::Outcome;
 use crate::load::samples;
 use crate::serving::Client;
 
@@ -214,7 +213,6 @@ pub struct Questions {
     client: Client,
     set: Set,
     grading: Grading,
-    is_streamed: bool,
     right: AtomicU64,
     judged: AtomicU64,
     answered: AtomicU64,
@@ -232,7 +230,6 @@ impl Questions {
             client,
             set,
             grading: Grading::default(),
-            is_streamed: false,
             right: AtomicU64::new(0),
             judged: AtomicU64::new(0),
             answered: AtomicU64::new(0),
@@ -246,13 +243,6 @@ impl Questions {
     #[must_use]
     pub fn graded(mut self, grading: Grading) -> Self {
         self.grading = grading;
-        self
-    }
-
-    /// Sets whether the answers are streamed, so that the times of their tokens are recorded [default: false].
-    #[must_use]
-    pub fn streamed(mut self, is_streamed: bool) -> Self {
-        self.is_streamed = is_streamed;
         self
     }
 
@@ -305,41 +295,20 @@ impl Questions {
     }
 }
 
-impl Questions {
-    async fn send(&self, inputs: Inputs) -> Result<(InferReply, Option<Streamed>), Fault> {
-        if !self.is_streamed {
-            return Ok((self.client.infer(inputs).await?, None));
-        }
-        let mut first: Option<Instant> = None;
-        let part = |_| {
-            first.get_or_insert_with(Instant::now);
-        };
-        let reply = self.client.stream(inputs, part).await?;
-        let streamed = Streamed {
-            since_first: first.map(|first| first.elapsed()).unwrap_or_default(),
-            tokens: tokens_of(&reply),
-        };
-        Ok((reply, Some(streamed)))
-    }
-}
-
-/// Returns the number of tokens of an answer.
-fn tokens_of(reply: &InferReply) -> u64 {
-    let tokens = reply.outputs.iter().find(|output| output.name == "tokens");
-    tokens.map_or(0, |tokens| tokens.shape.iter().product::<usize>() as u64)
-}
-
 impl Target for Questions {
     async fn ask(&self, number: u64) -> Outcome {
         let inputs = self.set.inputs();
         let place = (number % inputs.len().max(1) as u64) as usize;
-        match self.send(inputs.get(place).cloned().unwrap_or_default()).await {
-            Ok((reply, streamed)) => {
+        match self
+            .client
+            .infer(inputs.get(place).cloned().unwrap_or_default())
+            .await
+        {
+            Ok(reply) => {
                 self.judge(place, &reply);
                 Outcome::Answered {
                     variant: reply.variant,
                     degraded: reply.degraded,
-                    streamed,
                 }
             }
             Err(fault) => {

@@ -230,7 +230,6 @@ impl Target for RecordingTarget {
                 Outcome::Answered {
                     variant: reply.variant,
                     degraded: reply.degraded,
-                    streamed: None,
                 }
             }
             Err(fault) => fault.into(),

@@ -1,4 +1,4 @@
-use kaskade_app::load::record::{Outcome, Streamed};
+use kaskade_app::load::record::Outcome;
 
 use super::*;
 
@@ -32,52 +32,6 @@ fn a_trace_has_a_length_of_its_own() {
     assert_eq!(error.exit_code(), 2);
 }
 
-/// The number of requests ends the load, so nothing else does.
-#[test]
-fn a_number_of_requests_is_all_that_is_sent() {
-    let counted = parse(&["--concurrency", "4", "--requests", "100"]).unwrap();
-    assert_eq!(
-        (counted.warm_up(), counted.until()),
-        (Duration::ZERO, Until::Sent(100))
-    );
-    let timed = parse(&["--concurrency", "4"]).unwrap();
-    assert_eq!(timed.warm_up(), Duration::from_secs(1));
-    for other in [["--duration", "5s"], ["--warm-up", "1s"]] {
-        let error = parse(&["--rate", "4", "--requests", "9", other[0], other[1]]).unwrap_err();
-        assert_eq!(error.kind(), clap::error::ErrorKind::ArgumentConflict);
-    }
-}
-
-#[test]
-fn times_of_tokens_are_stated() {
-    let mut record = Record::new(None).unwrap();
-    record.sent();
-    let outcome = Outcome::Answered {
-        variant: "large".to_owned(),
-        degraded: false,
-        streamed: Some(Streamed {
-            since_first: Duration::from_millis(80),
-            tokens: 5,
-        }),
-    };
-    record.add(Duration::from_millis(100), outcome);
-    let text = as_text(&report(&record));
-    assert!(text.contains("tokens: 5, 5.0 /s"), "{text}");
-    let row = text
-        .lines()
-        .find(|line| line.trim_start().starts_with("time to first token"));
-    assert!(row.is_some_and(|row| row.contains("20.0")), "{text}");
-    let json = serde_json::to_value(report(&record)).unwrap();
-    assert_eq!(json["output_tokens"], 5);
-    assert!(
-        json["ttft_ms"]["p50"]
-            .as_f64()
-            .is_some_and(|first| (first - 20.0).abs() < 0.1)
-    );
-    let plain = serde_json::to_value(report(&Record::new(None).unwrap())).unwrap();
-    assert!(plain.get("ttft_ms").is_none());
-}
-
 fn report(record: &Record) -> Report {
     Report {
         app: "a".to_owned(),
@@ -96,12 +50,8 @@ fn degraded_answers_are_told() {
     let mut record = Record::new(None).unwrap();
     for degraded in [false, true, true, true] {
         record.sent();
-        let outcome = Outcome::Answered {
-            variant: "small".to_owned(),
-            degraded,
-            streamed: None,
-        };
-        record.add(Duration::from_millis(1), outcome);
+        let variant = "small".to_owned();
+        record.add(Duration::from_millis(1), Outcome::Answered { variant, degraded });
     }
     let text = as_text(&report(&record));
     assert!(text.contains("\ndegraded: 75.00 % of the answers"), "{text}");
@@ -120,7 +70,6 @@ fn the_title_of_the_latencies_tells_what_they_leave_out() {
         let outcome = Outcome::Answered {
             variant: variant(),
             degraded: false,
-            streamed: None,
         };
         record.add(Duration::from_millis(1), outcome);
     }
@@ -142,7 +91,6 @@ fn too_many_errors_are_a_failure() {
         Outcome::Answered {
             variant: "small".to_owned(),
             degraded: false,
-            streamed: None,
         },
     ] {
         record.sent();

@@ -129,7 +129,6 @@ impl Target for Watch {
                 Outcome::Answered {
                     variant: reply.variant,
                     degraded: reply.degraded,
-                    streamed: None,
                 }
             }
             Err(fault) => {
