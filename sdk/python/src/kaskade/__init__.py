@@ -27,6 +27,8 @@ from .sync import Client
 from .tensors import Typed
 from .wire import Branch, Cost, Hop, Reply
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Accepted",
     "AsyncClient",

@@ -8,7 +8,7 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -367,28 +367,45 @@ def serve(stage: Stage, broker: Broker, replica: str, grace: float) -> None:
     """Serves a stage until SIGTERM or SIGINT, then leaves; a second signal ends the grace."""
 
     async def run() -> None:
-        attached = await Replica.attach(stage, broker, replica)
         stop, hurry = asyncio.Event(), asyncio.Event()
 
         def signalled() -> None:
             (hurry if stop.is_set() else stop).set()
 
-        for name in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(name, signalled)
-        log.info("replica `%s` serves stage `%s` of app `%s`", replica, stage.name, stage.app)
-        print(f"ready: {replica}", flush=True)
-        await _first(stop.wait(), attached.failed.wait())
-        if attached.failed.is_set():
-            raise Internal(f"replica `{replica}` failed; the log has the cause")
-        # The one that is later is cancelled; a leave that is cancelled closes the connection.
-        await _first(attached.leave(grace), hurry.wait())
+        # Before the replica takes requests, so that no signal ends the process with them.
+        _handle_signals(signalled)
+        attaching = asyncio.ensure_future(Replica.attach(stage, broker, replica))
+        await _first(attaching, stop.wait())
+        if attaching.cancelled():
+            return
+        attached = attaching.result()
+        try:
+            log.info("replica `%s` serves stage `%s` of app `%s`", replica, stage.name, stage.app)
+            print(f"ready: {replica}", flush=True)
+            await _first(stop.wait(), attached.failed.wait())
+            if attached.failed.is_set():
+                raise Internal(f"replica `{replica}` failed; the log has the cause")
+        finally:
+            # The one that is later is cancelled; a leave that is cancelled closes the connection.
+            await _first(attached.leave(grace), hurry.wait())
         if attached.unanswered:
             raise Expired(f"replica `{replica}` left with {attached.unanswered} unanswered requests")
 
     asyncio.run(run())
 
 
-async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
+def _handle_signals(handler: Callable[[], None]) -> None:
+    """Calls `handler` at SIGINT and SIGTERM; raises `RuntimeError` where the loop cannot handle signals."""
+    try:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(name, handler)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise RuntimeError(
+            "`serve` ends by signals, so it must be called on the main thread, and not on Windows; elsewhere use `attach` and `leave`"
+        ) from error
+
+
+async def _first(*waits: Awaitable[Any]) -> None:
     """Waits until one of several ends, and cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     done, later = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
