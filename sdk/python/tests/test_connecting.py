@@ -2,9 +2,13 @@
 
 import asyncio
 import gc
+import os
 import socket
+import subprocess
+import tempfile
 import threading
 import unittest
+import unittest.mock
 import warnings
 from pathlib import Path
 
@@ -77,6 +81,38 @@ class Refusals(unittest.IsolatedAsyncioTestCase):
             await kaskade.AsyncClient.connect("fake", f"nats://127.0.0.1:{free_port()}")
         self.assertTrue(caught.exception.retryable)
         self.assertIs(errors.BY_CODE["KSK0012"], errors.BrokerUnavailable)
+
+
+@needs_nats
+class Certificates(unittest.IsolatedAsyncioTestCase):
+    async def test_a_server_that_verifies_certificates_accepts_that_of_the_client(self) -> None:
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        files = [str(folder / name) for name in ("certificate.pem", "key.pem")]
+        command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        command += ["-out", files[0], "-keyout", files[1], "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+        subprocess.run(command, check=True, capture_output=True)
+        tls = f'tls {{ cert_file: "{files[0]}", key_file: "{files[1]}", ca_file: "{files[0]}", verify: true }}'
+        with NatsServer(NATS, extra=tls) as server:
+            url = server.url.replace("nats://", "tls://")
+            with self.assertRaises(errors.BrokerUnavailable):
+                await kaskade.AsyncClient.connect("fake", kaskade.Broker(url, ca=files[0]))
+            for broker, environment in [
+                (kaskade.Broker(url, ca=files[0], certificate=files[0], key=files[1]), {}),
+                (kaskade.Broker(url), {"NATS_CA": files[0], "NATS_CERT": files[0], "NATS_KEY": files[1]}),
+            ]:
+                with unittest.mock.patch.dict(os.environ, environment):
+                    await (await kaskade.AsyncClient.connect("fake", broker)).close()
+        with self.assertRaisesRegex(errors.BrokerRefused, "nonexistent.pem"):
+            kaskade.Broker(certificate="/nonexistent.pem").options()
+
+    async def test_given_credentials_count_before_those_of_the_environment(self) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            with unittest.mock.patch.dict(os.environ, {"NATS_CREDS": file.name}):
+                self.assertEqual(kaskade.Broker().options(), {"user_credentials": file.name})
+            with unittest.mock.patch.dict(os.environ, {"NATS_NKEY": "/nonexistent"}):
+                self.assertEqual(kaskade.Broker(credentials=file.name).options(), {"user_credentials": file.name})
+        with self.assertRaisesRegex(errors.BrokerRefused, "/nonexistent"):
+            await kaskade.AsyncClient.connect("fake", kaskade.Broker(credentials="/nonexistent"))
 
 
 @needs_nats

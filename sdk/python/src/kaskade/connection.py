@@ -44,11 +44,15 @@ class Broker:
     nkey: str | Path | None = None
     """File with the nkey seed, as `kaskade auth init` writes it; default: `NATS_NKEY`. Needs the package `nkeys`."""
     credentials: str | Path | None = None
-    """A `.creds` file."""
+    """A `.creds` file with a JWT and a seed; default: `NATS_CREDS`. Needs the package `nkeys`."""
     ca: str | Path | None = None
     """Certificates to trust for `tls://`; default: `NATS_CA`, else the system's."""
     inbox_prefix: str = ""
     """Prefix of reply subjects; default: `_INBOX`, with the public key of an nkey."""
+    certificate: str | Path | None = None
+    """Certificate of this client, for servers that verify it; default: `NATS_CERT`."""
+    key: str | Path | None = None
+    """Key of that certificate; default: `NATS_KEY`."""
 
     def __repr__(self) -> str:
         shown = vars(self) | {"url": ",".join(without_credentials(url) for url in self.url.split(","))}
@@ -65,22 +69,39 @@ class Broker:
     def options(self) -> dict[str, Any]:
         """Returns the options of `nats.connect` for these credentials."""
         options: dict[str, Any] = {}
-        nkey = self.nkey or os.environ.get("NATS_NKEY")
+        # What is given counts before what the environment has.
+        nkey = self.nkey or (None if self.credentials else os.environ.get("NATS_NKEY"))
+        credentials = self.credentials or (None if nkey else os.environ.get("NATS_CREDS"))
         prefix = self.inbox_prefix
         if nkey:
             options["nkeys_seed"] = str(nkey)
             prefix = prefix or f"_INBOX.{_public_key(Path(nkey))}"
-        if self.credentials:
-            options["user_credentials"] = str(self.credentials)
-        ca = self.ca or os.environ.get("NATS_CA")
-        if ca:
-            try:
-                options["tls"] = ssl.create_default_context(cafile=str(ca))
-            except OSError as error:
-                raise BrokerRefused(f"the certificates to trust cannot be read from {ca}: {error}") from error
+        if credentials:
+            Path(credentials).read_bytes()
+            options["user_credentials"] = str(credentials)
+        if tls := self._tls():
+            options["tls"] = tls
         if prefix:
             options["inbox_prefix"] = prefix.encode()
         return options
+
+
+    def _tls(self) -> ssl.SSLContext | None:
+        ca = self.ca or os.environ.get("NATS_CA") or None
+        certificate = self.certificate or os.environ.get("NATS_CERT")
+        key = self.key or os.environ.get("NATS_KEY") or None
+        if not ca and not certificate:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except OSError as error:
+            raise BrokerRefused(f"the certificates to trust cannot be read from {ca}: {error}") from error
+        if certificate:
+            try:
+                context.load_cert_chain(certificate, key)
+            except OSError as error:
+                raise BrokerRefused(f"the certificate cannot be read from {certificate} and {key or 'the same file'}: {error}") from error
+        return context
 
 
 def without_credentials(url: str) -> str:
