@@ -5,6 +5,8 @@ import functools
 import sys
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ import numpy as np
 import kaskade
 from kaskade import Batching, Input, errors
 from kaskade.batch import Answer
+from kaskade.probes import Probes
 from kaskade.testing import NatsServer, Process
 
-from .deployment import NATS, double, needs_nats
+from .deployment import NATS, double, free_port, needs_nats
 
 BUDGET = 20.0
 
@@ -134,6 +137,65 @@ class Serving(unittest.IsolatedAsyncioTestCase):
             assert last is not None
             self.assertEqual((last["leaving"], last["replicas"]), (True, []))
             await connection.close()
+
+
+@needs_nats
+class Probed(unittest.IsolatedAsyncioTestCase):
+    async def get(self, probes: Probes, path: str) -> tuple[int, str]:
+        def get() -> tuple[int, str]:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{probes.port}{path}", timeout=BUDGET) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode()
+
+        return await asyncio.to_thread(get)
+
+    async def test_probes_follow_the_replica(self) -> None:
+        probes = Probes("127.0.0.1:0")
+        self.addCleanup(probes.close)
+        self.assertEqual(await self.get(probes, "/live"), (200, "ok\n"))
+        self.assertEqual((await self.get(probes, "/ready"))[0], 503)
+        self.assertEqual((await self.get(probes, "/other"))[0], 404)
+        with NatsServer(NATS) as server:
+            replica = probes.replica = await double().attach(server.url, "r1")
+            self.assertEqual(await self.get(probes, "/ready?verbose"), (200, "ok\n"))
+            connection = await nats.connect(server.url)
+            body = kaskade.wire.pack({"id": 1, "ingress": "i", "inputs": kaskade.tensors.encode_all({"x": [1.0]})})
+            await connection.request("kaskade.fake.stage.double", body, timeout=BUDGET)
+            await connection.close()
+            _, metrics = await self.get(probes, "/metrics")
+            self.assertIn('kaskade_variant_requests_total{app="fake",variant="double"} 1\n', metrics)
+            self.assertIn('kaskade_queued_requests{app="fake",variant="double"} 0\n', metrics)
+            await asyncio.to_thread(server.kill)
+            while replica.connected:
+                await asyncio.sleep(0.01)
+            self.assertRegex((await self.get(probes, "/ready"))[1], "broker")
+            self.assertEqual((await self.get(probes, "/live"))[0], 200)
+            replica.beaten -= 60.0
+            self.assertRegex(probes.answer("/live")[1], "does not respond")
+            await asyncio.to_thread(server.start)
+            while not replica.connected:
+                await asyncio.sleep(0.01)
+            await replica.leave()
+            self.assertEqual(await self.get(probes, "/ready"), (503, "draining\n"))
+            replica.failed.set()
+            self.assertEqual((await self.get(probes, "/live"))[0], 503)
+
+    async def test_serve_has_probes_while_it_serves(self) -> None:
+        script = "import sys, kaskade\n@kaskade.stage('fake', 'double')\ndef double(x): return x\ndouble.serve(*sys.argv[1:3], http=sys.argv[3])\n"
+        address = f"127.0.0.1:{free_port()}"
+        with NatsServer(NATS) as server, Process([sys.executable, "-c", script, server.url, "r1", address]) as process:
+            await asyncio.to_thread(process.wait_for, "ready")
+            with urllib.request.urlopen(f"http://{address}/ready", timeout=BUDGET) as answer:
+                self.assertEqual(answer.status, 200)
+            self.assertEqual(await asyncio.to_thread(process.terminate), 0, process.output())
+
+    def test_an_address_of_another_form_is_refused(self) -> None:
+        for address in ("8080", "http://0.0.0.0:8080/", ":8080", "127.0.0.1:http"):
+            with self.assertRaisesRegex(ValueError, "HOST:PORT", msg=address):
+                Probes(address)
 
 
 if __name__ == "__main__":

@@ -100,17 +100,18 @@ class Stage:
         broker = Broker(broker) if isinstance(broker, str) else broker
         return await Replica.attach(self, broker, replica or self.default_replica())
 
-    def serve(self, broker: Broker | str = "", replica: str = "", grace: float = 10.0) -> None:
+    def serve(self, broker: Broker | str = "", replica: str = "", grace: float = 10.0, http: str = "") -> None:
         """Serves the stage until SIGTERM or Ctrl-C, then leaves: what it accepted is answered, at most `grace` s.
 
-        A second signal ends the grace. Raises `BrokerUnavailable`, `Internal` if the replica fails, `Expired` if requests were
+        A second signal ends the grace. `http`, as `0.0.0.0:8080`, is the address of probes and metrics: `/live`, `/ready`,
+        `/metrics`. Raises `OSError` if it cannot be used, `BrokerUnavailable`, `Internal` if the replica fails, `Expired` if requests were
         not answered (the function may then still run, on a daemon thread), and `RuntimeError` on another thread than the main
         one or on Windows: use `attach` there.
         """
         from .replica import serve
 
         broker = Broker(broker) if isinstance(broker, str) else broker
-        serve(self, broker, replica or self.default_replica(), grace)
+        serve(self, broker, replica or self.default_replica(), grace, http)
 
     def with_(self, **changes: Any) -> Stage:
         """Returns the stage with other settings, for example another app."""
