@@ -130,10 +130,10 @@ async fn within(limit: Duration, run: impl Future<Output = anyhow::Result<Verdic
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_fault_that_hangs_is_broken() {
-        let verdict = within(LIMIT, std::future::pending()).await;
-        assert_eq!(verdict.broken, ["it did not end within 300s"]);
+        let verdict = within(Duration::from_millis(1), std::future::pending()).await;
+        assert_eq!(verdict.broken, ["it did not end within 1ms"]);
         let verdict = within(LIMIT, std::future::ready(Ok(Verdict::default()))).await;
         assert!(verdict.broken.is_empty());
     }
