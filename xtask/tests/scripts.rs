@@ -17,7 +17,7 @@ fn a_benchmark_that_fails_ends_the_program_that_watches_it_and_leaves_no_file() 
     let folder = tempfile::tempdir().unwrap();
     let (here, temporary) = (folder.path(), folder.path().join("temporary"));
     std::fs::create_dir(&temporary).unwrap();
-    let watched = here.join("watched");
+    let pid_file = here.join("pid");
     stub(
         here,
         "cargo",
@@ -26,14 +26,14 @@ fn a_benchmark_that_fails_ends_the_program_that_watches_it_and_leaves_no_file() 
     stub(
         here,
         "nvidia-smi",
-        &format!("echo $$ >'{}'; exec sleep 600", watched.display()),
+        &format!("echo $$ >'{}'; exec sleep 600", pid_file.display()),
     );
     stub(
         here,
         "bench",
         &format!(
             "until [ -s '{}' ]; do sleep 0.05; done; exit 1",
-            watched.display()
+            pid_file.display()
         ),
     );
     let path = std::env::var("PATH").unwrap();
@@ -43,7 +43,7 @@ fn a_benchmark_that_fails_ends_the_program_that_watches_it_and_leaves_no_file() 
         .output()
         .unwrap();
     assert!(!done.status.success());
-    let watcher = std::fs::read_to_string(watched).unwrap();
-    assert!(!Path::new("/proc").join(watcher.trim()).exists());
+    let pid = std::fs::read_to_string(pid_file).unwrap();
+    assert!(!Path::new("/proc").join(pid.trim()).exists());
     assert_eq!(std::fs::read_dir(temporary).unwrap().count(), 0);
 }
