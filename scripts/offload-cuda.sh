@@ -19,16 +19,24 @@ features=(--features cuda)
 if [[ ${KASKADE_DEVICE:-cuda} == cpu ]]; then features=(); fi
 bench=$(cargo bench --no-run -p kaskade-models "${features[@]}" --bench offload --message-format json |
     python3 -c 'import json, sys; print([path for path in (json.loads(line).get("executable") for line in sys.stdin) if path][-1])')
+watch= samples=$(mktemp)
+unwatch() {
+    if [[ -n $watch ]]; then
+        kill "$watch" 2>/dev/null || true
+        wait "$watch" 2>/dev/null || true
+        watch=
+    fi
+}
+trap 'unwatch; rm -f "$samples"' EXIT
 for shape in "${shapes[@]}"; do
     echo "## $shape, ${DEVICE_MEMORY:-24} GB"
-    watch= samples=$(mktemp)
     if command -v nvidia-smi >/dev/null; then
         nvidia-smi --query-gpu=utilization.gpu,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader -lms 500 >"$samples" &
         watch=$!
     fi
     "$bench" --shape "$shape" "${options[@]}"
     if [[ -n $watch ]]; then
-        kill "$watch"
+        unwatch
         awk -F'[ ,%]+' '{ sum += $1 } END { if (NR) printf "GPU utilisation by nvidia-smi, prefill included: %.0f %% in the mean of %d samples\n", sum / NR, NR }' "$samples"
     fi
     if python3 -c 'import accelerate, torch, transformers; assert torch.cuda.is_available()' 2>/dev/null; then

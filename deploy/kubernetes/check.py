@@ -2,7 +2,8 @@
 
 Each object is valid by the schema of its kind. Names of configuration, secrets, claims, volumes and ports resolve. The
 commands of the containers serve the app: they run as processes with the pods' environment, around a nats-server with the
-users that `kaskade auth init` makes, and answer a request over HTTP.
+users that `kaskade auth init` makes, and answer a request over HTTP; a gateway with TLS answers its probes. The server is
+stopped as the kubelet stops it.
 """
 
 import json
@@ -12,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -118,6 +120,66 @@ def check_network(found):
     assert reached == {("client", name) for name in roles} | {("cluster", "nats")}, reached
 
 
+def check_spread(found):
+    """The pods of a role are spread over nodes."""
+    for name, one in found:
+        pod = pod_of(one)
+        if not pod or one["spec"]["replicas"] == 1:
+            continue
+        labels = one["spec"]["template"]["metadata"]["labels"]
+        terms = pod.get("affinity", {}).get("podAntiAffinity", {}).get("preferredDuringSchedulingIgnoredDuringExecution", [])
+        spreads = pod.get("topologySpreadConstraints", []) + [term["podAffinityTerm"] for term in terms]
+        assert any(
+            spread["topologyKey"] == "kubernetes.io/hostname" and spread["labelSelector"]["matchLabels"].items() <= labels.items()
+            for spread in spreads
+        ), f"{name}: all pods may share a node"
+
+
+def check_security(found):
+    """Every pod satisfies the standard `restricted`, which the namespace enforces."""
+    namespace = next(one for _, one in found if one["kind"] == "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    for name, one in found:
+        if not (pod := pod_of(one)):
+            continue
+        assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault", name
+        assert all(volume.keys() & {"configMap", "secret", "emptyDir", "persistentVolumeClaim"} for volume in pod["volumes"]), name
+        for container in pod["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False and context["capabilities"]["drop"] == ["ALL"], name
+
+
+def mebibytes(text):
+    return int(re.fullmatch(r"(\d+)MiB|(\d+)Mi|(\d+)Gi", text).expand(r"\1\2\3")) * (1024 if text.endswith("Gi") else 1)
+
+
+def check_nats(found):
+    """The server's Go runtime knows its memory, and a server that stops has the time to move its clients."""
+    pod = next(pod_of(one) for _, one in found if pod_of(one) and one["metadata"]["name"] == "nats")
+    container = pod["containers"][0]
+    limit = mebibytes(next(variable["value"] for variable in container["env"] if variable["name"] == "GOMEMLIMIT"))
+    assert 0.8 <= limit / mebibytes(container["resources"]["limits"]["memory"]) <= 0.95
+    duration = int(re.search(r"lame_duck_duration: (\d+)s", (HERE / "nats.conf").read_text()).group(1))
+    assert pod["terminationGracePeriodSeconds"] >= duration + 10
+
+
+def check_ports(found):
+    """gRPC has a port of its own whose protocol a service mesh knows."""
+    service = next(one for _, one in found if one["kind"] == "Service" and one["metadata"]["name"] == "gateway")
+    protocols = {port["name"]: (port["targetPort"], port["appProtocol"]) for port in service["spec"]["ports"]}
+    assert protocols == {"http": ("http", "http"), "grpc": ("http", "kubernetes.io/h2c")}, protocols
+
+
+def check_size(kustomization):
+    """Every ConfigMap fits, and the documented command does not copy it into an annotation, which holds less."""
+    for entry in kustomization["configMapGenerator"]:
+        size = sum((HERE / file).stat().st_size for file in entry["files"])
+        assert size < 1 << 20, f"the ConfigMap `{entry['name']}` has {size} bytes"
+    for text in ((ROOT / "docs/how-to/kubernetes.md").read_text(), (HERE / "kustomization.yaml").read_text()):
+        commands = re.findall(r"kubectl apply [^`\n]*--kustomize", text)
+        assert commands and all("--server-side" in command for command in commands), commands
+
+
 def check_shutdown(found):
     """A gateway serves while nodes still send it requests, and every process has the time to answer what it accepted."""
     app = tomllib.loads((HERE / "app/app.toml").read_text())
@@ -138,10 +200,12 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def get(port, path, body=None):
-    url = f"http://127.0.0.1:{port}{path}"
+def get(port, path, body=None, scheme="http"):
+    url = f"{scheme}://127.0.0.1:{port}{path}"
     headers = {"content-type": "application/json"} if body else {}
-    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+    # Like the kubelet's probes, which verify no certificate.
+    unverified = ssl._create_unverified_context()
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30, context=unverified) as answer:
         return answer.read().decode()
 
 
@@ -191,32 +255,104 @@ def commands(found, folder):
             yield f"{name}-{number}", arguments, given
 
 
+def nats_config(folder, server):
+    """The servers' configuration, for one server on this machine."""
+    text = (HERE / "nats.conf").read_text()
+    for old, new in {
+        "0.0.0.0:4222": f"127.0.0.1:{server}",
+        "0.0.0.0:8222": f"127.0.0.1:{free_port()}",
+        "store_dir: /data": f"store_dir: {json.dumps(str(folder / 'data'))}",
+        "/run/nats": str(folder),
+        'include "../auth/cluster.conf"': "",
+        "../auth/": "auth/server/",
+    }.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    config = folder / "nats.conf"
+    config.write_text(text)
+    return config
+
+
+def tls_app(folder):
+    """Makes a certificate, and writes the app with a gateway that uses it; returns the app's file."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        + ["-keyout", key, "-out", certificate, "-subj", "/CN=gateway"],
+        check=True, capture_output=True,
+    )
+    app = folder / "app/tls.toml"
+    files = f"certificate = {json.dumps(str(certificate))}\nkey = {json.dumps(str(key))}\n"
+    app.write_text((folder / "app/app.toml").read_text() + f"\n[gateway.tls]\n{files}")
+    return app
+
+
+def check_probes(found, port, processes):
+    """A gateway with TLS answers the probes of the manifest, with the scheme that its comment names."""
+    text = (HERE / "gateway.yaml").read_text()
+    assert "scheme: HTTPS" in text and "scheme: HTTPS" in (ROOT / "docs/how-to/kubernetes.md").read_text()
+    pod = next(pod_of(one) for _, one in found if pod_of(one) and one["metadata"]["name"] == "gateway")
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        path = pod["containers"][0][probe]["httpGet"]["path"]
+        wait_for(f"{probe} over TLS", lambda path=path: get(port, path, scheme="https"), processes)
+
+
+def stop_server(found, folder, server, process):
+    """Stops the server as the kubelet does; it must move its clients before it ends."""
+    pod = next(pod_of(one) for _, one in found if pod_of(one) and one["metadata"]["name"] == "nats")
+    before = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    words = [word.replace("/run/nats", str(folder)) for word in before]
+    assert words[0] == "/nats-server"
+    with socket.create_connection(("127.0.0.1", server)) as client:
+        client.recv(4096)
+        subprocess.run([os.environ["NATS_SERVER"], *words[1:]], check=True)
+        wait_for("the lame duck mode", lambda: ducks(folder), {"nats": process})
+        process.send_signal(signal.SIGTERM)
+        # Until the server closes the connection, after the grace period.
+        while client.recv(4096):
+            pass
+    assert process.wait(timeout=60) == 0
+    assert "Closing existing clients" in (folder / "nats.log").read_text()
+
+
+def ducks(folder):
+    if "lame duck" not in (folder / "nats.log").read_text():
+        raise OSError
+
+
 def serve(found, folder):
     server, processes, ports = free_port(), {}, {}
-    config = folder / "nats.conf"
-    config.write_text(
-        f'listen: "127.0.0.1:{server}"\njetstream {{ store_dir: {json.dumps(str(folder / "data"))} }}\n'
-        'include "auth/server/auth.conf"\n'
-    )
     log = folder / "nats.log"
-    processes["nats"] = subprocess.Popen([os.environ["NATS_SERVER"], "--config", config, "--log", log])
+    nats = subprocess.Popen([os.environ["NATS_SERVER"], "--config", nats_config(folder, server), "--log", log])
+    processes["nats"] = nats
     try:
         wait_for("nats-server", lambda: socket.create_connection(("127.0.0.1", server)).close(), processes)
-        for name, arguments, environment in commands(found, folder):
+        given = list(commands(found, folder))
+        name, arguments, environment = next(command for command in given if command[0] == "gateway-0")
+        app = tls_app(folder)
+        given.append(("gateway-tls", [word.replace(f"{folder}/app/app.toml", str(app)) for word in arguments], dict(environment)))
+        for name, arguments, environment in given:
             ports[name] = free_port()
             environment |= {"NATS_URL": f"nats://127.0.0.1:{server}", "KASKADE_HTTP": f"127.0.0.1:{ports[name]}"}
             processes[name] = subprocess.Popen([KASKADE, *arguments], env=os.environ | environment)
+        check_probes(found, ports.pop("gateway-tls"), processes)
         for name, port in ports.items():
             wait_for(f"{name} becomes ready", lambda port=port: get(port, "/ready"), processes)
         body = json.dumps({"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a warm and moving film"]}]})
         for name in ("gateway-0", "gateway-1"):
             answer = json.loads(get(ports[name], "/v2/models/reviews/infer", body.encode()))
             assert any(output["name"] == "logits" for output in answer["outputs"]), answer
-    finally:
-        for process in reversed(processes.values()):
+        served = [process for process in processes.values() if process is not nats]
+        for process in served:
             process.send_signal(signal.SIGTERM)
-        for process in processes.values():
+        for process in served:
             process.wait(timeout=60)
+        stop_server(found, folder, server, nats)
+    finally:
+        for process in processes.values():
+            if process.poll() is None:
+                process.kill()
+                process.wait()
     # A process that starts before the planner tries once to create the plan store, and then waits for it.
     early = "$JS.API.STREAM.CREATE.KV_kaskade-reviews"
     refused = [line for line in log.read_text().splitlines() if "Violation" in line and early not in line]
@@ -231,6 +367,11 @@ def main():
     check_names(kustomization, found)
     check_workers(found)
     check_network(found)
+    check_spread(found)
+    check_security(found)
+    check_nats(found)
+    check_ports(found)
+    check_size(kustomization)
     check_shutdown(found)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)

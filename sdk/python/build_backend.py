@@ -6,6 +6,7 @@ It implements PEP 517 and PEP 660 for one pure package in `src/`.
 import base64
 import hashlib
 import io
+import stat
 import tarfile
 import tomllib
 import zipfile
@@ -29,6 +30,8 @@ def _metadata():
     lines = ["Metadata-Version: 2.4", f"Name: {NAME}", f"Version: {VERSION}", f"Summary: {PROJECT['description']}"]
     lines += [f"Requires-Python: {PROJECT['requires-python']}", f"License-Expression: {PROJECT['license']['text']}"]
     lines += [f"License-File: {path.name}" for path in _licences()]
+    lines += [f"Classifier: {classifier}" for classifier in PROJECT["classifiers"]]
+    lines += [f"Project-URL: {name}, {url}" for name, url in PROJECT["urls"].items()]
     lines += [f"Requires-Dist: {requirement}" for requirement in PROJECT["dependencies"]]
     for extra, requirements in PROJECT["optional-dependencies"].items():
         lines.append(f"Provides-Extra: {extra}")
@@ -52,7 +55,9 @@ def _wheel(folder, files):
     with zipfile.ZipFile(Path(folder) / wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             # A fixed time makes the same wheel of the same files.
-            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+            entry = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = (stat.S_IFREG | 0o644) << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
     return wheel
 
 

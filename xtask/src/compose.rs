@@ -2,7 +2,7 @@
 //! of every service under load. No request may be lost.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -20,7 +20,7 @@ pub(crate) struct Args {
     /// Keep the containers running afterwards.
     #[arg(long)]
     keep: bool,
-    /// Succeed with a notice if containers cannot be started.
+    /// Exit with code 75 and a notice if containers cannot be started.
     #[arg(long)]
     if_possible: bool,
     /// target/release/kaskade is up to date; do not build it.
@@ -30,6 +30,12 @@ pub(crate) struct Args {
 
 /// Base images, as the Dockerfile and the compose file name them.
 const BASES: [&str; 2] = ["debian:12.12-slim", "nats:2.15.1"];
+
+/// Project of the run, whose containers and volumes are deleted afterwards, and the ports that it publishes: apart from a
+/// deployment by docker/compose.yaml on this machine.
+const PROJECT: &str = "kaskade-xtask";
+const NATS: &str = "127.0.0.1:14222";
+const HTTP: &str = "127.0.0.1:18080";
 
 /// Time within which a service must become ready: the start period of the image's health check.
 const READY_TIMEOUT: Duration = Duration::from_mins(5);
@@ -43,12 +49,15 @@ const SETTLING: Duration = Duration::from_secs(5);
 /// Maximum number of times the services are started.
 const UPS: u32 = 5;
 
+/// Exit code if what the run needs cannot be had, as of the scripts of the gate.
+const UNAVAILABLE: u8 = 75;
+
 /// Runs all steps; fails if a request was lost.
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let compose = match prepared(args) {
         Err(error) if args.if_possible => {
             println!("docker/compose.yaml was NOT run: {error:#}");
-            return Ok(());
+            return Ok(ExitCode::from(UNAVAILABLE));
         }
         prepared => prepared?,
     };
@@ -62,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if !args.keep {
         compose.call(&["down", "--volumes", "--timeout", "5"])?;
     }
-    result
+    result.map(|()| ExitCode::SUCCESS)
 }
 
 /// Checks for a Docker engine and compose, and builds the images.
@@ -103,7 +112,12 @@ impl Compose {
         let mut words = self.program.iter();
         let mut command = Command::new(words.next().copied().unwrap_or("docker"));
         command.args(words).current_dir(&self.root);
-        command.args(["-f", "docker/compose.yaml", "--env-file", "docker/cluster.env"]);
+        command.args(["--project-name", PROJECT, "-f", "docker/compose.yaml"]);
+        command.args(["--env-file", "docker/cluster.env"]);
+        for (variable, address) in [("NATS_PORT", NATS), ("KASKADE_HTTP_PORT", HTTP)] {
+            command.env(variable, address.rsplit(':').next().unwrap_or_default());
+        }
+        command.env("KASKADE_BIND", "127.0.0.1");
         command.args(arguments).stdin(Stdio::null());
         for variable in ["COMPOSE_HTTP_TIMEOUT", "DOCKER_CLIENT_TIMEOUT"] {
             command.env(variable, ENGINE_TIMEOUT_S);
@@ -249,7 +263,7 @@ fn from_outside(compose: &Compose) -> anyhow::Result<()> {
             "--app",
             "examples/compose/app.toml",
             "--nats",
-            "nats://127.0.0.1:4222",
+            &format!("nats://{NATS}"),
             "--nkey",
         ]);
         asked.arg(&key).current_dir(&compose.root);
@@ -276,8 +290,7 @@ fn from_outside(compose: &Compose) -> anyhow::Result<()> {
 /// Asks the gateway from this machine whether it serves the app.
 fn over_http() -> anyhow::Result<()> {
     let path = "/v2/models/digits/ready";
-    let answer =
-        kaskade_testkit::http_get("127.0.0.1:8080", path).context("the gateway refuses connections")?;
+    let answer = kaskade_testkit::http_get(HTTP, path).context("the gateway refuses connections")?;
     ensure!(
         answer.0.starts_with("HTTP/1.1 200"),
         "{path} from outside: {} {}",
@@ -401,4 +414,25 @@ fn succeeds(command: &mut Command) -> anyhow::Result<()> {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_touches_no_other_deployment() {
+        let compose = Compose {
+            program: vec!["docker", "compose"],
+            root: PathBuf::from("."),
+        };
+        let command = compose.command(&["down", "--volumes"]);
+        let arguments: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+        assert_eq!(arguments[..3], ["compose", "--project-name", PROJECT]);
+        assert!(arguments.ends_with(&["down".into(), "--volumes".into()]));
+        let set: Vec<_> = command.get_envs().collect();
+        for (variable, port) in [("NATS_PORT", "14222"), ("KASKADE_HTTP_PORT", "18080")] {
+            assert!(set.contains(&(variable.as_ref(), Some(port.as_ref()))));
+        }
+    }
 }

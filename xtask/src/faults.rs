@@ -23,12 +23,15 @@ pub(crate) mod soaking;
 mod verdict;
 
 use std::num::NonZeroU32;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 
 use scenarios::Scenario;
 use verdict::Verdict;
+
+/// Longest time that a fault may take; the longest takes about a minute on an idle machine.
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// Selects faults, and how they run.
 #[derive(Debug, clap::Args)]
@@ -94,10 +97,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .iter()
         .filter(|(_, verdict)| verdict.skipped.is_some())
         .count();
-    println!("{} faults, and every promise held", rows.len() - skipped);
     if skipped > 0 {
         println!("!! {skipped} faults were not run");
     }
+    ensure!(skipped < rows.len(), "no fault was run");
+    println!("{} faults, and every promise held", rows.len() - skipped);
     Ok(())
 }
 
@@ -107,10 +111,30 @@ fn attempt(one: &Scenario) -> anyhow::Result<Verdict> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let verdict = runtime
-        .block_on((one.run)())
-        .unwrap_or_else(|error| Verdict::broken(format!("it could not be run: {error:#}")));
+    let verdict = runtime.block_on(within(LIMIT, (one.run)()));
     runtime.shutdown_background();
     println!("{}", report::line(one, &verdict, begun.elapsed()));
     Ok(verdict)
+}
+
+/// Runs a fault to its end, for `limit` at most.
+async fn within(limit: Duration, run: impl Future<Output = anyhow::Result<Verdict>>) -> Verdict {
+    match tokio::time::timeout(limit, run).await {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(error)) => Verdict::broken(format!("it could not be run: {error:#}")),
+        Err(_) => Verdict::broken(format!("it did not end within {limit:?}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_fault_that_hangs_is_broken() {
+        let verdict = within(Duration::from_millis(1), std::future::pending()).await;
+        assert_eq!(verdict.broken, ["it did not end within 1ms"]);
+        let verdict = within(LIMIT, std::future::ready(Ok(Verdict::default()))).await;
+        assert!(verdict.broken.is_empty());
+    }
 }

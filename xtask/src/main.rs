@@ -35,16 +35,13 @@ enum Task {
 
 fn main() -> ExitCode {
     let done = match Task::parse() {
-        Task::Faults(args) => faults::run(&args),
-        Task::Soak(args) => soak::run(&args),
+        Task::Faults(args) => faults::run(&args).map(|()| ExitCode::SUCCESS),
+        Task::Soak(args) => soak::run(&args).map(|()| ExitCode::SUCCESS),
         Task::Compose(args) => compose::run(&args),
-        Task::Node(args) => node::run(&args),
+        Task::Node(args) => node::run(&args).map(|()| ExitCode::SUCCESS),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }

@@ -34,7 +34,7 @@ class Generator:
         self.buffer = b""
         self.line()
         self.socket.sendall(b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\n')
-        headers = f"NATS/1.0\r\n{wire.BUDGET}: 10000000\r\ntraceparent: {wire.start_trace()}\r\n\r\n".encode()
+        headers = f"NATS/1.0\r\n{wire.BUDGET}: 10000000\r\ntraceparent: 00-{1:032x}-{1:016x}-00\r\n\r\n".encode()
         body = wire.pack({
             "id": 1, "ingress": "i", "attempt": 0, "epoch": 1, "gear": 0, "stage": STAGE, "hops": [],
             "inputs": tensors.encode_all({"x": np.ones(4, np.float32)}),

@@ -90,6 +90,42 @@ class Closed(unittest.IsolatedAsyncioTestCase):
 
 
 @needs_nats
+class Interrupted(unittest.IsolatedAsyncioTestCase):
+    """Ctrl-C during a call of the blocking client."""
+
+    PROGRAM = """
+import sys, kaskade
+with kaskade.Client("fake", sys.argv[1], budget=60.0) as client:
+    try:
+        if sys.argv[2] == "infer":
+            client.infer({}, id="mine")
+        for part in client.stream({}, id="mine"):
+            print("part", flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+    async def test_it_raises_keyboard_interrupt_and_cancels_the_request(self) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        cancelled: asyncio.Queue[Any] = asyncio.Queue()
+        with NatsServer(NATS) as server:
+            async with ingress(server.url, seen.put) as connection:
+                await connection.subscribe("kaskade.fake.cancel", cb=cancelled.put)
+                await connection.flush()
+                for call in ("infer", "stream", "part"):
+                    with Process([sys.executable, "-c", self.PROGRAM, server.url, call]) as process:
+                        message = await asyncio.wait_for(seen.get(), BUDGET)
+                        if call == "part":
+                            await message.respond(answer(part=0))
+                            await asyncio.to_thread(process.wait_for, "part")
+                        process.process.send_signal(signal.SIGINT)
+                        self.assertEqual(await asyncio.to_thread(process.process.wait, BUDGET), 0, process.output())
+                        self.assertTrue(process.output().endswith("interrupted\n"), process.output())
+                    told = await asyncio.wait_for(cancelled.get(), BUDGET)
+                    self.assertEqual(told.headers[wire.REQUEST_ID], "mine")
+
+
+@needs_nats
 class Hanging(unittest.IsolatedAsyncioTestCase):
     """A stage whose function hangs."""
 

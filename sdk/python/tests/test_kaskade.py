@@ -1,13 +1,18 @@
 """The client and Python stages in an app that the real program serves."""
 
 import asyncio
+import threading
 import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import numpy as np
 
 import kaskade
 from kaskade import errors
+from kaskade.testing import wait_until
 
 from .deployment import app, image, needs_kaskade, stage_process
 
@@ -31,6 +36,28 @@ async def load(client: kaskade.AsyncClient, requests: int = REQUESTS, pause: flo
         tasks.append(asyncio.create_task(ask(client, index)))
         await asyncio.sleep(pause)
     return [outcome for outcome in await asyncio.gather(*tasks, return_exceptions=True) if outcome is not None]
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    """A stand-in for a collector of OTLP: its address, and what it was sent."""
+    sent: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            sent.append(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.send_header("content-length", "2")
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is logged."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", sent
+        server.shutdown()
 
 
 @needs_kaskade
@@ -79,6 +106,14 @@ class Served(unittest.IsolatedAsyncioTestCase):
                     self.assertEqual((await client.submit_and_wait(image(4), timeout=BUDGET)).stage, "large")
                     with self.assertRaises(errors.InvalidInput):
                         await client.submit_and_wait({"other": [1.0]}, timeout=BUDGET)
+
+    async def test_the_trace_of_a_request_is_exported(self) -> None:
+        with collector() as (address, sent), app(["large-0"], f'telemetry = {{ otlp = "{address}", sample = 1.0 }}') as (nats, _):
+            with stage_process(nats.url, "large-0"):
+                async with await kaskade.AsyncClient.connect("digits", nats.url, budget=BUDGET) as client:
+                    await ask(client, 0)
+                    exported = lambda: any(b"ingress digits" in body for body in sent)  # noqa: E731
+                    await asyncio.to_thread(wait_until, "the trace is exported", exported)
 
     async def test_errors_of_the_app_are_typed(self) -> None:
         with app(["large-0"]) as (nats, _), stage_process(nats.url, "large-0"):

@@ -9,6 +9,8 @@ import zipfile
 from pathlib import Path
 from types import ModuleType
 
+import kaskade
+
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -41,7 +43,13 @@ class Archives(unittest.TestCase):
             self.assertEqual((here / "own" / wheel).read_bytes(), (here / "unpacked" / wheel).read_bytes())
             with zipfile.ZipFile(here / "own" / wheel) as archive:
                 held = {name.rpartition("/")[2] for name in archive.namelist() if "/licenses/" in name}
+                entries = archive.infolist()
             self.assertEqual(held, set(licences))
+            self.assertEqual({entry.external_attr >> 16 & 0o777 for entry in entries}, {0o644})
+            self.assertEqual({entry.compress_type for entry in entries}, {zipfile.ZIP_DEFLATED})
+            self.assertEqual(information["Version"], kaskade.__version__)
+            self.assertIn("Typing :: Typed", information.get_all("Classifier"))
+            self.assertRegex(information["Project-URL"], "^Repository, https://")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,30 @@ class RoundTrips(unittest.TestCase):
             self.assertEqual((tensor["datatype"], tensor["shape"]), (datatype, shape), value)
         self.assertEqual(list(tensors.decode(tensors.encode("x", ["a", b"b\0"]))[1]), [b"a", b"b\0"])
 
+    def test_arrays_of_any_library_keep_their_type(self) -> None:
+        class Column:
+            """An array of another library, such as JAX or pandas."""
+
+            def __init__(self, dtype: str) -> None:
+                self.dtype = np.dtype(dtype)
+
+            def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+                return np.array([1.0, 1e300 if self.dtype == np.float64 else 2.0], self.dtype)
+
+        rows = [np.array([1.0, 1e300]), np.array([2.0, 3.0])]
+        for value, datatype in [
+            (Column("f8"), "FP64"), (Column("f4"), "FP32"), (rows, "FP64"), ([rows], "FP64"), ((rows[0],), "FP64"),
+            ([row.astype(np.float32) for row in rows[1:]], "FP32"), ([np.float64(1.0)], "FP32"), ([[1.0]], "FP32"), ([], "FP32"),
+        ]:
+            self.assertEqual(tensors.encode("x", value)["datatype"], datatype, value)
+
+    def test_integers_do_not_become_floats(self) -> None:
+        for value, datatype in [([-1, 2**63 - 1], "INT64"), ([2**63], "UINT64"), ([-1.0, 2.0**63], "FP32")]:
+            self.assertEqual(tensors.encode("x", value)["datatype"], datatype)
+        for value in ([-1, 2**63], [[-1], [2**64 - 1]]):
+            with self.assertRaisesRegex(Malformed, "integers"):
+                tensors.encode("x", value)
+
     def test_bfloat16_is_rounded_to_the_nearest(self) -> None:
         values = np.array([0.0, -1.5, 3.14159, 1e38, np.inf, np.nan, 1.00390625], np.float32)
         tensor = tensors.encode("x", Typed(values, "BF16"))

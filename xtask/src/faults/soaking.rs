@@ -38,6 +38,9 @@ const BYTES: u64 = 4 << 30;
 /// Share of the duration after which caches and pools count as full.
 const WARM: f64 = 0.2;
 
+/// Fewest snapshots from the warm one to the last, these included, whose comparison says something about growth.
+const COMPARED: usize = 5;
+
 /// Allowed growth of a process's memory from then to the end: a factor, and MiB. The memory of the nats-server, which has a
 /// garbage collector, may grow by a third.
 const GROWTH: (f64, f64) = (1.1, 8.0);
@@ -175,10 +178,16 @@ fn sure() -> Inputs {
 }
 
 fn judge(snapshots: &[Snapshot], failed: u64) -> anyhow::Result<()> {
-    let warm = snapshots
-        .get((snapshots.len() as f64 * WARM) as usize)
+    let (_, after) = snapshots.split_at((snapshots.len() as f64 * WARM) as usize);
+    ensure!(
+        after.len() >= COMPARED,
+        "the soak was too short: {} snapshots, one every {SLICE:?}, after the warm-up, and {COMPARED} are needed; use a longer `--duration`",
+        after.len()
+    );
+    let (warm, last) = after
+        .first()
+        .zip(after.last())
         .context("the soak was too short")?;
-    let last = snapshots.last().context("the soak was too short")?;
     let mut table = Table::new();
     table.set_header(["process", "MiB, warm", "MiB, end", "files, warm", "files, end"]);
     let mut grown = Vec::new();
@@ -218,4 +227,34 @@ fn judge(snapshots: &[Snapshot], failed: u64) -> anyhow::Result<()> {
 
 fn files(process: u32) -> anyhow::Result<usize> {
     Ok(std::fs::read_dir(format!("/proc/{process}/fd"))?.count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(memory: f64) -> Snapshot {
+        let server = Held {
+            subscriptions: 1,
+            consumers: 1,
+            streams: 1,
+        };
+        Snapshot {
+            processes: vec![("w1", memory, 10)],
+            server,
+        }
+    }
+
+    #[test]
+    fn growth_is_found_and_a_soak_without_a_comparison_fails() {
+        let said = |memory: &[f64]| {
+            let snapshots: Vec<_> = memory.iter().map(|memory| snapshot(*memory)).collect();
+            judge(&snapshots, 0).map_err(|error| error.to_string())
+        };
+        for short in [&[][..], &[100.0], &[100.0; 4]] {
+            assert!(said(short).is_err_and(|error| error.contains("too short")));
+        }
+        assert_eq!(said(&[100.0; 6]), Ok(()));
+        assert!(said(&[1.0, 100.0, 100.0, 100.0, 100.0, 200.0]).is_err_and(|error| error.contains("grew")));
+    }
 }

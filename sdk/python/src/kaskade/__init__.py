@@ -5,7 +5,7 @@
 | `client`, `sync` | `AsyncClient` and `Client`: infer, stream, cancel, durable requests |
 | `inbox` | the replies to a client's requests |
 | `retry` | when a client sends a request again |
-| `stages`, `batch`, `batching`, `replica`, `runner`, `leaving` | `@stage`: a batch function as a replica of a running app |
+| `stages`, `batch`, `batching`, `replica`, `runner`, `leaving`, `probes` | `@stage`: a batch function as a replica of a running app |
 | `profiling`, `confidence`, `plans` | measurements of a batch function as a profile for `kaskade plan`, and its place in a plan |
 | `tensors`, `wire`, `chunks`, `subjects` | the wire protocol |
 | `errors` | one exception per error code |
@@ -26,6 +26,8 @@ from .stages import Input, Stage, stage
 from .sync import Client
 from .tensors import Typed
 from .wire import Branch, Cost, Hop, Reply
+
+__version__ = "0.1.0"
 
 __all__ = [
     "Accepted",

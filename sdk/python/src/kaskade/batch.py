@@ -36,7 +36,9 @@ class BatchFunction:
 
     function: Callable[..., Any]
     arguments: tuple[str, ...] | None = None
-    """Names of the inputs that it takes; `None`: it takes a list of requests, or any names."""
+    """Names of the inputs that it needs; `None`: it takes a list of requests, or any names."""
+    optional: tuple[str, ...] = ()
+    """Names of further inputs that it takes: arguments with a default."""
     expected: Mapping[str, tuple[str, tuple[int, ...] | None]] = field(default_factory=dict)
     """Datatypes and shapes to check, by input; -1 fits any extent."""
     output: str = "logits"
@@ -99,12 +101,15 @@ def _check_inputs(function: BatchFunction, inputs: Inputs) -> KaskadeError | Non
         missing = [name for name in function.arguments if name not in inputs]
         if missing:
             return InvalidInput(f"input `{missing[0]}` is missing; the request has {_names(inputs)}")
-        unknown = [name for name in inputs if name not in function.arguments]
+        taken = function.arguments + function.optional
+        unknown = [name for name in inputs if name not in taken]
         if unknown:
-            return InvalidInput(f"input `{unknown[0]}` is unknown; the stage takes {_names(function.arguments)}")
+            return InvalidInput(f"input `{unknown[0]}` is unknown; the stage takes {_names(taken)}")
     for name, (datatype, shape) in function.expected.items():
         array = inputs.get(name)
         if array is None:
+            if name in function.optional:
+                continue
             return InvalidInput(f"input `{name}` is missing; the request has {_names(inputs)}")
         if datatype_of(array) != datatype:
             return InvalidInput(f"input `{name}` is {datatype_of(array)}; the stage takes {datatype}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,8 +23,16 @@ class Batching:
     """An idle replica starts when this many requests wait."""
 
     def __post_init__(self) -> None:
-        if self.max_batch < 1 or self.min_queue < 1 or self.max_wait < 0:
-            raise ValueError("max_batch and min_queue must be at least 1, and max_wait not negative")
+        for name in ("max_batch", "min_queue"):
+            check_count(name, getattr(self, name))
+        if not 0 <= self.max_wait < math.inf:
+            raise ValueError(f"max_wait is {self.max_wait!r}; it must be a finite number of seconds, and not negative")
+
+
+def check_count(name: str, value: int) -> None:
+    """Raises `ValueError` if a setting is no integer of at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {value!r}; it must be an integer of at least 1")
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class BatchQueue(Generic[T]):
 
     def __init__(self, batching: Batching, capacity: int) -> None:
         self.batching = batching
-        self.capacity = max(capacity, 1)
+        self.capacity = capacity
         self._waiting: deque[Waiting[T]] = deque()
 
     def __len__(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 import nats.errors
 
 from . import wire
-from .connection import Broker, Link, connect
+from .connection import CONNECT_TIMEOUT, Broker, Link, connect
 from .errors import (
     Expired,
     Internal,
@@ -34,7 +34,7 @@ from .errors import (
 from .inbox import Inbox
 from .retry import Allowance, Latency, Loss, RetryPolicy
 from .subjects import App, check_request_id
-from .wire import Reply
+from .wire import Parameter, Reply
 
 REPLY_MARGIN = 0.5
 """Time beyond its budget that a client waits for the reply to travel back, seconds."""
@@ -42,6 +42,8 @@ ALLOWANCE_PAUSE = 0.1
 """Pause until a silent request that may not be sent again now asks again, seconds."""
 ACK_TIMEOUT = 5.0
 """Timeout of the stream's acknowledgement, seconds."""
+LEAST_PATIENCE = 0.5
+"""Shortest timeout of an acknowledgement or of a query for a result, however little time is left, seconds."""
 PUSH_POLL_PAUSE = 1.0
 """Pause between two polls for a result whose push is awaited, seconds."""
 
@@ -73,20 +75,30 @@ class AsyncClient:
         self._latency = Latency()
         self._link = link
         self._served = False
+        #: Whether this broker has stored a request, or answered a query for a result.
+        self._stores = False
         self._closed = False
         self._inbox = Inbox(link)
 
     @classmethod
     async def connect(
-        cls, app: str, broker: Broker | str = "", *, budget: float = 2.0, retry: RetryPolicy | None = None
+        cls,
+        app: str,
+        broker: Broker | str = "",
+        *,
+        budget: float = 2.0,
+        retry: RetryPolicy | None = None,
+        connect_timeout: float = CONNECT_TIMEOUT,
     ) -> AsyncClient:
         """Connects to an app. `broker` is a URL or a `Broker`; the default is `NATS_URL`, else the loopback.
 
-        `budget` is the time for a request that names none, seconds. Raises `BrokerUnavailable`.
+        `budget` is the time for a request that names none, `connect_timeout` that for the connection, with all servers and
+        attempts, seconds. Raises `BrokerUnavailable`; as `BrokerRefused` if the credentials, a certificate or the address are
+        wrong.
         """
         App(app)
         broker = Broker(broker) if isinstance(broker, str) else broker
-        return cls(await connect(broker, f"kaskade-python-{app}"), app, budget, retry)
+        return cls(await connect(broker, f"kaskade-python-{app}", connect_timeout), app, budget, retry)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -110,21 +122,25 @@ class AsyncClient:
         *,
         budget: float | None = None,
         id: str | None = None,
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Parameter] | None = None,
+        traceparent: str | None = None,
     ) -> Reply:
         """Sends a request and returns the answer.
 
         `inputs` are arrays (numpy, torch, lists, texts) by name, without a batch dimension. `budget` is the time for
         the answer, seconds. `id` names the request; by default it is random. The parameter `stream` is left out; `stream`
-        is the method for it. Raises the typed error of the app, `NotPermitted`, or `NoReply` after the budget. If the task is cancelled,
-        the request is cancelled too.
+        is the method for it. `traceparent` is the W3C trace context of the request; by default that of OpenTelemetry's
+        current span, if there is one. Raises the typed error of the app, `NotPermitted`, or `NoReply` after the budget. If the
+        task is cancelled, the request is cancelled too.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
         whole = {name: value for name, value in (parameters or {}).items() if name != "stream"}
         body = self._checked(wire.encode_infer(inputs, request_id, whole))
+        trace = wire.trace_headers(traceparent)
         budget = self.budget if budget is None else budget
         try:
-            async with aclosing(self._attempts(body, request_id, budget, streaming=False, own_id=id is None)) as replies:
+            attempts = self._attempts(body, request_id, trace, budget, streaming=False, own_id=id is None)
+            async with aclosing(attempts) as replies:
                 async for reply in replies:
                     return reply
         except asyncio.CancelledError:
@@ -138,7 +154,8 @@ class AsyncClient:
         *,
         budget: float | None = None,
         id: str | None = None,
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Parameter] | None = None,
+        traceparent: str | None = None,
     ) -> AsyncGenerator[Reply, None]:
         """Sends a request to a language model and yields its answer in parts, and last the complete answer.
 
@@ -148,10 +165,12 @@ class AsyncClient:
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
         body = self._checked(wire.encode_infer(inputs, request_id, {"stream": "true", **(parameters or {})}))
+        trace = wire.trace_headers(traceparent)
         complete = False
         try:
             budget = self.budget if budget is None else budget
-            async with aclosing(self._attempts(body, request_id, budget, streaming=True, own_id=id is None)) as replies:
+            attempts = self._attempts(body, request_id, trace, budget, streaming=True, own_id=id is None)
+            async with aclosing(attempts) as replies:
                 async for reply in replies:
                     complete = reply.part is None
                     yield reply
@@ -222,7 +241,8 @@ class AsyncClient:
         *,
         budget: float | None = None,
         id: str | None = None,
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Parameter] | None = None,
+        traceparent: str | None = None,
     ) -> Accepted:
         """Submits a durable request, which gets exactly one result even if processes are lost meanwhile.
 
@@ -231,45 +251,52 @@ class AsyncClient:
         the stream has not acknowledged the request.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
-        return await self._submit(inputs, budget, request_id, parameters, {})
+        body = self._checked(wire.encode_infer(inputs, request_id, parameters))
+        return await self._submit(body, budget, request_id, wire.trace_headers(traceparent))
 
     async def result(self, id: str) -> Reply | None:
         """Returns the result of a durable request; `None` if it has none yet, or if its result has expired.
 
         Raises the request's own error, `NotDurable`, or `Unavailable` if the server could not be asked.
         """
+        return await self._result(id, ACK_TIMEOUT)
+
+    async def _result(self, id: str, timeout: float) -> Reply | None:
         subject = self.app.result_query(check_request_id(id))
-        message = await self._ask(subject, b"", {}, "fetching a result")
+        message = await self._ask(subject, b"", {}, "fetching a result", timeout)
         if message is None:
             raise NotDurable(
                 f"app `{self.app.name}` stores no results here; durable requests need [durable] in its file and JetStream"
             )
         status = (message.headers or {}).get("Status")
-        if status == "404":
-            return None
-        if status is not None:
+        if status not in (None, "404"):
             raise Unavailable(f"fetching a result: {status} {(message.headers or {}).get('Description', '')}")
-        return self._read(message)
+        self._stores = True
+        return None if status else self._read(message)
 
     async def wait(self, id: str, timeout: float = 30.0) -> Reply:
         """Waits for the result of a durable request; polls at least once.
 
-        Raises the request's own error, or `NoReply` if there is no result in time; then one may wait again.
+        Raises the request's own error, or `NoReply` if there is no result in time; then one may wait again. Raises
+        `NotDurable` at once if this client has neither submitted a request nor asked for a result successfully before.
         """
         until = time.monotonic() + timeout
         pause = 0.01
         while True:
+            absent: KaskadeError | None = None
             try:
-                reply = await self.result(id)
-            except (Unavailable, Overloaded):
-                if self._closed:
+                reply = await self._result(id, _patience(until))
+            except (NotDurable, Overloaded, Unavailable) as error:
+                if self._closed or (isinstance(error, NotDurable) and not self._stores):
                     raise
-                # The server may come back; the wait is bounded anyway.
-                reply = None
+                # The server may come back, also the one with the results; the wait is bounded anyway.
+                absent, reply = error, None
             if reply is not None:
                 return reply
             left = until - time.monotonic()
             if left <= 0:
+                if isinstance(absent, NotDurable):
+                    raise absent
                 raise NoReply(f"request `{id}` has no result: it is in progress, was never submitted, or has expired")
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 0.5)
@@ -281,7 +308,8 @@ class AsyncClient:
         timeout: float = 30.0,
         budget: float | None = None,
         id: str | None = None,
-        parameters: Mapping[str, str] | None = None,
+        parameters: Mapping[str, Parameter] | None = None,
+        traceparent: str | None = None,
     ) -> Reply:
         """Submits a durable request and waits for its result; the result stays stored either way.
 
@@ -289,11 +317,13 @@ class AsyncClient:
         duplicate is polled at once: it is pushed to the first submission, if to any. Raises as `submit` and `wait`.
         """
         request_id = check_request_id(id if id is not None else secrets.token_hex(12))
+        body = self._checked(wire.encode_infer(inputs, request_id, parameters))
+        trace = wire.trace_headers(traceparent)
         until = time.monotonic() + timeout
         token, queue = await self._inbox.open(self.app.submit)
         try:
             push = {wire.PUSH: self._inbox.reply(token)}
-            accepted = await self._submit(inputs, budget, request_id, parameters, push)
+            accepted = await self._submit(body, budget, request_id, trace | push, _patience(until))
             if not accepted.duplicate:
                 reply = await self._pushed(queue, request_id, until)
                 if reply is not None:
@@ -315,24 +345,18 @@ class AsyncClient:
                 return self._read(message)
             # After an error of the query the push may still come, and the wait is bounded anyway.
             with suppress(NotDurable, Overloaded, Unavailable):
-                reply = await self.result(request_id)
+                reply = await self._result(request_id, _patience(until))
                 if reply is not None:
                     return reply
         return None
 
     async def _submit(
-        self,
-        inputs: Mapping[str, Any],
-        budget: float | None,
-        request_id: str,
-        parameters: Mapping[str, str] | None,
-        headers: dict[str, str],
+        self, body: bytes, budget: float | None, request_id: str, headers: dict[str, str], timeout: float = ACK_TIMEOUT
     ) -> Accepted:
-        body = self._checked(wire.encode_infer(inputs, request_id, parameters))
-        headers |= {wire.REQUEST_ID: request_id, wire.MESSAGE_ID: request_id, wire.TRACEPARENT: wire.start_trace()}
+        headers = headers | {wire.REQUEST_ID: request_id, wire.MESSAGE_ID: request_id}
         if budget is not None:
             headers[wire.BUDGET] = wire.budget_header(budget)
-        message = await self._ask(self.app.submit, body, headers, "submitting a request")
+        message = await self._ask(self.app.submit, body, headers, "submitting a request", timeout)
         if message is None:
             raise self._no_responders()
         error = wire.read_fault(message.headers)
@@ -346,11 +370,12 @@ class AsyncClient:
         if refusal:
             kind = Overloaded if refusal.get("err_code") in _FULL else Unavailable
             raise kind(f"the stream refused the request: {refusal.get('description', '')}")
+        self._stores = True
         return Accepted(request_id, bool(ack.get("duplicate", False)))
 
-    async def _ask(self, subject: str, body: bytes, headers: dict[str, str], what: str) -> Any:
+    async def _ask(self, subject: str, body: bytes, headers: dict[str, str], what: str, timeout: float) -> Any:
         """Returns the one reply of a request that is idempotent; `None` for "no responders"."""
-        until = time.monotonic() + ACK_TIMEOUT
+        until = time.monotonic() + timeout
         while True:
             token, queue = await self._inbox.open(subject)
             try:
@@ -367,13 +392,12 @@ class AsyncClient:
                 return None if _no_responders(message) else message
 
     async def _attempts(
-        self, body: bytes, request_id: str, budget: float, streaming: bool, own_id: bool
+        self, body: bytes, request_id: str, trace: dict[str, str], budget: float, streaming: bool, own_id: bool
     ) -> AsyncGenerator[Reply, None]:
         """Yields the replies of a request, over as many attempts as the policy allows. With an id that no other request has, the
         answer cancels the attempts that are not answered."""
         wire.budget_header(budget)
         began = time.monotonic()
-        trace = wire.start_trace()
         parts = 0
         attempt = 0
         earlier: KaskadeError | None = None
@@ -414,7 +438,13 @@ class AsyncClient:
             await asyncio.sleep(pause)
 
     async def _attempt(
-        self, body: bytes, request_id: str, trace: str, deadline: float, streaming: bool, sends: dict[str, float]
+        self,
+        body: bytes,
+        request_id: str,
+        trace: dict[str, str],
+        deadline: float,
+        streaming: bool,
+        sends: dict[str, float],
     ) -> AsyncGenerator[Reply, None]:
         """Yields the replies of one attempt; ends without a final one if the connection breaks. It sends the request again if
         the app is silent; the first answer counts. Notes in `sends` when it was sent, by reply subject."""
@@ -458,7 +488,13 @@ class AsyncClient:
             self._inbox.close(token)
 
     async def _send(
-        self, body: bytes, request_id: str, trace: str, token: str, deadline: float, sends: dict[str, float]
+        self,
+        body: bytes,
+        request_id: str,
+        trace: dict[str, str],
+        token: str,
+        deadline: float,
+        sends: dict[str, float],
     ) -> tuple[float, float | None]:
         """Sends a request. Returns when, by reply subject also in `sends`, and the silence after which it counts as lost."""
         now = time.monotonic()
@@ -466,7 +502,7 @@ class AsyncClient:
         headers = {
             wire.REQUEST_ID: request_id,
             wire.BUDGET: wire.budget_header(left),
-            wire.TRACEPARENT: trace,
+            **trace,
         }
         reply = self._inbox.reply(token, len(sends))
         sends[reply] = now
@@ -518,6 +554,11 @@ async def _next(queue: asyncio.Queue[Any], timeout: float) -> Any:
         if queue.empty():
             raise
         return queue.get_nowait()
+
+
+def _patience(until: float) -> float:
+    """Returns the timeout of one acknowledgement or query in a wait that ends at `until`, seconds."""
+    return min(max(until - time.monotonic(), LEAST_PATIENCE), ACK_TIMEOUT)
 
 
 def _no_responders(message: Any) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import secrets
 import ssl
 from collections.abc import Awaitable, Callable
@@ -16,12 +17,16 @@ from typing import Any
 import nats.errors
 from nats.aio.client import Client as Nats
 
-from .errors import BrokerUnavailable, BrokerTooOld
+from .errors import BrokerRefused, BrokerTooOld, BrokerUnavailable
 
 log = logging.getLogger("kaskade")
 
 DEFAULT_URL = "nats://127.0.0.1:4222"
 OLDEST_SERVER = (2, 10)
+CONNECT_TIMEOUT = 20.0
+"""Default of the longest time until a connection is made, all servers and attempts together, seconds."""
+ATTEMPT_TIMEOUT = 5.0
+"""Longest time of one attempt to connect to one server, seconds."""
 CLOSE_TIMEOUT = 2.0
 """Longest time that closing a connection which is not yet made takes, seconds."""
 PENDING_BYTES = 64 << 20
@@ -39,46 +44,80 @@ class Broker:
     nkey: str | Path | None = None
     """File with the nkey seed, as `kaskade auth init` writes it; default: `NATS_NKEY`. Needs the package `nkeys`."""
     credentials: str | Path | None = None
-    """A `.creds` file."""
+    """A `.creds` file with a JWT and a seed; default: `NATS_CREDS`. Needs the package `nkeys`."""
     ca: str | Path | None = None
     """Certificates to trust for `tls://`; default: `NATS_CA`, else the system's."""
     inbox_prefix: str = ""
     """Prefix of reply subjects; default: `_INBOX`, with the public key of an nkey."""
+    certificate: str | Path | None = None
+    """Certificate of this client, for servers that verify it; default: `NATS_CERT`."""
+    key: str | Path | None = None
+    """Key of that certificate; default: `NATS_KEY`."""
+
+    def __repr__(self) -> str:
+        shown = vars(self) | {"url": ",".join(without_credentials(url) for url in self.url.split(","))}
+        return f"Broker({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
     def servers(self) -> list[str]:
         """Returns the URLs."""
         return [url.strip() for url in (self.url or os.environ.get("NATS_URL") or DEFAULT_URL).split(",")]
 
+    def addresses(self) -> str:
+        """Returns the URLs without credentials, for messages."""
+        return ", ".join(without_credentials(url) for url in self.servers())
+
     def options(self) -> dict[str, Any]:
         """Returns the options of `nats.connect` for these credentials."""
         options: dict[str, Any] = {}
-        nkey = self.nkey or os.environ.get("NATS_NKEY")
+        # What is given counts before what the environment has.
+        nkey = self.nkey or (None if self.credentials else os.environ.get("NATS_NKEY"))
+        credentials = self.credentials or (None if nkey else os.environ.get("NATS_CREDS"))
         prefix = self.inbox_prefix
         if nkey:
             options["nkeys_seed"] = str(nkey)
             prefix = prefix or f"_INBOX.{_public_key(Path(nkey))}"
-        if self.credentials:
-            options["user_credentials"] = str(self.credentials)
-        ca = self.ca or os.environ.get("NATS_CA")
-        if ca:
-            try:
-                options["tls"] = ssl.create_default_context(cafile=str(ca))
-            except OSError as error:
-                raise BrokerUnavailable(f"the certificates to trust cannot be read from {ca}: {error}") from error
+        if credentials:
+            Path(credentials).read_bytes()
+            options["user_credentials"] = str(credentials)
+        if tls := self._tls():
+            options["tls"] = tls
         if prefix:
             options["inbox_prefix"] = prefix.encode()
         return options
+
+
+    def _tls(self) -> ssl.SSLContext | None:
+        ca = self.ca or os.environ.get("NATS_CA") or None
+        certificate = self.certificate or os.environ.get("NATS_CERT")
+        key = self.key or os.environ.get("NATS_KEY") or None
+        if not ca and not certificate:
+            return None
+        try:
+            context = ssl.create_default_context(cafile=ca)
+        except OSError as error:
+            raise BrokerRefused(f"the certificates to trust cannot be read from {ca}: {error}") from error
+        if certificate:
+            try:
+                context.load_cert_chain(certificate, key)
+            except OSError as error:
+                raise BrokerRefused(f"the certificate cannot be read from {certificate} and {key or 'the same file'}: {error}") from error
+        return context
+
+
+def without_credentials(url: str) -> str:
+    """Returns a URL without user, password or token."""
+    return re.sub(r"^([^/]*://)?.*@", r"\1", url, flags=re.DOTALL)
 
 
 def _public_key(seed: Path) -> str:
     try:
         import nkeys
     except ImportError as error:
-        raise BrokerUnavailable("an nkey needs the package `nkeys`: pip install 'kaskade[nkeys]'") from error
+        raise BrokerRefused("an nkey needs the package `nkeys`: pip install nkeys") from error
     try:
         public: bytes = nkeys.from_seed(seed.read_bytes().strip()).public_key
     except nkeys.NkeysError as error:
-        raise BrokerUnavailable(f"{seed} holds no seed of an nkey: {error}") from error
+        raise BrokerRefused(f"{seed} holds no seed of an nkey: {error}") from error
     return public.decode()
 
 
@@ -143,15 +182,18 @@ async def barrier(nc: Any, timeout: float = 5.0) -> None:
         pass
 
 
-async def connect(broker: Broker, name: str) -> Link:
-    """Connects to a broker.
+async def connect(broker: Broker, name: str, timeout: float = CONNECT_TIMEOUT) -> Link:
+    """Connects to a broker within `timeout` seconds.
 
-    Raises `BrokerUnavailable` if no server answers or the credentials are refused, `BrokerTooOld` before version 2.10.
+    Raises `BrokerUnavailable` if no server answers, `BrokerRefused` if the credentials, a certificate or the address are
+    wrong, `BrokerTooOld` before version 2.10.
     """
+    if not timeout > 0:
+        raise ValueError(f"the timeout of a connection is {timeout!r}; it must be more than 0 s")
     try:
         options = broker.options()
     except (OSError, ValueError) as error:
-        raise BrokerUnavailable(f"a file of the credentials cannot be read: {error}") from error
+        raise BrokerRefused(f"a file of the credentials cannot be read: {error}") from error
     nc: Any = Nats()
     link = Link(nc)
 
@@ -166,12 +208,16 @@ async def connect(broker: Broker, name: str) -> Link:
         for callback in link.on_returned:
             callback()
 
-    refused: asyncio.Future[ssl.SSLError] = asyncio.get_running_loop().create_future()
+    untrusted: asyncio.Future[ssl.SSLError] = asyncio.get_running_loop().create_future()
+    refusal: Exception | None = None
 
     async def failed(error: Exception) -> None:
+        nonlocal refusal
         log.debug("the connection to the broker: %s", error or type(error).__name__)
-        if isinstance(error, ssl.SSLError) and not refused.done():
-            refused.set_result(error)
+        if isinstance(error, ssl.SSLError) and not untrusted.done():
+            untrusted.set_result(error)
+        if _is_refusal(error):
+            refusal = error
         if "permissions violation" in str(error):
             log.warning("the broker refuses what this user may not do: %s", error)
             for callback in link.on_refused:
@@ -187,34 +233,62 @@ async def connect(broker: Broker, name: str) -> Link:
             # The first connection is tried a few times, a lost one until it is closed.
             max_reconnect_attempts=3,
             reconnect_time_wait=0.1,
-            connect_timeout=5,
+            connect_timeout=min(ATTEMPT_TIMEOUT, timeout),
             pending_size=PENDING_BYTES,
             **options,
         )
     )
     try:
         # After a certificate that is not trusted, nats-py waits for ever for the connection to close.
-        await asyncio.wait([connecting, refused], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([connecting, untrusted], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if untrusted.done() and not connecting.done():
+            raise untrusted.result()
         if not connecting.done():
-            raise refused.result()
+            await _give_up(nc, connecting)
+            raise asyncio.TimeoutError(f"no answer within {timeout:g} s")
         await connecting
     except asyncio.CancelledError:
-        for _ in range(20):
-            # Python 3.11's `wait_for` forgets a cancellation in the moment in which it succeeds.
-            connecting.cancel()
-            if (await asyncio.wait([connecting], timeout=0.1))[0]:
-                break
-        with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
-            await asyncio.wait_for(nc.close(), CLOSE_TIMEOUT)
+        await _give_up(nc, connecting)
         raise
     except (nats.errors.Error, OSError, asyncio.TimeoutError, ValueError) as error:
-        raise BrokerUnavailable(f"no server answers at {', '.join(broker.servers())}: {error}") from error
+        raise _why(broker, refusal or error) from error
     finally:
         connecting.cancel()
-        refused.cancel()
+        untrusted.cancel()
     nc.options["max_reconnect_attempts"] = -1
+    nc.options["connect_timeout"] = ATTEMPT_TIMEOUT
     version = nc.connected_server_version
     if (version.major, version.minor) < OLDEST_SERVER:
         await nc.close()
         raise BrokerTooOld(f"the server has version {version}; at least 2.10 is needed")
     return link
+
+
+async def _give_up(nc: Any, connecting: asyncio.Future[None]) -> None:
+    """Ends a connection that is not yet made."""
+    for _ in range(20):
+        # Python 3.11's `wait_for` forgets a cancellation in the moment in which it succeeds.
+        connecting.cancel()
+        if (await asyncio.wait([connecting], timeout=0.1))[0]:
+            break
+    with contextlib.suppress(nats.errors.Error, OSError, asyncio.TimeoutError):
+        await asyncio.wait_for(nc.close(), CLOSE_TIMEOUT)
+
+
+def _why(broker: Broker, error: Exception) -> BrokerUnavailable:
+    """Returns the error of a connection that could not be made."""
+    addresses = broker.addresses()
+    if isinstance(error, ssl.SSLError):
+        advice = "name the certificate of the authority that signed the server's (`ca`), and a host that it is made for"
+        return BrokerRefused(f"TLS with the server at {addresses} fails: {error}; {advice}")
+    if isinstance(error, ValueError):
+        # The text of the error may quote a password.
+        return BrokerRefused(f"{addresses} is no valid NATS address; use the form nats://host:4222")
+    if _is_refusal(error):
+        return BrokerRefused(f"the server at {addresses} refuses the connection: {error}; check the credentials")
+    return BrokerUnavailable(f"no server answers at {addresses}: {str(error) or type(error).__name__}")
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Returns whether the server refuses the credentials, by its text."""
+    return any(word in str(error).lower() for word in ("authorization", "authentication"))

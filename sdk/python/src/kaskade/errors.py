@@ -96,6 +96,15 @@ class BrokerUnavailable(KaskadeError):
     code, status, retryable = "KSK0012", 503, True
 
 
+class BrokerRefused(BrokerUnavailable):
+    """The server refuses the credentials, its certificate is not accepted, or the address or a file is wrong.
+
+    It has the code of `BrokerUnavailable`, but a retry does not help.
+    """
+
+    retryable = False
+
+
 class BrokerTooOld(KaskadeError):
     """The NATS server is older than 2.10."""
 

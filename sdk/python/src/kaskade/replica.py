@@ -8,7 +8,7 @@ import logging
 import secrets
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from .chunks import LARGEST_MESSAGE, Assembler, AssemblyError, Chunk, cut
 from .connection import Broker, Link, connect
 from .errors import BadOutput, Expired, Internal, KaskadeError, Malformed, Overloaded, TooLarge, Unavailable
 from .leaving import Senders
+from .probes import Probes
 from .runner import Runner
 from .subjects import GROUP, App, check_token
 from .wire import Cost, Hop, StageRequest
@@ -52,6 +53,10 @@ class Replica:
         self.app = App(stage.app)
         self.batches = 0
         self.requests = 0
+        self.busy = 0.0
+        """Time spent in the function, seconds."""
+        self.beaten = time.monotonic()
+        """When the event loop was last able to send a heartbeat, on the monotonic clock."""
         self.cancelled = 0
         """Requests that were dropped because they were cancelled."""
         self._link = link
@@ -60,7 +65,6 @@ class Replica:
         self._changed = asyncio.Event()
         self._idle = asyncio.Event()
         self._running: list[_Delivery] = []
-        self._busy = 0.0
         self._sequence = 0
         #: Differs from that of an earlier start.
         self._instance = secrets.randbits(53)
@@ -127,6 +131,21 @@ class Replica:
     def unanswered(self) -> int:
         """The number of requests that wait or run."""
         return len(self._queue) + len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """The number of requests that wait."""
+        return len(self._queue)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to the broker."""
+        return self._link.up.is_set()
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the replica takes no more requests soon."""
+        return self._leaving or self._draining
 
     async def _close(self) -> None:
         if self._failing is not None:
@@ -266,7 +285,7 @@ class Replica:
         answers, took = await self._runner.run(self._compute, batch, began)
         self.batches += 1
         self.requests += len(batch)
-        self._busy += took
+        self.busy += took
         for waiting, body in zip(batch, answers, strict=True):
             if not waiting.item.cancelled:
                 await self._send(waiting.item.reply, body)
@@ -308,6 +327,7 @@ class Replica:
         period = BEAT_PERIOD
         due = time.monotonic()
         while True:
+            self.beaten = time.monotonic()
             # While the connection is down nothing is sent: old heartbeats would arrive together later.
             if self._link.up.is_set():
                 await self._beat()
@@ -339,7 +359,7 @@ class Replica:
                 self.stage.variant: {
                     "batches": self.batches,
                     "requests": self.requests,
-                    "busy_us": int(self._busy * 1e6),
+                    "busy_us": int(self.busy * 1e6),
                 }
             }
         try:
@@ -363,32 +383,58 @@ def _encode(request: StageRequest, replica: str, outcome: Outcome, hop: Hop) -> 
     return body
 
 
-def serve(stage: Stage, broker: Broker, replica: str, grace: float) -> None:
-    """Serves a stage until SIGTERM or SIGINT, then leaves; a second signal ends the grace."""
+def serve(stage: Stage, broker: Broker, replica: str, grace: float, http: str) -> None:
+    """Serves a stage until SIGTERM or SIGINT, then leaves; a second signal ends the grace. Probes are at `http`, if it is not empty."""
 
     async def run() -> None:
-        attached = await Replica.attach(stage, broker, replica)
+        with contextlib.ExitStack() as closing:
+            probes = Probes(http) if http else None
+            if probes is not None:
+                closing.callback(probes.close)
+            await serve_until_stopped(probes)
+
+    async def serve_until_stopped(probes: Probes | None) -> None:
         stop, hurry = asyncio.Event(), asyncio.Event()
 
         def signalled() -> None:
             (hurry if stop.is_set() else stop).set()
 
-        for name in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(name, signalled)
-        log.info("replica `%s` serves stage `%s` of app `%s`", replica, stage.name, stage.app)
-        print(f"ready: {replica}", flush=True)
-        await _first(stop.wait(), attached.failed.wait())
-        if attached.failed.is_set():
-            raise Internal(f"replica `{replica}` failed; the log has the cause")
-        # The one that is later is cancelled; a leave that is cancelled closes the connection.
-        await _first(attached.leave(grace), hurry.wait())
+        # Before the replica takes requests, so that no signal ends the process with them.
+        _handle_signals(signalled)
+        attaching = asyncio.ensure_future(Replica.attach(stage, broker, replica))
+        await _first(attaching, stop.wait())
+        if attaching.cancelled():
+            return
+        attached = attaching.result()
+        if probes is not None:
+            probes.replica = attached
+        try:
+            log.info("replica `%s` serves stage `%s` of app `%s`", replica, stage.name, stage.app)
+            print(f"ready: {replica}", flush=True)
+            await _first(stop.wait(), attached.failed.wait())
+            if attached.failed.is_set():
+                raise Internal(f"replica `{replica}` failed; the log has the cause")
+        finally:
+            # The one that is later is cancelled; a leave that is cancelled closes the connection.
+            await _first(attached.leave(grace), hurry.wait())
         if attached.unanswered:
             raise Expired(f"replica `{replica}` left with {attached.unanswered} unanswered requests")
 
     asyncio.run(run())
 
 
-async def _first(*waits: Coroutine[Any, Any, Any]) -> None:
+def _handle_signals(handler: Callable[[], None]) -> None:
+    """Calls `handler` at SIGINT and SIGTERM; raises `RuntimeError` where the loop cannot handle signals."""
+    try:
+        for name in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(name, handler)
+    except (NotImplementedError, RuntimeError, ValueError) as error:
+        raise RuntimeError(
+            "`serve` ends by signals, so it must be called on the main thread, and not on Windows; elsewhere use `attach` and `leave`"
+        ) from error
+
+
+async def _first(*waits: Awaitable[Any]) -> None:
     """Waits until one of several ends, and cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     done, later = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from .batching import Batching
+from .batching import Batching, check_count
 from .batch import BatchFunction, Outcome, run_batch
 from .connection import Broker
 from .subjects import App, check_token, token_from
-from .tensors import Array
+from .tensors import DATATYPES, NUMPY_NAMES, Array
 
 if TYPE_CHECKING:
     from .replica import Replica
@@ -25,6 +25,13 @@ class Input:
 
     datatype: str
     shape: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.datatype not in DATATYPES:
+            advice = f"write {NUMPY_NAMES[self.datatype]}" if self.datatype in NUMPY_NAMES else f"it is one of {sorted(DATATYPES)}"
+            raise ValueError(f"{self.datatype!r} is no datatype; {advice}")
+        if self.shape is not None and any(type(extent) is not int or extent < -1 for extent in self.shape):
+            raise ValueError(f"the shape of an input is {self.shape!r}; it must have extents, or -1 for any")
 
 
 @dataclass(frozen=True)
@@ -46,8 +53,21 @@ class Stage:
         App(self.app)
         check_token("stage", self.name)
         check_token("variant", self.variant)
+        check_count("queue_capacity", self.queue_capacity)
         if self.tensors not in ("numpy", "torch"):
             raise ValueError(f"tensors is {self.tensors!r}; it must be numpy or torch")
+        needed, optional = self._arguments()
+        unknown = [name for name in self.inputs if needed is not None and name not in needed + optional]
+        if unknown:
+            raise ValueError(f"the function of stage `{self.name}` has no argument `{unknown[0]}`, which `inputs` names")
+
+    def _arguments(self) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+        """Returns the names of the inputs that the function needs, `None` for any, and of those that it takes beside them."""
+        function = self.function
+        for kind in (function, getattr(function, "__call__", None)):
+            if inspect.iscoroutinefunction(kind) or inspect.isasyncgenfunction(kind) or inspect.isgeneratorfunction(kind):
+                raise TypeError(f"the function of stage `{self.name}` is asynchronous or a generator; it must return the outputs")
+        return (None, ()) if self.per_request else _arguments(function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -55,9 +75,11 @@ class Stage:
     @property
     def batch_function(self) -> BatchFunction:
         """The function with what is needed to call it with a batch."""
+        needed, optional = self._arguments()
         return BatchFunction(
             function=self.function,
-            arguments=None if self.per_request else _arguments(self.function),
+            arguments=needed,
+            optional=optional,
             expected={name: (spec.datatype, spec.shape) for name, spec in self.inputs.items()},
             output=self.output,
             torch=self.tensors == "torch",
@@ -78,16 +100,18 @@ class Stage:
         broker = Broker(broker) if isinstance(broker, str) else broker
         return await Replica.attach(self, broker, replica or self.default_replica())
 
-    def serve(self, broker: Broker | str = "", replica: str = "", grace: float = 10.0) -> None:
+    def serve(self, broker: Broker | str = "", replica: str = "", grace: float = 10.0, http: str = "") -> None:
         """Serves the stage until SIGTERM or Ctrl-C, then leaves: what it accepted is answered, at most `grace` s.
 
-        A second signal ends the grace. Raises `BrokerUnavailable`, `Internal` if the replica fails, and `Expired` if
-        requests were not answered; the function may then still run, on a daemon thread.
+        A second signal ends the grace. `http`, as `0.0.0.0:8080`, is the address of probes and metrics: `/live`, `/ready`,
+        `/metrics`. Raises `OSError` if it cannot be used, `BrokerUnavailable`, `Internal` if the replica fails, `Expired` if requests were
+        not answered (the function may then still run, on a daemon thread), and `RuntimeError` on another thread than the main
+        one or on Windows: use `attach` there.
         """
         from .replica import serve
 
         broker = Broker(broker) if isinstance(broker, str) else broker
-        serve(self, broker, replica or self.default_replica(), grace)
+        serve(self, broker, replica or self.default_replica(), grace, http)
 
     def with_(self, **changes: Any) -> Stage:
         """Returns the stage with other settings, for example another app."""
@@ -98,12 +122,19 @@ class Stage:
         return token_from(f"{self.name}-{socket.gethostname()}-{os.getpid()}"[-64:])
 
 
-def _arguments(function: Callable[..., Any]) -> tuple[str, ...] | None:
-    """Returns the names of the inputs that a function takes; `None` if it takes all of them (`**inputs`)."""
+def _arguments(function: Callable[..., Any]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Returns the names of the arguments without and with a default; `None` if the function takes any (`**inputs`)."""
     parameters = inspect.signature(function).parameters.values()
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise TypeError(f"argument `{parameter.name}` is positional-only; inputs are passed by name")
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return None
-    return tuple(p.name for p in parameters if p.default is inspect.Parameter.empty)
+        return None, ()
+    for parameter in parameters:
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            raise TypeError(f"the function has `*{parameter.name}`; inputs are passed by name: name each, or write `**inputs`")
+    needed = tuple(one.name for one in parameters if one.default is inspect.Parameter.empty)
+    return needed, tuple(one.name for one in parameters if one.name not in needed)
 
 
 def stage(
@@ -123,7 +154,8 @@ def stage(
     """Makes a stage of a batch function.
 
     The function takes one argument per input, of that name: the inputs of all requests of the batch, stacked to shape
-    `[batch, ...]`. It returns a map of outputs with the batch as first dimension, or one array, which becomes the
+    `[batch, ...]`. An argument with a default is an input that a request may leave out; requests with and without it are run
+    in separate calls. It returns a map of outputs with the batch as first dimension, or one array, which becomes the
     output `output`. An output `confidence` of shape `[batch]` is the confidence of the answers; without one, the
     plan's estimator computes it from the outputs. Requests whose shapes differ are run in separate calls.
 
@@ -132,6 +164,9 @@ def stage(
 
     `max_batch`, `max_wait` (seconds) and `min_queue` are the triggers of a batch; `queue_capacity` is the number of
     requests that wait before others are refused with `Overloaded`. `inputs` states datatypes and shapes to check.
+
+    Raises `TypeError` for a function that cannot be called with inputs by name or is asynchronous, `ValueError` for a
+    setting that is out of range.
     """
 
     def decorate(function: Callable[..., Any]) -> Stage:

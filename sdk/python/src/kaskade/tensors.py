@@ -39,6 +39,8 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+NUMPY_NAMES = {str(dtype): name for name, dtype in _DTYPES.items()} | {"bfloat16": "BF16", "str": "BYTES", "bytes": "BYTES"}
+"""The datatypes by the names that numpy and Python give them."""
 DATATYPES = frozenset(_DTYPES) | {"BF16", "BYTES"}
 """The names of all datatypes."""
 
@@ -54,20 +56,36 @@ class Typed:
 
 
 def as_array(value: Any) -> Array:
-    """Returns `value` as an array: numpy and torch tensors keep their type, Python floats become float32.
+    """Returns `value` as an array: arrays of any library keep their type, also in a list; Python floats become float32.
 
-    Python integers become int64, texts and bytes become an object array of bytes. A torch tensor of bfloat16 becomes
-    float32. Raises `Malformed` for a Python float beyond the range of float32.
+    Python integers become int64, or uint64 if they need it; texts and bytes become an object array of bytes. bfloat16 becomes
+    float32. Raises `Malformed` for a Python float beyond the range of float32, and for integers that no type holds together.
     """
     array = _untyped(value)
     if array.dtype == np.float64 and not _has_type(value):
+        _check_integers(value, array)
         return _converted(array, np.dtype(np.float32), "FP32")
     return array
 
 
 def _has_type(value: Any) -> bool:
-    """Returns whether a value has a type of its own, which is kept."""
-    return isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "detach")
+    """Returns whether a value has a type of its own, which is kept: an array, or a list of arrays."""
+    if isinstance(value, np.generic) or _is_array(value):
+        return True
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return _is_array(value)
+
+
+def _is_array(value: Any) -> bool:
+    typed = hasattr(value, "detach") or hasattr(value, "__array__")
+    return typed and not isinstance(value, np.generic)
+
+
+def _check_integers(value: Any, array: Array) -> None:
+    """Raises `Malformed` if numpy made floats of integers: of large and negative ones together."""
+    if (np.abs(array) >= 2.0**63).any() and all(isinstance(element, int) for element in _flat([value])):
+        raise Malformed("its integers fit neither INT64 nor UINT64 together; send floats, or a `Typed` value")
 
 
 def _untyped(value: Any) -> Array:
@@ -83,6 +101,9 @@ def _untyped(value: Any) -> Array:
         array = np.asarray(value)
     else:
         array = _python_array(value)
+    if array.dtype.name == "bfloat16":
+        # The type of the package ml_dtypes, as of JAX.
+        array = array.astype(np.float32)
     return _texts(array) if array.dtype.kind in "USO" else array
 
 

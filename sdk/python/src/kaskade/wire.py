@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgpack
 import numpy as np
@@ -40,6 +40,10 @@ MAX_VALUES = 1 << 20
 
 Headers = Mapping[str, str]
 
+Parameter: TypeAlias = str | int | float | bool
+"""A value of a request's parameter."""
+
+_TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _DIGITS = re.compile(r"[0-9]{1,10}")
 
 
@@ -80,9 +84,27 @@ def read_budget(headers: Headers | None) -> float:
     return min(int(text) / 1e6, MAX_BUDGET)
 
 
-def start_trace() -> str:
-    """Returns the `traceparent` of a new trace, not sampled."""
-    return f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-00"
+def trace_headers(traceparent: str | None) -> dict[str, str]:
+    """Returns the header of a trace context: of `traceparent`, else of OpenTelemetry's current span.
+
+    Without either there is none, and a trace begins at the ingress. Raises `Malformed` if `traceparent` is none.
+    """
+    if traceparent is None:
+        traceparent = _current_span()
+    elif not isinstance(traceparent, str) or not _TRACEPARENT.fullmatch(traceparent):
+        raise Malformed(f"the traceparent is {traceparent!r}; it must be of the form 00-<32 hex digits>-<16 hex digits>-<2 hex digits>")
+    return {} if traceparent is None else {TRACEPARENT: traceparent}
+
+
+def _current_span() -> str | None:
+    # A program with a span has imported the package.
+    opentelemetry = sys.modules.get("opentelemetry.trace")
+    if opentelemetry is None:
+        return None
+    context = opentelemetry.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
 
 def read_fault(headers: Headers | None) -> KaskadeError | None:
@@ -232,7 +254,7 @@ def encode_infer(inputs: Mapping[str, Any], request_id: str | None, parameters: 
     return pack(message)
 
 
-def _scalar(name: Any, value: Any) -> str | int | float | bool:
+def _scalar(name: Any, value: Any) -> Parameter:
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (str, int, float, bool)):
