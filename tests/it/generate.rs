@@ -102,7 +102,7 @@ fn sampling_follows_the_seed_and_stop_texts_end_answers() {
     let text = greedy["answers"][0]["text"].as_str().unwrap();
     let stop: String = text.chars().skip(4).take(3).collect();
     let stopped = json(&["--text", PROMPT, "--max-tokens", "32", "--stop", &stop]);
-    assert_eq!(stopped["answers"][0]["end"], "stop text");
+    assert_eq!(stopped["answers"][0]["finish_reason"], "stop");
     assert!(!stopped["answers"][0]["text"].as_str().unwrap().contains(&stop));
 }
 
