@@ -334,10 +334,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("idle.txt");
         std::fs::write(&file, "0 0 0").unwrap();
-        let args = TraceArgs {
-            trace: Some(file.clone()),
-            ..TraceArgs::default()
-        };
+        let mut args = TraceArgs::default();
+        args.trace = Some(file.clone());
         let error = read_trace(&args).unwrap_err();
         assert!(
             error.is::<Usage>() && error.to_string().contains("no request"),

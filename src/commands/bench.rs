@@ -79,7 +79,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "durable")]
     stream: bool,
     /// Send this many requests in a closed loop, instead of a length of time; all of them are recorded.
-    #[arg(long, value_name = "N", requires = "concurrency", conflicts_with = "duration", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", requires = "concurrency", conflicts_with_all = ["duration", "rate", "trace"],
+        value_parser = clap::value_parser!(u64).range(1..))]
     requests: Option<u64>,
     /// File for the report as JSON, besides what is printed.
     #[arg(long, value_name = "FILE")]

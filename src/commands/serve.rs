@@ -76,11 +76,11 @@ fn check_planner(app: &App, path: &Path) -> anyhow::Result<()> {
 
 /// Starts, serves, drains.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let app = App::load_to_serve(&args.app)?;
     let mut connection = match args.listen {
         Some(listen) => args.broker.embedded(listen.socket())?,
         None => args.broker.connection()?,
     };
+    let app = App::load_to_serve(&args.app)?;
     ensure!(
         args.role == Role::All || connection.url(&app).is_some(),
         Usage::new(

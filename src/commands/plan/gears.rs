@@ -13,7 +13,7 @@ use kaskade_app::planning::{self, gears, initial, read_profile};
 use kaskade_app::report;
 use kaskade_app::report::progress::{Progress, say};
 use kaskade_app::report::units;
-use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, plan_gears};
+use kaskade_planners::gears::{GearOptions, GearPlan, Prior, plan_gears};
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::Trace;
