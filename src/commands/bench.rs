@@ -34,6 +34,7 @@ use crate::{interrupt, output};
 /// are due, whatever the app does; in a closed loop (`--concurrency`) clients wait for their answers. Latencies count from when a
 /// request was due. With `--app` and without `--nats`, starts the app in this process.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
