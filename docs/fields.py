@@ -14,7 +14,7 @@ PAGES = (*APP, "reference/plan.md", "reference/profile.md")
 MARKED = re.compile(r"(<!-- fields of ([\w.]+)(?:: (\w+))? -->\n).*?(<!-- end of fields -->)", re.DOTALL)
 
 # Definitions that are one value with a form of its own.
-SCALARS = {"HumanDuration": "duration", "ByteSize": "size", "SubjectToken": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number", "Share": "share", "AuditShare": "share"}
+SCALARS = {"HumanDuration": "duration", "ByteSize": "size", "SubjectToken": "name", "Address": "address", "Positive": "number", "Finite": "number", "Watts": "number", "IdleWatts": "number", "Share": "share", "AuditShare": "share"}
 
 
 def pointed(schema, node):

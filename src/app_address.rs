@@ -40,7 +40,7 @@ impl TargetArgs {
         Ok(Target {
             name: app.as_ref().map_or_else(named, |app| app.name.to_string()),
             app,
-            connection: broker.connection(),
+            connection: broker.connection()?,
         })
     }
 }

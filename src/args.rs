@@ -1,12 +1,15 @@
 //! Flags that several commands share, and their conversion to the types of the application library.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use kaskade_app::config::App;
 use kaskade_app::config::guarantee::Share;
+use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::PlanningError;
 use kaskade_app::planning::pipelines;
 use kaskade_app::report;
@@ -15,6 +18,7 @@ use kaskade_planners::cascade::Objective;
 use kaskade_planners::certify::{AccuracyTarget, CertifyOptions};
 use kaskade_policy::pipeline::Pipeline;
 use kaskade_policy::plan::Dropping;
+use kaskade_simulator::trace::Trace;
 
 use crate::failure::Usage;
 
@@ -27,20 +31,73 @@ pub(crate) struct Broker {
     /// File with the nkey seed of the user to connect as; `kaskade auth init` writes it. It overrides `nats.nkey` of app.toml.
     #[arg(long, value_name = "FILE", env = "NATS_NKEY")]
     nkey: Option<PathBuf>,
+    /// `.creds` file of the user to connect as, for servers with JWT accounts. It overrides `nats.credentials` of app.toml.
+    #[arg(long, value_name = "FILE", env = "NATS_CREDS")]
+    creds: Option<PathBuf>,
     /// Certificates to trust in addition to the system's, for a server at `tls://`. It overrides `nats.ca` of app.toml.
     #[arg(long, value_name = "FILE", env = "NATS_CA")]
     nats_ca: Option<PathBuf>,
+    /// Certificate of this client, for a server that verifies clients by TLS. It overrides `nats.certificate` of app.toml.
+    #[arg(long, value_name = "FILE", env = "NATS_CERT", requires = "nats_key")]
+    nats_cert: Option<PathBuf>,
+    /// Key of the certificate of this client.
+    #[arg(long, value_name = "FILE", env = "NATS_KEY", requires = "nats_cert")]
+    nats_key: Option<PathBuf>,
+}
+
+/// Returns whether the value of a flag is that of its environment variable.
+pub(crate) fn is_variable<T: AsRef<OsStr>>(value: Option<&T>, variable: &str) -> bool {
+    let set = std::env::var_os(variable);
+    value.is_some_and(|value| set.is_some_and(|set| set == value.as_ref()))
 }
 
 impl Broker {
-    /// Returns the connection to the broker.
-    pub(crate) fn connection(&self) -> Connection {
-        Connection {
+    /// Returns the connection to the broker. Of two users, the one of a flag takes precedence over the one of an environment variable.
+    ///
+    /// # Errors
+    /// When two users are named by flags, or by variables.
+    pub(crate) fn connection(&self) -> Result<Connection, Usage> {
+        let mut connection = Connection {
             url: self.nats.clone(),
             nkey: self.nkey.clone(),
+            credentials: self.creds.clone(),
             ca: self.nats_ca.clone(),
+            certificate: self.nats_cert.clone().zip(self.nats_key.clone()),
             ..Connection::default()
+        };
+        if self.nkey.is_some() && self.creds.is_some() {
+            match (
+                is_variable(self.nkey.as_ref(), "NATS_NKEY"),
+                is_variable(self.creds.as_ref(), "NATS_CREDS"),
+            ) {
+                (true, false) => connection.nkey = None,
+                (false, true) => connection.credentials = None,
+                _ => {
+                    return Err(Usage::new(
+                        "`--nkey` (`NATS_NKEY`) and `--creds` (`NATS_CREDS`) each name a user; give one of them",
+                    ));
+                }
+            }
         }
+        Ok(connection)
+    }
+
+    /// Checks that no nats-server is named together with an address for the embedded broker. Returns the connection to the latter: the
+    /// variable `NATS_URL` does not count beside a flag.
+    ///
+    /// # Errors
+    /// When `--nats` is given, and as [`Broker::connection`].
+    pub(crate) fn embedded(&self, listen: SocketAddr) -> Result<Connection, Usage> {
+        if self.nats.is_some() && !is_variable(self.nats.as_ref(), "NATS_URL") {
+            return Err(Usage::new(
+                "`--listen` is the address of the embedded broker, and `--nats` names a nats-server; give one of them",
+            ));
+        }
+        Ok(Connection {
+            url: None,
+            listen: Some(listen),
+            ..self.connection()?
+        })
     }
 }
 
@@ -153,6 +210,34 @@ impl PipelineArgs {
     }
 }
 
+/// Reads the trace, if one is given.
+///
+/// # Errors
+/// When the file is no trace, or the part of it that is played has no request.
+pub(crate) fn read_trace(args: &TraceArgs) -> anyhow::Result<Option<Trace>> {
+    let trace = args.read()?;
+    let has_requests = |trace: &Trace| trace.rates().iter().any(|rate| *rate > 0.0);
+    ensure!(
+        trace.as_ref().is_none_or(has_requests),
+        Usage::new(
+            "the trace, or the part of it that `--excerpt` names, has no request: give another one, or `--rate`"
+        )
+    );
+    Ok(trace)
+}
+
+/// Parses a share of a device's time.
+///
+/// # Errors
+/// When the text is not a number above 0 and at most 1.
+pub(crate) fn utilisation(text: &str) -> Result<f64, String> {
+    let number = positive(text)?;
+    if number > 1.0 {
+        return Err(format!("{number} is not at most 1"));
+    }
+    Ok(number)
+}
+
 /// Permission to replace output files.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct Overwrite {
@@ -241,6 +326,32 @@ mod tests {
         ];
         assert_eq!(parsed, all);
         assert!(parse("last-task").is_err());
+    }
+
+    /// `simulate` reported a run of no requests.
+    #[test]
+    fn a_trace_without_requests_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("idle.txt");
+        std::fs::write(&file, "0 0 0").unwrap();
+        let mut args = TraceArgs::default();
+        args.trace = Some(file.clone());
+        let error = read_trace(&args).unwrap_err();
+        assert!(
+            error.is::<Usage>() && error.to_string().contains("no request"),
+            "{error}"
+        );
+        std::fs::write(&file, "0 1 0").unwrap();
+        assert!(read_trace(&args).unwrap().is_some());
+        assert!(read_trace(&TraceArgs::default()).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_utilisation_is_above_zero_and_at_most_one() {
+        assert_eq!(utilisation("0.8"), Ok(0.8));
+        for wrong in ["0", "-1", "1.5", "much"] {
+            assert!(utilisation(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

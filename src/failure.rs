@@ -134,6 +134,11 @@ impl Failure {
         &self.message
     }
 
+    /// Returns whether the broker refused an operation of the user.
+    pub(crate) fn is_about_permissions(&self) -> bool {
+        self.code == Some(Code::NotPermitted.id())
+    }
+
     /// Returns the exit code of the process.
     pub(crate) fn exit(&self) -> u8 {
         self.exit
@@ -216,6 +221,11 @@ fn of_deploy(error: &DeployError) -> Option<Class> {
     match error {
         DeployError::Bus(error) => of_bus(error),
         DeployError::Store(error) => Some(of_store(error)),
+        // Unlike a client's request, it is not sent again when an app starts.
+        DeployError::UnknownApp { .. } => Some(Class {
+            code: Code::UnknownApp,
+            retryable: false,
+        }),
         DeployError::OtherApp { .. } | DeployError::NotLoaded { .. } => Some(Code::PlanRefused.into()),
         // The same command is refused again, unlike that of a writer who was only second.
         DeployError::NotExpected { .. } => Some(Class {
@@ -335,6 +345,10 @@ mod tests {
             !expected.retryable && expected.message.contains("holds epoch 5"),
             "{expected:?}"
         );
+        let unknown = of(DeployError::UnknownApp {
+            app: "digit".to_owned(),
+        });
+        assert_eq!((unknown.exit(), unknown.code), (1, Some("KSK0004")));
         let usage = of(Usage::new("give a load"));
         assert_eq!((usage.exit(), usage.code, usage.retryable), (2, None, false));
         assert_eq!(of(PlanningError::NoPipeline).exit(), 2);

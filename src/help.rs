@@ -21,7 +21,8 @@ pub(crate) const GROUPS: [(&str, &[&str]); 6] = [
 /// Text after the options of the root.
 pub(crate) const AFTER: &str = "\
 Precedence: flag, then environment variable, then app.toml, then default.
-Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong usage, 75 temporary failure.
+Exit codes: 0 done, 1 wrong input or refused for good, 2 wrong usage, 75 temporary failure,
+130 ended by Ctrl-C. `kaskade probe` exits with 1 if the process is not live or ready.
 With --json, results are JSON on standard output, and an error is one JSON object in the last line of standard error.
 Values: TIME: 250ms, 2s, 5m; SIZE: 64KiB, 16GB; SHARE: 1% or 0.01; ADDRESS: 127.0.0.1:8080.";
 
@@ -118,7 +119,13 @@ mod tests {
                 );
             }
         }
-        for text in ["Usage: kaskade", "--version", "Precedence: flag", "75 temporary"] {
+        for text in [
+            "Usage: kaskade",
+            "--version",
+            "Precedence: flag",
+            "75 temporary",
+            "130 ended by",
+        ] {
             assert!(help.contains(text), "{text}: {help}");
         }
     }

@@ -1,6 +1,7 @@
 //! The log on standard error.
 
-use std::io::IsTerminal as _;
+use std::io::{self, IsTerminal as _, Write};
+use std::sync::{Mutex, PoisonError};
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
@@ -9,11 +10,11 @@ use crate::failure::Usage;
 
 /// Starts logging: warnings and errors by default, otherwise as the filter in `KASKADE_LOG` says (`info`,
 /// `kaskade_actors=debug`). `KASKADE_LOG_FORMAT=json` makes log lines JSON. With `--json` nothing is logged by default: what reads standard
-/// error expects the error alone.
+/// error expects the error alone. With `holds`, lines about permissions that the broker refuses are kept back until [`release`].
 ///
 /// # Errors
 /// When a variable has a value that is not valid.
-pub(crate) fn init(json: bool) -> anyhow::Result<()> {
+pub(crate) fn init(json: bool, holds: bool) -> anyhow::Result<()> {
     let filter = match variable("KASKADE_LOG") {
         Some(text) => filter(&text)?,
         None => EnvFilter::new(if json { "off" } else { "warn" }),
@@ -24,7 +25,7 @@ pub(crate) fn init(json: bool) -> anyhow::Result<()> {
     };
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
+        .with_writer(move || Line { holds })
         .with_ansi(std::io::stderr().is_terminal());
     // Initialisation fails only if a subscriber is already set; that one stays.
     let _ = if lines_are_json {
@@ -33,6 +34,48 @@ pub(crate) fn init(json: bool) -> anyhow::Result<()> {
         builder.try_init()
     };
     Ok(())
+}
+
+/// Text of the broker about a permission that a user lacks.
+const REFUSED: &str = "Permissions Violation";
+
+/// Lines that are kept back: the error of a command usually says the same.
+static HELD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+/// Writes the lines that were kept back; drops them if the error that follows says the same.
+pub(crate) fn release(is_said: bool) {
+    let held = std::mem::take(&mut *HELD.lock().unwrap_or_else(PoisonError::into_inner));
+    if !is_said {
+        // A closed standard error leaves no place for them.
+        let _ = io::stderr().lock().write_all(&held);
+    }
+}
+
+/// Writes one event, which the subscriber formats whole before it writes it.
+struct Line {
+    holds: bool,
+}
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.holds && is_refusal(line) {
+            let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+            held.extend_from_slice(line);
+            return Ok(line.len());
+        }
+        io::stderr().lock().write_all(line)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
+}
+
+/// Returns whether a line is about a permission that the broker refuses.
+fn is_refusal(line: &[u8]) -> bool {
+    line.windows(REFUSED.len())
+        .any(|part| part.eq_ignore_ascii_case(REFUSED.as_bytes()))
 }
 
 /// Returns the value of an environment variable; `None` if it is unset or empty.
@@ -69,6 +112,13 @@ fn is_json(text: &str) -> Result<bool, Usage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refused_permissions_are_told_from_other_lines() {
+        let refused = b"WARN error event=nats: Permissions Violation for Publish to \"x\"";
+        assert!(is_refusal(refused));
+        assert!(!is_refusal(b"WARN lost the connection to the broker"));
+    }
 
     /// What is not valid was ignored.
     #[test]

@@ -94,10 +94,16 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return refuse_usage(&error),
     };
-    match log::init(json).and_then(|()| run(&command)) {
-        Ok(()) => ExitCode::SUCCESS,
+    // Processes that run on log each event when it happens.
+    let ends = !matches!(command, Command::Serve(_) | Command::Demo(_) | Command::Top(_));
+    match log::init(json, ends).and_then(|()| run(&command)) {
+        Ok(()) => {
+            log::release(false);
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             let failure = Failure::of(&error);
+            log::release(failure.is_about_permissions());
             output::print_error(&failure, json);
             failure.exit().into()
         }
@@ -243,9 +249,19 @@ mod tests {
             let names = infer.get_arguments().filter_map(clap::Arg::get_env);
             names.map(|name| name.to_string_lossy().into_owned()).collect()
         };
-        assert_eq!(variables(&command()), ["NATS_URL", "NATS_NKEY", "NATS_CA"]);
+        assert_eq!(
+            variables(&command()),
+            [
+                "NATS_URL",
+                "NATS_NKEY",
+                "NATS_CREDS",
+                "NATS_CA",
+                "NATS_CERT",
+                "NATS_KEY"
+            ]
+        );
         let left = without_variables(command(), &|name| name == "NATS_URL");
-        assert_eq!(variables(&left), ["NATS_NKEY", "NATS_CA"]);
+        assert_eq!(variables(&left), variables(&command())[1..]);
     }
 
     #[test]

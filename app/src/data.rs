@@ -419,7 +419,7 @@ mod tests {
         assert!(refused("", &[1, 3, 3]).contains("sample 0"));
         assert!(refused("shape = [3]", &[2]).contains("bytes"));
         assert!(refused("skip = 3", &[2]).contains("0 samples after the first 3"));
-        assert!(refused("skip = 2\ntake = 2", &[2]).contains("1 samples after the first 2"));
+        assert!(refused("skip = 2\ntake = 2", &[2]).contains("1 sample after the first 2"));
     }
 
     #[test]

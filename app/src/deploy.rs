@@ -2,7 +2,8 @@
 
 mod loading;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -13,11 +14,15 @@ use kaskade_actors::wire::{Heartbeat, IngressState, Message as _};
 use kaskade_policy::plan::Plan;
 use kaskade_policy::rollout::{LaggingIngress, Rollout};
 use thiserror::Error;
+use tokio::sync::OnceCell;
 
 use self::loading::Loading;
 
 /// Time to listen for the newest epoch in use: processes send ten heartbeats per second.
 const LISTEN: Duration = Duration::from_millis(500);
+
+/// Time to listen for processes of an app: ingresses report once per second.
+const LISTEN_LONG: Duration = Duration::from_millis(1_500);
 
 /// Time without a report of an ingress after which none counts as running: ingresses report once per second.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
@@ -46,6 +51,15 @@ pub enum DeployError {
         /// The app of the plan.
         plan: String,
         /// The app that it is written for.
+        app: String,
+    },
+    /// Nothing shows that the app exists: it has no plan store, and none of its processes runs.
+    #[error(
+        "app `{app}` is unknown at this broker: it has no plan store, and none of its processes runs. If the name is right, \
+         `kaskade plan apply --create` creates the store; `--app FILE` does so too, after it has checked the plan"
+    )]
+    UnknownApp {
+        /// The app.
         app: String,
     },
     /// The app has no stored plan.
@@ -155,6 +169,18 @@ pub struct AppliedPlan {
     pub replaced: Option<u64>,
 }
 
+/// A plan that was rolled back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RolledBackPlan {
+    /// The older epoch, whose plan was written again.
+    pub older: u64,
+    /// Whether an ingress that runs has admitted requests under the older epoch; false also if that is not known, because ingresses know
+    /// only what happened since they started.
+    pub has_served: bool,
+    /// What was written.
+    pub written: AppliedPlan,
+}
+
 /// Progress of the adoption of a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
@@ -195,7 +221,8 @@ impl Progress {
 pub struct Deployment {
     app: subjects::App,
     bus: Bus,
-    store: std::sync::Arc<dyn PlanStore>,
+    /// The plan store, once it is found or created.
+    store: OnceCell<Arc<dyn PlanStore>>,
     states: async_nats::Subscriber,
     beats: async_nats::Subscriber,
     rollout: Rollout,
@@ -203,7 +230,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    /// Connects to the plan store of the app.
+    /// Connects to the broker of the app. Only [`Deployment::apply`] creates a plan store if there is none.
     ///
     /// # Errors
     /// What the broker or the plan store says.
@@ -212,16 +239,32 @@ impl Deployment {
         let bus = Bus::connect(bus).await?;
         let states = bus.subscribe(app.ingresses(), None).await?;
         let beats = bus.subscribe(app.beats(), None).await?;
-        let store = store::open(&bus, &app).await?;
+        let store = store::find(&bus, &app).await?;
         Ok(Self {
             app,
             bus,
-            store,
+            store: OnceCell::new_with(store),
             states,
             beats,
             rollout: Rollout::default(),
             begun: Instant::now(),
         })
+    }
+
+    /// Returns whether something shows that the app exists: its plan store, or one of its processes, for which it listens for a second
+    /// and a half if there is no store. A misspelt app has neither.
+    ///
+    /// # Errors
+    /// What the broker says.
+    pub async fn is_known(&self) -> Result<bool, DeployError> {
+        if self.store.initialized() {
+            return Ok(true);
+        }
+        let states = self.bus.subscribe(self.app.ingresses(), None).await?;
+        let beats = self.bus.subscribe(self.app.beats(), None).await?;
+        let mut messages = futures::stream::select(states, beats);
+        let heard = tokio::time::timeout(LISTEN_LONG, messages.next()).await;
+        Ok(matches!(heard, Ok(Some(_))) || store::find(&self.bus, &self.app).await?.is_some())
     }
 
     /// Writes a plan as the newest one, if the newest epoch is still `expect` (`None`: the one that is stored now), and returns its
@@ -237,7 +280,9 @@ impl Deployment {
                 app: self.app.name().to_owned(),
             });
         }
-        let replaced = match self.store.get().await {
+        let open = || store::open(&self.bus, &self.app);
+        let store = self.store.get_or_try_init(open).await?;
+        let replaced = match store.get().await {
             Ok(stored) => stored.map(|stored| stored.epoch),
             // It is replaced.
             Err(StoreError::Malformed { epoch, .. }) => Some(epoch),
@@ -250,7 +295,7 @@ impl Deployment {
             });
         }
         let known = self.newest_in_use().await?;
-        let epoch = self.store.put_above(plan, replaced, known).await?;
+        let epoch = store.put_above(plan, replaced, known).await?;
         Ok(AppliedPlan { epoch, replaced })
     }
 
@@ -275,25 +320,24 @@ impl Deployment {
     /// # Errors
     /// What the plan store says.
     pub async fn history(&self) -> Result<Vec<HistoryEntry>, DeployError> {
-        Ok(self.store.history().await?)
+        match self.store.get() {
+            Some(store) => Ok(store.history().await?),
+            None => Ok(Vec::new()),
+        }
     }
 
-    /// Writes an older plan as a new epoch: that of `epoch`, or the newest one that differs from the plan in force. Returns the epoch
-    /// of that older plan too.
+    /// Writes an older plan as a new epoch: that of `epoch`; without one, the newest earlier plan that differs from the newest one and
+    /// under which a running ingress has admitted requests. If none is known to have served, it is the newest one that differs.
     ///
     /// # Errors
     /// As [`Deployment::get`] and [`Deployment::apply`]; [`DeployError::NothingEarlier`].
-    pub async fn roll_back(&self, epoch: Option<u64>) -> Result<(u64, AppliedPlan), DeployError> {
+    pub async fn roll_back(&self, epoch: Option<u64>) -> Result<RolledBackPlan, DeployError> {
         let newest = self.newest().await?;
+        let served = self.served().await?;
         let older = if let Some(epoch) = epoch {
             self.get(Some(epoch)).await?
         } else {
-            let past = self.history().await?;
-            let running = past.iter().rfind(|past| past.stored.epoch == newest);
-            let running = running.map(|past| past.stored.plan.clone());
-            let mut earlier = past.into_iter().rev();
-            let differs = earlier.find(|past| Some(&past.stored.plan) != running.as_ref());
-            differs.ok_or(DeployError::NothingEarlier)?
+            earlier(self.history().await?, newest, &served).ok_or(DeployError::NothingEarlier)?
         };
         let written = self.apply(&older.stored.plan, Some(newest)).await;
         let written = written.map_err(|error| match error {
@@ -304,7 +348,11 @@ impl Deployment {
             }),
             error => error,
         })?;
-        Ok((older.stored.epoch, written))
+        Ok(RolledBackPlan {
+            older: older.stored.epoch,
+            has_served: served.contains(&older.stored.epoch),
+            written,
+        })
     }
 
     /// Waits until every ingress admits requests under that epoch and workers serve all of its variants, at most `timeout`. `progress` is
@@ -391,11 +439,29 @@ impl Deployment {
     }
 
     async fn newest(&self) -> Result<u64, DeployError> {
-        let stored = self.store.get().await?;
+        let stored = match self.store.get() {
+            Some(store) => store.get().await?,
+            None => None,
+        };
         let newest = stored.ok_or_else(|| DeployError::NoPlan {
             app: self.app.name().to_owned(),
         })?;
         Ok(newest.epoch)
+    }
+
+    /// Returns the epochs under which the running ingresses have admitted requests since they started.
+    async fn served(&self) -> Result<BTreeSet<u64>, DeployError> {
+        let mut states = self.bus.subscribe(self.app.ingresses(), None).await?;
+        let mut served = BTreeSet::new();
+        let listening = async {
+            while let Some(message) = states.next().await {
+                if let Ok(state) = IngressState::decode(&message.payload) {
+                    served.extend(state.served);
+                }
+            }
+        };
+        let _ = tokio::time::timeout(LISTEN_LONG, listening).await;
+        Ok(served)
     }
 
     /// Returns the newest epoch that a process of the app reports; 0 if none does.
@@ -412,6 +478,18 @@ impl Deployment {
         let _ = tokio::time::timeout(LISTEN, listening).await;
         Ok(newest)
     }
+}
+
+/// Returns the plan to roll back to from the newest one: the newest other one that has served, or else the newest other one.
+fn earlier(past: Vec<HistoryEntry>, newest: u64, served: &BTreeSet<u64>) -> Option<HistoryEntry> {
+    let running = past.iter().rfind(|past| past.stored.epoch == newest);
+    let running = running.map(|past| past.stored.plan.clone());
+    let mut others: Vec<HistoryEntry> = past;
+    others.retain(|past| Some(&past.stored.plan) != running.as_ref());
+    let has_served = |past: &HistoryEntry| served.contains(&past.stored.epoch);
+    let place = others.iter().rposition(has_served);
+    let place = place.or_else(|| others.len().checked_sub(1))?;
+    others.into_iter().nth(place)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 //! | `class_assignment` | whether a classifier would be right more often if its classes were others |
 //! | [`cost`] | latency, energy and utilisation by batch size |
 //! | `detections` | objects that a detector found in scenes, and their accuracy |
+//! | [`host_load`] | the processor time that other processes used meanwhile |
 //! | [`judge`] | a program that judges answers |
 //! | [`memory`] | memory of a model on its device by batch size |
 //! | [`meter`] | stretches of work and their energy |
@@ -23,6 +24,7 @@ mod class_assignment;
 pub mod cost;
 mod detections;
 mod error;
+pub mod host_load;
 pub mod judge;
 pub mod memory;
 pub mod meter;
@@ -174,6 +176,7 @@ pub fn profile<E: From<MeasureError>>(
         texts: comparison,
         hop: None,
         turnaround_s: None,
+        other_load: None,
         repeats: read.as_ref().map(Samples::repeats),
         input_bytes: read.as_ref().map_or_else(Vec::new, input_bytes),
         version: PROFILE_VERSION,

@@ -28,6 +28,7 @@ mod worker_device;
 
 use std::path::Path;
 
+use kaskade_planners::gears::DeviceSpec;
 use kaskade_policy::profile::Profile;
 
 use self::cascade::CascadePlanner;
@@ -48,6 +49,26 @@ pub fn cascade(profile: &Profile) -> CascadePlanner<'_> {
     CascadePlanner::new(profile)
 }
 
+/// Returns the name of a host's device of that number, of the kind on which a profile was measured: `cpu`, `cuda:1`. A profile that was not
+/// measured on the processor is taken for one of a GPU.
+pub fn device_name(profile: &Profile, number: usize) -> String {
+    let is_cpu = profile.device.split([' ', ':']).next() == Some("cpu");
+    match (is_cpu, number) {
+        (true, 0) => "cpu".to_owned(),
+        (true, number) => format!("cpu:{number}"),
+        (false, number) => format!("cuda:{number}"),
+    }
+}
+
+/// Returns that many hosts `w0`, `w1`, ..., each with one device of the kind on which the profile was measured.
+pub fn fleet(profile: &Profile, count: usize, memory_bytes: u64) -> Vec<DeviceSpec> {
+    let mut devices = DeviceSpec::fleet(count, memory_bytes);
+    for device in &mut devices {
+        device.device = device_name(profile, 0);
+    }
+    devices
+}
+
 /// Reads a profile.
 ///
 /// # Errors
@@ -58,4 +79,25 @@ pub fn read_profile(path: &Path) -> Result<Profile, PlanningError> {
         source,
     })?;
     Profile::from_json(&text).map_err(PlanningError::of(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use kaskade_policy::confidence::Estimator;
+
+    use super::*;
+
+    /// Plans for a profile of a processor named GPUs.
+    #[test]
+    fn devices_are_of_the_kind_that_was_measured() {
+        let mut profile = Profile::new("a", Estimator::MaxSquared, Vec::new());
+        for (measured, planned) in [
+            ("cpu (AMD EPYC, 2 cores)", "cpu"),
+            ("cuda:0 NVIDIA H200", "cuda:0"),
+            ("not measured", "cuda:0"),
+        ] {
+            measured.clone_into(&mut profile.device);
+            assert_eq!(fleet(&profile, 2, 1)[1].device, planned);
+        }
+    }
 }

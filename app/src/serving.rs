@@ -129,8 +129,12 @@ pub struct Connection {
     pub url: Option<String>,
     /// A file with the seed of the user to connect as.
     pub nkey: Option<PathBuf>,
+    /// A `.creds` file of the user to connect as; `nkey` is not read then.
+    pub credentials: Option<PathBuf>,
     /// Certificates to trust beside the system's.
     pub ca: Option<PathBuf>,
+    /// The certificate of this client and its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
     /// Address on which a service's embedded broker listens, whatever server the app's file names; by default a free port of
     /// the loopback interface.
     pub listen: Option<SocketAddr>,
@@ -149,8 +153,10 @@ impl Connection {
         BusConfig {
             url: Some(self.url.clone().unwrap_or_else(default_url)),
             name: role.to_owned(),
-            nkey: self.nkey.clone(),
+            nkey: self.nkey.clone().filter(|_| self.credentials.is_none()),
+            credentials: self.credentials.clone(),
             ca: self.ca.clone(),
+            certificate: self.certificate.clone(),
             ..BusConfig::new(app)
         }
     }
@@ -191,13 +197,20 @@ impl Connection {
     pub fn bus(&self, app: &App, name: &str) -> BusConfig {
         let nats = &app.nats;
         let defaults = BusConfig::new(app.name.as_str());
+        // A user that is named here takes precedence over the app's file.
+        let (credentials, nkey) = match (&self.credentials, &self.nkey) {
+            (Some(credentials), _) => (Some(credentials), None),
+            (None, Some(nkey)) => (None, Some(nkey)),
+            (None, None) => (nats.credentials.as_ref(), nats.nkey.as_ref()),
+        };
+        let certificate = nats.certificate.clone().zip(nats.key.clone());
         BusConfig {
             url: self.url(app).map(str::to_owned),
             name: name.to_owned(),
-            // A user that is named here takes precedence over the app's file.
-            credentials: nats.credentials.clone().filter(|_| self.nkey.is_none()),
-            nkey: self.nkey.clone().or_else(|| nats.nkey.clone()),
+            credentials: credentials.cloned(),
+            nkey: nkey.cloned(),
             ca: self.ca.clone().or_else(|| nats.ca.clone()),
+            certificate: self.certificate.clone().or(certificate),
             max_payload: usize::try_from(nats.max_payload.bytes()).unwrap_or(usize::MAX),
             replicas: nats.replicas.map(size),
             listen: self.listen.unwrap_or(defaults.listen),

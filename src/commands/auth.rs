@@ -15,6 +15,7 @@ use kaskade_app::report::write_file;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::failure::Usage;
 use crate::output;
 
 /// Creates keys and permissions for the broker.
@@ -57,7 +58,7 @@ pub(crate) struct Args {
     /// Also create a user `all`, for processes that run the whole app (`serve --role all`).
     #[arg(long)]
     all: bool,
-    /// Host name of a server of a cluster; may be repeated.
+    /// Host name of a server of a cluster; may be repeated. Those that are stated replace those of earlier runs.
     #[arg(long = "route", value_name = "HOST")]
     routes: Vec<String>,
     /// Print JSON.
@@ -107,6 +108,9 @@ struct Options {
     all: bool,
     #[serde(default)]
     tls: Option<Tls>,
+    /// Hosts of the cluster's servers.
+    #[serde(default)]
+    routes: Vec<String>,
 }
 
 impl Options {
@@ -128,19 +132,24 @@ impl Options {
                 actors: args.actors.clone(),
                 all: args.all,
                 tls,
+                routes: args.routes.clone(),
             });
         };
         ensure!(
             kept.app == args.app,
-            "{} holds the users of app `{}`, not of `{}`; give each app a folder of its own",
-            args.out.display(),
-            kept.app,
-            args.app
+            Usage::new(format!(
+                "{} holds the users of app `{}`, not of `{}`; give each app a folder of its own",
+                args.out.display(),
+                kept.app,
+                args.app
+            ))
         );
         ensure!(
             args.tenants.is_empty() || !kept.tenants.is_empty(),
-            "{} holds users without a tenant, which `--tenant` would remove; give the tenants another folder",
-            args.out.display()
+            Usage::new(format!(
+                "{} holds users without a tenant, which `--tenant` would remove; give the tenants another folder",
+                args.out.display()
+            ))
         );
         for tenant in &args.tenants {
             if !kept.tenants.contains(tenant) {
@@ -152,7 +161,14 @@ impl Options {
         kept.actors.retain(|actor| !is_stated(actor));
         kept.actors.extend(args.actors.iter().cloned());
         kept.all |= args.all;
-        kept.tls = tls.or(kept.tls);
+        if let Some(mut stated) = tls {
+            // A certificate that is renewed keeps its authority, and with it the encryption of the routes.
+            stated.ca = stated.ca.or(kept.tls.and_then(|tls| tls.ca));
+            kept.tls = Some(stated);
+        }
+        if kept.routes.is_empty() || !args.routes.is_empty() {
+            kept.routes.clone_from(&args.routes);
+        }
         Ok(kept)
     }
 
@@ -178,11 +194,14 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     let kept = folder.join(OPTIONS);
     let options = Options::read(args, &kept)?;
     let users = users(&options)?;
+    let names: Vec<&str> = users.iter().map(|(name, _)| name.as_str()).collect();
     for user in &args.rotate {
         ensure!(
             users.iter().any(|(name, _)| name == user.as_str()),
-            "there is no user `{user}` to rotate; there are {:?}",
-            users.iter().map(|(name, _)| name).collect::<Vec<_>>()
+            Usage::new(format!(
+                "there is no user `{user}` to rotate; there are `{}`",
+                names.join("`, `")
+            ))
         );
     }
     let accounts = if options.tenants.is_empty() {
@@ -192,7 +211,7 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
             |name: &SubjectToken| account(args, name.as_str(), &args.out.join(name.as_str()), &users);
         ensure!(
             options.tenants.iter().all(|name| name.as_str() != SERVER),
-            "`{SERVER}` is taken; give the tenant another name"
+            Usage::new(format!("`{SERVER}` is taken; give the tenant another name"))
         );
         options.tenants.iter().map(tenant).collect::<Result<_, _>>()?
     };
@@ -201,13 +220,16 @@ pub(crate) fn run(Auth::Init(args): &Auth) -> anyhow::Result<()> {
     write_file(&kept, &format!("{}\n", serde_json::to_string_pretty(&options)?))?;
     write_file(&folder.join("auth.conf"), &rules)?;
     let is_encrypted = |tls: &Tls| tls.ca.is_some();
-    if !args.routes.is_empty() {
-        keys::cluster(&folder, &args.routes, options.tls.as_ref())?;
+    if !options.routes.is_empty() {
+        keys::cluster(&folder, &options.routes, options.tls.as_ref())?;
         if !options.tls.as_ref().is_some_and(is_encrypted) {
             say("routes between the servers are not encrypted; `--tls-ca` encrypts them");
         }
-    } else if args.tls_ca.is_some() && folder.join("cluster.conf").is_file() {
-        say("state the hosts with `--route` again to encrypt the routes between them");
+    } else if args.tls_cert.is_some() && folder.join("cluster.conf").is_file() {
+        // An earlier version did not keep the hosts.
+        say(
+            "state the hosts with `--route` again to write the certificate into the configuration of the cluster",
+        );
     }
     let server = folder.join("nats-server.conf");
     write_file(&server, &whole(&folder)?)?;
@@ -228,7 +250,7 @@ fn users(options: &Options) -> anyhow::Result<Vec<(String, Role)>> {
     for Actor { name, stages } in &options.actors {
         ensure!(
             name.as_str() != SERVER && users.iter().all(|(known, _)| known != name.as_str()),
-            "`{name}` is taken; give the actor another name"
+            Usage::new(format!("`{name}` is taken; give the actor another name"))
         );
         let role = Role::Actor {
             name: name.to_string(),
@@ -285,7 +307,7 @@ fn print(args: &Args, options: &Options, accounts: &[Account]) -> anyhow::Result
         let users: Vec<_> = rows
             .map(|[account, user, seed, key]| json!({"account": account, "user": user, "seed": seed, "key": key}))
             .collect();
-        return output::print_json(&users);
+        return output::print_json(&json!({ "users": users }));
     }
     let heads = ["account", "user", "seed in", "public key"].map(|head| (head, Align::Left));
     output::print(&table(heads, rows))
@@ -344,6 +366,31 @@ mod tests {
         run(&Auth::Init(second)).unwrap();
         for kept in ["# all", "# critic", "# judge", "cert_file"] {
             assert!(conf().contains(kept), "{kept} is not in\n{}", conf());
+        }
+    }
+
+    /// The routes lost their authority, and were plain text.
+    #[test]
+    fn a_renewed_certificate_keeps_the_encryption_of_the_routes() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = folder.path().join("auth");
+        let cluster = || std::fs::read_to_string(out.join("server/cluster.conf")).unwrap();
+        let first = Args {
+            tls_cert: Some("cert.pem".into()),
+            tls_key: Some("key.pem".into()),
+            tls_ca: Some("ca.pem".into()),
+            routes: vec!["n1".to_owned(), "n2".to_owned()],
+            ..args("reviews", &out)
+        };
+        run(&Auth::Init(first)).unwrap();
+        let renewal = Args {
+            tls_cert: Some("renewed.pem".into()),
+            tls_key: Some("key.pem".into()),
+            ..args("reviews", &out)
+        };
+        run(&Auth::Init(renewal)).unwrap();
+        for kept in ["ca.pem", "renewed.pem", "n1", "n2"] {
+            assert!(cluster().contains(kept), "{kept} is not in\n{}", cluster());
         }
     }
 

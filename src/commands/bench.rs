@@ -12,7 +12,7 @@ use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::data::text_metric::Grading;
 use kaskade_app::load::arrivals::{ArrivalProcess, Arrivals};
 use kaskade_app::load::generator::{self, Until};
-use kaskade_app::load::record::{Figures, Record};
+use kaskade_app::load::record::{Figures, Latency, Record};
 use kaskade_app::load::requests::{Questions, Set};
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::measure::meter::Meter;
@@ -25,7 +25,7 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 
 use crate::app_address::{Target, TargetArgs};
-use crate::args::Broker;
+use crate::args::{Broker, Overwrite, read_trace};
 use crate::failure::Usage;
 use crate::interrupt::Interrupted;
 use crate::{interrupt, output};
@@ -34,6 +34,7 @@ use crate::{interrupt, output};
 /// are due, whatever the app does; in a closed loop (`--concurrency`) clients wait for their answers. Latencies count from when a
 /// request was due. With `--app` and without `--nats`, starts the app in this process.
 #[derive(Debug, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct Args {
     #[command(flatten)]
     target: TargetArgs,
@@ -74,6 +75,19 @@ pub(crate) struct Args {
     /// Send durable requests (`[durable]` in the app's file); the latency ends with the stored result.
     #[arg(long)]
     durable: bool,
+    /// Let language models send their answers in parts, and report the time to the first token (TTFT), the time per output token
+    /// (TPOT) and tokens per second.
+    #[arg(long, conflicts_with = "durable")]
+    stream: bool,
+    /// Send this many requests in a closed loop, instead of a length of time; all of them are recorded.
+    #[arg(long, value_name = "N", requires = "concurrency", conflicts_with_all = ["duration", "rate", "trace"],
+        value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// File for the report as JSON, besides what is printed.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    overwrite: Overwrite,
     /// Send each request once, so that refusals and losses are counted; by default the client sends it again within its budget.
     #[arg(long)]
     no_retry: bool,
@@ -138,6 +152,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         loads.iter().filter(|given| **given).count() == 1,
         Usage::new("give one load: `--rate`, `--trace` or `--concurrency`")
     );
+    // Before anything starts.
+    args.overwrite.check(args.out.as_deref())?;
+    read_trace(&args.trace)?;
     let target = args.target.read(&args.broker)?;
     let samples = samples(&target, args)?;
     let (bus, service) = if let Some(app) = target.in_process() {
@@ -159,6 +176,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         service.stop();
     }
     let report = outcome?;
+    if let Some(path) = &args.out {
+        output::write_measured(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
+    }
     if args.json {
         output::print_json(&report)?;
     } else {
@@ -188,8 +208,8 @@ fn check(figures: &Figures, args: &Args) -> anyhow::Result<()> {
     let errors: Vec<String> = errors.collect();
     ensure!(
         figures.answered > 0,
-        "none of {} requests was answered ({}); `kaskade explain CODE` says what an error means",
-        figures.sent,
+        "none of {} was answered ({}); `kaskade explain CODE` says what an error means",
+        units::counted_apart(figures.sent, "request", "requests"),
         if errors.is_empty() {
             "no errors".to_owned()
         } else {
@@ -199,9 +219,9 @@ fn check(figures: &Figures, args: &Args) -> anyhow::Result<()> {
     let most = args.max_error_rate.unwrap_or(1.0);
     ensure!(
         figures.error_rate <= most,
-        "{} of {} requests have no result, {}: more than `--max-error-rate` {}",
-        figures.sent - figures.answered,
-        figures.sent,
+        "{} of {} got no result, {}: more than `--max-error-rate` {}",
+        units::count(figures.sent - figures.answered),
+        units::counted_apart(figures.sent, "request", "requests"),
         units::percent(figures.error_rate),
         units::percent(most)
     );
@@ -264,7 +284,11 @@ fn under_load(target: &Target, args: &Args, samples: Set, bus: BusConfig) -> any
         .retry(!args.no_retry)
         .durable(args.durable);
     let grading = target.app().map(|app| Grading::of(&app.data));
-    let questions = Arc::new(Questions::new(client, samples).graded(grading.unwrap_or_default()));
+    let questions = Arc::new(
+        Questions::new(client, samples)
+            .graded(grading.unwrap_or_default())
+            .streamed(args.stream),
+    );
     let interrupt = interrupt::first()?;
     let (length, interrupted) =
         runtime.block_on(until_end(args, &questions, Arc::clone(&record), interrupt))?;
@@ -321,13 +345,20 @@ async fn drive(
 ) -> anyhow::Result<Duration> {
     let (warm_up, length) = (args.warm_up, args.duration.duration());
     if let Some(clients) = args.load.concurrency {
-        let until = Until::Elapsed(length);
+        let until = args.requests.map_or(Until::Elapsed(length), Until::Sent);
+        // Each of a number of requests counts.
+        let warm_up = if args.requests.is_some() {
+            Duration::ZERO
+        } else {
+            warm_up
+        };
         return Ok(generator::closed_loop(questions, clients as usize, until, warm_up, record).await);
     }
-    let arrivals = match (args.trace.read()?, args.load.rate) {
+    let arrivals = match (read_trace(&args.trace)?, args.load.rate) {
         (Some(trace), _) => Arrivals::of_trace(&trace, args.arrivals, args.speed, args.seed),
         (None, rate) => {
-            let rate = rate.context("there is no load; give `--rate`, `--trace` or `--concurrency`")?;
+            let missing = || Usage::new("there is no load; give `--rate`, `--trace` or `--concurrency`");
+            let rate = rate.ok_or_else(missing)?;
             Arrivals::generated(args.arrivals, rate, warm_up + length, args.seed)
         }
     };
@@ -345,7 +376,10 @@ fn describe(args: &Args) -> String {
             format!("open loop, {rate} requests/s, {process}, seed {}", args.seed)
         }
         (_, Some(path), _) => format!("open loop, trace {} at {}x", path.display(), args.speed),
-        (.., clients) => format!("closed loop, {} clients", clients.unwrap_or_default()),
+        (.., clients) => {
+            let clients = units::counted(clients.unwrap_or_default(), "client", "clients");
+            format!("closed loop, {clients}")
+        }
     }
 }
 
@@ -361,8 +395,8 @@ fn latency_title(figures: &Figures) -> String {
         .map(|(count, what)| format!("{} {what}", units::count(*count)))
         .collect();
     let title = format!(
-        "latency of the {} answered requests",
-        units::count(figures.answered)
+        "latency of the {}",
+        units::counted_apart(figures.answered, "answered request", "answered requests")
     );
     if missing.is_empty() {
         return title;
@@ -371,6 +405,39 @@ fn latency_title(figures: &Figures) -> String {
         "{title}, without the {} ({})",
         units::percent(figures.error_rate),
         missing.join(", ")
+    )
+}
+
+/// Returns the times of answers that came in parts, as text; empty without any.
+fn streamed(figures: &Figures) -> String {
+    let Some(stream) = &figures.stream else {
+        return String::new();
+    };
+    let time = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), units::seconds);
+    let row = |name: &str, times: Latency| {
+        let quantiles = [times.mean, times.p50, times.p90, times.p95, times.p99, times.max];
+        let [mean, p50, p90, p95, p99, max] = quantiles.map(time);
+        [name.to_owned(), mean, p50, p90, p95, p99, max]
+    };
+    let times = table(
+        [
+            ("", Align::Left),
+            ("mean", Align::Right),
+            ("p50", Align::Right),
+            ("p90", Align::Right),
+            ("p95", Align::Right),
+            ("p99", Align::Right),
+            ("max", Align::Right),
+        ],
+        [
+            row("time to first token", stream.ttft_s),
+            row("time per output token", stream.tpot_s),
+        ],
+    );
+    format!(
+        "\n{times}\n{}, {:.1} tokens/s",
+        units::counted_apart(stream.tokens, "token", "tokens"),
+        stream.tokens_per_s
     )
 }
 
@@ -428,12 +495,12 @@ fn as_text(report: &Report) -> String {
     };
     let goodput = figures.goodput_per_s.zip(figures.slo_ms);
     let goodput = goodput.map_or_else(String::new, |(goodput, slo)| {
-        format!(", of which {goodput:.1} /s within {slo} ms")
+        format!(", of which {goodput:.1} /s within {}", units::seconds(slo / 1e3))
     });
     let end = if report.interrupted { ", interrupted" } else { "" };
     format!(
         "{}: {}, {:.1} s{end}\n\
-         {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{}\n{quantiles}\n\
+         {} sent, {} answered, {} refused, {} timed out{lost}: {:.1} answers/s{goodput}\n{}\n{quantiles}{}\n\
          answered by: {}\ndegraded: {degraded}\nerrors: {}\naccuracy: {accuracy}\nenergy per request: {} ({source})",
         report.app,
         report.load,
@@ -444,6 +511,7 @@ fn as_text(report: &Report) -> String {
         units::count(figures.timed_out),
         figures.throughput_per_s,
         latency_title(figures),
+        streamed(figures),
         listed(shares.collect()),
         listed(errors.collect()),
         units::joules(report.joules_per_request),

@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, requires = "id")]
     label: Option<String>,
     /// Time after which a request counts as unknown.
-    #[arg(long, value_name = "TIME", default_value = "1s")]
+    #[arg(long, value_name = "TIME", default_value = "1s", visible_alias = "timeout")]
     wait: HumanDuration,
     /// Print JSON.
     #[arg(long)]

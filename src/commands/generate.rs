@@ -24,6 +24,7 @@ use kaskade_app::report::progress::{say, while_saying};
 use kaskade_app::report::units;
 use serde::Serialize;
 
+use crate::failure::Usage;
 use crate::output;
 
 /// Tokens per block of the cache.
@@ -151,7 +152,10 @@ struct Answer {
     tokens: Vec<u32>,
     /// Lowest probability of its tokens: the confidence of the whole answer.
     least_probability: Option<f32>,
-    /// Reason of its end.
+    /// Reason of its end, by the names of OpenAI's API: `stop`, `length`; or `cancelled`, `error`.
+    finish_reason: &'static str,
+    /// The same in words.
+    #[serde(skip)]
     end: &'static str,
 }
 
@@ -162,7 +166,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.device == DeviceChoice::Cpu {
         checkpoint.weights.request(args.dtype);
     } else if let Err(dtype) = checkpoint.weights.request_unquantised(args.dtype) {
-        bail!("`--dtype {dtype}` needs the device `cpu`; choose f32, bf16 or f16");
+        return Err(Usage::new(format!(
+            "`--dtype {dtype}` needs the device `cpu`; choose f32, bf16 or f16"
+        ))
+        .into());
     }
     let tokenizer = tokenizer_of(&mut checkpoint);
     // An unsupported architecture is reported before a missing tokenizer.
@@ -285,7 +292,9 @@ fn configure<M: Ops>(
 ) -> anyhow::Result<EngineConfig> {
     ensure!(
         args.offload.device_memory.is_some() || matches!(args.offload.cache, Cache::Hybrid | Cache::Kv),
-        "without `--device-memory` everything is on the device, and only keys and values are cached; give `--device-memory`"
+        Usage::new(
+            "without `--device-memory` everything is on the device, and only keys and values are cached; give `--device-memory`"
+        )
     );
     let bounds = MemoryLimits {
         caching: args.offload.cache.into(),
@@ -383,6 +392,7 @@ impl Run {
             }
             if let Some(end) = event.finish_reason {
                 answer.end = in_words(end);
+                answer.finish_reason = by_name(end);
             }
         }
         let begun = self
@@ -397,6 +407,15 @@ impl Run {
     fn ends(&self) -> String {
         let ends = self.answers.values().map(|answer| answer.end);
         ends.collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn by_name(end: FinishReason) -> &'static str {
+    match end {
+        FinishReason::Token | FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+        FinishReason::Cancelled => "cancelled",
+        FinishReason::NotFinite | FinishReason::Grammar => "error",
     }
 }
 
@@ -441,8 +460,8 @@ fn as_text(generated: &Generated) -> String {
         String::new()
     };
     format!(
-        "{} tokens, {:.1} a second; the first after {}, then one every {between}; {} a token ({}); {}{carried}",
-        generated.tokens,
+        "{}, {:.1} a second; the first after {}, then one every {between}; {} a token ({}); {}{carried}",
+        units::counted(generated.tokens as u64, "token", "tokens"),
         generated.tokens_per_s,
         units::seconds(generated.first_token_s),
         units::joules(generated.joules_per_token),

@@ -14,6 +14,7 @@ use kaskade_app::measure::{Judge, Profiler, text};
 use serde::Serialize;
 
 use crate::args::Overwrite;
+use crate::failure::Usage;
 use crate::{interrupt, output};
 
 /// Measures every variant of an app on its validation set.
@@ -47,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", default_value = "answers")]
     answers: PathBuf,
     /// Money that may be spent on answers of all remote variants together, by their prices in the app's file [default: no limit].
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = not_negative)]
     spend_limit: Option<f64>,
     /// What makes an answer right: `labels`, the labels of the validation set; `largest`, the same answer by the largest variant, which
     /// needs no labels; or a program with its arguments, which reads one JSON object per line, `{"sample", "input", "answer",
@@ -63,6 +64,15 @@ pub(crate) struct Args {
     /// Print the profile as JSON instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+/// Parses a number that is not negative.
+fn not_negative(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
+    if number.is_finite() && number >= 0.0 {
+        return Ok(number);
+    }
+    Err(format!("{number} is not zero or above"))
 }
 
 /// Reads what makes an answer right.
@@ -90,7 +100,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         Some(Part::Channels(args)) => return channels::run(args),
         None => {}
     }
-    let file = args.app.as_deref().context("`--app` is required")?;
+    let file = args.app.as_deref();
+    let file = file.ok_or_else(|| Usage::new("`--app` is required"))?;
     args.overwrite.check([args.out.as_path()])?;
     let app = App::load_to_plan(file)?;
     let profiler = Profiler::new(&app)

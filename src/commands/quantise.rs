@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use kaskade::models::{WeightType, quantise};
+use kaskade_app::report::units;
 use serde::Serialize;
 
 use crate::output;
@@ -52,13 +53,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         return output::print_json(&report);
     }
     output::print(&format!(
-        "wrote {}: {} matrices as {}, {} other tensors; {} bytes of tensors were {}\nmeasure it before you serve it: \
+        "wrote {}: {} as {}, {}; {} of tensors were {}\nmeasure it before you serve it: \
          `kaskade profile` with both directories as variants",
         report.output.display(),
-        report.matrices,
+        units::counted(report.matrices as u64, "matrix", "matrices"),
         report.dtype,
-        report.others,
-        report.bytes_after,
-        report.bytes_before
+        units::counted(report.others as u64, "other tensor", "other tensors"),
+        units::bytes(report.bytes_after),
+        units::bytes(report.bytes_before)
     ))
 }

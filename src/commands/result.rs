@@ -19,7 +19,7 @@ pub(crate) struct Args {
     #[arg(value_name = "ID")]
     id: String,
     /// Wait at most this long if there is no result yet.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", visible_alias = "timeout")]
     wait: Option<HumanDuration>,
     /// Print the reply as JSON.
     #[arg(long)]

@@ -22,6 +22,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::args::Broker;
 use crate::failure::Usage;
+use crate::interrupt::Interrupted;
 
 /// Serves an app: its ingress, its replicas, its planner, or all of them. On SIGTERM or Ctrl-C it accepts no more requests, answers
 /// those in flight, and ends.
@@ -53,7 +54,7 @@ pub(crate) struct Args {
     http: Option<Address>,
     /// Loopback address on which the embedded broker listens, without a nats-server; port 0 selects a free port
     /// [default: 127.0.0.1:4222].
-    #[arg(long, value_name = "ADDRESS", conflicts_with = "nats")]
+    #[arg(long, value_name = "ADDRESS")]
     listen: Option<Address>,
     #[command(flatten)]
     broker: Broker,
@@ -75,9 +76,11 @@ fn check_planner(app: &App, path: &Path) -> anyhow::Result<()> {
 
 /// Starts, serves, drains.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let mut connection = match args.listen {
+        Some(listen) => args.broker.embedded(listen.socket())?,
+        None => args.broker.connection()?,
+    };
     let app = App::load_to_serve(&args.app)?;
-    let mut connection = args.broker.connection();
-    connection.listen = args.listen.map(Address::socket);
     ensure!(
         args.role == Role::All || connection.url(&app).is_some(),
         Usage::new(
@@ -181,13 +184,13 @@ fn until_stopped(
             failed = service.failure() => Some(failed),
         }
     });
-    drain(runtime, stop, move || {
+    let drained = drain(runtime, stop, move || {
         if let Some(Front::Gateway(gateway)) = front {
             gateway.stop();
         }
         service.stop();
     });
-    failed.map_or(Ok(()), |error| Err(error.into()))
+    failed.map_or(drained, |error| Err(error.into()))
 }
 
 /// Returns which plan the service runs.
@@ -308,22 +311,30 @@ fn front(app: &App, args: &Args) -> anyhow::Result<Option<Front>> {
 }
 
 /// Drains what `end` stops; the second signal ends the process without waiting for it.
-fn drain(runtime: Runtime, stop: &mut Shutdown, end: impl FnOnce() + Send + 'static) {
+///
+/// # Errors
+/// When the second signal came first.
+fn drain(runtime: Runtime, stop: &mut Shutdown, end: impl FnOnce() + Send + 'static) -> anyhow::Result<()> {
     say("draining");
     let (drained, done) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
         end();
         drop(drained);
     });
-    runtime.block_on(async {
+    let is_drained = runtime.block_on(async {
         tokio::select! {
-            () = stop.hurry() => {}
-            _ = tokio::task::spawn_blocking(move || done.recv()) => {}
+            () = stop.hurry() => false,
+            _ = tokio::task::spawn_blocking(move || done.recv()) => true,
         }
     });
     // Does not wait for the blocking task if the second signal came first.
     runtime.shutdown_background();
+    ensure!(
+        is_drained,
+        Interrupted::new("a second signal ended the process before it had answered all accepted requests")
+    );
     say("stopped");
+    Ok(())
 }
 
 /// Serves the gateway until a signal, then drains it.
@@ -341,8 +352,7 @@ fn gateway_alone(
     gateway.serve(gateway::options(app), bus)?;
     say(&format!("serving `{}` on {url} over HTTP", app.name));
     runtime.block_on(stop.wait());
-    drain(runtime, stop, move || gateway.stop());
-    Ok(())
+    drain(runtime, stop, move || gateway.stop())
 }
 
 #[cfg(test)]

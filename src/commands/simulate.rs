@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use kaskade_app::charts::panels::{Panel, Panels, Series, Shape, svg};
 use kaskade_app::config::scalar::HumanDuration;
 use kaskade_app::load::arrivals::ArrivalProcess;
 use kaskade_app::load::trace_args::{TraceArgs, positive};
 use kaskade_app::planning::read_profile;
-use kaskade_app::report;
+use kaskade_app::report::{self, units};
 use kaskade_policy::plan::{Gear, Plan, Slo};
 use kaskade_policy::profile::{HopTime, Profile};
 use kaskade_policy::shifting::ShiftConfig;
@@ -20,7 +20,7 @@ use kaskade_simulator::trace::Trace;
 use kaskade_simulator::{Bucket, Power, Report, SimConfig, Simulator, Timeline};
 use serde::Serialize;
 
-use crate::args::{Overwrite, PipelineArgs};
+use crate::args::{Overwrite, PipelineArgs, read_trace};
 use crate::failure::Usage;
 use crate::output;
 
@@ -76,10 +76,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     budget: Option<HumanDuration>,
     /// Capacity of each replica's queue, requests.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = at_least_one)]
     queue_capacity: usize,
     /// Shift down only while the load exceeds this factor times the length of the first queue, per second.
-    #[arg(long, value_name = "PER_SECOND", default_value_t = ShiftConfig::default().alpha)]
+    #[arg(long, value_name = "PER_SECOND", default_value_t = ShiftConfig::default().alpha, value_parser = positive)]
     alpha: f64,
     /// Shortest time between a shift up and the next shift down.
     #[arg(long, value_name = "TIME", default_value = "2s")]
@@ -103,7 +103,18 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Output of `--json`.
+/// Parses a whole number of at least one.
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number: usize = text
+        .parse()
+        .map_err(|_| format!("`{text}` is not a whole number"))?;
+    if number == 0 {
+        return Err("0 is not at least 1".to_owned());
+    }
+    Ok(number)
+}
+
+/// Output of `--json`. It has nothing of this run, so that equal inputs give equal outputs.
 #[derive(Serialize)]
 struct Printed<'a> {
     app: &'a str,
@@ -115,8 +126,6 @@ struct Printed<'a> {
     #[serde(flatten)]
     report: &'a Report,
     course: &'a [Bucket],
-    /// Wall-clock time of the simulation, seconds.
-    took_s: f64,
 }
 
 /// Measurements that a plan is simulated with.
@@ -157,7 +166,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             slo_violation_ratio: report.slo_violation_ratio().filter(|_| is_pipeline),
             report: &report,
             course: &course,
-            took_s,
         });
     }
     let text = if is_pipeline {
@@ -193,12 +201,12 @@ fn measured(args: &Args, is_pipeline: bool) -> anyhow::Result<Measured> {
                 path_accuracies: pipeline.path_accuracies(),
             })
         }
-        None => bail!("the plan of a cascade is simulated with a profile; give `--profile`"),
+        None => Err(Usage::new("the plan of a cascade is simulated with a profile; give `--profile`").into()),
     }
 }
 
 fn load(args: &Args) -> anyhow::Result<Trace> {
-    if let Some(trace) = args.trace.read()? {
+    if let Some(trace) = read_trace(&args.trace)? {
         check_length(trace.rates().iter().sum(), trace.seconds(), "`--trace`")?;
         return Ok(trace);
     }
@@ -214,7 +222,7 @@ fn load(args: &Args) -> anyhow::Result<Trace> {
 fn whole_seconds(length: Duration) -> anyhow::Result<usize> {
     ensure!(
         length.subsec_nanos() == 0 && !length.is_zero(),
-        "`--duration` is not a whole number of seconds; the load is simulated by the second"
+        Usage::new("`--duration` is not a whole number of seconds; the load is simulated by the second")
     );
     Ok(usize::try_from(length.as_secs()).unwrap_or(usize::MAX))
 }
@@ -223,7 +231,13 @@ fn whole_seconds(length: Duration) -> anyhow::Result<usize> {
 fn check_length(requests: f64, seconds: usize, what: &str) -> anyhow::Result<()> {
     ensure!(
         requests <= MAX_REQUESTS && seconds <= MAX_SECONDS,
-        "{what} has {requests:.0} requests in {seconds} s; simulate at most {MAX_REQUESTS:.0} in {MAX_SECONDS} s"
+        Usage::new(format!(
+            "{what} has {} requests in {}; simulate at most {} in {}",
+            units::count(requests as u64),
+            units::counted(seconds, "second", "seconds"),
+            units::count(MAX_REQUESTS as u64),
+            units::counted(MAX_SECONDS, "second", "seconds"),
+        ))
     );
     Ok(())
 }

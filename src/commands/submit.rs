@@ -25,7 +25,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     budget: Option<HumanDuration>,
     /// Wait at most this long for the result, and print it.
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", visible_alias = "timeout")]
     wait: Option<HumanDuration>,
     /// Print JSON.
     #[arg(long)]

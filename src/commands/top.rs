@@ -29,6 +29,7 @@ use self::terminal::Terminal;
 use self::view::View;
 use crate::app_address::{Target, TargetArgs};
 use crate::args::Broker;
+use crate::failure::Usage;
 use crate::output;
 
 /// First refreshes, which are not shown: a rate needs two reports, and the ingresses are asked at every refresh.
@@ -73,7 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
     ensure!(
         !args.interval.duration().is_zero(),
-        "`--interval` must be above zero"
+        Usage::new("`--interval` must be above zero")
     );
     serving::runtime()?.block_on(watch(&target, args))
 }

@@ -8,12 +8,13 @@ use kaskade_app::config::{App, ConfigError};
 use kaskade_app::data::{DataError, Samples};
 use kaskade_app::family::{Classes, Family, FamilyError, OtherClasses, VariantSpec};
 use kaskade_app::planning::{initial, pipelines};
-use kaskade_app::report::in_one_line;
 use kaskade_app::report::progress::say;
+use kaskade_app::report::{in_one_line, units};
 use kaskade_app::serving::gateway;
 use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::output;
 
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .map(|file| finding(file, ("app", check_app(file, args.load))));
     let findings: Vec<Finding> = files.chain(apps).collect();
     if args.json {
-        output::print_json(&findings)?;
+        output::print_json(&json!({ "files": findings }))?;
     } else {
         for finding in &findings {
             output::print(&as_text(finding))?;
@@ -82,8 +83,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         .count();
     if bad > 0 {
         bail!(
-            "{bad} of {} files cannot be used; the problems are above",
-            findings.len()
+            "{bad} of {} cannot be used; the problems are above",
+            units::counted(findings.len(), "file", "files")
         );
     }
     Ok(())

@@ -487,7 +487,7 @@ fn an_invalid_seed_and_an_unknown_user_are_refused() {
         "{text}"
     );
     let (code, text) = said(&["auth", "init", "digits", "--out", &out, "--rotate", "cook"]);
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(2));
     assert!(text.contains("there is no user `cook`"), "{text}");
     let (code, text) = said(&["auth", "init", "digits", "--out", &out, "--actor", "mine"]);
     assert_eq!(code, Some(2));

@@ -1,6 +1,6 @@
 //! `kaskade plan gears` and `simulate`.
 
-use kaskade_testkit::{digits_profile as profile, json, kaskade, refusal, text};
+use kaskade_testkit::{digits_profile as profile, json, kaskade, misuse, refusal, text};
 
 #[test]
 fn gears_are_planned_checked_and_simulated() {
@@ -63,8 +63,8 @@ fn gears_are_planned_checked_and_simulated() {
     );
     let much = ["simulate", "--plan", "plan.json", "--profile", &profile];
     let much = [&much[..], &["--rate", "1e9", "--duration", "10m"]].concat();
-    let said = refusal(&kaskade(folder.path(), &much));
-    assert!(said.contains("600000000000 requests in 600 s"), "{said}");
+    let said = misuse(&kaskade(folder.path(), &much));
+    assert!(said.contains("600 000 000 000 requests in 600 seconds"), "{said}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use kaskade_testkit::{digits_profile, json, kaskade, refusal};
+use kaskade_testkit::{digits_profile, json, kaskade, misuse, refusal};
 
 fn plan(folder: &Path, more: &[&str]) -> Output {
     kaskade(folder, &[&["plan", "pipeline"][..], more].concat())
@@ -180,7 +180,7 @@ fn a_cascade_plan_needs_its_profile_to_be_simulated() {
         "50ms",
     ];
     assert!(kaskade(folder.path(), &gears).status.success());
-    let message = refusal(&kaskade(
+    let message = misuse(&kaskade(
         folder.path(),
         &["simulate", "--plan", "plan.json", "--rate", "10"],
     ));

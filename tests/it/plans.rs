@@ -44,12 +44,19 @@ fn plans_are_applied_listed_and_rolled_back_and_a_restart_keeps_them() {
     let rolled_back = json(&plan(&["rollback", "digits", "--no-wait", "--json"]));
     assert_eq!(
         rolled_back,
-        value!({"epoch": 3, "replaced": 2, "rolled_back_to": 1, "admitted": null})
+        value!({"epoch": 3, "replaced": 2, "rolled_back_to": 1, "has_served": false, "admitted": null})
     );
-    let rolled_back = json(&plan(&["rollback", "digits", "2", "--no-wait", "--json"]));
+    let rolled_back = json(&plan(&[
+        "rollback",
+        "digits",
+        "--epoch",
+        "2",
+        "--no-wait",
+        "--json",
+    ]));
     assert_eq!(rolled_back["epoch"], 4);
     let history = json(&plan(&["history", "digits", "--json"]));
-    let rows = history.as_array().unwrap();
+    let rows = history["plans"].as_array().unwrap();
     let made_by: Vec<&Value> = rows.iter().map(|row| &row["made_by"]).collect();
     assert_eq!(made_by[1], "by hand");
     assert_eq!((made_by[0], made_by[1]), (made_by[2], made_by[3]));
@@ -59,6 +66,20 @@ fn plans_are_applied_listed_and_rolled_back_and_a_restart_keeps_them() {
         table.contains("written at") && table.contains("by hand"),
         "{table}"
     );
+
+    let misspelt = std::fs::read_to_string(first).unwrap();
+    let other = folder.path().join("other.json");
+    std::fs::write(&other, misspelt.replace("\"digits\"", "\"digit\"")).unwrap();
+    let other = other.to_str().unwrap();
+    let unknown = refusal(&plan(&["apply", other, "--no-wait"]));
+    assert!(
+        unknown.contains("app `digit` is unknown") && unknown.contains("--create"),
+        "{unknown}"
+    );
+    let none = refusal(&plan(&["history", "digit"]));
+    assert!(none.contains("no stored plan"), "{none}");
+    let created = json(&plan(&["apply", other, "--create", "--no-wait", "--json"]));
+    assert_eq!(created["epoch"], 1);
 
     let unserved = plan(&["apply", first, "--timeout", "300ms"]);
     assert_eq!(unserved.status.code(), Some(75));

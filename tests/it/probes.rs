@@ -101,6 +101,13 @@ fn an_ingress_without_a_plan_is_live_and_not_ready() {
     wait_until("both are ready", TIMEOUT, || {
         is_ready(&listen) && is_ready(&there)
     });
+    // It said `ready`, and nothing else.
+    worker.end();
+    wait_until("the ingress states that nothing serves the app", TIMEOUT, || {
+        get(&listen, "/ready").is_some_and(|(head, body)| {
+            head.contains(" 200 ") && body.starts_with("ready; ") && body.contains("no live replica")
+        })
+    });
 }
 
 #[test]

@@ -223,7 +223,9 @@ fn a_missing_planner_is_named() {
     let app = quick_app(folder.path());
     let (_served, url) = serve(&app);
     let refusal = |args: &[&str]| refusal(&kaskade(ROOT, args));
-    let message = refusal(&["plan", "request", "digits", "--nats", &url]);
+    let output = kaskade(ROOT, &["plan", "request", "digits", "--nats", &url]);
+    assert_eq!(output.status.code(), Some(75), "a planner may start");
+    let message = text(&output.stderr);
     assert!(
         message.contains("kaskade.digits.replan") && message.contains("[planner]"),
         "{message}"

@@ -19,6 +19,7 @@ fn validate_lists_every_problem_of_every_file() {
     let output = kaskade(folder.path(), &[&["validate", "--json"], &files[..]].concat());
     assert_eq!(output.status.code(), Some(1));
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = &findings["files"];
     let problems = |file: usize| findings[file]["problems"].as_array().unwrap().clone();
     assert_eq!(problems(0).len(), 3, "{findings}");
     assert!(problems(0)[0].as_str().unwrap().starts_with("variants[1].name"));
@@ -87,6 +88,7 @@ fn validate_checks_pipelines_of_both_formats() {
     let files = ["good.json", "good.toml", "bad.json", "bad.toml"];
     let output = kaskade(folder.path(), &[&["validate", "--json"], &files[..]].concat());
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = &findings["files"];
     for (file, problems) in [0, 0, 1, 1].into_iter().enumerate() {
         assert_eq!(findings[file]["kind"], "pipeline", "{findings}");
         let found = findings[file]["problems"].as_array().unwrap();

@@ -41,6 +41,8 @@ pub struct BusConfig {
     pub nkey: Option<PathBuf>,
     /// A file with certificates to trust besides the system's, for a nats-server behind TLS.
     pub ca: Option<PathBuf>,
+    /// Files with the certificate of this client and its key, for a nats-server that verifies clients by TLS.
+    pub certificate: Option<(PathBuf, PathBuf)>,
     /// An embedded broker to use instead of the process's shared one. Ignored when there is a URL.
     pub embedded: Option<Embedded>,
     /// Address on which the shared embedded broker listens if this process starts it; port 0 selects a free port. If
@@ -72,6 +74,7 @@ impl BusConfig {
             credentials: None,
             nkey: None,
             ca: None,
+            certificate: None,
             embedded: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             max_payload,

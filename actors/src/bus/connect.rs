@@ -124,6 +124,14 @@ async fn options(config: &BusConfig, health: &Arc<ConnectionHealth>) -> Result<C
         }
         None => options,
     };
+    let options = match &config.certificate {
+        Some((certificate, key)) => {
+            check_readable(certificate)?;
+            check_readable(key)?;
+            options.add_client_certificate(certificate.clone(), key.clone())
+        }
+        None => options,
+    };
     let options = match &config.nkey {
         Some(path) => nkey::with_nkey(options, path)?,
         None => options,
@@ -138,6 +146,15 @@ async fn options(config: &BusConfig, health: &Arc<ConnectionHealth>) -> Result<C
             path: path.display().to_string(),
             reason: error.to_string(),
         })
+}
+
+/// Checks that a file of credentials can be read. The client reports a missing one as a server that does not answer.
+fn check_readable(path: &Path) -> Result<(), BusError> {
+    let read = std::fs::File::open(path).map(drop);
+    read.map_err(|error| BusError::Credentials {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    })
 }
 
 /// Checks that a file has certificates. The client reports a missing file as a server that does not answer, and ignores a file without any.

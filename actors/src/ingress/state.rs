@@ -134,6 +134,7 @@ impl Task {
             starting: published.starting,
             unavailable: published.unavailable.iter().take(MAX_REPLICAS).cloned().collect(),
             gone,
+            served: self.plans.served(),
         };
         self.sequence += 1;
         self.published = Some((Instant::now(), published));

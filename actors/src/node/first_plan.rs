@@ -32,11 +32,11 @@ pub(super) async fn adopt(
                     stored.epoch,
                 );
             }
-            return Ok(plans.adopt(stored.epoch, stored.plan)?);
+            return Ok(plans.adopt_stored(stored.epoch, stored.plan)?);
         }
         let Some(plan) = &configured else { return Ok(()) };
         match store.put(plan, None).await {
-            Ok(epoch) => return Ok(plans.adopt(epoch, plan.clone())?),
+            Ok(epoch) => return Ok(plans.adopt_stored(epoch, plan.clone())?),
             Err(StoreError::Stale { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -183,7 +183,7 @@ impl Follower {
         if self.refused == Some(epoch) {
             return false;
         }
-        match self.plans.adopt(epoch, plan) {
+        match self.plans.adopt_stored(epoch, plan) {
             Ok(()) => true,
             Err(AdoptError::Stale { .. }) => false,
             Err(error) => {

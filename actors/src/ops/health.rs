@@ -157,6 +157,19 @@ pub(crate) struct HealthParts {
     pub(crate) followed: Vec<watch::Receiver<Option<Interruption>>>,
 }
 
+/// Returns a note about stages of an app that no live replica runs; `None` without any.
+pub fn unserved_text(app: &str, stages: &[String]) -> Option<String> {
+    let names = stages.join("`, `");
+    let (stages, verb) = match stages.len() {
+        0 => return None,
+        1 => ("stage", "has"),
+        _ => ("stages", "have"),
+    };
+    Some(format!(
+        "{stages} `{names}` of app `{app}` {verb} no live replica"
+    ))
+}
+
 fn reasons(failed: &BTreeMap<String, String>) -> String {
     let reasons = failed
         .iter()
@@ -346,11 +359,25 @@ impl Health {
         })
     }
 
-    /// Returns what a ready process states beside that it is ready: what is full, and why it does not serve the newest plan.
+    /// Returns the stages of the current plan that no live replica runs, as the ingress of this process finds them. The process stays
+    /// ready and refuses requests for them with a retryable error: workers that die would otherwise take every ingress out of service.
+    pub fn unserved(&self) -> Vec<String> {
+        self.0.plans.unserved()
+    }
+
+    /// Returns whether the process has an ingress, which finds the stages of [`Health::unserved`].
+    pub fn has_ingress(&self) -> bool {
+        self.0.parts.ingress.is_some()
+    }
+
+    /// Returns what a ready process states beside that it is ready: what is full, why it does not serve the newest plan, and which stages
+    /// no replica runs.
     pub fn notes(&self) -> Vec<String> {
         let full = self.full().map(|full| full.to_string());
         let notes = [self.behind(), self.lacking()].map(|note| note.map(|note| note.to_string()));
-        full.into_iter().chain(notes.into_iter().flatten()).collect()
+        let unserved = unserved_text(self.0.app.name(), &self.unserved());
+        let notes = notes.into_iter().flatten().chain(unserved);
+        full.into_iter().chain(notes).collect()
     }
 
     /// Returns a lasting interruption of a subscription that was, or was not, open before.

@@ -211,6 +211,8 @@ pub struct PlanVersions {
     state: Arc<watch::Sender<State>>,
     /// Whether no plan has been in place yet, and workers load the first one.
     loading: Arc<AtomicBool>,
+    /// Stages of the current plan that no live replica runs, as an ingress found them.
+    unserved: Arc<watch::Sender<Vec<String>>>,
 }
 
 impl PlanVersions {
@@ -220,6 +222,7 @@ impl PlanVersions {
             app: app.to_owned(),
             state: Arc::new(watch::Sender::new(State::keeping(EPOCHS_KEPT))),
             loading: Arc::default(),
+            unserved: Arc::default(),
         }
     }
 
@@ -262,6 +265,21 @@ impl PlanVersions {
         if self.loading.swap(loading, Ordering::Relaxed) != loading {
             tracing::info!(loading, "workers load the first plan");
         }
+    }
+
+    /// Returns the stages of the current plan that no live replica runs; empty in a process without an ingress.
+    pub fn unserved(&self) -> Vec<String> {
+        self.unserved.borrow().clone()
+    }
+
+    /// Sets the stages of the current plan that no live replica runs.
+    pub(crate) fn set_unserved(&self, stages: Vec<String>) {
+        self.unserved.send_replace(stages);
+    }
+
+    /// Returns the epochs under which requests were admitted here, the newest last.
+    pub(crate) fn served(&self) -> Vec<u64> {
+        self.state.borrow().served().to_vec()
     }
 
     /// Admits requests under that epoch from here on. Returns whether that changed anything.
@@ -341,6 +359,17 @@ impl PlanVersions {
             epoch: stale.epoch,
             current: stale.newest,
         })
+    }
+
+    /// Adopts a plan of the store as [`PlanVersions::adopt`] does, and logs it.
+    ///
+    /// # Errors
+    /// As [`PlanVersions::adopt`].
+    pub(crate) fn adopt_stored(&self, epoch: u64, plan: Plan) -> Result<(), AdoptError> {
+        let (made_by, replicas) = (plan.made_by.clone(), plan.placement.len());
+        self.adopt(epoch, plan)?;
+        tracing::info!(epoch, made_by, replicas, "adopted a plan of the plan store");
+        Ok(())
     }
 
     /// Shifts the plan of an epoch into another gear. Returns whether that changed the gear.

@@ -310,6 +310,8 @@ impl Handler<InPlace> for Worker {
     fn handle(&mut self, InPlace(ready): InPlace, ctx: &mut Context<Self>) {
         self.retention
             .placed(ready.epoch, self.shared.dispatcher.clock().now());
+        let failed = ready.failed.len();
+        tracing::info!(epoch = ready.epoch, failed, "a plan is in place at this worker");
         self.readiness.send_replace(ready);
         // Announces it at once, instead of with the next period.
         self.beat();

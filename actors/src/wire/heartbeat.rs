@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use kaskade_policy::adoption::SERVED_KEPT;
 use serde::{Deserialize, Serialize};
 
 use super::lists::at_most;
@@ -163,6 +164,13 @@ pub struct IngressState {
     /// Whether this is its last message.
     #[serde(default)]
     pub gone: bool,
+    /// The epochs under which it has admitted requests since it started, the newest last.
+    #[serde(
+        default,
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "at_most::<_, _, SERVED_KEPT>"
+    )]
+    pub served: Vec<u64>,
 }
 
 impl Message for IngressState {

@@ -17,7 +17,7 @@ pub struct NatsConfig {
     /// URL of a nats-server, 2.10 or newer [default: the embedded broker, on the loopback].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// A `.creds` file, relative to this file.
+    /// A `.creds` file, relative to this file; `NATS_CREDS` overrides it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials: Option<PathBuf>,
     /// A file with the seed of an nkey, as `kaskade auth init` writes it, relative to this file; `NATS_NKEY` overrides it.
@@ -27,6 +27,13 @@ pub struct NatsConfig {
     /// `NATS_CA` overrides it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
+    /// The certificate of this client, for a nats-server that verifies clients by TLS, relative to this file; needs `key`; `NATS_CERT`
+    /// overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<PathBuf>,
+    /// The key of `certificate`, relative to this file; `NATS_KEY` overrides it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
     /// Maximum message size of the embedded broker, headers included; a nats-server has its own limit.
     pub max_payload: ByteSize,
     /// Replicas of the plan store and the streams in a cluster of nats-servers, 1 to 5, if they do not exist yet [default: 3 if the
@@ -43,16 +50,21 @@ impl NatsConfig {
             ("credentials", &self.credentials),
             ("nkey", &self.nkey),
             ("ca", &self.ca),
+            ("certificate", &self.certificate),
+            ("key", &self.key),
         ];
         let both = (self.credentials.is_some() && self.nkey.is_some()).then(|| {
             "nats: has both `credentials` and `nkey`; a connection is one user, leave one out".to_owned()
         });
+        let half = (self.certificate.is_some() != self.key.is_some())
+            .then(|| "nats: has one of `certificate` and `key`; a client certificate needs both".to_owned());
         let absent = files.into_iter().filter_map(|(name, path)| {
             let path = path.as_ref().filter(|path| !path.is_file())?;
             Some(format!("nats.{name}: `{}` is not there", path.display()))
         });
         absent
             .chain(both)
+            .chain(half)
             .chain(durable::too_many_replicas("nats.replicas", self.replicas))
     }
 }
@@ -64,6 +76,8 @@ impl Default for NatsConfig {
             credentials: None,
             nkey: None,
             ca: None,
+            certificate: None,
+            key: None,
             max_payload: ByteSize::MEBIBYTE,
             replicas: None,
         }

@@ -102,9 +102,11 @@ impl App {
             credentials,
             nkey,
             ca,
+            certificate,
+            key,
             ..
         } = &mut self.nats;
-        paths.extend([credentials, nkey, ca].into_iter().flatten());
+        paths.extend([credentials, nkey, ca, certificate, key].into_iter().flatten());
         paths.extend(self.gateway.keys.values_mut().map(|tenant| &mut tenant.key_file));
         let tls = self.gateway.tls.iter_mut();
         paths.extend(tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key]));

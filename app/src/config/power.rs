@@ -4,7 +4,7 @@ use kaskade_models::power::{self, SourceKind, Wattage};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::scalar::Watts;
+use super::scalar::{IdleWatts, Watts};
 
 /// Sources of energy readings, and the power to assume if no source can be read. Energy from assumed power is reported as
 /// modelled.
@@ -27,8 +27,9 @@ pub struct PowerConfig {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StatedPower {
-    /// Power while idle, watts.
-    pub idle_watts: Watts,
+    /// Power while idle, watts. It is that of the whole host, and each process adds it: of several processes of a host, state it for one and
+    /// 0 for the others.
+    pub idle_watts: IdleWatts,
     /// Additional power while it computes, watts.
     pub active_watts: Watts,
 }
@@ -42,7 +43,7 @@ impl Default for PowerConfig {
         Self {
             sources,
             processor: StatedPower {
-                idle_watts: watts(processor.idle_watts),
+                idle_watts: watts(processor.idle_watts).into(),
                 active_watts: watts(processor.active_watts),
             },
             gpu: None,

@@ -312,6 +312,44 @@ impl From<Watts> for f64 {
     }
 }
 
+/// The power of an idle device in watts: finite and not negative; zero if another process states it.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "f64", into = "f64")]
+#[schemars(extend("minimum" = 0))]
+pub struct IdleWatts(f64);
+
+impl IdleWatts {
+    /// The power, watts.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl TryFrom<f64> for IdleWatts {
+    type Error = String;
+
+    fn try_from(watts: f64) -> Result<Self, String> {
+        if watts.is_finite() && watts >= 0.0 {
+            return Ok(Self(watts));
+        }
+        Err(format!(
+            "{watts} is not a power of an idle device; give watts, or 0"
+        ))
+    }
+}
+
+impl From<IdleWatts> for f64 {
+    fn from(watts: IdleWatts) -> Self {
+        watts.0
+    }
+}
+
+impl From<Watts> for IdleWatts {
+    fn from(watts: Watts) -> Self {
+        Self(watts.0)
+    }
+}
+
 /// A finite number above zero.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "f64", into = "f64")]
@@ -494,6 +532,11 @@ mod tests {
         for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             assert!(Watts::try_from(bad).is_err(), "{bad}");
             assert!(Positive::try_from(bad).is_err(), "{bad}");
+        }
+        // Of several processes of a host, one states its idle power.
+        assert!(IdleWatts::try_from(0.0).is_ok());
+        for bad in [-1.0, f64::NAN, f64::INFINITY] {
+            assert!(IdleWatts::try_from(bad).is_err(), "{bad}");
         }
     }
 }

@@ -89,6 +89,7 @@ fn every_field_is_read() {
         credentials = "app.creds"
         nkey = "app/nkey"
         ca = "authority.pem"
+        certificate = "client.pem"
         max_payload = "4 MiB"
         replicas = 7
 
@@ -107,6 +108,7 @@ fn every_field_is_read() {
         "{problems}"
     );
     assert!(problems.contains("both `credentials` and `nkey`"), "{problems}");
+    assert!(problems.contains("needs both"), "{problems}");
     assert!(
         problems.contains("nats.replicas: JetStream supports at most 5 replicas of a stream, not 7"),
         "{problems}"

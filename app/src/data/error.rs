@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use super::scene_error::SceneError;
 use crate::config::records::FormatError;
+use crate::report::units;
 
 /// A labelled set cannot be read, or is not what a model takes.
 #[derive(Debug, Error)]
@@ -104,8 +105,9 @@ pub enum DataError {
     },
     /// A text of a tab-separated file continues in the next line.
     #[error(
-        "a text begins with a quotation mark that ends {lines} lines later, so that these lines are one record; double the quotation marks of a \
-         text and put it between two, or write JSON lines"
+        "a text begins with a quotation mark that ends {} later, so that these lines are one record; double the quotation marks of a text and \
+         put it between two, or write JSON lines",
+        units::counted(*lines, "line", "lines")
     )]
     OpenQuote {
         /// Further lines of the record.
@@ -287,7 +289,7 @@ pub enum DataError {
     #[error("there are no samples in it")]
     NoSamples,
     /// The set has too few samples.
-    #[error("there are {found} samples after the first {skip}; correct `skip` and `take`")]
+    #[error("it has {} after the first {skip}; correct `skip` and `take`", units::counted(*found, "sample", "samples"))]
     Count {
         /// The number.
         found: usize,

@@ -54,11 +54,14 @@ async fn a_plan_is_applied_read_and_rolled_back() {
         })
     ));
     assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "second");
-    let (back_to, third) = deployment.roll_back(None).await.unwrap();
-    assert_eq!((back_to, third.epoch), (1, 3));
+    let third = deployment.roll_back(None).await.unwrap();
+    assert_eq!(
+        (third.older, third.written.epoch, third.has_served),
+        (1, 3, false)
+    );
     assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "first");
-    let (back_to, fourth) = deployment.roll_back(Some(2)).await.unwrap();
-    assert_eq!((back_to, fourth.epoch), (2, 4));
+    let fourth = deployment.roll_back(Some(2)).await.unwrap();
+    assert_eq!((fourth.older, fourth.written.epoch), (2, 4));
     let made_by = deployment.history().await.unwrap();
     let made_by = made_by.iter().map(|past| past.stored.plan.made_by.as_str());
     assert_eq!(
@@ -75,6 +78,59 @@ async fn a_plan_is_applied_read_and_rolled_back() {
     };
     let refused = deployment.apply(&other, None).await;
     assert!(matches!(refused, Err(DeployError::OtherApp { .. })));
+}
+
+/// It went back to the plan before, which had never served.
+#[tokio::test]
+async fn a_rollback_prefers_a_plan_that_has_served() {
+    let (_embedded, deployment) = deployment().await;
+    for made_by in ["first", "broken", "newest"] {
+        deployment.apply(&plan(made_by), None).await.unwrap();
+    }
+    let deployment = Arc::new(deployment);
+    let told = Arc::clone(&deployment);
+    let states = tokio::spawn(async move {
+        loop {
+            let state = IngressState {
+                ingress: "a".to_owned(),
+                admits: 3,
+                served: vec![1, 3],
+                ..IngressState::default()
+            };
+            publish(&told, state).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let back = deployment.roll_back(None).await.unwrap();
+    states.abort();
+    assert_eq!((back.older, back.has_served), (1, true));
+    assert_eq!(deployment.get(None).await.unwrap().stored.plan.made_by, "first");
+}
+
+#[tokio::test]
+async fn an_app_is_known_by_its_processes() {
+    let (_embedded, deployment) = deployment().await;
+    let unknown = Deployment {
+        store: OnceCell::new(),
+        ..deployment
+    };
+    assert!(unknown.history().await.unwrap().is_empty());
+    assert!(matches!(unknown.get(None).await, Err(DeployError::NoPlan { .. })));
+    let unknown = Arc::new(unknown);
+    let told = Arc::clone(&unknown);
+    let states = tokio::spawn(async move {
+        loop {
+            let ingress = "a".to_owned();
+            let state = IngressState {
+                ingress,
+                ..IngressState::default()
+            };
+            publish(&told, state).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    assert!(unknown.is_known().await.unwrap());
+    states.abort();
 }
 
 #[tokio::test]

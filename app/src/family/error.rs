@@ -6,6 +6,7 @@ use thiserror::Error;
 
 use super::OtherClasses;
 use crate::config::Task;
+use crate::report::units;
 
 /// A model cannot be loaded.
 #[derive(Debug, Error)]
@@ -116,8 +117,10 @@ pub enum FamilyError {
     },
     /// The model needs more memory than its worker may use.
     #[error(
-        "workers: `{worker}` may use {memory} bytes of memory, and the weights of `{variant}` have {weights}; raise its `memory`, or \
-         place the variant on another worker"
+        "workers: `{worker}` may use {} of memory, and the weights of `{variant}` have {}; raise its `memory`, or place the variant on \
+         another worker",
+        units::bytes(*memory),
+        units::bytes(*weights)
     )]
     Memory {
         /// The worker.

@@ -20,6 +20,8 @@ pub enum Outcome {
         /// Whether a stage answered that would have deferred, had the later one answered.
         degraded: bool,
     },
+    /// A result of a language model that came in parts.
+    Streamed(StreamedAnswer),
     /// A typed error of the service, or of the client before it sent the request.
     Refused {
         /// Its code.
@@ -27,6 +29,21 @@ pub enum Outcome {
     },
     /// The client received no reply in time.
     TimedOut,
+}
+
+/// An answer of a language model that came in parts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamedAnswer {
+    /// The variant that answered.
+    pub variant: String,
+    /// As in [`Outcome::Answered`].
+    pub degraded: bool,
+    /// Time from when the request was due to its first token.
+    pub first_token: Duration,
+    /// Mean time between two tokens after the first; `None` for an answer of one token.
+    pub per_token: Option<Duration>,
+    /// Tokens of the answer.
+    pub tokens: u32,
 }
 
 impl From<Fault> for Outcome {
@@ -50,6 +67,61 @@ pub struct Record {
     variants: BTreeMap<String, u64>,
     degraded: u64,
     errors: BTreeMap<&'static str, u64>,
+    streamed: Streamed,
+}
+
+/// Times of the answers that came in parts.
+#[derive(Debug)]
+struct Streamed {
+    first_token: Histogram<u64>,
+    per_token: Histogram<u64>,
+    tokens: u64,
+}
+
+impl Streamed {
+    fn new() -> Result<Self, CreationError> {
+        Ok(Self {
+            first_token: histogram()?,
+            per_token: histogram()?,
+            tokens: 0,
+        })
+    }
+
+    fn add(&mut self, answer: &StreamedAnswer) {
+        let count = |times: &mut Histogram<u64>, time: Duration| times.saturating_record(micros(time).max(1));
+        count(&mut self.first_token, answer.first_token);
+        if let Some(time) = answer.per_token {
+            count(&mut self.per_token, time);
+        }
+        self.tokens += u64::from(answer.tokens);
+    }
+
+    fn figures(&self, seconds: f64) -> Option<StreamFigures> {
+        (!self.first_token.is_empty()).then(|| StreamFigures {
+            ttft_s: quantiles(&self.first_token, 1e6),
+            tpot_s: quantiles(&self.per_token, 1e6),
+            tokens: self.tokens,
+            tokens_per_s: if seconds > 0.0 {
+                self.tokens as f64 / seconds
+            } else {
+                0.0
+            },
+        })
+    }
+}
+
+/// Answers of a language model that came in parts, in figures.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct StreamFigures {
+    /// Time to the first token from when the request was due, seconds.
+    pub ttft_s: Latency,
+    /// Mean time between two tokens of an answer after the first, seconds.
+    pub tpot_s: Latency,
+    /// Tokens of all answers.
+    pub tokens: u64,
+    /// The same per second.
+    pub tokens_per_s: f64,
 }
 
 /// A run in figures. A request is counted once when it is sent and once when its outcome is known.
@@ -84,9 +156,12 @@ pub struct Figures {
     pub degraded: f64,
     /// Requests refused or timed out, by code.
     pub errors: BTreeMap<&'static str, u64>,
+    /// Times of the answers that came in parts; `None` without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stream: Option<StreamFigures>,
 }
 
-/// Quantiles of a latency, milliseconds; `None` if no request was answered.
+/// Quantiles of a latency, in the unit of the field's name; `None` if no request was answered.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct Latency {
@@ -114,7 +189,7 @@ impl Record {
     pub fn new(slo: impl Into<Option<Duration>>) -> Result<Self, CreationError> {
         Ok(Self {
             slo: slo.into(),
-            latencies: Histogram::new_with_bounds(1, micros(MAX_LATENCY), 3)?,
+            latencies: histogram()?,
             sent: 0,
             in_time: 0,
             refused: 0,
@@ -122,6 +197,7 @@ impl Record {
             variants: BTreeMap::new(),
             degraded: 0,
             errors: BTreeMap::new(),
+            streamed: Streamed::new()?,
         })
     }
 
@@ -138,11 +214,10 @@ impl Record {
     /// Counts the outcome of a request that was sent; `latency` is the time since it was due.
     pub fn add(&mut self, latency: Duration, outcome: Outcome) {
         match outcome {
-            Outcome::Answered { variant, degraded } => {
-                self.degraded += u64::from(degraded);
-                self.latencies.saturating_record(micros(latency).max(1));
-                self.in_time += u64::from(self.slo.is_some_and(|slo| latency <= slo));
-                *self.variants.entry(variant).or_default() += 1;
+            Outcome::Answered { variant, degraded } => self.answered(latency, variant, degraded),
+            Outcome::Streamed(answer) => {
+                self.streamed.add(&answer);
+                self.answered(latency, answer.variant, answer.degraded);
             }
             Outcome::Refused { code } => {
                 self.refused += 1;
@@ -153,6 +228,13 @@ impl Record {
                 *self.errors.entry(Code::NoReply.id()).or_default() += 1;
             }
         }
+    }
+
+    fn answered(&mut self, latency: Duration, variant: String, degraded: bool) {
+        self.degraded += u64::from(degraded);
+        self.latencies.saturating_record(micros(latency).max(1));
+        self.in_time += u64::from(self.slo.is_some_and(|slo| latency <= slo));
+        *self.variants.entry(variant).or_default() += 1;
     }
 
     /// The run in figures.
@@ -178,7 +260,7 @@ impl Record {
             throughput_per_s: per_second(answered),
             goodput_per_s: self.slo.map(|_| per_second(self.in_time)),
             slo_ms: self.slo.map(|slo| slo.as_secs_f64() * 1e3),
-            latency_ms: self.latency(),
+            latency_ms: quantiles(&self.latencies, 1e3),
             variants: self
                 .variants
                 .iter()
@@ -186,23 +268,29 @@ impl Record {
                 .collect(),
             degraded: self.degraded as f64 / answered.max(1) as f64,
             errors: self.errors.clone(),
+            stream: self.streamed.figures(seconds),
         }
     }
+}
 
-    fn latency(&self) -> Latency {
-        if self.latencies.is_empty() {
-            return Latency::default();
-        }
-        let at = |quantile| Some(self.latencies.value_at_quantile(quantile) as f64 / 1e3);
-        Latency {
-            mean: Some(self.latencies.mean() / 1e3),
-            p50: at(0.5),
-            p90: at(0.9),
-            p95: at(0.95),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: Some(self.latencies.max() as f64 / 1e3),
-        }
+fn histogram() -> Result<Histogram<u64>, CreationError> {
+    Histogram::new_with_bounds(1, micros(MAX_LATENCY), 3)
+}
+
+/// Returns the quantiles of times in microseconds, in a unit of so many of them.
+fn quantiles(times: &Histogram<u64>, unit: f64) -> Latency {
+    if times.is_empty() {
+        return Latency::default();
+    }
+    let at = |quantile| Some(times.value_at_quantile(quantile) as f64 / unit);
+    Latency {
+        mean: Some(times.mean() / unit),
+        p50: at(0.5),
+        p90: at(0.9),
+        p95: at(0.95),
+        p99: at(0.99),
+        p999: at(0.999),
+        max: Some(times.max() as f64 / unit),
     }
 }
 
@@ -252,6 +340,30 @@ mod tests {
         let figures = record.figures(Duration::from_secs(2));
         assert_eq!((figures.sent, figures.answered, figures.lost), (102, 100, 0));
         assert!((figures.error_rate - 2.0 / 102.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn times_of_streamed_answers_are_those_of_tokens() {
+        let mut record = Record::new(None::<Duration>).unwrap();
+        let streamed = |tokens, per_token: Option<u64>| {
+            Outcome::Streamed(StreamedAnswer {
+                variant: "l".to_owned(),
+                degraded: false,
+                first_token: Duration::from_millis(200),
+                per_token: per_token.map(Duration::from_millis),
+                tokens,
+            })
+        };
+        for outcome in [streamed(11, Some(20)), streamed(1, None)] {
+            record.sent();
+            record.add(Duration::from_millis(400), outcome);
+        }
+        let figures = record.figures(Duration::from_secs(2));
+        assert_eq!((figures.answered, figures.variants["l"]), (2, 1.0));
+        let stream = figures.stream.unwrap();
+        assert!((stream.ttft_s.p50.unwrap() - 0.2).abs() < 1e-3, "{stream:?}");
+        assert!((stream.tpot_s.max.unwrap() - 0.02).abs() < 1e-3, "{stream:?}");
+        assert_eq!((stream.tokens, stream.tokens_per_s), (12, 6.0));
     }
 
     #[test]

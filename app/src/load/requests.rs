@@ -11,6 +11,7 @@ use kaskade_actors::{Code, Fault};
 use kaskade_models::{Inputs, Tensor, TensorError};
 use thiserror::Error;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::config::App;
 use crate::config::data::DataSet;
@@ -20,7 +21,7 @@ use crate::data::text_metric::Grading;
 use crate::data::{DataError, Label, Samples};
 use crate::family::{Family, FamilyError};
 use crate::load::generator::Target;
-use crate::load::record::Outcome;
+use crate::load::record::{Outcome, StreamedAnswer};
 use crate::load::samples;
 use crate::serving::Client;
 
@@ -217,6 +218,8 @@ pub struct Questions {
     judged: AtomicU64,
     answered: AtomicU64,
     hops: AtomicU64,
+    /// Whether answers come in parts.
+    streams: bool,
     /// Whether a request has reached the app.
     reached: AtomicBool,
     /// Why no request can reach the app.
@@ -234,6 +237,7 @@ impl Questions {
             judged: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             hops: AtomicU64::new(0),
+            streams: false,
             reached: AtomicBool::new(false),
             unserved: watch::Sender::new(None),
         }
@@ -243,6 +247,13 @@ impl Questions {
     #[must_use]
     pub fn graded(mut self, grading: Grading) -> Self {
         self.grading = grading;
+        self
+    }
+
+    /// Sets whether language models send their answers in parts, whose times are recorded [default: false].
+    #[must_use]
+    pub fn streamed(mut self, streams: bool) -> Self {
+        self.streams = streams;
         self
     }
 
@@ -295,21 +306,65 @@ impl Questions {
     }
 }
 
+/// The tokens of an answer as they come.
+#[derive(Default)]
+struct Tokens {
+    /// When the first part of the answering stage came, and its tokens until then.
+    first: Option<(Instant, u32)>,
+    /// When the first part of any stage came.
+    begun: Option<Instant>,
+    count: u32,
+    stage: String,
+}
+
+impl Tokens {
+    fn add(&mut self, part: &InferReply) {
+        let now = Instant::now();
+        self.begun.get_or_insert(now);
+        self.count = part.part.unwrap_or_default().saturating_add(1);
+        // The answer of a later stage starts again.
+        if self.first.is_none() || self.stage != part.stage {
+            self.first = Some((now, self.count));
+            self.stage.clone_from(&part.stage);
+        }
+    }
+
+    /// Returns the outcome of an answer that ends now, to a request that was due at that time.
+    fn outcome(self, reply: InferReply, due: Instant) -> Outcome {
+        let (variant, degraded) = (reply.variant, reply.degraded);
+        let (Some(begun), Some((first, before))) = (self.begun, self.first) else {
+            return Outcome::Answered { variant, degraded };
+        };
+        let further = self.count.saturating_sub(before);
+        Outcome::Streamed(StreamedAnswer {
+            variant,
+            degraded,
+            first_token: begun.saturating_duration_since(due),
+            per_token: (further > 0).then(|| first.elapsed() / further),
+            tokens: self.count,
+        })
+    }
+}
+
 impl Target for Questions {
     async fn ask(&self, number: u64) -> Outcome {
-        let inputs = self.set.inputs();
-        let place = (number % inputs.len().max(1) as u64) as usize;
-        match self
-            .client
-            .infer(inputs.get(place).cloned().unwrap_or_default())
-            .await
-        {
+        self.ask_due(number, Instant::now()).await
+    }
+
+    async fn ask_due(&self, number: u64, due: Instant) -> Outcome {
+        let all = self.set.inputs();
+        let place = (number % all.len().max(1) as u64) as usize;
+        let inputs = all.get(place).cloned().unwrap_or_default();
+        let mut tokens = Tokens::default();
+        let answer = if self.streams {
+            self.client.stream(inputs, |part| tokens.add(&part)).await
+        } else {
+            self.client.infer(inputs).await
+        };
+        match answer {
             Ok(reply) => {
                 self.judge(place, &reply);
-                Outcome::Answered {
-                    variant: reply.variant,
-                    degraded: reply.degraded,
-                }
+                tokens.outcome(reply, due)
             }
             Err(fault) => {
                 self.note_failure(&fault);
@@ -339,6 +394,34 @@ mod tests {
         };
         let points = |place| set.judge(Grading::default(), place, &reply);
         assert_eq!((points(0), points(1)), ((1, 1), (0, 0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_are_timed_from_when_the_request_was_due() {
+        let part = |part, stage: &str| InferReply {
+            part: Some(part),
+            stage: stage.to_owned(),
+            ..InferReply::default()
+        };
+        let pause = |millis| tokio::time::advance(std::time::Duration::from_millis(millis));
+        let due = Instant::now();
+        let mut tokens = Tokens::default();
+        pause(100).await;
+        tokens.add(&part(0, "small"));
+        pause(50).await;
+        tokens.add(&part(0, "large"));
+        for token in 1..=4 {
+            pause(10).await;
+            tokens.add(&part(token, "large"));
+        }
+        let Outcome::Streamed(answer) = tokens.outcome(InferReply::default(), due) else {
+            panic!("it came in parts")
+        };
+        let millis = |time: std::time::Duration| time.as_millis();
+        assert_eq!((millis(answer.first_token), answer.tokens), (100, 5));
+        assert_eq!(answer.per_token.map(millis), Some(10));
+        let whole = Tokens::default().outcome(InferReply::default(), due);
+        assert!(matches!(whole, Outcome::Answered { .. }));
     }
 
     fn file(text: &str) -> tempfile::NamedTempFile {

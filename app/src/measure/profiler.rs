@@ -11,6 +11,7 @@ use kaskade_remote::SpendLimit;
 
 use super::channels::{self, ChannelError};
 use super::cost::CostOptions;
+use super::host_load::{self, HostLoad};
 use super::memory::MeasuredMemory;
 use super::pipeline::{Measured, PipelineMeasurement};
 use super::serving_overhead::Overhead;
@@ -206,6 +207,7 @@ impl<'a> Profiler<'a> {
             ));
         }
         let set = self.validation_set()?;
+        let host = HostLoad::begin();
         let options = MeasureOptions {
             app: self.app.name.as_str(),
             estimator: self.app.estimator(),
@@ -232,6 +234,10 @@ impl<'a> Profiler<'a> {
         let overhead = self.overhead(&profile, &inputs);
         profile.turnaround_s = overhead.turnaround_s;
         profile.hop = profile.hop.map(|hop| hop.with_rates(&overhead.hops));
+        profile.other_load = host.others();
+        if let Some(warning) = host_load::warning(profile.other_load) {
+            say(&warning);
+        }
         Ok(profile)
     }
 
@@ -288,7 +294,12 @@ impl<'a> Profiler<'a> {
             measure_for: self.cost.measure_for,
             quiet: self.quiet,
         };
-        measurement.measure(set)
+        let host = HostLoad::begin();
+        let measured = measurement.measure(set)?;
+        if let Some(warning) = host_load::warning(host.others()) {
+            say(&warning);
+        }
+        Ok(measured)
     }
 
     fn validation_set(&self) -> Result<&'a DataSet, MeasureError> {

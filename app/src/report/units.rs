@@ -59,6 +59,12 @@ pub fn counted<N: Copy + fmt::Display + PartialEq + From<u8>>(n: N, one: &str, m
     format!("{n} {noun}")
 }
 
+/// A number of things with its thousands apart: `1 request`, `12 000 requests`.
+pub fn counted_apart(n: u64, one: &str, many: &str) -> String {
+    let noun = if n == 1 { one } else { many };
+    format!("{} {noun}", count(n))
+}
+
 /// A ratio: `6.2x`, or a dash if it is undefined.
 pub fn times(ratio: Option<f64>) -> String {
     ratio.filter(|ratio| ratio.is_finite()).map_or_else(

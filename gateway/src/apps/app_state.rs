@@ -2,6 +2,7 @@
 
 mod interface;
 mod plans;
+mod serving;
 mod snapshot;
 mod subscriptions;
 
@@ -270,11 +271,7 @@ impl AppState {
     pub(crate) fn live(&self) -> BTreeMap<String, usize> {
         let state = self.state();
         let mut live = BTreeMap::new();
-        for received in state
-            .actors
-            .values()
-            .filter(|received| received.at.elapsed() < SILENT && !received.beat.leaving)
-        {
+        for received in state.live_actors() {
             for replica in &received.beat.replicas {
                 *live.entry(replica.variant.clone()).or_default() += 1;
             }

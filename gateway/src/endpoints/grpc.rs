@@ -29,6 +29,9 @@ use crate::http::failure::Failure;
 use crate::http::grpc_status;
 use crate::state::GatewayState;
 
+/// Metadata of the answer of `ModelReady` with the reason, if the model is not ready.
+const NOT_READY_REASON: &str = "kaskade-reason";
+
 /// Returns the routes.
 pub(crate) fn routes(shared: &Arc<GatewayState>) -> Router<Arc<GatewayState>> {
     let service = GrpcInferenceServiceServer::new(Service {
@@ -85,7 +88,16 @@ impl GrpcInferenceService for Service {
         request: Request<ModelReadyRequest>,
     ) -> Result<Response<ModelReadyResponse>, Status> {
         let asked = request.into_inner();
-        answer(describe::ready(&self.shared, &asked.name, named(&asked.version)))
+        let reason = describe::not_ready(&self.shared, &asked.name, named(&asked.version));
+        let reason = reason.map_err(|failure| grpc_status::of(&failure))?;
+        let mut response = Response::new(ModelReadyResponse {
+            ready: reason.is_none(),
+        });
+        // The message has no field for it.
+        if let Some(reason) = reason.and_then(|reason| reason.parse().ok()) {
+            response.metadata_mut().insert(NOT_READY_REASON, reason);
+        }
+        Ok(response)
     }
 
     async fn server_metadata(

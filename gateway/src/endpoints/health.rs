@@ -10,9 +10,10 @@ use axum::http::{Response, StatusCode, header};
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 use kaskade_actors::metrics::CONTENT_TYPE;
+use kaskade_actors::ops::health::{Health, unserved_text};
 
 use crate::metric_names::{FIRST_TOKEN, PER_TOKEN, REQUEST, SPANS, SPANS_DROPPED};
-use crate::state::GatewayState;
+use crate::state::{GatewayState, Served};
 
 /// Returns the routes.
 pub(crate) fn routes() -> Router<Arc<GatewayState>> {
@@ -32,34 +33,69 @@ pub(crate) async fn not_live(shared: &GatewayState) -> Option<String> {
     }
 }
 
-/// Returns why the gateway cannot serve requests; `None` if it can.
+/// Returns why the gateway cannot serve requests; `None` if it can, at least those of one app.
 pub(crate) fn not_ready(shared: &GatewayState) -> Option<String> {
-    if shared.is_leaving() {
-        return Some("the gateway is shutting down".to_owned());
-    }
-    if let Some(health) = shared.health.borrow().as_ref()
-        && let Err(reason) = health.ready()
-    {
-        return Some(reason.to_string());
+    if let Some(reason) = process_not_ready(shared) {
+        return Some(reason);
     }
     let apps = shared.apps();
+    let reasons: Vec<String> = apps.iter().filter_map(|app| unreachable(app)).collect();
     if apps.is_empty() {
         return Some("starting: connecting to the broker and loading models".to_owned());
     }
-    apps.iter().find_map(|app| {
-        if !app.bus.connection().is_up() {
-            return Some(format!(
-                "there is no connection to the broker of app `{}`",
-                app.options.name
-            ));
-        }
-        (!app.watched.is_alive()).then(|| {
-            format!(
-                "no heartbeat from any process of app `{}` in the last seconds",
-                app.options.name
-            )
-        })
-    })
+    (reasons.len() == apps.len()).then(|| reasons.join("; "))
+}
+
+/// Returns why requests of an app cannot be answered; `None` if they can.
+pub(crate) fn app_not_ready(shared: &GatewayState, app: &Served) -> Option<String> {
+    process_not_ready(shared)
+        .or_else(|| unreachable(app))
+        .or_else(|| app.watched.not_serving())
+}
+
+/// Returns why requests of an app to one variant cannot be answered; `None` if they can.
+pub(crate) fn variant_not_ready(app: &Served, variant: &str) -> Option<String> {
+    let lives = app.watched.live().contains_key(variant);
+    (!lives).then(|| format!("no replica of variant `{variant}` lives"))
+}
+
+/// Returns what a ready gateway states beside that it is ready: the notes of the process, and which apps have no replicas.
+pub(crate) fn notes(shared: &GatewayState) -> Vec<String> {
+    let health = shared.health.borrow();
+    let health = health.as_ref();
+    let mut notes = health.map(Health::notes).unwrap_or_default();
+    // An ingress of this process states which stages are not served.
+    let follows = !health.is_some_and(Health::has_ingress);
+    for app in shared.apps() {
+        let watched = &app.watched;
+        let stages = || unserved_text(&watched.app, &watched.unserved());
+        let note = unreachable(&app).or_else(|| {
+            let reason = follows.then(|| watched.not_serving().or_else(stages));
+            reason.flatten()
+        });
+        notes.extend(note);
+    }
+    notes
+}
+
+/// Returns why the process itself is not ready.
+fn process_not_ready(shared: &GatewayState) -> Option<String> {
+    if shared.is_leaving() {
+        return Some("the gateway is shutting down".to_owned());
+    }
+    let health = shared.health.borrow();
+    let reason = health.as_ref()?.ready().err()?;
+    Some(reason.to_string())
+}
+
+/// Returns why the gateway does not reach an app.
+fn unreachable(app: &Served) -> Option<String> {
+    let name = &app.options.name;
+    if !app.bus.connection().is_up() {
+        return Some(format!("there is no connection to the broker of app `{name}`"));
+    }
+    (!app.watched.is_alive())
+        .then(|| format!("no heartbeat from any process of app `{name}` in the last seconds"))
 }
 
 async fn live(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
@@ -68,9 +104,7 @@ async fn live(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
 
 async fn ready(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let mut said = vec!["ready".to_owned()];
-    if let Some(health) = shared.health.borrow().as_ref() {
-        said.extend(health.notes());
-    }
+    said.extend(notes(&shared));
     verdict(&said.join("; "), not_ready(&shared))
 }
 

@@ -15,7 +15,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 
-use crate::endpoints::health::{not_live, not_ready};
+use crate::endpoints::health::{not_live, not_ready, notes};
 use crate::http::api::Api;
 use crate::http::failure::Failure;
 use crate::state::GatewayState;
@@ -87,15 +87,16 @@ async fn server() -> Response<Body> {
 }
 
 async fn live(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
-    state("live", not_live(&shared).await)
+    state("live", not_live(&shared).await, Vec::new())
 }
 
 /// The specification's text says `live` for a server that is ready, KServe's client reads `ready`: both are sent.
 async fn ready(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
-    state("ready", not_ready(&shared))
+    state("ready", not_ready(&shared), notes(&shared))
 }
 
-fn state(word: &str, reason: Option<String>) -> Response<Body> {
+/// Returns the answer of a probe; `notes` are stated if all is fine.
+fn state(word: &str, reason: Option<String>, notes: Vec<String>) -> Response<Body> {
     let fine = reason.is_none();
     let status = if fine {
         StatusCode::OK
@@ -103,8 +104,12 @@ fn state(word: &str, reason: Option<String>) -> Response<Body> {
         StatusCode::SERVICE_UNAVAILABLE
     };
     let mut body = json!({"live": fine, word: fine});
-    if let (Some(reason), Some(body)) = (reason, body.as_object_mut()) {
-        body.insert("error".to_owned(), reason.into());
+    if let Some(body) = body.as_object_mut() {
+        match reason {
+            Some(reason) => _ = body.insert("error".to_owned(), reason.into()),
+            None if !notes.is_empty() => _ = body.insert("notes".to_owned(), notes.into()),
+            None => {}
+        }
     }
     json_response(status, body.to_string())
 }

@@ -125,8 +125,8 @@ fn oip() -> Vec<(&'static str, Value)> {
             "OipError",
         )
     };
-    let state =
-        json!({"type": "object", "properties": {"live": {"type": "boolean"}, "ready": {"type": "boolean"}}});
+    let state = json!({"type": "object", "properties": {"live": {"type": "boolean"}, "ready": {"type": "boolean"},
+            "error": {"type": "string"}, "notes": {"type": "array", "items": {"type": "string"}}}});
     let unready = content("application/json", &state);
     let health = |summary: &str| {
         let fine = content("application/json", &state);

@@ -28,6 +28,9 @@ use thiserror::Error;
 /// Epochs that are kept, the newest included. Pinned ones are kept beyond that.
 pub const EPOCHS_KEPT: usize = 8;
 
+/// Epochs of [`Adoption::served`] that are kept.
+pub const SERVED_KEPT: usize = 16;
+
 /// An offered plan has an epoch that is not newer than the newest known one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("epoch {epoch} is stale: {newest} is the newest")]
@@ -61,6 +64,8 @@ pub struct Adoption<P> {
     epochs: BTreeMap<u64, Entry<P>>,
     /// The epoch that was admitted last; `None` until one was found in place.
     admitted: Option<u64>,
+    /// The epochs that were admitted, the newest last.
+    served: Vec<u64>,
     /// Epochs that must not be forgotten.
     pinned: BTreeSet<u64>,
 }
@@ -79,6 +84,7 @@ impl<P> Adoption<P> {
             keeps: epochs.max(1),
             epochs: BTreeMap::new(),
             admitted: None,
+            served: Vec::new(),
             pinned: BTreeSet::new(),
         }
     }
@@ -144,7 +150,16 @@ impl<P> Adoption<P> {
             return false;
         }
         self.admitted = Some(epoch);
+        self.served.push(epoch);
+        if self.served.len() > SERVED_KEPT {
+            self.served.remove(0);
+        }
         true
+    }
+
+    /// Returns the epochs under which requests were admitted, the newest last, at most [`SERVED_KEPT`]: each was in place.
+    pub fn served(&self) -> &[u64] {
+        &self.served
     }
 
     /// Keeps these epochs, however many newer ones come.
@@ -210,7 +225,9 @@ mod tests {
     fn an_admitted_epoch_stays_until_a_newer_one_is_admitted() {
         let mut adoption = Adoption::keeping(2);
         adoption.adopt(1, 1, "one").unwrap();
+        assert!(adoption.served().is_empty());
         assert!(adoption.admit(1) && !adoption.admit(1));
+        assert_eq!(adoption.served(), [1]);
         for epoch in 2..=5 {
             adoption.adopt(epoch, 1, "newer").unwrap();
             assert_eq!(

@@ -58,6 +58,7 @@
 //! | [`rollout`] | which ingresses admit requests under a new plan |
 //! | [`load_retry`] | when a worker loads a replica again that could not be loaded |
 //! | [`liveness`] | which processes are alive, judged by heartbeats |
+//! | [`lasting`] | conditions that count once they last |
 //! | [`reachability`] | which replicas a process may send to |
 //! | [`sharding`] | how many threads move the messages of a process |
 //!
@@ -92,6 +93,7 @@ pub mod fan_in;
 pub mod fnv;
 pub mod hybrid_cache;
 pub mod invalid;
+pub mod lasting;
 pub mod ledger;
 pub mod linear_fit;
 pub mod liveness;

@@ -58,6 +58,10 @@ pub struct Profile {
     /// Number of validation samples whose inputs are those of an earlier one; absent if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats: Option<usize>,
+    /// Share of the processors' time that other processes used during the measurement, in [0, 1]: times of a busy host are too long. Absent if
+    /// unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_load: Option<f64>,
     /// The family, smallest to largest.
     pub variants: Vec<VariantProfile>,
 }
@@ -79,6 +83,7 @@ impl Profile {
             turnaround_s: None,
             input_bytes: Vec::new(),
             repeats: None,
+            other_load: None,
             variants,
         }
     }

@@ -1,4 +1,4 @@
-use kaskade_app::load::record::Outcome;
+use kaskade_app::load::record::{Outcome, StreamedAnswer};
 
 use super::*;
 
@@ -84,6 +84,41 @@ fn the_title_of_the_latencies_tells_what_they_leave_out() {
 }
 
 #[test]
+fn answers_in_parts_have_times_of_tokens() {
+    let mut record = Record::new(None).unwrap();
+    record.sent();
+    let streamed = StreamedAnswer {
+        variant: "llm".to_owned(),
+        degraded: false,
+        first_token: Duration::from_millis(200),
+        per_token: Some(Duration::from_millis(20)),
+        tokens: 11,
+    };
+    record.add(Duration::from_millis(400), Outcome::Streamed(streamed));
+    let text = as_text(&report(&record));
+    for words in [
+        "time to first token",
+        "200 ms",
+        "time per output token",
+        "20.0 ms",
+        "11 tokens, 11.0 tokens/s",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let none = Record::new(None).unwrap();
+    assert!(!as_text(&report(&none)).contains("first token"));
+    assert!(
+        serde_json::to_value(report(&none))
+            .unwrap()
+            .get("stream")
+            .is_none()
+    );
+    assert!(parse(&["--requests", "5", "--concurrency", "2"]).is_ok());
+    assert!(parse(&["--requests", "5", "--rate", "2"]).is_err());
+    assert!(parse(&["--stream", "--durable", "--rate", "2"]).is_err());
+}
+
+#[test]
 fn too_many_errors_are_a_failure() {
     let mut record = Record::new(None).unwrap();
     for outcome in [
@@ -103,7 +138,7 @@ fn too_many_errors_are_a_failure() {
     for most in ["49%", "0"] {
         let error = check(&["--max-error-rate", most]).unwrap_err().to_string();
         assert!(
-            error.contains("1 of 2 requests have no result, 50.00 %"),
+            error.contains("1 of 2 requests got no result, 50.00 %"),
             "{error}"
         );
     }

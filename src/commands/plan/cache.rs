@@ -14,6 +14,7 @@ use kaskade_simulator::offload::{
 };
 use serde::Serialize;
 
+use crate::failure::Usage;
 use crate::output;
 
 /// Predicts the cache of a language model that exceeds the device's memory.
@@ -200,10 +201,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 
 fn shape(model: &ModelArgs) -> anyhow::Result<Shape> {
     let Some(path) = &model.config else {
-        return model
-            .model
-            .clone()
-            .context("name a model by `--model` or `--config`");
+        let missing = || Usage::new("name a model by `--model` or `--config`").into();
+        return model.model.clone().ok_or_else(missing);
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
     let folder = path.parent().and_then(|folder| folder.file_name());
@@ -239,14 +238,14 @@ fn as_text(found: &Report) -> String {
         ..
     } = found;
     let head = format!(
-        "{}: {} layers of {}, {:.1} GB of weights; {} requests, prompts of {} and outputs of {} tokens\n{}",
+        "{}: {} of {}, {:.1} GB of weights; {}, prompts of {} and outputs of {}\n{}",
         shape.name,
-        shape.layers,
+        units::counted(shape.layers, "layer", "layers"),
         shape.width,
         (shape.parameters() * shape.element_bytes as u64) as f64 / 1e9,
-        load.requests,
+        units::counted(load.requests, "request", "requests"),
         load.prompt,
-        load.answer,
+        units::counted(load.answer, "token", "tokens"),
         hardware.name,
     );
     let rows = found.plans.iter().map(|plan| {

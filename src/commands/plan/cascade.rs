@@ -8,6 +8,7 @@ use kaskade_app::config::App;
 use kaskade_app::planning::{self, read_profile};
 use kaskade_app::report;
 use kaskade_app::report::progress::while_saying;
+use kaskade_app::report::units;
 use kaskade_planners::cascade::{CascadePlan, Objective};
 use kaskade_planners::thresholds::{Minimise, NonInferiorityTest};
 use serde::Serialize;
@@ -135,7 +136,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.no_safety_margin {
         search = search.safety_margin(NonInferiorityTest::None);
     }
-    let label = format!("planning a cascade from {} samples", profile.samples);
+    let label = format!(
+        "planning a cascade from {}",
+        units::counted_apart(profile.samples as u64, "sample", "samples")
+    );
     let planned = while_saying(&label, args.json, || search.plan())?;
     report::write_file(&args.out, &planned.plan.to_json()?)?;
     let mut files = vec![args.out.as_path()];

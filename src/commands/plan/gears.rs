@@ -9,18 +9,17 @@ use kaskade_app::config::App;
 use kaskade_app::config::guarantee::Share;
 use kaskade_app::config::scalar::{ByteSize, HumanDuration};
 use kaskade_app::load::trace_args::{TraceArgs, positive};
-use kaskade_app::planning::read_profile;
-use kaskade_app::planning::{gears, initial};
+use kaskade_app::planning::{self, gears, initial, read_profile};
 use kaskade_app::report;
 use kaskade_app::report::progress::{Progress, say};
 use kaskade_app::report::units;
-use kaskade_planners::gears::{DeviceSpec, GearOptions, GearPlan, Prior, plan_gears};
+use kaskade_planners::gears::{GearOptions, GearPlan, Prior, plan_gears};
 use kaskade_policy::plan::Slo;
 use kaskade_policy::profile::Profile;
 use kaskade_simulator::trace::Trace;
 use serde::Serialize;
 
-use crate::args::{GuaranteeArgs, Overwrite};
+use crate::args::{GuaranteeArgs, Overwrite, read_trace, utilisation};
 use crate::failure::Usage;
 use crate::output;
 
@@ -43,7 +42,7 @@ pub(crate) struct Args {
     guarantee: GuaranteeArgs,
     /// Highest utilisation of the busiest device, above 0 and at most 1. The rest is headroom for run times that vary [default: by the
     /// variance of the profiled run times, or 0.85].
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = utilisation)]
     max_utilisation: Option<f64>,
     /// Highest load, requests per second [default: the busiest second of `--trace`].
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
@@ -133,15 +132,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<GearOptions> {
-    let trace = args.trace.read()?;
+    let trace = read_trace(&args.trace)?;
     let peak = trace.as_ref().map(|trace| trace.statistics().peak_qps);
     let qps_max = args.rate.or(peak);
     let qps_max = qps_max
         .ok_or_else(|| Usage::new("give the highest load: `--rate`, or `--trace` with the expected load"))?;
-    if qps_max <= 0.0 {
-        let empty = "the trace, or the part of it that `--excerpt` names, has no request: give another one, or `--rate`";
-        return Err(Usage::new(empty).into());
-    }
     let slo = match (args.slo_p95, args.slo_accuracy, app) {
         (Some(limit), ..) => latency(limit),
         (None, Some(at_least), _) => Slo::Accuracy {
@@ -155,7 +150,7 @@ fn options(args: &Args, profile: &Profile, app: Option<&App>) -> anyhow::Result<
     };
     let memory = args.memory.bytes();
     let devices = app.map_or_else(
-        || Ok(DeviceSpec::fleet(args.devices as usize, memory)),
+        || Ok(planning::fleet(profile, args.devices as usize, memory)),
         |app| gears::devices(app, memory),
     )?;
     let mut options = GearOptions {
@@ -192,7 +187,7 @@ fn prior(args: &Args, trace: Option<&Trace>, qps_max: f64) -> anyhow::Result<Pri
     let weights = trace.load_distribution(args.ranges as usize, qps_max);
     ensure!(
         weights.iter().any(|weight| *weight > 0.0),
-        "the trace has no requests"
+        Usage::new("no second of the trace has a load below `--rate`; give a higher one")
     );
     Ok(Prior::Measured { weights })
 }

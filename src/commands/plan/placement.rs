@@ -18,6 +18,7 @@ use kaskade_app::planning::{self, read_profile};
 use kaskade_app::planning::{gears, initial};
 use kaskade_app::report;
 use kaskade_app::report::progress::{self, Progress};
+use kaskade_app::report::units;
 use kaskade_planners::gears::DeviceSpec;
 use kaskade_planners::lp::Solver;
 use kaskade_planners::placement::{
@@ -29,7 +30,7 @@ use kaskade_policy::plan::Plan;
 use kaskade_policy::profile::Profile;
 use serde::Serialize;
 
-use crate::args::{Aim, Overwrite};
+use crate::args::{Aim, Overwrite, utilisation};
 use crate::failure::Usage;
 use crate::output;
 
@@ -54,12 +55,12 @@ pub(crate) struct Args {
     #[command(flatten)]
     hardware: Hardware,
     /// Highest utilisation of a device by all its instances, above 0 and at most 1.
-    #[arg(long, value_name = "NUMBER", default_value_t = 1.0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = utilisation)]
     utilisation: f64,
     #[command(flatten)]
     moved: Moved,
     /// Most partitions of a variant; never more than its layers.
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1_024))]
     max_partitions: u32,
     /// Memory of a replica in bytes per weight, if it was not measured; 4 for 32-bit floats.
     #[arg(long, value_name = "BYTES", value_parser = positive)]
@@ -110,7 +111,7 @@ struct Hardware {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["devices", "per_host"])]
     app: Option<PathBuf>,
     /// Number of devices, if no app is given.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     devices: u32,
     /// Devices per host; one worker `w0`, `w1`, ... per host.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_024))]
@@ -255,9 +256,9 @@ fn place(
     let (placed, took) = progress::while_saying("plan placement: searching", quiet, work);
     let placed = placed.map_err(|error| refusal::of(&error))?;
     progress.end(&format!(
-        "{} instances on {} devices",
-        placed.plan.placement.len(),
-        placed.used()
+        "{} on {}",
+        units::counted(placed.plan.placement.len(), "instance", "instances"),
+        units::counted(placed.used(), "device", "devices")
     ));
     Ok((placed, took))
 }
@@ -288,7 +289,7 @@ fn cascade(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<
 
 fn options(args: &Args, app: Option<&App>, profile: &Profile) -> anyhow::Result<PlacementOptions> {
     let Load(goal) = args.rate;
-    let mut options = PlacementOptions::new(devices(&args.hardware, app)?, goal);
+    let mut options = PlacementOptions::new(devices(&args.hardware, app, profile)?, goal);
     options.fleet = if args.hardware.minimise_devices {
         Fleet::Fewest
     } else {
@@ -389,8 +390,8 @@ fn moved(moved: &Moved, options: &mut PlacementOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the workers of the app, or the given number of devices.
-fn devices(args: &Hardware, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>> {
+/// Returns the workers of the app, or the given number of devices of the kind that was profiled.
+fn devices(args: &Hardware, app: Option<&App>, profile: &Profile) -> anyhow::Result<Vec<DeviceSpec>> {
     let memory = args.memory.bytes();
     let mut devices = app.map_or_else(
         || Ok(DeviceSpec::fleet(args.devices as usize, memory)),
@@ -400,14 +401,16 @@ fn devices(args: &Hardware, app: Option<&App>) -> anyhow::Result<Vec<DeviceSpec>
         let each = args.per_host as usize;
         for (number, device) in devices.iter_mut().enumerate() {
             device.worker = format!("w{}", number / each);
-            device.device = format!("cuda:{}", number % each);
+            device.device = planning::device_name(profile, number % each);
         }
     }
     ensure!(
         args.speed.len() == 1 || args.speed.len() == devices.len(),
-        "--speed has {} numbers for {} devices; give one for all, or one for each",
-        args.speed.len(),
-        devices.len()
+        Usage::new(format!(
+            "--speed has {} for {}; give one for all, or one for each",
+            units::counted(args.speed.len(), "number", "numbers"),
+            units::counted(devices.len(), "device", "devices")
+        ))
     );
     for (device, speed) in devices.iter_mut().zip(args.speed.iter().cycle()) {
         device.speed = *speed;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use async_nats::{Request, RequestErrorKind};
 use kaskade_actors::bus::Bus;
 use kaskade_actors::wire::{Message as _, PlanReport, PlanRequest};
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PER_SECOND", value_parser = positive)]
     rate: Option<f64>,
     /// How long to wait for the planner's report [default: 5s more than `planner.timeout` in the app's file, otherwise 65s].
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", visible_alias = "timeout")]
     wait: Option<HumanDuration>,
     /// Reason, for the planner's log.
     #[arg(long, value_name = "TEXT", default_value = "requested on the command line")]
@@ -80,13 +80,25 @@ async fn ask(target: &Target, request: &PlanRequest, wait: Duration) -> anyhow::
     match reply {
         Ok(reply) => Ok(PlanReport::decode(&reply.payload)?),
         Err(error) => match error.kind() {
-            RequestErrorKind::NoResponders => {
-                bail!("no planner listens on `{subject}`: serve the app with a `[planner]` in its file")
-            }
-            RequestErrorKind::TimedOut => bail!("the planner sent no report within {} s", wait.as_secs()),
+            RequestErrorKind::NoResponders => Err(no_planner(target.name(), &subject).into()),
+            RequestErrorKind::TimedOut => Err(no_report(wait).into()),
             _ => Err(error).context("the request did not reach the planner"),
         },
     }
+}
+
+/// The fault of an app without a planner that runs: it may start again.
+fn no_planner(app: &str, subject: &str) -> Fault {
+    let message = format!(
+        "no planner of app `{app}` listens on `{subject}`: serve the app with a `[planner]` in its file"
+    );
+    Fault::new(Code::Unavailable, message)
+}
+
+/// The fault of a planner that has not answered in time.
+fn no_report(wait: Duration) -> Fault {
+    let wait = humantime::format_duration(wait);
+    Fault::new(Code::NoReply, format!("the planner sent no report within {wait}"))
 }
 
 /// The fault of a user that may not send requests to the planner.
@@ -95,4 +107,23 @@ fn not_permitted(subject: &str) -> Fault {
         "this user may not publish to `{subject}`; connect as the planner (`--nkey auth/planner/nkey`)"
     );
     Fault::new(Code::NotPermitted, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Failure;
+
+    /// Both were final errors without a code.
+    #[test]
+    fn a_planner_that_does_not_answer_is_a_temporary_failure() {
+        for (fault, code) in [
+            (no_planner("digits", "kaskade.digits.replan"), "KSK0007"),
+            (no_report(Duration::from_secs(65)), "KSK0022"),
+        ] {
+            let failure = Failure::of(&fault.into());
+            assert_eq!(failure.exit(), 75, "{failure:?}");
+            assert!(failure.message().starts_with(code), "{failure:?}");
+        }
+    }
 }

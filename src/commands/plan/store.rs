@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use kaskade_actors::plan::store::HistoryEntry;
 use kaskade_app::config::App;
 use kaskade_app::config::scalar::HumanDuration;
-use kaskade_app::deploy::{AppliedPlan, DeployError, Deployment, Progress};
+use kaskade_app::deploy::{AppliedPlan, DeployError, Deployment, Progress, RolledBackPlan};
 use kaskade_app::planning::initial;
 use kaskade_app::report;
 use kaskade_app::report::progress::say;
@@ -15,6 +15,7 @@ use kaskade_app::report::units;
 use kaskade_app::serving;
 use kaskade_policy::plan::Plan;
 use serde::Serialize;
+use serde_json::json;
 
 use crate::app_address::TargetArgs;
 use crate::args::{Broker, Overwrite};
@@ -47,6 +48,9 @@ pub(crate) struct Apply {
     /// Write only if this is the newest epoch.
     #[arg(long, value_name = "EPOCH")]
     expect: Option<u64>,
+    /// Create the plan store of an app that has none and of which no process runs; `--app` does so too.
+    #[arg(long)]
+    create: bool,
     #[command(flatten)]
     wait: Waiting,
     #[command(flatten)]
@@ -62,7 +66,7 @@ pub(crate) struct Get {
     #[arg(long, value_name = "EPOCH")]
     epoch: Option<u64>,
     /// Plan file to write, instead of printing the plan.
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
     overwrite: Overwrite,
@@ -90,9 +94,9 @@ pub(crate) struct History {
 pub(crate) struct Rollback {
     #[command(flatten)]
     target: TargetArgs,
-    /// Epoch of the plan to return to; give the app by its name then, not by `--app` [default: the newest plan that differs from
-    /// the one in force].
-    #[arg(value_name = "EPOCH", conflicts_with = "app_file")]
+    /// Epoch of the plan to return to [default: that of the newest other plan under which a running ingress has admitted requests;
+    /// if none is known, of the newest other plan].
+    #[arg(long, value_name = "EPOCH")]
     epoch: Option<u64>,
     #[command(flatten)]
     wait: Waiting,
@@ -108,6 +112,9 @@ struct Applied {
     /// The epoch whose plan it is, after a rollback.
     #[serde(skip_serializing_if = "Option::is_none")]
     rolled_back_to: Option<u64>,
+    /// Whether a running ingress has admitted requests under that epoch, after a rollback.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    has_served: Option<bool>,
     /// Whether every ingress admits requests under it; null if that was not waited for.
     admitted: Option<bool>,
 }
@@ -156,13 +163,17 @@ pub(crate) fn apply(args: &Apply) -> anyhow::Result<()> {
     if let Some(app) = &app {
         initial::check(app, &plan)?;
     }
-    let connection = args.broker.connection();
+    let connection = args.broker.connection()?;
     let bus = match &app {
         Some(app) => connection.client_of(app, "plan"),
         None => connection.client(&plan.app, "plan"),
     };
     serving::runtime()?.block_on(async {
         let mut deployment = Deployment::open(&plan.app, bus).await?;
+        if !args.create && app.is_none() && !deployment.is_known().await? {
+            let app = plan.app.clone();
+            return Err(DeployError::UnknownApp { app }.into());
+        }
         let written = deployment.apply(&plan, args.expect).await?;
         finish(&mut deployment, written, None, &args.wait).await?;
         deployment.close().await;
@@ -216,7 +227,7 @@ pub(crate) fn history(args: &History) -> anyhow::Result<()> {
     }
     let rows: Vec<Row> = past.iter().map(Row::from).collect();
     if args.json {
-        return output::print_json(&rows);
+        return output::print_json(&json!({ "plans": rows }));
     }
     let heads = [
         ("epoch", Align::Right),
@@ -242,8 +253,8 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
     let target = args.target.read(&args.broker)?;
     serving::runtime()?.block_on(async {
         let mut deployment = Deployment::open(target.name(), target.client("plan")).await?;
-        let (older, written) = deployment.roll_back(args.epoch).await?;
-        finish(&mut deployment, written, Some(older), &args.wait).await?;
+        let back = deployment.roll_back(args.epoch).await?;
+        finish(&mut deployment, back.written, Some(back), &args.wait).await?;
         deployment.close().await;
         Ok(())
     })
@@ -253,11 +264,11 @@ pub(crate) fn rollback(args: &Rollback) -> anyhow::Result<()> {
 async fn finish(
     deployment: &mut Deployment,
     written: AppliedPlan,
-    older: Option<u64>,
+    back: Option<RolledBackPlan>,
     wait: &Waiting,
 ) -> anyhow::Result<()> {
     let app = deployment.app().to_owned();
-    let what = stored(&app, written, older);
+    let what = stored(&app, written, back);
     if !wait.no_wait {
         say(&what);
         let shown = |progress: &Progress| {
@@ -273,7 +284,8 @@ async fn finish(
         return output::print_json(&Applied {
             epoch: written.epoch,
             replaced: written.replaced,
-            rolled_back_to: older,
+            rolled_back_to: back.map(|back| back.older),
+            has_served: back.map(|back| back.has_served),
             admitted: (!wait.no_wait).then_some(true),
         });
     }
@@ -285,13 +297,20 @@ async fn finish(
     output::print(&done)
 }
 
-fn stored(app: &str, written: AppliedPlan, older: Option<u64>) -> String {
+fn stored(app: &str, written: AppliedPlan, back: Option<RolledBackPlan>) -> String {
     let replaced = written
         .replaced
         .map_or_else(String::new, |epoch| format!(", after epoch {epoch}"));
-    let older = older.map_or_else(String::new, |epoch| format!(" with the plan of epoch {epoch}"));
+    let older = back.map_or_else(String::new, |back| {
+        format!(" with the plan of epoch {}", back.older)
+    });
+    let doubt = back
+        .filter(|back| !back.has_served)
+        .map_or_else(String::new, |back| {
+            format!("; it is not known whether epoch {} has served", back.older)
+        });
     format!(
-        "stored as epoch {} of app `{app}`{older}{replaced}",
+        "stored as epoch {} of app `{app}`{older}{replaced}{doubt}",
         written.epoch
     )
 }
@@ -388,9 +407,19 @@ mod tests {
             stored("digits", written, None),
             "stored as epoch 8 of app `digits`, after epoch 7"
         );
+        let back = |has_served| RolledBackPlan {
+            older: 3,
+            has_served,
+            written,
+        };
         assert_eq!(
-            stored("digits", written, Some(3)),
+            stored("digits", written, Some(back(true))),
             "stored as epoch 8 of app `digits` with the plan of epoch 3, after epoch 7"
+        );
+        let unknown = stored("digits", written, Some(back(false)));
+        assert!(
+            unknown.ends_with("; it is not known whether epoch 3 has served"),
+            "{unknown}"
         );
     }
 }

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use kaskade_actors::bus::BusConfig;
 use kaskade_app::config::scalar::ByteSize;
 use kaskade_app::measure::channels;
+use kaskade_app::measure::host_load::{self, HostLoad};
 use kaskade_app::report::progress::say;
 use kaskade_app::report::table::{Align, table};
 use kaskade_app::report::units;
@@ -15,6 +16,7 @@ use kaskade_planners::placement::{Channel, Channels};
 use kaskade_policy::linear_fit::LinearFit;
 
 use crate::args::Overwrite;
+use crate::failure::Usage;
 use crate::output;
 
 /// Bytes per second that no copy reaches.
@@ -51,7 +53,11 @@ pub(crate) struct Args {
 /// Measures, writes and reports.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     args.overwrite.check([args.out.as_path()])?;
+    let host = HostLoad::begin();
     let measured = serving::runtime()?.block_on(measure(args))?;
+    if let Some(warning) = host_load::warning(host.others()) {
+        say(&warning);
+    }
     output::write_measured(&args.out, &(serde_json::to_string_pretty(&measured)? + "\n"))?;
     if args.json {
         return output::print_json(&measured);
@@ -63,7 +69,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 async fn measure(args: &Args) -> anyhow::Result<Channels> {
     let largest = usize::try_from(args.max_size.bytes()).unwrap_or(usize::MAX);
     let sizes = channels::sizes(largest);
-    anyhow::ensure!(!sizes.is_empty(), "`--max-size` must be at least 256 bytes");
+    anyhow::ensure!(
+        !sizes.is_empty(),
+        Usage::new("`--max-size` must be at least 256 bytes")
+    );
     let rounds = args.rounds.get() as usize;
     let bus = |url: Option<&String>| BusConfig {
         url: url.cloned(),

@@ -14,15 +14,15 @@ pub(super) fn of_cascade(plan: &Plan, report: &Report, took_s: f64) -> String {
         .energy_j
         .map(|joules| joules / report.answered.max(1) as f64);
     format!(
-        "{}\n{} requests: {} answered, {} expired, {} refused, {} failed; {} shifts\n{}\n{}\n\
+        "{}\n{}: {} answered, {} expired, {} refused, {} failed; {}\n{}\n{}\n\
          accuracy: {}; busiest device: {}; busy energy per request: {}",
         heading(plan, report, took_s),
-        units::count(report.requests),
+        units::counted_apart(report.requests, "request", "requests"),
         units::count(report.answered),
         units::count(report.expired),
         units::count(report.refused),
         units::count(report.failed),
-        units::count(report.shifts),
+        units::counted_apart(report.shifts, "shift", "shifts"),
         quantiles(report),
         variants(report),
         share(report.accuracy()),
@@ -36,14 +36,14 @@ pub(super) fn of_pipeline(plan: &Plan, report: &Report, took_s: f64) -> String {
     let shown = report.paths.len().min(PATHS);
     let more = match report.paths.len() - shown {
         0 => String::new(),
-        more => format!("\nand {more} more paths"),
+        more => format!("\nand {}", units::counted(more, "more path", "more paths")),
     };
     format!(
-        "{}\n{} requests; {} branches rerouted\n{}\n{}\n{}\n{}{more}\n\
+        "{}\n{}; {} rerouted\n{}\n{}\n{}\n{}{more}\n\
          accuracy: {}, mean over requests; busiest device: {}; {:.1} devices in use",
         heading(plan, report, took_s),
-        units::count(report.requests),
-        units::count(report.rerouted),
+        units::counted_apart(report.requests, "request", "requests"),
+        units::counted_apart(report.rerouted, "branch", "branches"),
         outcomes(report),
         quantiles(report),
         batches(report),

@@ -107,6 +107,16 @@ pub fn refusal(output: &Output) -> String {
     message
 }
 
+/// Returns the message of a run that was refused as wrong usage.
+///
+/// # Panics
+/// When the run ended otherwise.
+pub fn misuse(output: &Output) -> String {
+    let message = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    message
+}
+
 /// Writes the app of `examples/digits` into `folder/app.toml`, with `tables` added at its end. Only its smallest model
 /// serves, which answers in microseconds.
 ///

@@ -40,7 +40,7 @@ pub use binary::nats_server_binary;
 pub use certified::certified;
 pub use kaskade::{
     DIGITS, ROOT, Served, TIMEOUT, built, command, digits_app, digits_profile, http_get, http_post,
-    http_post_within, is_ready, json, kaskade, refusal, said, text,
+    http_post_within, is_ready, json, kaskade, misuse, refusal, said, text,
 };
 pub use process::Process;
 pub use proxy::DelayProxy;

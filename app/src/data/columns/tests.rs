@@ -227,7 +227,7 @@ fn what_is_wrong_is_named_with_file_and_line() {
             "a.csv",
             "text,label\na,0\n",
             "take = 2",
-            "1 samples after the first 0",
+            "1 sample after the first 0",
         ),
     ] {
         let error = refused(name, content, extra);

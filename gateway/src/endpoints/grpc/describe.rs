@@ -7,13 +7,13 @@ use kaskade_oip::proto::model_metadata_response::TensorMetadata;
 use kaskade_oip::proto::repository_index_response::ModelIndex;
 use kaskade_oip::proto::{
     DataType, InferStatistics, ModelConfig, ModelConfigResponse, ModelInput, ModelMetadataResponse,
-    ModelOutput, ModelReadyResponse, ModelStatistics, ModelStatisticsResponse, ModelTransactionPolicy,
-    RepositoryIndexResponse, StatisticDuration,
+    ModelOutput, ModelStatistics, ModelStatisticsResponse, ModelTransactionPolicy, RepositoryIndexResponse,
+    StatisticDuration,
 };
 
 use crate::apps::observed_signature::TensorInfo;
-use crate::endpoints::health::not_ready;
-use crate::endpoints::oip::metadata::{of_version, tensors, versions};
+use crate::endpoints::health::{app_not_ready, variant_not_ready};
+use crate::endpoints::oip::metadata::{index_state, of_version, tensors, versions};
 use crate::endpoints::oip::stats::{Row, rows};
 use crate::http::failure::Failure;
 use crate::state::{GatewayState, Served};
@@ -26,17 +26,17 @@ fn app(shared: &GatewayState, name: &str, version: Option<&str>) -> Result<Arc<S
     }
 }
 
-pub(super) fn ready(
+/// Returns why an app, or one version of it, is not ready; `None` if it is.
+pub(super) fn not_ready(
     shared: &GatewayState,
     name: &str,
     version: Option<&str>,
-) -> Result<ModelReadyResponse, Failure> {
-    let live = app(shared, name, version)?.watched.live();
-    let ready = match version {
-        Some(version) => live.contains_key(version),
-        None => not_ready(shared).is_none() && !live.is_empty(),
-    };
-    Ok(ModelReadyResponse { ready })
+) -> Result<Option<String>, Failure> {
+    let app = app(shared, name, version)?;
+    Ok(match version {
+        Some(version) => variant_not_ready(&app, version),
+        None => app_not_ready(shared, &app),
+    })
 }
 
 pub(super) async fn metadata(
@@ -165,17 +165,16 @@ fn statistic(name: &str, row: Row) -> ModelStatistics {
 pub(super) fn index(shared: &GatewayState, ready: bool) -> RepositoryIndexResponse {
     let mut models = Vec::new();
     for app in shared.apps() {
-        let live = app.watched.live();
         for version in versions(&app) {
-            let is_ready = live.contains_key(&version);
-            if ready && !is_ready {
+            let reason = variant_not_ready(&app, &version);
+            if ready && reason.is_some() {
                 continue;
             }
             models.push(ModelIndex {
                 name: app.options.name.clone(),
                 version,
-                state: if is_ready { "READY" } else { "UNAVAILABLE" }.to_owned(),
-                reason: String::new(),
+                state: index_state(reason.as_ref()).to_owned(),
+                reason: reason.unwrap_or_default(),
             });
         }
     }

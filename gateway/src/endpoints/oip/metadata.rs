@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{answer, json_response};
 use crate::apps::observed_signature::{TensorInfo, merge};
-use crate::endpoints::health::not_ready;
+use crate::endpoints::health::{app_not_ready, variant_not_ready};
 use crate::http::failure::{Failure, shortened};
 use crate::http::json_body::{self, or_default};
 use crate::http::path_params::Path;
@@ -42,10 +42,7 @@ pub(super) async fn version(
 pub(super) async fn ready(State(shared): Apps, Path(model): Path<String>) -> Response<Body> {
     match shared.app(&model) {
         Err(failure) => answer(Err(failure)),
-        Ok(app) => model_state(
-            &model,
-            not_ready(&shared).is_none() && !app.watched.live().is_empty(),
-        ),
+        Ok(app) => model_state(&model, app_not_ready(&shared, &app)),
     }
 }
 
@@ -55,7 +52,7 @@ pub(super) async fn version_ready(
 ) -> Response<Body> {
     match of_version(&shared, &model, &version) {
         Err(failure) => answer(Err(failure)),
-        Ok(app) => model_state(&model, app.watched.live().contains_key(&version)),
+        Ok(app) => model_state(&model, variant_not_ready(&app, &version)),
     }
 }
 
@@ -100,26 +97,37 @@ pub(super) async fn index(State(shared): Apps, request: Request) -> Response<Bod
     };
     let mut rows = Vec::new();
     for app in shared.apps() {
-        let live = app.watched.live();
         for version in versions(&app) {
-            let is_live = live.contains_key(&version);
-            if asked.ready && !is_live {
+            let reason = variant_not_ready(&app, &version);
+            if asked.ready && reason.is_some() {
                 continue;
             }
-            let state = if is_live { "READY" } else { "UNAVAILABLE" };
-            rows.push(json!({"name": app.options.name, "version": version, "state": state, "reason": ""}));
+            let state = index_state(reason.as_ref());
+            let reason = reason.unwrap_or_default();
+            rows.push(
+                json!({"name": app.options.name, "version": version, "state": state, "reason": reason}),
+            );
         }
     }
     answer(Ok(rows.into()))
 }
 
-fn model_state(model: &str, ready: bool) -> Response<Body> {
-    let status = if ready {
-        StatusCode::OK
+/// Returns the state of a version in the index, by the reason why it is not ready.
+pub(crate) fn index_state(not_ready: Option<&String>) -> &'static str {
+    if not_ready.is_none() {
+        "READY"
     } else {
-        StatusCode::SERVICE_UNAVAILABLE
+        "UNAVAILABLE"
+    }
+}
+
+fn model_state(model: &str, not_ready: Option<String>) -> Response<Body> {
+    let Some(reason) = not_ready else {
+        let body = json!({"name": model, "ready": true});
+        return json_response(StatusCode::OK, body.to_string());
     };
-    json_response(status, json!({"name": model, "ready": ready}).to_string())
+    let body = json!({"name": model, "ready": false, "error": reason});
+    json_response(StatusCode::SERVICE_UNAVAILABLE, body.to_string())
 }
 
 /// Returns the variants of an app's plan, or those that its workers report.

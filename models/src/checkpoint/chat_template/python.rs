@@ -17,7 +17,7 @@ pub(super) fn imitate(environment: &mut Environment<'_>) {
     environment.add_filter("replace", replaced);
 }
 
-fn print(out: &mut Output, state: &State, value: &Value) -> Result<(), Error> {
+fn print(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     match value.kind() {
         ValueKind::Map | ValueKind::Seq | ValueKind::Iterable | ValueKind::Number => {
             out.write_str(&text(value)?).map_err(Error::from)
@@ -130,7 +130,7 @@ fn replaced(text: Value, old: String, new: String, count: Option<usize>) -> Resu
     })
 }
 
-fn method(state: &State, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
+fn method(state: &State<'_, '_>, value: &Value, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
         return pycompat::unknown_method_callback(state, value, name, arguments);
     };

@@ -160,6 +160,29 @@ impl Gate {
             && !self.lacks(epoch, plan, now).is_empty()
     }
 
+    /// Returns the workers that the plan places replicas on and that do not live, unless custom actors serve all of those replicas.
+    pub fn absent<'a>(&self, plan: &'a Plan, now: u64) -> BTreeSet<&'a str> {
+        let lives = |worker: &str| self.workers.get(worker).is_some_and(|worker| counts(worker, now));
+        let placed = plan.placement.iter();
+        placed
+            .filter(|replica| !lives(&replica.worker) && !self.is_custom(&replica.id, now))
+            .map(|replica| replica.worker.as_str())
+            .collect()
+    }
+
+    /// Returns the live workers on which the plan places no replica.
+    pub fn unplaced(&self, plan: &Plan, now: u64) -> BTreeSet<&str> {
+        let placed: BTreeSet<&str> = plan
+            .placement
+            .iter()
+            .map(|replica| replica.worker.as_str())
+            .collect();
+        let live = self.workers.iter().filter(|(_, worker)| counts(worker, now));
+        live.map(|(name, _)| name.as_str())
+            .filter(|name| !placed.contains(name))
+            .collect()
+    }
+
     /// The replicas that live workers failed to load where the plan of the epoch places them. Another worker may still run
     /// a replica of that id under an earlier epoch: it ignores requests of this one, and only its silence would show it.
     pub fn unloadable(&self, epoch: u64, plan: &Plan, now: u64) -> BTreeSet<String> {

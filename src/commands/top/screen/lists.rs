@@ -35,11 +35,20 @@ pub(super) fn replicas(frame: &mut Frame<'_>, area: Rect, view: &View, place: &m
     }
     if counts.len() > VARIANTS {
         let more = counts.len() - VARIANTS;
-        lines.push(Line::from(format!("and {more} more variants")).dim());
+        lines.push(
+            Line::from(format!(
+                "and {}",
+                units::counted(more, "more variant", "more variants")
+            ))
+            .dim(),
+        );
     }
     let height = lines.len().max(1) as u16 + 1;
     let [summary, list] = Layout::vertical([Constraint::Length(height), Constraint::Min(3)]).areas(area);
-    let title = format!("replicas, by {} ingresses", view.ingresses());
+    let title = format!(
+        "replicas, by {}",
+        units::counted(view.ingresses(), "ingress", "ingresses")
+    );
     frame.render_widget(Paragraph::new(lines).block(block("").title(title)), summary);
     let rows = view.replicas.iter().map(|replica| {
         Row::new([

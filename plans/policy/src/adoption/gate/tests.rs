@@ -253,3 +253,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn workers_are_compared_with_those_that_the_plan_names() {
+    let (mut gate, plan) = (Gate::default(), plan("w1", "w2"));
+    report(&mut gate, "w1", 1, 0);
+    report(&mut gate, "other", 0, 0);
+    assert_eq!(gate.absent(&plan, 0), BTreeSet::from(["w2"]));
+    assert_eq!(gate.unplaced(&plan, 0), BTreeSet::from(["other"]));
+    gate.custom("program", ["large-0"].into_iter(), 0);
+    assert!(gate.absent(&plan, 0).is_empty(), "a custom actor serves it");
+    let silent = WITHOUT_REPLICA_US;
+    assert_eq!(gate.absent(&plan, silent), BTreeSet::from(["w1", "w2"]));
+    assert!(gate.unplaced(&plan, silent).is_empty());
+}
