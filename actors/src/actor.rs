@@ -1,4 +1,4 @@
-//! The names of actix that this crate uses; no other module imports actix.
+//! Re-exports of actix; no other module imports it.
 //!
 //! actix is in passive maintenance, so the crate relies on actors, addresses, recipients and arbiters only.
 

@@ -26,19 +26,19 @@ impl AuditCounts {
         }
     }
 
-    /// Takes what was counted since the last call, with its epoch.
+    /// Returns the epoch and its counts since the last call, and resets the counts.
     pub(crate) fn take(&self) -> (u64, Counts) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let epoch = counts.0;
         (epoch, std::mem::take(&mut counts.1))
     }
 
-    /// Returns whether audits are to be more frequent.
+    /// Returns whether the audit rate is raised.
     pub(crate) fn is_elevated(&self) -> bool {
         self.elevated.load(Relaxed)
     }
 
-    /// Sets whether audits are to be more frequent.
+    /// Sets whether the audit rate is raised.
     pub(crate) fn set_elevated(&self, elevated: bool) {
         self.elevated.store(elevated, Relaxed);
     }

@@ -50,7 +50,7 @@ pub struct Bus(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     client: Client,
-    /// Without credentials.
+    /// URL of the broker, without credentials.
     url: String,
     health: Arc<ConnectionHealth>,
     embedded: Option<Embedded>,
@@ -65,7 +65,7 @@ struct Inner {
 #[derive(Debug)]
 struct Control {
     bus: Bus,
-    /// Whether it belongs to another shard of the process, which closes it.
+    /// Whether another shard of the process owns the connection and closes it.
     shared: bool,
 }
 
@@ -80,8 +80,8 @@ impl Bus {
         Self::open(&config, &url, embedded, None).await
     }
 
-    /// Connects twice: the second connection, with `/control` after its name, carries control messages
-    /// ([`Bus::control`]). For processes that serve.
+    /// Connects like [`Bus::connect`] and opens a second connection for control messages ([`Bus::control`]), whose name
+    /// ends in `/control`. For processes that serve.
     ///
     /// # Errors
     /// As [`Bus::connect`].
@@ -98,8 +98,8 @@ impl Bus {
         Self::open(&config, &url, embedded, Some(control)).await
     }
 
-    /// Connects another shard of the process that made this bus by `config`: a data connection on the runtime that awaits
-    /// this, beside the same control connection.
+    /// Opens the connection of another shard of this process: a new data connection on the calling runtime, and the
+    /// existing control connection. `config` must be the configuration that this bus was created with.
     ///
     /// # Errors
     /// As [`Bus::connect`].
@@ -144,8 +144,8 @@ impl Bus {
         })))
     }
 
-    /// Returns the connection for control messages; this one if it has no other. Messages on the two connections are
-    /// not ordered with respect to each other.
+    /// Returns the connection for control messages, or this bus if there is no separate one. Messages on the two
+    /// connections are not ordered with respect to each other.
     pub fn control(&self) -> &Self {
         self.0.control.as_ref().map_or(self, |control| &control.bus)
     }
@@ -176,8 +176,8 @@ impl Bus {
         self.0.client.max_payload()
     }
 
-    /// Returns whether the broker has JetStream. The bus asks once, and only on demand: a client that only sends
-    /// requests may lack the permission to ask.
+    /// Returns whether the broker has JetStream. The bus queries it once, on first use: a client that only sends
+    /// requests may lack the permission to query.
     pub(crate) async fn has_jetstream(&self) -> bool {
         let ask = || async {
             let Inner {
@@ -191,8 +191,8 @@ impl Bus {
         *self.0.jetstream.get_or_init(ask).await
     }
 
-    /// Subscribes to a subject; the members of a `group` share the messages. Only after a [`Bus::barrier`] is the
-    /// subscription certain to receive what other connections publish.
+    /// Subscribes to a subject; the members of a queue group (`group`) share the messages. The subscription is certain
+    /// to receive messages of other connections only after a [`Bus::barrier`].
     ///
     /// # Errors
     /// [`BusError::Failed`].
@@ -230,7 +230,7 @@ impl Bus {
         published.map_err(|error| BusError::failed("publishing", &error))
     }
 
-    /// Checks that a message of these headers and `payload` bytes fits the broker's `max_payload`.
+    /// Checks that a message with these headers and `payload` bytes fits the broker's `max_payload`.
     ///
     /// # Errors
     /// [`BusError::TooLarge`] with both sizes.
@@ -243,11 +243,10 @@ impl Bus {
         Ok(())
     }
 
-    /// Waits until the broker has processed everything that this connection sent before, subscriptions included.
+    /// Waits until the broker has processed everything that this connection has sent, subscriptions included.
     ///
-    /// A flush only tells that the bytes have left. The barrier sends a request to a subject without subscribers; the
-    /// server answers it in order with "no responders". In a cluster this covers the server connected to, not its
-    /// peers.
+    /// A flush only shows that the bytes have left. The barrier sends a request to a subject without subscribers, which
+    /// the server answers in order with "no responders". In a cluster this covers the connected server, not its peers.
     ///
     /// # Errors
     /// [`BusError::Timeout`] or [`BusError::Failed`].
@@ -274,8 +273,9 @@ impl Bus {
         }
     }
 
-    /// Ends every subscription after its buffered messages, sends what is still queued, and closes the connection and
-    /// that for control messages, unless another shard closes it, within `grace`. Without a drain the last publications may never leave the process.
+    /// Closes the connection within `grace`, after delivering the buffered messages of every subscription and sending
+    /// what is queued. Also closes the control connection unless another shard owns it. Without a drain the last
+    /// publications may never leave the process.
     ///
     /// # Errors
     /// [`BusError::Timeout`] if `grace` was too short, [`BusError::Failed`] if a connection was already closed.
@@ -304,7 +304,7 @@ impl Bus {
         }
     }
 
-    /// Drains with the default timeout and logs a failure.
+    /// Drains with the default timeout and logs failures.
     pub async fn close(&self) {
         if let Err(error) = self.drain(self.0.timeout).await {
             tracing::warn!(%error, "draining the connection failed");
@@ -322,7 +322,7 @@ impl Bus {
     }
 }
 
-/// Size of a header block in the protocol, bytes.
+/// Returns the size of a header block on the wire, bytes.
 fn header_bytes(headers: &HeaderMap) -> usize {
     if headers.is_empty() {
         return 0;

@@ -1,4 +1,5 @@
-//! A client: sends a request and receives its one reply, over the broker or from an ingress in the same process.
+//! The client of an app: sends requests and receives one reply each, over the broker or from an ingress in the same
+//! process.
 
 mod attempts;
 mod cancel;
@@ -34,14 +35,14 @@ use cancel::CancelOnDrop;
 pub use durable::Accepted;
 use inbox::{Inbox, Replies};
 
-/// Time beyond its budget that a client waits for the reply to travel back.
+/// Time after the end of the budget that a client waits for a reply in transit.
 const REPLY_MARGIN: Duration = Duration::from_millis(500);
 
 /// A client of one app. Cheap to clone.
 ///
-/// A request is sent again, with the same id and its remaining budget, if its connection breaks, no process answers, or
-/// the service refuses it with a retryable fault ([`kaskade_policy::client_retry`]). The model may run twice; the caller
-/// gets one answer. A streamed request is not sent again after its first part. [`Client::retry`] turns that off.
+/// The client retries a request with the same id and the remaining budget if the connection breaks, no process answers,
+/// or the service returns a retryable fault ([`kaskade_policy::client_retry`]). The model may run twice; the caller
+/// gets one answer. A streamed request is not retried after its first part. [`Client::retry`] disables retries.
 #[derive(Debug, Clone)]
 pub struct Client {
     bus: Bus,
@@ -54,7 +55,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client of `app` on that bus.
+    /// Creates a client of `app` on `bus`.
     pub fn new(bus: &Bus, app: App) -> Self {
         Self {
             nats: bus.client().clone(),
@@ -67,14 +68,15 @@ impl Client {
         }
     }
 
-    /// Hands requests to the ingresses of this process while they take any, without the broker. What they do not take, and
-    /// what is sent again, goes over the broker, where other processes may answer.
+    /// Sends requests to the ingresses of this process, without the broker, while they accept any. Requests that they
+    /// do not accept, and retries, go over the broker, where other processes may answer.
     #[must_use]
     pub fn with_local_ingress(self, local: Option<LocalIntake>) -> Self {
         Self { local, ..self }
     }
 
-    /// Sets whether requests are sent again (the default). Without it, each request is sent once and runs at most once.
+    /// Enables or disables retries; enabled by default. Without retries, each request is sent once and runs at most
+    /// once.
     #[must_use]
     pub fn retry(self, retries: bool) -> Self {
         Self { retries, ..self }
@@ -83,8 +85,8 @@ impl Client {
     /// Sends a request and waits for the answer within the budget.
     ///
     /// # Errors
-    /// The service's own [`Fault`]; `UnknownApp` if no process serves the app, `TooLarge` if the request exceeds the
-    /// broker's limit, `NotPermitted` if the broker does not let this client ask, `NoReply` if no reply came in time.
+    /// The service's [`Fault`]; `UnknownApp` if no process serves the app, `TooLarge` if the request exceeds the
+    /// broker's limit, `NotPermitted` if the broker denies this client's requests, `NoReply` if no reply came in time.
     pub async fn infer(&self, inputs: Vec<Tensor>, budget: Duration) -> Result<InferReply, Fault> {
         let request = InferRequest {
             inputs,
@@ -93,8 +95,8 @@ impl Client {
         self.ask(&request, request_headers(budget), budget).await
     }
 
-    /// Sends a request with the given headers (see [`headers`]) and waits for the answer. The parameter `stream` is left out;
-    /// [`Client::stream`] is for it.
+    /// Sends a request with the given headers (see [`headers`]) and waits for the answer. Ignores the parameter
+    /// `stream`; use [`Client::stream`] to stream.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -122,7 +124,7 @@ impl Client {
             .await
     }
 
-    /// Gives a request that may be sent again an id, if it has none. Returns the new id.
+    /// Assigns an id to a request that has none and may be retried. Returns the new id.
     fn name(&self, request: &InferRequest, headers: &mut HeaderMap) -> Result<Option<String>, Fault> {
         if !self.retries || request.id.is_some() || headers::request_id(headers)?.is_some() {
             return Ok(None);
@@ -132,7 +134,7 @@ impl Client {
         Ok(Some(id))
     }
 
-    /// As [`Client::ask`], with options instead of headers. Dropping the future cancels the request.
+    /// Sends a request like [`Client::ask`], with options instead of headers. Dropping the future cancels the request.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -159,8 +161,8 @@ impl Client {
         reply
     }
 
-    /// Takes the end of a request at an ingress of this process. Returns the end of the request, or the fault after which it is sent over
-    /// the broker.
+    /// Interprets the answer of an ingress of this process: breaks with the result, or continues with the fault after
+    /// which the request is sent over the broker.
     fn ended_here(
         answer: Result<Option<Result<InferReply, Fault>>, Elapsed>,
         may_send_again: bool,
@@ -179,9 +181,9 @@ impl Client {
         }
     }
 
-    /// Sends a request to a language model and streams its answer: `part` is called with each new piece, in order.
-    /// Only stages that always reply send parts, unless the request has the parameter `stream` with the value `optimistic`;
-    /// the complete answer is returned in any case. The request is not sent again after its first part.
+    /// Sends a request to a language model and streams its answer: calls `part` with each new piece, in order. Only
+    /// stages that always reply send parts, unless the request has the parameter `stream` with the value `optimistic`.
+    /// The complete answer is returned in any case. The request is not retried after its first part.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -199,7 +201,7 @@ impl Client {
         request.ask_for_parts();
         let payload = self.encode_checked(&request)?;
         let own_id = self.name(&request, &mut headers)?;
-        // An answer may take long.
+        // Free the memory: the answer may take long.
         drop(request);
         Exchange::new(self, headers, payload, budget)
             .with_own_id(own_id)
@@ -207,7 +209,8 @@ impl Client {
             .await
     }
 
-    /// As [`Client::stream`], with options instead of headers. Dropping the future cancels the request.
+    /// Streams a request like [`Client::stream`], with options instead of headers. Dropping the future cancels the
+    /// request.
     ///
     /// # Errors
     /// As [`Client::infer`].
@@ -241,7 +244,7 @@ impl Client {
             }
         }
         let payload = self.encode_checked(&request)?;
-        // An answer may take long.
+        // Free the memory: the answer may take long.
         drop(request);
         let mut cancel = CancelOnDrop::new(self, &options.id);
         let answer = self
@@ -252,7 +255,7 @@ impl Client {
         answer
     }
 
-    /// Begins a request with options whose budget counts from an earlier moment.
+    /// Creates an exchange whose budget counts from `begun`.
     fn exchange(
         &self,
         options: &RequestOptions,
@@ -264,7 +267,7 @@ impl Client {
         Ok(exchange.since(begun).with_own_id(own_id))
     }
 
-    /// Begins to receive the replies to a streamed request.
+    /// Registers for the replies to a streamed request.
     async fn replies(&self) -> Result<Replies, Fault> {
         let known = self.shared.inbox().clone();
         if let Some(replies) = known.and_then(|inbox| inbox.replies()) {
@@ -277,7 +280,7 @@ impl Client {
         replies.ok_or_else(|| absent("the connection was closed"))
     }
 
-    /// Hands the request to an ingress of this process; `None` if none takes it.
+    /// Hands the request to an ingress of this process; `None` if none accepts it.
     fn taken_here(
         &self,
         request: &Arc<InferRequest>,
@@ -287,7 +290,7 @@ impl Client {
         self.local.as_ref()?.take(request, options, parts)
     }
 
-    /// Cancels the requests of that id (header `Kaskade-Request-Id`, or `id` of the request). They are answered with
+    /// Cancels the requests with that id (header `Kaskade-Request-Id`, or `id` of the request). They are answered with
     /// [`Code::Cancelled`]; a language model drops them at its next token.
     ///
     /// # Errors
@@ -314,8 +317,8 @@ impl Client {
         Ok(payload)
     }
 
-    /// Waits for the reply to what is published to `subject`. A server that does not permit it reports that on the connection, and
-    /// sends no reply.
+    /// Waits for the reply to a message on `subject`, or for the server's error that publishing there is not permitted.
+    /// The server reports that error on the connection and sends no reply.
     async fn permitted<T>(
         &self,
         subject: &Subject,
@@ -339,7 +342,7 @@ impl Client {
     }
 }
 
-/// The fault of a request without a connection.
+/// Returns the fault of a request without a connection.
 fn absent(error: impl Into<String>) -> Fault {
     Fault::new(Code::Unavailable, error)
 }
@@ -348,7 +351,7 @@ fn no_reply() -> Fault {
     Fault::new(Code::NoReply, "no reply arrived within the budget")
 }
 
-/// The fault of a request whose ingress, in this process, ended without a reply.
+/// Returns the fault of a request whose ingress, in this process, ended without a reply.
 fn ended() -> Fault {
     Fault::new(
         Code::Unavailable,
@@ -363,7 +366,7 @@ fn read(reply: &async_nats::Message) -> Result<InferReply, Fault> {
     }
 }
 
-/// Headers of a request with that budget.
+/// Returns the headers of a request with that budget.
 fn request_headers(budget: Duration) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers::put_budget(&mut headers, budget);

@@ -1,9 +1,9 @@
-//! The clock that actors read: monotonic microseconds since it was started. Policies get its readings as arguments.
+//! The clock that actors read: monotonic, microseconds since its start. Policies take its readings as arguments.
 
 use std::time::Instant;
 
-/// A monotonic clock. Copies share one origin, so their readings can be compared; readings of different processes
-/// cannot.
+/// A monotonic clock. Copies share one origin, so their readings are comparable; readings of different processes are
+/// not.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     origin: Instant,
@@ -17,7 +17,7 @@ impl Clock {
         }
     }
 
-    /// Returns the microseconds since its start.
+    /// Returns the time since the start, microseconds.
     pub fn now(&self) -> u64 {
         u64::try_from(self.origin.elapsed().as_micros()).unwrap_or(u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! Control loops: gear shifts, replanning, failure detection.
+//! Control loops: gear shifts, planning, failure detection.
 
 mod certificates;
 pub(crate) mod epoch_gate;

@@ -1,17 +1,17 @@
 //! Typed errors of requests and commands, each with a code and a remedy.
 //!
-//! A [`Fault`] is the form of an error on the bus: a stable code and a message for people. Inside a module, errors
-//! are that module's own types; one `From` at the boundary converts each into a fault.
+//! A [`Fault`] is an error on the bus: a stable code and a message for people. Inside a module, errors have that
+//! module's own types; one `From` at the boundary converts each into a fault.
 
 use kaskade_models::{ModelError, TensorError};
 use serde::{Deserialize, Serialize};
 
 use crate::subjects::SubjectError;
 
-/// Generates the enum and its tables from one list, so that every code has a number, a class and an explanation.
+/// Generates the enum and its tables from one list, so that every code has an id, an HTTP status and an explanation.
 macro_rules! codes {
     ($($name:ident $id:literal $status:literal $retry:literal $title:literal $explanation:literal)+) => {
-        /// The class of a fault. The `KSK` numbers are stable and never reused.
+        /// Code of a fault. The `KSK` numbers are stable and never reused.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Code {
@@ -19,25 +19,25 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// Every code in the order of its number.
+            /// Every code, in the order of the `KSK` numbers.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Returns its stable name on the wire and in the documentation.
+            /// Returns the stable id on the wire and in the documentation.
             pub const fn id(self) -> &'static str {
                 match self { $(Self::$name => $id,)+ }
             }
 
-            /// Returns its number as a NATS service error (ADR-32), with the meaning of the HTTP status.
+            /// Returns the NATS service error code (ADR-32), which is an HTTP status code.
             pub const fn status(self) -> u16 {
                 match self { $(Self::$name => $status,)+ }
             }
 
-            /// Returns whether the same request may succeed if it is sent again after a moment.
+            /// Returns whether a retry of the same request after a moment may succeed.
             pub const fn retryable(self) -> bool {
                 match self { $(Self::$name => $retry,)+ }
             }
 
-            /// Returns the answer to whether the same request may be sent again: `yes`, `no`, or when.
+            /// Returns whether the same request may be retried: `yes`, `no`, or a condition.
             pub const fn retry(self) -> &'static str {
                 match self {
                     Self::UnknownApp => "after a reconnect",
@@ -51,7 +51,7 @@ macro_rules! codes {
                 match self { $(Self::$name => $title,)+ }
             }
 
-            /// Returns the cause and the remedy, as printed by `kaskade explain`.
+            /// Returns the cause and the remedy as printed by `kaskade explain`.
             pub const fn explain(self) -> &'static str {
                 match self { $(Self::$name => $explanation,)+ }
             }
@@ -170,7 +170,7 @@ lists (docs/concepts/security.md in the repository)."
 }
 
 impl Code {
-    /// Returns the code of a `KSK` number; `None` for an unknown number.
+    /// Returns the code with a `KSK` id; `None` for an unknown id.
     pub fn from_id(id: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.id() == id)
     }
@@ -182,18 +182,18 @@ impl std::fmt::Display for Code {
     }
 }
 
-/// An error as it crosses the bus.
+/// An error as sent over the bus.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{code}: {message}")]
 pub struct Fault {
-    /// Its class.
+    /// Code of the fault.
     pub code: Code,
     /// The problem, its place and the remedy, for people.
     pub message: String,
 }
 
 impl Fault {
-    /// Creates a fault of that class.
+    /// Creates a fault with that code.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -202,14 +202,14 @@ impl Fault {
     }
 }
 
-/// A fault as a map, borrowed for encoding.
+/// Borrowed form of a fault, for encoding as a map.
 #[derive(Serialize)]
 struct Written<'a> {
     code: &'static str,
     message: &'a str,
 }
 
-/// A fault as received: the map, or a plain text from a minimal worker.
+/// Received form of a fault: a map, or a plain text from a minimal worker.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Received {
@@ -250,11 +250,11 @@ impl<'de> Deserialize<'de> for Fault {
 }
 
 impl Fault {
-    /// Returns the fault of inputs that the signature of a stage refuses. A later stage without a tokenizer for a text that the first one took
-    /// is a fault of the app: nothing is wrong with the request. Everything else its sender can mend, such as an input that only some
-    /// variants take.
+    /// Returns the fault of inputs that the signature of a stage refuses. If a later stage lacks a tokenizer for a text
+    /// that the first stage accepted, the app is at fault. In all other cases the sender can correct the request, for
+    /// instance an input that only some variants accept.
     pub(crate) fn of_inputs(error: ModelError, stage: &str, is_first: bool) -> Self {
-        // A signature refuses nothing but texts with this error.
+        // Signatures return this error only for texts.
         let is_of_app = !is_first && matches!(error, ModelError::BadInput { .. });
         if !is_of_app {
             return error.into();
@@ -289,7 +289,7 @@ impl From<ModelError> for Fault {
             ModelError::Refused { .. } | ModelError::SpendLimit { .. } => Code::EndpointRefused,
             ModelError::Late { .. } => Code::Expired,
             ModelError::TooLong { .. } => Code::TooLong,
-            // With `InvalidRequest`: what an endpoint finds invalid.
+            // `InvalidRequest` comes from an endpoint that rejects the input.
             _ => Code::InvalidInput,
         };
         Self::new(code, error.to_string())
@@ -341,7 +341,7 @@ mod tests {
         assert_eq!(map, Fault::new(Code::ModelFailed, "no"));
     }
 
-    /// A large variant without a tokenizer refused escalated requests as if their sender were at fault.
+    /// Regression: requests escalated to a large variant without a tokenizer were refused as the sender's fault.
     #[test]
     fn inputs_that_only_a_later_stage_refuses_are_a_fault_of_the_app() {
         let missing = || ModelError::BadInput {
@@ -364,7 +364,8 @@ mod tests {
         assert_eq!(Fault::of_inputs(long, "large", false).code, Code::TooLong);
     }
 
-    /// An option that only the smaller variants take was answered with 500 when the request was escalated.
+    /// Regression: an option that only the smaller variants accept was answered with 500 when the request was
+    /// escalated.
     #[test]
     fn inputs_that_a_later_stage_does_not_know_are_the_senders() {
         let unknown = ModelError::UnknownInput {
@@ -379,7 +380,7 @@ mod tests {
         );
     }
 
-    /// Returns the page of all codes, as in `docs/reference/errors.md`.
+    /// Returns the page of all codes, as committed in `docs/reference/errors.md`.
     fn errors_page() -> String {
         let entries = Code::ALL.iter().map(|code| {
             format!(

@@ -4,22 +4,23 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The state of the sequence; its start comes from the randomness that the standard library seeds hash maps with,
-/// which avoids a dependency.
+/// State of the sequence. It starts at a random value from the standard library's hash map seeds, which avoids a
+/// dependency.
 static NEXT: LazyLock<AtomicU64> =
     LazyLock::new(|| AtomicU64::new(RandomState::new().build_hasher().finish()));
 
-/// Returns 64 bits that differ from those of every other call in this process, and from another process's with
-/// overwhelming probability. Never 0.
+/// Returns 64 bits that differ from those of every other call in this process and, with overwhelming probability, of
+/// other processes. Never 0.
 pub fn unique() -> u64 {
-    // Odd steps walk through all 2^64 values; the mixer (SplitMix64's, by Stafford) is a bijection, so no two calls agree.
+    // Odd steps visit all 2^64 values; the mixer (SplitMix64's, by Stafford) is a bijection, so no two calls return the
+    // same value.
     let mut mixed = NEXT.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     (mixed ^ (mixed >> 31)).max(1)
 }
 
-/// [`unique`] as 16 lower-case hexadecimal digits: a subject token, a service instance id.
+/// Returns [`unique`] as 16 lower-case hexadecimal digits: valid as a subject token or service instance id.
 pub fn unique_token() -> String {
     format!("{:016x}", unique())
 }

@@ -81,13 +81,13 @@ use crate::{
     wire::StageOutcome,
 };
 
-/// Interval of the check for expired requests and due resends, if no message triggers it: longer than a typical
-/// batch, shorter than a budget.
+/// Interval of the check for expired requests and due retries, if no message triggers it: longer than a typical batch,
+/// shorter than a budget.
 const SWEEP: Duration = Duration::from_millis(5);
 
 impl Ingress {
-    /// Answers expired requests and resends those that are due. The timer and every message call it, because a timer
-    /// behind a full mailbox fires late.
+    /// Answers expired requests and resends due retries. The timer and every message call it, because a timer behind a
+    /// full mailbox fires late.
     fn sweep(&mut self, now: u64) {
         if self.ledger.next_wake(now).is_none_or(|wake| wake > now) {
             return;
@@ -118,7 +118,7 @@ impl Ingress {
         }
     }
 
-    /// Answers requests that their clients have cancelled, and tells the stages.
+    /// Answers requests that clients have cancelled, and notifies the replicas.
     fn cancel(&mut self, numbers: &[u64]) {
         for number in numbers {
             let attempt = self.ledger.place(*number).map_or(0, |(attempt, _)| attempt);
@@ -139,7 +139,7 @@ impl Ingress {
         self.resend(entries, now);
     }
 
-    /// Adapts the admission to the replicas of a plan, of which each ingress of the process uses a part.
+    /// Sizes the admission control by the replicas of a plan, divided among the ingresses of the process.
     fn size_admission(&mut self, version: &PlanVersion) {
         if self.sized_for != version.epoch {
             self.sized_for = version.epoch;
@@ -334,18 +334,18 @@ impl Handler<Undeliverable> for Ingress {
             return;
         };
         if attempt != current {
-            // The request is elsewhere by now: the notice is no evidence against the replica that has it.
+            // The request has moved on: the notice says nothing about the replica that has it now.
             return self.metrics.stale();
         }
-        // Only the last dispatch went to the replica that the ledger names.
+        // The ledger names the replica of the last dispatch only.
         let is_last = dispatch == entry.dispatches();
         if let Some(replica) = replica.filter(|_| is_last).map(ToOwned::to_owned)
             && self
                 .dispatcher
                 .liveness(|liveness| liveness.declare_lost(&replica))
         {
-            // The replica's own subject has no subscriber, so its other requests are lost too; no need to wait for
-            // missed heartbeats.
+            // The replica's own subject has no subscriber, so its other requests are lost too; do not wait for missed
+            // heartbeats.
             self.siblings
                 .lost_at_others(&self.id, std::slice::from_ref(&replica));
             return self.replicas_lost(&[replica], now);
@@ -397,7 +397,7 @@ impl Handler<Reconnected> for Ingress {
 
     fn handle(&mut self, _: Reconnected, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        // What this process delivered to its own replicas never used the connection.
+        // Requests handed to replicas of this process never used the connection.
         let is_local = |entry: &InFlight, replica: &str| self.dispatcher.has_replica(&entry.version, replica);
         let entries = self.ledger.connection_lost(now, is_local);
         tracing::warn!(resent = entries.len(), "reconnected to the broker");
@@ -410,7 +410,7 @@ impl Handler<ProcessReconnected> for Ingress {
 
     fn handle(&mut self, _: ProcessReconnected, _: &mut Context<Self>) {
         let now = self.dispatcher.clock().now();
-        // Requests at a known replica were sent over the connection of this ingress, which it watches itself.
+        // Requests at a known replica used the connection of this ingress, which the ingress watches itself.
         let entries = self.ledger.connection_lost(now, |_, _| true);
         tracing::warn!(resent = entries.len(), "a connection of the process broke");
         self.resend(entries, now);

@@ -12,7 +12,7 @@
 //! | [`metrics`] | every metric: its name, unit and counter |
 //! | [`plan`] | the plan store, and the plan versions that a process knows |
 //! | `audit_counts` | counts of audits and stage results, by cascade of the certified list |
-//! | [`dispatch`] | mailbox or subject: dispatcher, deliveries, exits, fan-out, subscriptions, spans of traces |
+//! | [`dispatch`] | local or remote delivery: dispatcher, deliveries, exits, fan-out, subscriptions, trace spans |
 //! | [`ingress`] | admission, requests in flight, replies, durable requests |
 //! | [`stage`] | the worker, batchers, generators, device leases |
 //! | [`control`] | gear shifts, planning, failure detection |

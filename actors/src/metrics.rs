@@ -1,5 +1,5 @@
-//! Every metric of this crate: its name and unit (`names.rs`, `certificates.rs`) and its counter. No other module of the crate names a
-//! metric; the gateway names its own (`metric_names`).
+//! Every metric of this crate: its name and unit (`names.rs`, `certificates.rs`) and its counter. No other module of
+//! the crate contains metric names; the gateway has its own (`metric_names`).
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +35,7 @@ pub use text::{CONTENT_TYPE, Gauges};
 /// Counters of a process, or of one shard of it.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// The counters of the process, if these are of one shard: what a shard counts, its process counts too.
+    /// Counters of the process, if `self` belongs to one shard. Counts of a shard are added to those of its process.
     process: Option<Arc<Metrics>>,
     arrived: AtomicU64,
     shifts: AtomicU64,
@@ -55,7 +55,7 @@ pub struct Metrics {
     request: Times,
     /// Histograms by variant.
     distributions: DashMap<String, Arc<Distributions>>,
-    /// Requests sent on, by stage and next stage.
+    /// Forwarded requests, by stage and next stage.
     forwarded: DashMap<String, BTreeMap<String, u64>>,
     faults: DashMap<Code, u64>,
     last_fault: Mutex<Option<Arc<Fault>>>,
@@ -109,10 +109,11 @@ pub struct VariantCount {
     pub requests: u64,
     /// Batches run; 0 for language models and remote variants, whose requests join and leave between steps.
     pub batches: u64,
-    /// Steps of a language model that runs here.
+    /// Steps of a local language model.
     #[serde(default)]
     pub steps: u64,
-    /// Time its model threads were busy, microseconds; of a remote variant, their processor time.
+    /// Time that the model threads were busy, microseconds; for a remote variant, the processor time of the thread that
+    /// waits for it.
     pub busy_us: u64,
     /// Token counts, for language models.
     #[serde(default)]
@@ -120,7 +121,7 @@ pub struct VariantCount {
     /// Requests whose cost is known.
     #[serde(default)]
     pub priced: u64,
-    /// What those cost in money.
+    /// Total cost of the `priced` requests.
     #[serde(default)]
     pub spent: Spent,
 }
@@ -157,7 +158,7 @@ pub struct Snapshot {
     pub faults: BTreeMap<String, u64>,
     /// Latencies of answered requests, by logarithmic bucket; [`quantile`] reads them.
     pub latencies: Vec<u64>,
-    /// Requests sent on, by stage and next stage.
+    /// Forwarded requests, by stage and next stage.
     pub forwarded: BTreeMap<String, BTreeMap<String, u64>>,
     /// [`VARIANT_REQUESTS`], [`VARIANT_BATCHES`], [`VARIANT_STEPS`] and [`VARIANT_BUSY_SECONDS`], by variant.
     pub variants: BTreeMap<String, VariantCount>,
@@ -169,7 +170,7 @@ pub struct Snapshot {
 }
 
 impl Metrics {
-    /// Returns the counters of one shard of the process that counts in `process`.
+    /// Creates the counters of a shard of the process with the counters `process`.
     pub(crate) fn of_shard(process: &Arc<Self>) -> Self {
         Self {
             process: Some(Arc::clone(process)),
@@ -177,7 +178,7 @@ impl Metrics {
         }
     }
 
-    /// These counters, and those of the process if these are of a shard.
+    /// Iterates over `self` and, for a shard, the counters of the process.
     fn all(&self) -> impl Iterator<Item = &Self> {
         [Some(self), self.process.as_deref()].into_iter().flatten()
     }
@@ -189,7 +190,7 @@ impl Metrics {
         }
     }
 
-    /// Counts audits, labels or findings.
+    /// Updates the counters of audits, labels or findings.
     pub(crate) fn certificates(&self, count: impl Fn(&certificates::CertificateMetrics)) {
         for metrics in self.all() {
             count(&metrics.certificates);
@@ -200,7 +201,7 @@ impl Metrics {
         self.add(|metrics| &metrics.arrived, 1);
     }
 
-    /// Returns the requests received so far.
+    /// Returns the number of requests received so far.
     pub(crate) fn arrivals(&self) -> u64 {
         self.arrived.load(Relaxed)
     }
@@ -239,7 +240,7 @@ impl Metrics {
         self.process.as_deref().unwrap_or(self)
     }
 
-    /// Returns a variant's histograms, which only a process has.
+    /// Returns a variant's histograms, which exist per process only.
     fn distributions(&self, variant: &str) -> Arc<Distributions> {
         let all = &self.of_process().distributions;
         if let Some(found) = all.get(variant) {
@@ -248,7 +249,7 @@ impl Metrics {
         Arc::clone(&all.entry(variant.to_owned()).or_default())
     }
 
-    /// Counts a request that its stage sends on.
+    /// Counts a request that a stage forwards.
     pub(crate) fn forwarded(&self, stage: &str, next: &str) {
         for metrics in self.all() {
             if let Some(mut targets) = metrics.forwarded.get_mut(stage)
@@ -270,7 +271,7 @@ impl Metrics {
         self.add(|metrics| &metrics.stale, 1);
     }
 
-    /// Returns the new count.
+    /// Counts a result without a valid token, and returns the new count.
     pub(crate) fn invalid_token_result(&self) -> u64 {
         self.add(|metrics| &metrics.invalid_token_results, 1);
         self.invalid_token_results.load(Relaxed)
@@ -288,7 +289,7 @@ impl Metrics {
         self.shared_fault(&Arc::new(fault.clone()));
     }
 
-    /// Counts a fault that many requests get.
+    /// Counts a shared fault, which many requests get.
     pub(crate) fn shared_fault(&self, fault: &Arc<Fault>) {
         for metrics in self.all() {
             *metrics.faults.entry(fault.code).or_default() += 1;
@@ -297,7 +298,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a batch: its run time, and how long each of its requests waited for it, microseconds.
+    /// Counts a batch: its run time, and the time that each of its requests waited for it, microseconds.
     pub(crate) fn batch(&self, variant: &str, waited_us: impl ExactSizeIterator<Item = u64>, run_us: u64) {
         let size = waited_us.len();
         self.count(variant, |count| {
@@ -319,12 +320,13 @@ impl Metrics {
         });
     }
 
-    /// Adds the processor time of a step that waited for others. The step counts as none: a waiting model wakes up by a timer too.
+    /// Adds the processor time of a step of a model that waits for others, such as a remote endpoint, microseconds. It
+    /// does not count as a step, because a waiting model is also woken by a timer.
     pub(crate) fn waited(&self, variant: &str, used_us: u64) {
         self.count(variant, |count| count.busy_us += used_us);
     }
 
-    /// Counts new tokens of an answer of a language model.
+    /// Counts new tokens of an answer by a language model.
     pub(crate) fn tokens(&self, variant: &str, tokens: &Tokens) {
         self.count(variant, |count| {
             count.tokens.count += tokens.count;
@@ -347,7 +349,7 @@ impl Metrics {
         self.count(variant, |count| count.requests += 1);
     }
 
-    /// Adds what a request cost in money.
+    /// Adds the cost of a request in money.
     pub(crate) fn cost(&self, variant: &str, cost: Cost) {
         self.count(variant, |count| {
             count.priced += 1;
@@ -387,8 +389,8 @@ impl Metrics {
             .collect()
     }
 
-    /// Returns the batches of each variant that runs in batches, and their run time: not of language models and remote variants, whose
-    /// steps are no batches.
+    /// Returns the number of batches and their total run time, by variant. Language models and remote variants are
+    /// omitted because they run in steps.
     pub(crate) fn runs(&self) -> BTreeMap<String, Runs> {
         let variants = self.variants.iter();
         let run = variants.filter(|entry| entry.batches > 0);
@@ -403,12 +405,12 @@ impl Metrics {
         .collect()
     }
 
-    /// Time between the arrival of answered requests and their results, summed, microseconds.
+    /// Returns the summed time between the arrival of answered requests and their results, microseconds.
     pub(crate) fn processing_us(&self) -> u64 {
         self.processing_us.load(Relaxed)
     }
 
-    /// The newest fault that a request was answered or refused with.
+    /// Returns the newest fault that a request was answered or refused with.
     pub(crate) fn last_fault(&self) -> Option<Arc<Fault>> {
         self.last_fault
             .lock()

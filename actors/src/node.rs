@@ -1,14 +1,14 @@
-//! A node: the actors of one process, assembled on one actix system.
+//! A node: the actors of one process, running on one actix system.
 //!
 //! | file | holds |
 //! |---|---|
 //! | [`config`] | configuration and errors |
 //! | `assembly` | starting the actors in order |
 //! | `shards` | the threads of a node |
-//! | `running_ingress` | one ingress with all that belongs to it |
-//! | `serving` | serving until the node is stopped, and leaving |
-//! | `drain` | waiting until senders avoid the replicas that leave |
-//! | `first_plan`, `plan_watch`, `plan_answers` | the first plan; following plans and gears; answering requests for the stored plan |
+//! | `running_ingress` | one ingress with its subscriptions |
+//! | `serving` | serving until the node is stopped, then leaving |
+//! | `drain` | waiting until senders avoid the leaving replicas |
+//! | `first_plan`, `plan_watch`, `plan_answers` | the first plan; following plans and gears; answering queries for the stored plan |
 //! | [`service`], [`attach`], [`stage`] | starting a node from models; custom actors; custom stages |
 
 mod assembly;
@@ -49,7 +49,7 @@ use crate::{
 use assembly::Up;
 pub use config::{NodeConfig, NodeError};
 
-/// Returns how many shards a node runs by default on this machine ([`sharding::default_shards`]).
+/// Returns the default number of shards of a node on this machine ([`sharding::default_shards`]).
 pub fn default_shards() -> NonZeroUsize {
     let cores = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     sharding::default_shards(cores)
@@ -71,7 +71,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts the actors on a thread of their own and returns once they serve: replicas loaded, subscriptions active.
+    /// Starts the actors on a separate thread and returns once they serve: replicas loaded, subscriptions active.
     ///
     /// # Errors
     /// [`NodeError`]; nothing is left running.
@@ -79,8 +79,8 @@ impl Node {
         Self::start_sharded(config, NonZeroUsize::MIN)
     }
 
-    /// Starts the actors on as many threads as it gets shards, as [`Node::start`] does on one. Each shard has a connection for
-    /// data and, if the node has an ingress, one of its own; the worker spreads its replicas over the shards.
+    /// Starts the node like [`Node::start`], with one thread per shard. Each shard has a data connection and, if the
+    /// node has an ingress, its own ingress; the worker distributes its replicas over the shards.
     ///
     /// # Errors
     /// [`NodeError`]; nothing is left running.
@@ -121,28 +121,28 @@ impl Node {
         })
     }
 
-    /// Returns the ids of its ingresses, one per shard; none if it has no ingress.
+    /// Returns the ids of the node's ingresses, one per shard.
     pub fn ingresses(&self) -> &[String] {
         &self.ingresses
     }
 
-    /// Returns the intake for clients in this process ([`Client::with_local_ingress`](crate::Client::with_local_ingress)); `None` if the node has no
-    /// ingress.
+    /// Returns the intake for clients in this process
+    /// ([`Client::with_local_ingress`](crate::Client::with_local_ingress)); `None` if the node has no ingress.
     pub fn local_intake(&self) -> Option<LocalIntake> {
         self.local.clone()
     }
 
-    /// Returns the connection of its first shard to the broker.
+    /// Returns the first shard's connection to the broker.
     pub fn bus(&self) -> &Bus {
         &self.bus
     }
 
-    /// Returns the plans that the node knows.
+    /// Returns the plans known to the node.
     pub fn plans(&self) -> &PlanVersions {
         &self.plans
     }
 
-    /// Returns the node's counters, over all shards.
+    /// Returns the node's counters, summed over all shards.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -162,13 +162,13 @@ impl Node {
         &self.dispatcher
     }
 
-    /// Waits until a core task of the node ends while it runs: the node then ends by itself, and so should the process.
+    /// Waits until a core task of the node fails. The node then ends by itself, and the process should end too.
     pub async fn failure(&self) -> NodeError {
         let task = self.dispatcher.supervisor().failure().await;
         NodeError::Ended { task }
     }
 
-    /// Drains within the grace time and stops: takes no new requests, answers those in flight.
+    /// Drains within the grace time and stops: accepts no new requests, and answers those in flight.
     pub fn stop(mut self) {
         self.finish(self.grace);
     }

@@ -1,4 +1,4 @@
-//! The subject grammar. No other module formats or parses a subject.
+//! The grammar of subjects. No other module formats or parses a subject.
 //!
 //! ```text
 //! kaskade.<app>.infer                  requests, answered to their reply subject   queue group INGRESS_GROUP
@@ -64,12 +64,12 @@ pub mod event {
     pub const PLANNER: &str = "planner";
     /// Each meter publishes its energy report ([`crate::wire::EnergyReport`]).
     pub const ENERGY: &str = "energy";
-    /// Each ingress process publishes what it counted of the cascades that answer ([`crate::wire::AuditReport`]).
+    /// Each ingress process publishes its counts of audits and stage results ([`crate::wire::AuditReport`]).
     pub const AUDIT: &str = "audit";
-    /// The leading shifter reports what is known of the plan's certificates ([`crate::wire::CertificateReport`]).
+    /// The leading shifter reports the state of the plan's certificates ([`crate::wire::CertificateReport`]).
     pub const CERTIFICATE_STATUS: &str = "certificate_status";
-    /// The leading shifter reports that a certificate no longer holds, or holds again, or that the inputs of a stage have drifted
-    /// ([`crate::wire::CertificateNotice`]).
+    /// The leading shifter reports that a certificate no longer holds or holds again, or that the inputs of a stage
+    /// have drifted ([`crate::wire::CertificateNotice`]).
     pub const CERTIFICATE: &str = "certificate";
 }
 
@@ -107,11 +107,11 @@ pub enum Route<'a> {
     StageReply {
         /// The ingress that owns the request.
         ingress: &'a str,
-        /// The request, as that ingress numbers it.
+        /// The number of the request at that ingress.
         id: u64,
         /// The attempt that the result answers.
         attempt: u32,
-        /// Proves that the ingress sent this attempt to the sender ([`crate::wire::Token`]).
+        /// Proof that the ingress sent this attempt to the sender ([`crate::wire::Token`]).
         token: &'a str,
     },
     /// `beat.<actor>`
@@ -131,7 +131,7 @@ pub enum Route<'a> {
 }
 
 impl App {
-    /// Creates the app of that name: one token of letters, digits, `-` and `_`.
+    /// Creates the app with a name: one token of letters, digits, `-` and `_`.
     ///
     /// # Errors
     /// [`SubjectError`] for an invalid name.
@@ -142,70 +142,70 @@ impl App {
         })
     }
 
-    /// Returns its name.
+    /// Returns the name of the app.
     pub fn name(&self) -> &str {
         self.prefix
             .get(ROOT.len() + 1..self.prefix.len() - 1)
             .unwrap_or_default()
     }
 
-    /// Requests that are answered to their reply subject.
+    /// Returns the subject of requests that are answered to their reply subject.
     pub fn infer(&self) -> Subject {
         self.plain("infer")
     }
 
-    /// Durable requests.
+    /// Returns the subject of durable requests.
     pub fn submit(&self) -> Subject {
         self.plain("submit")
     }
 
-    /// The result of a durable request. Any text is a valid id: characters that are special in NATS are escaped, so
-    /// that no two ids share a subject.
+    /// Returns the subject of a durable request's result. Any text is a valid id: characters that are special in NATS
+    /// are escaped, so that no two ids share a subject.
     pub fn result(&self, id: &str) -> Subject {
         [&*self.prefix, "result.", &key(id)].concat().into()
     }
 
-    /// All results of durable requests.
+    /// Returns the pattern of all results of durable requests.
     pub fn results(&self) -> Subject {
         self.plain("result.*")
     }
 
-    /// The dead letter of a durable request.
+    /// Returns the subject of a durable request's dead letter.
     pub fn dead(&self, id: &str) -> Subject {
         [&*self.prefix, "dead.", &key(id)].concat().into()
     }
 
-    /// All dead letters.
+    /// Returns the pattern of all dead letters.
     pub fn dead_letters(&self) -> Subject {
         self.plain("dead.*")
     }
 
-    /// The count of models' failures at the durable request of that number.
+    /// Returns the subject of the failure count of the durable request with a sequence number.
     pub(crate) fn failures_of(&self, number: u64) -> Subject {
         [&*self.prefix, "failures.", &number.to_string()].concat().into()
     }
 
-    /// All counts of failures.
+    /// Returns the pattern of all failure counts.
     pub(crate) fn failures(&self) -> Subject {
         self.plain("failures.*")
     }
 
-    /// Cancellations from clients.
+    /// Returns the subject of cancellations by clients.
     pub fn cancel(&self) -> Subject {
         self.plain("cancel")
     }
 
-    /// The right answers to requests, known later.
+    /// Returns the subject of delayed labels.
     pub fn feedback(&self) -> Subject {
         self.plain("feedback")
     }
 
-    /// Cancellations from ingresses to replicas.
+    /// Returns the subject of cancellations that ingresses send to replicas.
     pub fn stage_cancel(&self) -> Subject {
         self.plain("stage_cancel")
     }
 
-    /// Any replica of a stage.
+    /// Returns the subject of a stage, received by one of its replicas.
     ///
     /// # Errors
     /// [`SubjectError`] if `stage` is not a valid token.
@@ -221,7 +221,7 @@ impl App {
         self.named("replica", "replica", replica)
     }
 
-    /// The result of an attempt of request `id`, with the token that the request carries.
+    /// Returns the subject of the result of an attempt of request `id`, with the token that the request carries.
     ///
     /// # Errors
     /// [`SubjectError`] if `ingress` or `token` is not a valid token of a subject.
@@ -231,7 +231,7 @@ impl App {
         Ok(format!("{}done.{ingress}.{id}.{attempt}.{token}", self.prefix).into())
     }
 
-    /// All results for one ingress.
+    /// Returns the pattern of all results for one ingress.
     ///
     /// # Errors
     /// [`SubjectError`] if `ingress` is not a valid token.
@@ -250,7 +250,7 @@ impl App {
         }
     }
 
-    /// Heartbeats of one actor.
+    /// Returns the subject of one actor's heartbeats.
     ///
     /// # Errors
     /// [`SubjectError`] if `actor` is not a valid token.
@@ -258,12 +258,12 @@ impl App {
         self.named("beat", "actor", actor)
     }
 
-    /// Heartbeats of all actors.
+    /// Returns the pattern of all heartbeats.
     pub fn beats(&self) -> Subject {
         self.plain("beat.*")
     }
 
-    /// The state of one ingress.
+    /// Returns the subject of one ingress's state.
     ///
     /// # Errors
     /// [`SubjectError`] if `ingress` is not a valid token.
@@ -271,32 +271,32 @@ impl App {
         self.named("ingress", "ingress", ingress)
     }
 
-    /// The states of all ingresses.
+    /// Returns the pattern of all ingress states.
     pub fn ingresses(&self) -> Subject {
         self.plain("ingress.*")
     }
 
-    /// Gear shifts.
+    /// Returns the subject of gear shifts.
     pub fn gear(&self) -> Subject {
         self.plain("gear")
     }
 
-    /// Notices that a new epoch can be read from the plan store.
+    /// Returns the subject of notices that a new epoch can be read from the plan store.
     pub fn plan(&self) -> Subject {
         self.plain("plan")
     }
 
-    /// Plan requests to the planner.
+    /// Returns the subject of plan requests to the planner.
     pub fn replan(&self) -> Subject {
         self.plain("replan")
     }
 
-    /// Requests for the stored plan, where there is no JetStream to read it from.
+    /// Returns the subject of queries for the stored plan on an embedded broker, which has no JetStream.
     pub fn stored_plan(&self) -> Subject {
         self.plain("stored_plan")
     }
 
-    /// Events of one name.
+    /// Returns the subject of events with one name.
     ///
     /// # Errors
     /// [`SubjectError`] if `name` is not a valid token.
@@ -304,7 +304,7 @@ impl App {
         self.named("event", "event", name)
     }
 
-    /// All events.
+    /// Returns the pattern of all events.
     pub fn events(&self) -> Subject {
         self.plain("event.>")
     }
@@ -354,32 +354,32 @@ impl App {
 
 /// Patterns for permissions, and the names of the app's streams and bucket.
 impl App {
-    /// Subjects or patterns below the app's prefix.
+    /// Returns the subjects or patterns with these tails below the app's prefix.
     pub(crate) fn all_of<const N: usize>(&self, tails: [&str; N]) -> Vec<String> {
         tails.map(|tail| [&*self.prefix, tail].concat()).to_vec()
     }
 
-    /// The JetStream bucket of the app's plans.
+    /// Returns the name of the JetStream bucket of the app's plans.
     pub(crate) fn bucket(&self) -> String {
         format!("{ROOT}-{}", self.name())
     }
 
-    /// The JetStream stream of waiting durable requests.
+    /// Returns the name of the JetStream stream of waiting durable requests.
     pub(crate) fn submitted_stream(&self) -> String {
         format!("{ROOT}-{}-submit", self.name())
     }
 
-    /// The JetStream stream of results.
+    /// Returns the name of the JetStream stream of results.
     pub(crate) fn results_stream(&self) -> String {
         format!("{ROOT}-{}-results", self.name())
     }
 
-    /// The JetStream stream of dead letters.
+    /// Returns the name of the JetStream stream of dead letters.
     pub(crate) fn dead_stream(&self) -> String {
         format!("{ROOT}-{}-dead", self.name())
     }
 
-    /// The JetStream stream of counts of failures.
+    /// Returns the name of the JetStream stream of failure counts.
     pub(crate) fn failures_stream(&self) -> String {
         format!("{ROOT}-{}-failures", self.name())
     }
@@ -397,15 +397,15 @@ impl std::fmt::Debug for App {
     }
 }
 
-/// Returns whether a reply may be sent to that subject. Clients may name any reply subject, and the replying actor
-/// has wider permissions than they; so subjects of Kaskade's actors or of the server itself are refused.
+/// Returns whether a reply may be sent to that subject. Clients may state any reply subject, and the replying actor has
+/// wider permissions than they have; subjects of Kaskade's actors and of the server are therefore refused.
 pub fn is_reply_allowed(reply: &str) -> bool {
     let first = reply.split('.').next().unwrap_or_default();
     first != ROOT && !first.starts_with('$')
 }
 
 /// Returns the inbox prefix of a user. It contains the user's public key, so that a server can restrict each user to
-/// its own inbox, and each holder of a seed can derive it.
+/// its own inbox, and every holder of the seed can derive the prefix.
 pub fn inbox_prefix(public_key: &str) -> String {
     format!("_INBOX.{public_key}")
 }
@@ -415,18 +415,19 @@ pub fn unserved() -> Subject {
     format!("_KASKADE.UNSERVED.{}", crate::ids::unique_token()).into()
 }
 
-/// The JetStream API subject that returns the result of a durable request.
+/// Returns the JetStream API subject that queries the result of a durable request.
 pub fn result_query(app: &App, id: &str) -> Subject {
     format!("$JS.API.DIRECT.GET.{}.{}", app.results_stream(), app.result(id)).into()
 }
 
-/// The JetStream API subject that returns the count of failures at a durable request.
+/// Returns the JetStream API subject that queries the failure count of a durable request.
 pub(crate) fn failures_query(app: &App, number: u64) -> Subject {
     let (stream, subject) = (app.failures_stream(), app.failures_of(number));
     format!("$JS.API.DIRECT.GET.{stream}.{subject}").into()
 }
 
-/// Subjects on which a NATS service answers `verb` (ADR-32): all services, the services of its name, and itself.
+/// Returns the subjects on which a NATS service answers `verb` (ADR-32): for all services, for services of its name,
+/// and for this instance.
 ///
 /// # Errors
 /// [`SubjectError`] if `service` or `instance` is not a valid token.

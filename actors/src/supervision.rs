@@ -1,8 +1,8 @@
 //! Supervision of the core tasks of a node: if one ends while the node runs, the node ends.
 //!
-//! A panic in an actor ends that actor alone, and messages to it fail silently. Each core actor and task therefore holds a
-//! guard whose drop reports the end. What ends while the node runs, such as the actors of a replica that is unloaded, holds
-//! a guard that reports only an end by a panic.
+//! A panic in an actor ends only that actor, and messages to it fail silently. Each core actor and task therefore holds
+//! a guard whose drop reports the end. Actors and tasks that may end while the node runs, such as those of an unloaded
+//! replica, hold a guard that reports only a panic.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ struct Inner {
 }
 
 impl Supervisor {
-    /// Returns a guard for a task to hold: its drop reports the end of the task.
+    /// Returns a guard for a core task: its drop reports the end of the task.
     pub(crate) fn guard(&self, task: &'static str) -> TaskGuard {
         TaskGuard {
             supervisor: self.clone(),
@@ -38,7 +38,7 @@ impl Supervisor {
         }
     }
 
-    /// Returns a guard for a task that may end while the node runs: its drop reports an end by a panic only.
+    /// Returns a guard for a task that may end while the node runs: its drop reports only a panic.
     pub(crate) fn panic_guard(&self, task: &'static str) -> PanicGuard {
         PanicGuard {
             supervisor: self.clone(),
@@ -61,7 +61,7 @@ impl Supervisor {
         })
     }
 
-    /// Makes the task panic: a spawned one at once, an actor at its next message.
+    /// Makes a task panic: a spawned task immediately, an actor at its next message.
     #[cfg(test)]
     pub(crate) fn make_panic(&self, task: &'static str) {
         self.0.panics.send_replace(Some(task));
@@ -73,7 +73,7 @@ impl Supervisor {
         self.0.core.lock().unwrap().clone()
     }
 
-    /// Does the work, unless a test makes the task panic.
+    /// Runs `work`, unless a test makes the task panic.
     #[cfg(test)]
     fn scripted<F: Future<Output = ()>>(
         &self,
@@ -108,7 +108,7 @@ impl Supervisor {
         })
     }
 
-    /// Spawns a task that is restarted, after `pause`, when it ends or panics. It must be safe to restart.
+    /// Spawns a core task that is restarted, after `pause`, when it ends or panics. The task must be safe to restart.
     pub(crate) fn spawn_again<F: Future<Output = ()> + 'static>(
         &self,
         task: &'static str,
@@ -137,17 +137,17 @@ impl Supervisor {
         });
     }
 
-    /// Ends the supervision: the node stops, and its tasks end.
+    /// Stops reporting: the node stops, so its tasks end.
     pub(crate) fn stop(&self) {
         self.0.stopping.store(true, Ordering::SeqCst);
     }
 
-    /// Returns the task that ended first while the node ran; `None` if all run.
+    /// Returns the first core task that ended while the node ran; `None` if all run.
     pub fn ended(&self) -> Option<&'static str> {
         *self.0.ended.borrow()
     }
 
-    /// Waits until a task ends while the node runs, and returns its name.
+    /// Waits until a core task ends while the node runs, and returns its name.
     pub async fn failure(&self) -> &'static str {
         let mut ended = self.0.ended.subscribe();
         loop {
@@ -161,7 +161,7 @@ impl Supervisor {
     }
 }
 
-/// Held by a core task for as long as it runs.
+/// Guard of a core task, held while it runs.
 #[derive(Debug)]
 pub(crate) struct TaskGuard {
     supervisor: Supervisor,
@@ -174,7 +174,7 @@ impl Drop for TaskGuard {
     }
 }
 
-/// Held by a task that may end while the node runs, but not by a panic.
+/// Guard of a task that may end while the node runs, but not by a panic.
 #[derive(Debug)]
 pub(crate) struct PanicGuard {
     supervisor: Supervisor,
@@ -182,7 +182,7 @@ pub(crate) struct PanicGuard {
 }
 
 impl PanicGuard {
-    /// Panics if a test wants its task to.
+    /// Panics if a test makes the task panic.
     #[cfg(test)]
     pub(crate) fn panic_if_scripted(&self) {
         let scripted = *self.supervisor.0.panics.borrow();
@@ -192,7 +192,7 @@ impl PanicGuard {
 
 impl Drop for PanicGuard {
     fn drop(&mut self) {
-        // An actor or a task that panics is dropped while its thread unwinds.
+        // A panicking actor or task is dropped while its thread unwinds.
         if std::thread::panicking() {
             self.supervisor.report(self.task);
         }

@@ -1,4 +1,4 @@
-//! A model whose answers are changed before anybody reads them.
+//! Wraps a model to modify its answers before they are used.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use kaskade_models::{
     Availability, Continuous, Inputs, Model, ModelError, Outputs, Preprocessor, Progress, Signature, Waker,
 };
 
-/// A model and the change of each of its answers. Parts of a streamed answer stay as they are.
+/// A model with a function that modifies each of its answers. Parts of a streamed answer stay unchanged.
 pub(crate) struct ChangedAnswers<C> {
     model: Box<dyn Model>,
-    /// What ends a step of a model that waits.
+    /// Waker of the model, if its steps wait.
     waker: Option<Waker>,
-    /// What turns requests into inputs that the model reads faster.
+    /// Preprocessor of the model, if it has one.
     preprocessor: Option<Preprocessor>,
     change: C,
 }
 
 impl<C: Fn(Outputs) -> Result<Outputs, ModelError> + Send> ChangedAnswers<C> {
-    /// Changes the answers of a model.
+    /// Wraps `model` so that `change` modifies its answers.
     pub(crate) fn new(mut model: Box<dyn Model>, change: C) -> Self {
         let continuous = model.continuous();
         let (waker, preprocessor) =
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// A language model whose requests are read on another thread.
+    /// A language model whose requests are preprocessed on another thread.
     struct Reading;
 
     impl Model for Reading {
@@ -133,7 +133,7 @@ mod tests {
         }
     }
 
-    /// A language model with a price read its texts on the thread that computes.
+    /// Regression: a language model with a price tokenized its texts on the computing thread.
     #[test]
     fn requests_are_read_as_those_of_the_model() {
         let mut changed = ChangedAnswers::new(Box::new(Reading), Ok);

@@ -1,4 +1,4 @@
-//! Pictures as SVG, in colours that suit light and dark pages.
+//! Charts as SVG, in colours that suit light and dark pages.
 
 pub mod deployment;
 pub mod drawing;
@@ -7,16 +7,16 @@ pub mod panels;
 
 use thiserror::Error;
 
-/// A picture cannot be drawn.
+/// Error of drawing a chart.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChartError {
-    /// It has no data.
+    /// The chart has no data.
     #[error("the {what} `{title}` has no {missing} to draw")]
     Empty {
-        /// What kind of picture it is.
+        /// Kind of chart.
         what: &'static str,
-        /// Its title.
+        /// Title of the chart.
         title: String,
         /// The missing data.
         missing: &'static str,
@@ -24,18 +24,18 @@ pub enum ChartError {
     /// A graph has no point that can be drawn.
     #[error("the accuracy-energy graph has no point whose cost is known and above zero")]
     NoCost,
-    /// The back end refuses.
+    /// The drawing back end failed.
     #[error("the {what} cannot be drawn: {reason}")]
     Backend {
-        /// What kind of picture it is.
+        /// Kind of chart.
         what: &'static str,
-        /// The back end's message.
+        /// Message of the back end.
         reason: String,
     },
 }
 
 impl ChartError {
-    /// Wraps an error of the back end; `what` names the kind of picture.
+    /// Converts an error of the back end; `what` is the kind of chart.
     pub fn backend(what: &'static str) -> impl FnOnce(Box<dyn std::error::Error>) -> Self {
         move |error| Self::Backend {
             what,

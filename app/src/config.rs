@@ -200,8 +200,8 @@ impl App {
         self.confidence.unwrap_or(self.task.estimator())
     }
 
-    /// Returns the device that a variant is profiled on: the variant's, or else the app's, if a worker serves it there, otherwise that of
-    /// the first worker.
+    /// Returns the device that a variant is profiled on: the variant's or else the app's device if a worker serves the
+    /// variant there, otherwise the device of the first worker.
     pub fn device_of(&self, variant: &VariantConfig) -> DeviceChoice {
         let stated = self.stated_device(variant);
         let served = || self.workers.iter().map(|worker| self.device_on(worker, variant));
@@ -215,8 +215,8 @@ impl App {
         variant.device.unwrap_or(self.device)
     }
 
-    /// Returns two workers that serve a variant on devices of different kinds, neither of which is the one that it states: it cannot be said
-    /// on which of them to profile it.
+    /// Returns two workers that serve the variant on devices of different kinds, neither of which is the variant's
+    /// stated device. The device to profile it on is then undecided.
     pub(crate) fn undecided_devices(&self, variant: &VariantConfig) -> Option<[&WorkerConfig; 2]> {
         let kind = |worker: &WorkerConfig| std::mem::discriminant(&self.device_on(worker, variant));
         let stated = self.stated_device(variant);
@@ -231,7 +231,7 @@ impl App {
         worker.device.unwrap_or(self.device)
     }
 
-    /// Returns the device of a variant's replicas on a worker: the worker's, or else the variant's, or else the app's.
+    /// Returns the device of a variant's replicas on a worker: the worker's, else the variant's, else the app's.
     pub(crate) fn device_on(&self, worker: &WorkerConfig, variant: &VariantConfig) -> DeviceChoice {
         worker.device.unwrap_or_else(|| self.stated_device(variant))
     }

@@ -1,4 +1,4 @@
-//! A local model with a price: its answers state what they cost, as those of endpoints do.
+//! Adds the output `cost` to the answers of local models with a price, as remote endpoints state it.
 
 use kaskade_actors::dispatch::cost::COST;
 use kaskade_models::{Datatype, Model, Outputs, Tensor, tokens_of};
@@ -6,7 +6,7 @@ use kaskade_policy::remote::price::{Price, Usage};
 
 use crate::changed_answers::ChangedAnswers;
 
-/// Adds the output `cost` to a model's answers, if the cost is known.
+/// Wraps a model so that its answers have the output `cost`, if the cost is known.
 pub(crate) fn with_price(model: Box<dyn Model>, price: Price) -> Box<dyn Model> {
     Box::new(ChangedAnswers::new(model, move |mut outputs| {
         price_of(price, &mut outputs);
@@ -25,7 +25,7 @@ fn price_of(price: Price, outputs: &mut Outputs) {
     }));
 }
 
-/// Tokens of an answer, if its model counts them.
+/// Returns the token counts of an answer, if the model reports them.
 fn usage(outputs: &Outputs) -> Option<Usage> {
     let [input_tokens, output_tokens] = tokens_of(outputs)?;
     Some(Usage {
@@ -48,7 +48,7 @@ mod tests {
         }
     }
 
-    /// Returns the cost of one answer by a price.
+    /// Returns the cost of one answer at a price.
     fn cost(price: Price, outputs: Outputs) -> Option<f64> {
         let mut priced = with_price(Box::new(Answers(outputs)), price);
         let outputs = priced.run(&[Vec::new()]).remove(0).unwrap();

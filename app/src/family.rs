@@ -1,4 +1,4 @@
-//! The models of a family: their checkpoints, and loading them onto devices.
+//! The models of an app: their checkpoints, and loading them onto devices.
 
 mod class_order;
 mod classes;
@@ -24,16 +24,16 @@ use crate::config::data::DataSets;
 use crate::config::{App, Task};
 use crate::report::in_one_line;
 
-/// The models of one app, smallest to largest.
+/// The variants of one app, smallest to largest.
 #[derive(Debug, Clone)]
 pub struct Family {
-    /// Its members.
+    /// The variants.
     pub members: Vec<VariantSpec>,
-    /// Memory that a worker may use on its device, bytes, by worker; unlimited for others.
+    /// Memory that a worker may use on its device, bytes, by worker; other workers are unlimited.
     pub memory: BTreeMap<String, u64>,
-    /// Cores that each replica of a worker may use, by worker; all of the process for others.
+    /// Cores that each replica of a worker may use, by worker; other workers use all cores of the process.
     pub cores: BTreeMap<String, NonZeroUsize>,
-    /// Largest batch that a GPU is warmed up for.
+    /// Largest batch size for which a GPU is warmed up.
     pub max_batch: usize,
 }
 
@@ -63,16 +63,16 @@ impl Family {
         }
     }
 
-    /// Compares the classes that the configurations of the checkpoints state, without loading a model. A checkpoint that is not on this
-    /// host, or that cannot be opened, is left out: loading it says why.
+    /// Compares the classes stated by the checkpoints' configurations, without loading a model. Skips checkpoints that
+    /// are not on this host or cannot be opened: loading them reports why.
     ///
     /// # Errors
-    /// [`FamilyError::Classes`] for the first variant whose classes cannot be put into the order of the app's, also because a file that may
-    /// state that order cannot be read.
+    /// [`FamilyError::Classes`] for the first variant whose classes cannot be mapped to the order of the app's,
+    /// including the case that a file which may state that order cannot be read.
     pub fn check_classes(&self) -> Result<(), FamilyError> {
         for member in &self.members {
             match member.check_classes() {
-                // A process may have a checkpoint that it does not serve.
+                // A process need not have the checkpoints that it does not serve.
                 Err(FamilyError::Classes {
                     source: OtherClasses::Unknown { .. },
                     ..
@@ -84,12 +84,12 @@ impl Family {
         Ok(())
     }
 
-    /// Checks that every variant that reads texts has a tokenizer, if another one has, or if the data sets hold texts: a request with a text
-    /// fails at the stage that has none. A checkpoint that is not on this host, or that cannot be opened, is left out, and so are ONNX
-    /// files, which state no inputs.
+    /// Checks that every variant that reads texts has a tokenizer, if another variant has one or the data sets contain
+    /// texts: a text request fails at a stage without tokenizer. Skips checkpoints that are not on this host or cannot
+    /// be opened, and ONNX files, which state no inputs.
     ///
     /// # Errors
-    /// [`FamilyError::NoTokenizer`] for the first variant without one.
+    /// [`FamilyError::NoTokenizer`] for the first variant without a tokenizer.
     pub fn check_tokenizers(&self, data: &DataSets) -> Result<(), FamilyError> {
         let mut reads = None;
         let mut lacks = None;
@@ -114,7 +114,7 @@ impl Family {
         })
     }
 
-    /// Returns the labels of entities that only some of the token classifiers have, as remarks.
+    /// Returns remarks about entity labels that only some of the token classifiers have.
     pub fn unequal_entities(&self) -> Vec<String> {
         let labellers = self
             .members
@@ -129,7 +129,7 @@ impl Family {
         classes::unequal_entities(&labels.collect::<Vec<_>>())
     }
 
-    /// Returns the loader of a worker's replicas, from this family.
+    /// Returns a loader of replicas for a worker.
     pub fn loader(self) -> Loader {
         let observed = Observed::default();
         let classes = Mutex::default();
@@ -139,8 +139,9 @@ impl Family {
         })
     }
 
-    /// Loads a replica, compares its classes with those loaded before, warms its device up, and observes the outputs of a whole model. A
-    /// remote model has no device here, and synthetic requests would cost money.
+    /// Loads a replica, compares its classes with those loaded before, warms up its device, and determines the outputs
+    /// of a whole model. Remote models are not warmed up: they have no device here, and synthetic requests would cost
+    /// money.
     fn load_warm(
         &self,
         replica: &Replica,
@@ -183,7 +184,7 @@ impl Family {
             .within(memory)
             .load_partition(replica.device.parse()?, partition)?;
         let weights = loaded.info.weight_bytes;
-        // A language model with a budget of its own streams the layers that do not fit.
+        // A language model with its own memory budget streams the layers that do not fit.
         if weights > memory && member.generation.device_bytes.is_none() {
             return Err(FamilyError::Memory {
                 worker: replica.worker.clone(),
@@ -196,7 +197,7 @@ impl Family {
     }
 }
 
-/// Returns the memory that each worker of an app may use, bytes, for those that state it.
+/// Returns the memory that each worker of an app may use, bytes, for workers that state it.
 pub fn memory_of_workers(app: &App) -> BTreeMap<String, u64> {
     let bounded = app.workers.iter().filter_map(|worker| {
         let memory = worker.memory?;
@@ -205,7 +206,7 @@ pub fn memory_of_workers(app: &App) -> BTreeMap<String, u64> {
     bounded.collect()
 }
 
-/// Returns the cores that each replica of a worker may use, for the workers that state them.
+/// Returns the cores that each replica of a worker may use, for workers that state them.
 pub fn cores_of_workers(app: &App) -> BTreeMap<String, NonZeroUsize> {
     let stated = app.workers.iter();
     let stated = stated.filter_map(|worker| Some((worker.name.to_string(), worker.cores?)));

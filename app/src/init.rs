@@ -1,13 +1,14 @@
-//! Writes the file of a new app from checkpoints, ONNX files and endpoints that exist.
+//! Writes the app file of a new app from existing checkpoints, ONNX files and endpoints.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `source` | what a variant is made of: its task and its size, read from its files |
-//! | `samples` | which kind of data set a file or a folder is |
-//! | `paths` | paths as the file of the app states them |
-//! | `toml_text` | the text of the file |
+//! | `source` | reads the task and the size of a variant from its files |
+//! | `samples` | detects the format of a data set |
+//! | `paths` | paths as written to the app file |
+//! | `toml_text` | the text of the app file |
 //!
-//! The text is read back before it is written: it parses, its checkpoints open, and its samples are read for the smallest variant.
+//! The text is checked before it is written: it parses, its checkpoints open, and its samples are readable for the
+//! smallest variant.
 
 mod paths;
 mod samples;
@@ -27,11 +28,11 @@ use crate::data::DataError;
 use crate::family::{Family, FamilyError};
 pub use source::Variant;
 
-/// A new app cannot be described.
+/// Error of describing a new app.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum InitError {
-    /// The folder's name cannot be the app's.
+    /// The folder's name is not a valid app name.
     #[error(
         "`{name}` cannot name an app: use 1 to 64 ASCII letters, digits, `-` or `_`, by another folder or `--name`"
     )]
@@ -39,10 +40,10 @@ pub enum InitError {
         /// The name of the folder.
         name: String,
     },
-    /// The current folder is not known.
+    /// The current folder is unknown.
     #[error("the current folder cannot be read")]
     CurrentFolder(#[source] io::Error),
-    /// A path cannot be stated in the file of the app.
+    /// A path cannot be written to the app file.
     #[error("`{}` cannot be found from the folder of the app; name an absolute path", path.display())]
     Path {
         /// The path.
@@ -50,7 +51,7 @@ pub enum InitError {
         /// The reason.
         source: io::Error,
     },
-    /// A path is no checkpoint.
+    /// A path is not a checkpoint.
     #[error("`{}` {reason}", path.display())]
     NoCheckpoint {
         /// The path.
@@ -61,20 +62,20 @@ pub enum InitError {
     /// A checkpoint cannot be read.
     #[error("variant `{variant}`")]
     Checkpoint {
-        /// The variant.
+        /// Name of the variant.
         variant: String,
-        /// The reason.
+        /// The error.
         source: Box<LoadError>,
     },
     /// Two variants have the same name.
     #[error("two variants are named `{name}`; give one another name: `{flag}`")]
     NameTwice {
-        /// The name.
+        /// The repeated name.
         name: String,
-        /// The flag that names the second one.
+        /// The flag that renames the second variant.
         flag: String,
     },
-    /// The variants answer different tasks.
+    /// The variants have different tasks.
     #[error(
         "the variants of an app have one task, and `{first}` answers `{first_task}`, `{other}` `{other_task}`; leave one of them out"
     )]
@@ -88,19 +89,19 @@ pub enum InitError {
         /// Task of that variant.
         other_task: &'static str,
     },
-    /// A variant does not answer the stated task.
+    /// A variant does not have the stated task.
     #[error(
         "variant `{variant}` answers `{found}`, not `{stated}`; leave out `--task`, or name a checkpoint of that task"
     )]
     NotTheTask {
         /// The variant.
         variant: String,
-        /// Task that the variant answers.
+        /// Task of the variant.
         found: &'static str,
         /// The stated task.
         stated: &'static str,
     },
-    /// A checkpoint is a stage of a pipeline.
+    /// A checkpoint can only be a stage of a pipeline.
     #[error(
         "variant `{variant}` finds objects, which only the first task of a pipeline does; write that app by hand (docs/how-to/plan-pipelines.md)"
     )]
@@ -111,7 +112,7 @@ pub enum InitError {
     /// No variant states the task.
     #[error("ONNX files do not state their task; give `--task`, such as `--task classification`")]
     NoTask,
-    /// A language model is to classify, and the names of the classes are unknown.
+    /// A language model is to classify, but the class names are unknown.
     #[error(
         "variant `{variant}` is a language model that classifies by the names of the classes, and no checkpoint names any: add `id2label` to \
          a config.json"
@@ -131,7 +132,7 @@ pub enum InitError {
     /// Values contradict each other.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A variant cannot be served beside the others.
+    /// A variant cannot be served together with the others.
     #[error(transparent)]
     Family(#[from] FamilyError),
 }
@@ -140,24 +141,24 @@ pub enum InitError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// A checkpoint directory, a GGUF file or an ONNX file, with the variant's name if it is stated.
+    /// A checkpoint directory, a GGUF file or an ONNX file, with the variant's name if stated.
     Path(Option<SubjectToken>, PathBuf),
-    /// An endpoint of the OpenAI API.
+    /// An endpoint with the OpenAI API.
     Endpoint {
-        /// Name of the variant, if it is stated.
+        /// Name of the variant, if stated.
         name: Option<SubjectToken>,
         /// Address of the endpoint.
         url: String,
         /// Model name at the endpoint.
         model: String,
-        /// Environment variable that has the key.
+        /// Environment variable with the key.
         key: Option<String>,
     },
 }
 
 impl Origin {
-    /// Returns an endpoint at an address that is written `URL` or `NAME=URL`, of one of its models; `key` is the environment variable with
-    /// its key.
+    /// Returns the endpoint of a model at an address, written as `URL` or `NAME=URL`; `key` is the environment variable
+    /// with the key.
     pub fn endpoint(address: &str, model: &str, key: Option<&str>) -> Self {
         let named = address
             .split_once('=')
@@ -178,7 +179,7 @@ impl Origin {
 impl FromStr for Origin {
     type Err = String;
 
-    /// Reads `PATH` or `NAME=PATH`.
+    /// Parses `PATH` or `NAME=PATH`.
     fn from_str(text: &str) -> Result<Self, String> {
         let named = text.split_once('=').filter(|_| !Path::new(text).exists());
         match named.and_then(|(name, path)| Some((name.parse().ok()?, path))) {
@@ -188,10 +189,10 @@ impl FromStr for Origin {
     }
 }
 
-/// The parts of a new app.
+/// Description of a new app, as the user states it.
 #[derive(Debug, Clone, Default)]
 pub struct NewApp {
-    /// Folder of the app's file.
+    /// Folder of the app file.
     pub folder: PathBuf,
     /// Name of the app [default: that of the folder].
     pub name: Option<SubjectToken>,
@@ -209,9 +210,9 @@ pub struct NewApp {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Draft {
-    /// Path of the app's file.
+    /// Path of the app file.
     pub file: PathBuf,
-    /// Content of the file.
+    /// Content of the app file.
     pub text: String,
     /// Name of the app.
     pub name: String,
@@ -224,15 +225,15 @@ pub struct Draft {
 }
 
 impl NewApp {
-    /// Returns the file of the app in its folder.
+    /// Returns the path of the app file in its folder.
     pub fn file(&self) -> PathBuf {
         self.folder.join("app.toml")
     }
 
-    /// Describes the app, and checks what it describes. Writes nothing.
+    /// Drafts the app file and checks it. Writes nothing.
     ///
     /// # Errors
-    /// [`InitError`] for a path that is no checkpoint, tasks that differ, and samples that cannot be read.
+    /// [`InitError`] for a path that is not a checkpoint, different tasks, or samples that cannot be read.
     pub fn draft(&self) -> Result<Draft, InitError> {
         let name = self.app_name()?;
         let mut variants = Vec::new();
@@ -241,13 +242,13 @@ impl NewApp {
             check_name(&variants, &variant)?;
             variants.push(variant);
         }
-        // An endpoint does not say how large its model is; it is rarely the smallest.
+        // The size of an endpoint's model is unknown; it is rarely the smallest.
         variants.sort_by_key(|variant| variant.parameters.unwrap_or(u64::MAX));
         let task = source::common_task(self.task, &variants)?;
         let sets = samples::Sets::find(self.validation.as_deref(), self.test.as_deref())?;
         let text = |folder| toml_text::of(folder, (&name, task), &variants, &sets);
         let file = self.file();
-        // The folder need not exist, so what the file names is found by absolute paths.
+        // The folder need not exist, so the check uses absolute paths.
         let app = App::of_text(&text(None)?, &file)?;
         let family = Family::of(&app);
         family.check_classes()?;
@@ -263,7 +264,7 @@ impl NewApp {
         })
     }
 
-    /// Returns the stated name, or that of the folder.
+    /// Returns the stated name, or the folder's.
     fn app_name(&self) -> Result<SubjectToken, InitError> {
         if let Some(name) = &self.name {
             return Ok(name.clone());
@@ -278,8 +279,8 @@ impl NewApp {
 }
 
 impl Draft {
-    /// Returns the next commands, as a shell reads them: those that make a plan and serve it. Without a confidence there is no cascade to
-    /// plan.
+    /// Returns the next shell commands, which make a plan and serve it. For a task without confidences there is no
+    /// cascade to plan.
     pub fn next_commands(&self) -> Vec<String> {
         let app = quoted(&self.file);
         if !self.task.has_confidence() {
@@ -299,7 +300,7 @@ impl Draft {
     }
 }
 
-/// Returns a path as a shell reads it.
+/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let path = path.to_string_lossy();
     shlex::try_quote(&path).map_or_else(|_| path.to_string(), |quoted| quoted.to_string())

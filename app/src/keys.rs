@@ -1,7 +1,7 @@
-//! Who may connect: seeds in files, and the part of a nats-server's configuration that knows their public keys.
+//! Access keys: seeds in files, and the part of a nats-server's configuration with the public keys.
 //!
-//! A seed is a secret. It is made here, goes into a file that only its owner reads, and is never printed, logged or put into
-//! an error.
+//! A seed is a secret. It is generated here, stored in a file that only its owner can read, and never printed, logged
+//! or included in an error.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -20,11 +20,11 @@ use crate::report::{WriteError, beside, write_file};
 /// Name of the file with a user's seed, in the user's folder.
 pub const SEED: &str = "nkey";
 
-/// Keys cannot be read, made or written.
+/// Error of reading, generating or writing keys.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The name of an actor or a stage cannot stand in a subject.
+    /// The name of an actor or a stage is invalid in a subject.
     #[error(transparent)]
     Subject(#[from] SubjectError),
     /// A file or folder cannot be used.
@@ -40,10 +40,10 @@ pub enum KeyError {
     /// A file cannot be written.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The system gives no randomness.
+    /// The system has no source of random numbers.
     #[error("the system gives no randomness to make a seed of")]
     NoRandomness,
-    /// A file does not hold a seed. The error never quotes its content.
+    /// A file does not contain a seed. The error never quotes its content.
     #[error("{} does not hold a user's seed; remove it to have one made", path.display())]
     NotASeed {
         /// The file.
@@ -61,36 +61,36 @@ impl KeyError {
     }
 }
 
-/// A user that may connect.
+/// A user of the nats-server.
 pub struct User {
     /// Name of the user, and of its folder.
     pub name: String,
-    /// Its permissions.
+    /// Role of the user, which determines the permissions.
     pub role: Role,
-    /// Public keys, the newest first; a second one while a seed is being replaced.
+    /// Public keys, newest first; there are two while a seed is being replaced.
     pub keys: Vec<String>,
 }
 
-/// Users that are isolated from other accounts.
+/// An account of the nats-server: users isolated from those of other accounts.
 pub struct Account {
     /// Name of the account.
     pub name: String,
-    /// Who is in it.
+    /// Users of the account.
     pub users: Vec<User>,
 }
 
-/// Certificates, as paths on the machine of the server.
+/// Certificate files, as paths on the server's machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tls {
-    /// The server's certificate.
+    /// Certificate of the server.
     pub cert: PathBuf,
-    /// The key of that certificate.
+    /// Key of that certificate.
     pub key: PathBuf,
-    /// The authority that signed the certificates of the servers of a cluster: each checks those of the others.
+    /// Certificate authority with which the servers of a cluster verify each other.
     pub ca: Option<PathBuf>,
 }
 
-/// The users that every app has.
+/// Returns the users that every app has, with their roles.
 pub fn roles() -> Vec<(String, Role)> {
     [
         ("client", Role::Client),
@@ -104,10 +104,10 @@ pub fn roles() -> Vec<(String, Role)> {
     .to_vec()
 }
 
-/// The accounts, their users and permissions, and TLS, as a nats-server reads them. No secret is in it.
+/// Returns the accounts, users, permissions and TLS settings as nats-server configuration. Contains no secret.
 ///
 /// # Errors
-/// When the name of an actor or a stage cannot stand in a subject.
+/// [`KeyError::Subject`] if the name of an actor or a stage is invalid in a subject.
 pub fn configuration(app: &App, accounts: &[Account], tls: Option<&Tls>) -> Result<String, KeyError> {
     let mut lines = vec![
         format!(
@@ -141,7 +141,7 @@ pub fn configuration(app: &App, accounts: &[Account], tls: Option<&Tls>) -> Resu
     Ok(lines.join("\n") + "\n")
 }
 
-/// A line that names a file.
+/// Returns a configuration line that names a file.
 fn file_line((name, path): (&str, &PathBuf)) -> String {
     format!("  {name}: {}", quoted(&path.display().to_string()))
 }
@@ -165,16 +165,16 @@ fn rules(allowed: &Permissions) -> Vec<String> {
     ]
 }
 
-/// A text as the server's configuration wants it.
+/// Quotes a text for the server's configuration.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// The public keys of a user's seeds in its own `folder`: the newest, and the one before it where it is still there. Without a
-/// seed, one is made; to `rotate` is to make another and to keep the one that was there as the one before.
+/// Returns the public keys of a user whose seeds are in `folder`: the current one, and the previous one if it still
+/// exists. Generates a seed if there is none; `rotate` generates a new one and keeps the current one as the previous.
 ///
 /// # Errors
-/// When a file cannot be read or written, or holds something else.
+/// [`KeyError`] if a file cannot be read or written, or contains something else.
 pub fn keys(folder: &Path, rotate: bool) -> Result<Vec<String>, KeyError> {
     std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
     let (seed, before) = (folder.join(SEED), folder.join("nkey.previous"));
@@ -190,15 +190,15 @@ pub fn keys(folder: &Path, rotate: bool) -> Result<Vec<String>, KeyError> {
     Ok(keys)
 }
 
-/// The part of a server's configuration that makes it one of a cluster. Only who knows the secret that the servers share may
-/// join it; it is kept in `folder`, made if it is not there. With the authority of `tls`, routes are encrypted, and servers check each
-/// other's certificates.
+/// Writes the part of a server's configuration that makes it a member of a cluster. The servers share a secret, stored
+/// in `folder` and generated if missing; only servers that know it can join. With a certificate authority in `tls`,
+/// routes are encrypted and the servers verify each other's certificates.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// [`KeyError`] if a file cannot be read or written.
 pub fn cluster(folder: &Path, routes: &[String], tls: Option<&Tls>) -> Result<(), KeyError> {
     std::fs::create_dir_all(folder).map_err(KeyError::file(folder, "made"))?;
-    // Any long random text is sufficient; a seed is one, and its generation and storage exist already.
+    // Any long random text suffices; seeds can be generated and stored already.
     let password = secret(&folder.join("routes"))?;
     let routes: Vec<String> = routes
         .iter()
@@ -218,12 +218,13 @@ pub fn cluster(folder: &Path, routes: &[String], tls: Option<&Tls>) -> Result<()
     write_private(&folder.join("cluster.conf"), &text)
 }
 
-/// Returns whether a file holds a secret. An empty one does not: a full disk takes the name of a file, but no content.
+/// Returns whether a file contains a secret. An empty file does not: on a full disk a file may be created without its
+/// content.
 fn holds_secret(path: &Path) -> Result<bool, KeyError> {
     Ok(path.is_file() && !read(path)?.is_empty())
 }
 
-/// The secret in a file, which is made if it is not there.
+/// Returns the secret in a file; generates it if there is none.
 fn secret(path: &Path) -> Result<String, KeyError> {
     if holds_secret(path)? {
         return read(path);
@@ -239,7 +240,7 @@ fn read(path: &Path) -> Result<String, KeyError> {
 }
 
 fn public_key(seed: &str, path: &Path) -> Result<String, KeyError> {
-    // Neither the text nor the library's complaint about it, which may quote it.
+    // Do not return the text or the library's error, which may quote it.
     match KeyPair::from_seed(seed) {
         Ok(user) if matches!(user.key_pair_type(), KeyPairType::User) => Ok(user.public_key()),
         _ => Err(KeyError::NotASeed {
@@ -248,11 +249,11 @@ fn public_key(seed: &str, path: &Path) -> Result<String, KeyError> {
     }
 }
 
-/// Writes a secret file that only its owner can read, whole or not at all. The file is written beside its place under a name that does not
-/// exist, so that no process has prepared a link, and replaces what is there.
+/// Writes a secret file that only its owner can read, atomically: a new temporary file, which no other process can have
+/// replaced by a link, is renamed to `path`.
 fn write_private(path: &Path, text: &str) -> Result<(), KeyError> {
     let beside = beside(path);
-    // An interrupted run of a process with the same number left it.
+    // An interrupted process with the same id may have left it.
     let _ = std::fs::remove_file(&beside);
     let written = OpenOptions::new()
         .write(true)
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!(inbox.trim(), format!("_INBOX.{}", turned[0]));
     }
 
-    /// A full disk left an empty seed, with which every later run failed.
+    /// Regression: a full disk left an empty seed, with which every later run failed.
     #[test]
     fn an_empty_seed_is_as_if_absent() {
         let folder = tempfile::tempdir().unwrap();
@@ -348,7 +349,7 @@ mod tests {
         std::fs::write(folder.join(SEED), "\n").unwrap();
         let first = keys(&folder, false).unwrap();
         assert_eq!(mode(&folder.join(SEED)), 0o600);
-        // It is not the seed before the new one either.
+        // The empty file is not kept as the previous seed either.
         std::fs::write(folder.join(SEED), "").unwrap();
         let turned = keys(&folder, true).unwrap();
         assert_eq!((turned.len(), turned == first), (1, false));
@@ -361,7 +362,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let taken = folder.path().join("routes");
         std::fs::create_dir(&taken).unwrap();
-        // The file beside it can be written, and does not replace a folder.
+        // The temporary file can be written, but cannot replace a folder.
         assert!(secret(&taken).is_err());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
@@ -397,7 +398,7 @@ mod tests {
         let section = "  tls {\n    cert_file: \"/certs/cert.pem\"\n    key_file: \"/certs/key.pem\"\n    ca_file: \"/certs/ca.pem\"\n    \
                        verify: true\n  }\n  routes: [\n";
         assert!(written.contains(section), "{written}");
-        // A server whose peers it cannot check would not be one of a cluster.
+        // Servers without a certificate authority could not verify each other.
         assert!(!with(&tls(None)).contains("tls"));
         let app = App::new("digits").unwrap();
         let for_clients = configuration(&app, &[account("a")], Some(&tls(Some("/certs/ca.pem")))).unwrap();

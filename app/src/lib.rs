@@ -3,17 +3,17 @@
 //! | module | holds |
 //! |---|---|
 //! | [`config`] | the TOML file of an app |
-//! | [`init`] | the file of a new app, from checkpoints that exist |
+//! | [`init`] | the app file of a new app, from existing checkpoints |
 //! | [`family`] | the sources of an app's models, and loading them onto a device |
-//! | `changed_answers`, `cost_output` | a model whose answers are changed; adds the output `cost` to local models with a price |
+//! | `changed_answers`, `cost_output` | wraps a model to modify its answers; adds the output `cost` to models with a price |
 //! | [`data`] | labelled samples |
 //! | [`ranker`] | ranking passages with embedders and cross-encoders |
 //! | [`measure`] | profiles: costs and answers of variants |
 //! | [`planning`] | cascades, gears, placements and pipelines for an app |
 //! | [`deploy`] | writing plans to the plan store of a running app |
-//! | [`serving`] | an app at its broker, and its clients |
-//! | [`load`] | arrivals, and the clients that make them |
-//! | [`keys`] | seeds, and the permissions that a nats-server is given |
+//! | [`serving`] | serving an app, and its clients |
+//! | [`load`] | load generation: arrivals and clients |
+//! | [`keys`] | seeds, and the permissions in a nats-server's configuration |
 //! | [`charts`] | charts as SVG |
 //! | [`report`] | tables, units, progress |
 

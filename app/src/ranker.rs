@@ -1,4 +1,4 @@
-//! Ranks passages for a query with a model of single texts or of pairs: a sentence embedder or a cross-encoder.
+//! Ranks passages for a query with a model of single texts or text pairs: a sentence embedder or a cross-encoder.
 
 use kaskade_actors::dispatch::cost::COST;
 use kaskade_models::{
@@ -6,40 +6,42 @@ use kaskade_models::{
     ModelInfo, Outputs, PROMPT_NAME, Signature, Similarity, Task, Tensor, total_usage,
 };
 
-/// The input with the query: BYTES `[1]`.
+/// Name of the input with the query: BYTES `[1]`.
 pub const QUERY: &str = "query";
 
-/// The input with the passages: BYTES `[passages]`.
+/// Name of the input with the passages: BYTES `[passages]`.
 pub const PASSAGES: &str = "passages";
 
-/// Most passages of one request.
+/// Largest number of passages in one request.
 const MAX_PASSAGES: usize = 1_000;
 
-/// Most texts or pairs that the model runs at once.
+/// Largest number of texts or pairs that the model runs at once.
 const AT_ONCE: usize = 256;
 
-/// Factor from a cosine to a logit: that of sentence-transformers' losses. Other similarities are logits as they are. The fitted
-/// temperature corrects both.
+/// Factor from a cosine similarity to a logit, as in sentence-transformers' losses. Other similarities are used as
+/// logits unchanged. The fitted temperature corrects both.
 const SCALE: f32 = 20.0;
 
-/// Names of the prompt of a query, the first that the model has, as sentence-transformers' `encode_query` takes it.
+/// Names of the query prompt, of which the first that the model has is used, as in sentence-transformers'
+/// `encode_query`.
 const QUERY_PROMPTS: [&str; 1] = ["query"];
 
-/// Names of the prompt of a passage, the first that the model has, as sentence-transformers' `encode_document` takes it.
+/// Names of the passage prompt, of which the first that the model has is used, as in sentence-transformers'
+/// `encode_document`.
 const PASSAGE_PROMPTS: [&str; 3] = ["document", "passage", "corpus"];
 
-/// How the model scores a passage.
+/// Method of scoring a passage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scorer {
-    /// By the similarity of its vector to the query's.
+    /// Similarity of the passage's embedding to the query's.
     Vectors(Similarity),
-    /// By its score of the pair.
+    /// The model's score of the pair.
     Pair,
 }
 
-/// Answers queries with passages: `logits` and `scores` FP32 `[passages]`, and `ranking` INT64 `[passages]`, the numbers of the passages
-/// from the best to the worst. The answer is the class with the largest logit, as of a classifier, so confidence and calibration are those
-/// of classes.
+/// Ranks passages for a query. Outputs: `logits` and `scores` FP32 `[passages]`, and `ranking` INT64 `[passages]`, the
+/// indices of the passages from best to worst. The answer is the passage with the largest logit, as for a classifier,
+/// so confidence and calibration are those of classes.
 pub(crate) struct Ranker {
     model: Box<dyn Model>,
     scorer: Scorer,
@@ -48,7 +50,7 @@ pub(crate) struct Ranker {
 }
 
 impl Ranker {
-    /// Ranks with a loaded model; `None` if it gives neither vectors of texts nor scores of pairs.
+    /// Wraps a loaded model; `None` if it outputs neither text embeddings nor pair scores.
     pub(crate) fn over(loaded: Loaded) -> Option<Loaded> {
         let scorer = match loaded.info.task {
             Task::Embedding => Scorer::Vectors(loaded.info.similarity),
@@ -71,7 +73,7 @@ impl Ranker {
         })
     }
 
-    /// The requests to the model that a query needs.
+    /// Returns the model requests for a query.
     fn asked(&self, query: &str, passages: &[&str]) -> Result<Vec<Inputs>, ModelError> {
         let text = |name: &str, text: &str| Tensor::from_texts(name, &[text]);
         let with_prompt = |prompted: &str, prompt: Option<&str>| -> Result<Inputs, ModelError> {
@@ -92,7 +94,7 @@ impl Ranker {
         Ok(asked)
     }
 
-    /// Logits and scores of the passages, from the answers to the requests of one query.
+    /// Returns logits and scores of the passages, from the answers to the requests of one query.
     fn scored(&self, answers: &[Outputs]) -> Result<(Vec<f32>, Vec<f32>), ModelError> {
         let named = |outputs: &Outputs, names: &[&str]| {
             let mut found = names.iter().filter_map(|name| {
@@ -130,7 +132,7 @@ impl Ranker {
     fn outputs(&self, answers: &[Outputs]) -> Result<Outputs, ModelError> {
         let (logits, scores) = self.scored(answers)?;
         let mut ranking: Vec<(i64, f32)> = (0..).zip(logits.iter().copied()).collect();
-        // Stable, so that the first of equals is the answer, as of classes.
+        // A stable sort, so that the first of equal passages is the answer, as for classes.
         ranking.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         let ranking: Vec<i64> = ranking.into_iter().map(|(place, _)| place).collect();
         let shape = [logits.len()];
@@ -145,7 +147,7 @@ impl Ranker {
     }
 }
 
-/// The sum of what the answers cost, if all say so.
+/// Returns the total cost of the answers, if every answer states it.
 fn total_cost(answers: &[Outputs]) -> Option<Tensor> {
     let costs = answers.iter().map(|outputs| {
         let cost = outputs.iter().find(|output| output.name == COST)?;
@@ -160,7 +162,7 @@ fn total_cost(answers: &[Outputs]) -> Option<Tensor> {
     })
 }
 
-/// Returns the similarity of two vectors; as a cosine 0 if one of them is zero.
+/// Returns the similarity of two embeddings; the cosine is 0 if one of them is zero.
 fn similarity(by: Similarity, one: &[f32], other: &[f32]) -> Result<f32, ModelError> {
     if one.len() != other.len() {
         return Err(ModelError::BadOutput {
@@ -236,7 +238,7 @@ impl Model for Ranker {
             if own.len() < asked.len() {
                 return Err(unanswered());
             }
-            // All of them are taken from the iterator, also if one has failed.
+            // Consume all of them from the iterator, even if one has failed.
             let own = own.into_iter().collect::<Result<Vec<Outputs>, ModelError>>()?;
             self.outputs(&own)
         });
@@ -252,8 +254,8 @@ impl Model for Ranker {
 mod tests {
     use super::*;
 
-    /// Embeds a text as the numbers in it, and scores a pair by the numbers of its second text. A prompt is a number before the others. Fails
-    /// on `bad`.
+    /// Test model: embeds a text as the numbers in it, and scores a pair by the numbers of its second text. A prompt is
+    /// a preceding number. Fails on `bad`.
     struct Numbers;
 
     fn numbers(text: &str) -> Vec<f32> {

@@ -1,4 +1,4 @@
-//! Output for people: tables, units, progress, files.
+//! Output for users: tables, units, progress, files.
 
 pub mod profile_warnings;
 pub mod progress;
@@ -11,24 +11,24 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// A file cannot be written.
+/// Error of writing a file.
 #[derive(Debug, Error)]
 #[error("{} cannot be written", path.display())]
 pub struct WriteError {
     /// The file.
     pub path: PathBuf,
-    /// The system's message.
+    /// Error of the operating system.
     pub source: io::Error,
 }
 
-/// Bytes that [`check_writable`] writes: a full disk takes the name of a file, but no content.
+/// Content that [`check_writable`] writes: on a full disk a file may be created, but not its content.
 const TRIAL: [u8; 4096] = [b' '; 4096];
 
-/// Writes a file whole: a reader sees the old one or the new one, never half of it. A symbolic link stays one, and what is no file, such as
-/// a pipe, is written to.
+/// Writes a file atomically: a reader sees the old content or the new one. Symbolic links are followed; a path that is
+/// not a regular file, such as a pipe, is written directly.
 ///
 /// # Errors
-/// When the folder cannot be made or the file not written, naming it.
+/// [`WriteError`] if the folder cannot be created or the file cannot be written.
 pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
     let failed = failed(path);
     if let Some(folder) = folder_of(path) {
@@ -44,14 +44,14 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), WriteError> {
     let beside = beside(path);
     let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
     written.map_err(|error| {
-        // What remains of it may be what fills the disk.
+        // The partial file may be what fills the disk.
         let _ = std::fs::remove_file(&beside);
         failed(error)
     })
 }
 
-/// Checks that [`write_file`] can write a file, before the work whose result it holds: writes and removes a small file beside it, or in the
-/// nearest folder above it that exists.
+/// Checks that [`write_file`] can write a file, before the work that produces its content: writes and removes a small
+/// file beside it, or in the nearest existing parent folder.
 ///
 /// # Errors
 /// As [`write_file`].
@@ -76,10 +76,10 @@ pub fn check_writable(path: &Path) -> Result<(), WriteError> {
     written.and(removed).map_err(failed)
 }
 
-/// Writes a text that could not be written to `path` into a new file of the folder for temporary files, and returns the file.
+/// Writes text to a new file in the temporary folder, as a fallback for `path`, and returns the new path.
 ///
 /// # Errors
-/// When that folder cannot be written to either.
+/// An error if that folder cannot be written to either.
 pub fn write_elsewhere(path: &Path, text: &str) -> io::Result<PathBuf> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let elsewhere = std::env::temp_dir().join(format!("kaskade-{}-{name}", std::process::id()));
@@ -100,25 +100,25 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> WriteError + Copy {
     }
 }
 
-/// Returns the folder of a path; `None` for the working folder.
+/// Returns the folder of a path; `None` if it is the working folder.
 fn folder_of(path: &Path) -> Option<&Path> {
     path.parent().filter(|folder| !folder.as_os_str().is_empty())
 }
 
-/// Returns whether something exists that is neither a file nor a folder, such as a pipe.
+/// Returns whether a path is neither a file nor a folder, such as a pipe.
 fn is_device(path: &Path) -> bool {
     path.metadata()
         .is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Returns the temporary file beside a file, in which it is written before it is renamed.
+/// Returns the path of the temporary file that is renamed to `path`.
 pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.tmp", std::process::id()));
     beside.into()
 }
 
-/// An error and its causes on one line, each reason once: many errors repeat the text of their cause.
+/// Formats an error and its causes on one line, each reason once, since many errors repeat the text of their cause.
 pub fn in_one_line(error: &(dyn std::error::Error + 'static)) -> String {
     let mut message = String::new();
     let mut next = Some(error);
@@ -180,7 +180,7 @@ mod tests {
         write_file(&at("link"), "two").unwrap();
         assert!(at("link").is_symlink());
         assert_eq!(std::fs::read_to_string(at("new/plan.json")).unwrap(), "two");
-        // A folder is no file to write.
+        // A folder cannot be written as a file.
         assert!(write_file(&at("new"), "three").is_err());
         write_file(Path::new("/dev/null"), "four").unwrap();
         assert!(!Path::new("/dev/null").is_file());
@@ -195,17 +195,17 @@ mod tests {
         names
     }
 
-    /// `profile.json.<pid>.tmp` remained.
+    /// Regression: `profile.json.<pid>.tmp` was left behind.
     #[test]
     fn a_failed_write_leaves_no_temporary_file() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("taken")).unwrap();
-        // The temporary file can be written, and does not replace a folder.
+        // The temporary file can be written, but cannot replace a folder.
         assert!(write_file(&dir.path().join("taken"), "text").is_err());
         assert_eq!(names(dir.path()), ["taken"]);
     }
 
-    /// Hours of measurements ended with "cannot be written".
+    /// Regression: hours of measurements ended with "cannot be written".
     #[test]
     fn an_output_is_checked_before_it_is_written() {
         let dir = tempfile::tempdir().unwrap();
@@ -217,7 +217,7 @@ mod tests {
         check_writable(Path::new("/dev/null")).unwrap();
         assert_eq!(names(dir.path()), ["old.json"], "nothing is left");
         assert_eq!(std::fs::read_to_string(at("old.json")).unwrap(), "old");
-        // A folder, below a file, and where no process may create files.
+        // A folder, a path below a file, and a place where no process may create files.
         for bad in [
             dir.path(),
             &at("old.json/plan.json"),
@@ -233,7 +233,7 @@ mod tests {
         let name = "kept-elsewhere.json";
         let kept = write_elsewhere(&Path::new("/proc").join(name), "text").unwrap();
         assert_eq!(std::fs::read_to_string(&kept).unwrap(), "text");
-        // It replaces nothing.
+        // An existing file is not replaced.
         assert!(write_elsewhere(Path::new(name), "other").is_err());
         std::fs::remove_file(&kept).unwrap();
     }

@@ -1,23 +1,23 @@
-//! What the answers of an app are.
+//! Kinds of answers.
 
-/// What the answers of an app are, as its task says.
+/// Kind of an app's answers, by its task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnswerKind {
     /// Texts of a language model.
     Text,
-    /// Vectors.
+    /// Embeddings.
     Embedding,
     /// Classes, labels or entities.
     Classes,
-    /// Scores of texts for a query.
+    /// Relevance scores of texts for a query.
     Relevance,
-    /// Parts of a text that answer a question.
+    /// Spans of a text that answer a question.
     Span,
 }
 
 impl AnswerKind {
-    /// What apps of this kind are, and which path to send their requests to.
+    /// Returns a description of apps of this kind, with the path to send their requests to.
     pub(crate) const fn instead(self) -> &'static str {
         match self {
             Self::Text => {

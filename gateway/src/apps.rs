@@ -1,9 +1,9 @@
-//! What a gateway observes of the apps that it serves.
+//! Observation of the apps that a gateway serves.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`overview`], `app_state` | rates, power and queues of a running app; the task that follows an app through its broker |
-//! | `observed_signature` | names, types and shapes of the tensors that an app takes and answers |
+//! | `observed_signature` | names, types and shapes of an app's inputs and outputs |
 //! | `latency` | latency histograms |
 
 pub(crate) mod app_state;

@@ -1,4 +1,4 @@
-//! Limits of a gateway, and options of the apps that it serves.
+//! Limits of a gateway, and options of its apps.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use crate::tls::TlsFiles;
 /// Rule for when the tokens of a language model's answer are sent to a client that streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Streaming {
-    /// As they are generated, once the stage that generates them can no longer defer: the last stage of a cascade streams
-    /// token by token, an earlier stage sends its answer when its confidence has been found sufficient.
+    /// As soon as the stage that generates them can no longer defer: the last stage of a cascade streams token by
+    /// token; an earlier stage sends its answer once its confidence suffices.
     #[default]
     AfterCertain,
-    /// As any stage generates them. If a later stage replaces the answer, an event retracts what was sent.
+    /// As soon as any stage generates them. If a later stage replaces the answer, an event retracts what was sent.
     Optimistic,
     /// In one event, when the answer is complete.
     Buffered,
@@ -26,40 +26,44 @@ pub enum Streaming {
 /// Limits of a gateway.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Threads that serve connections; `None`: half of the cores, because ingresses and models need the others.
+    /// Number of threads that serve connections; `None`: half of the cores, because ingresses and models need the
+    /// others.
     pub threads: Option<NonZeroUsize>,
-    /// Maximum requests in progress, streams and each text or choice of a request included; more are refused with 429. The parts of
-    /// one request take at most an eighth, and the others wait.
+    /// Maximum number of requests in progress, streams and each text or choice of a request included; more are refused
+    /// with 429. The parts of one request use at most an eighth of them; further parts wait.
     pub max_in_flight: usize,
-    /// Maximum bytes of a request's body, after decompression.
+    /// Maximum size of a request's body after decompression, bytes.
     pub max_body: usize,
-    /// Maximum bytes of the bodies of all requests in progress, as they arrive; more are refused with 429. At least `max_body`.
+    /// Maximum total size of the bodies of all requests in progress as received, bytes; more are refused with 429. At
+    /// least `max_body`.
     pub max_in_flight_bytes: usize,
-    /// Longest time from the start of a connection, or on HTTP/1.1 from the end of an answer, to the complete head of the next
-    /// request; the connection is then closed. Balancers keep idle connections for up to 60 s.
+    /// Longest time until the complete head of the next request, counted from the start of a connection or, on
+    /// HTTP/1.1, from the end of an answer; the connection is then closed. Balancers keep idle connections for up to 60
+    /// s.
     pub head_pause: Duration,
-    /// Longest time in which less than 16 KiB of a body arrive, if it does not end; the request is then refused with 408 and no
-    /// longer in progress. Also the longest pause in which a client takes nothing of an answer, or on HTTP/2 answers no ping; the
+    /// Longest time in which less than 16 KiB of an unfinished body arrive; the request is then refused with 408 and
+    /// ended. Also the longest time in which a client reads nothing of an answer or, on HTTP/2, answers no ping; the
     /// connection is then closed.
     pub body_pause: Duration,
-    /// Responses from this size are compressed if the client accepts it, bytes.
+    /// Smallest size of a response that is compressed if the client accepts it, bytes.
     pub compress_from: usize,
-    /// How long the gateway still accepts connections after a shutdown began, while its probe says that it is not ready: as long as
-    /// balancers need to notice.
+    /// Time after the start of a shutdown in which the gateway still accepts connections while its probe reports "not
+    /// ready", so that balancers notice.
     pub shutdown_delay: Duration,
-    /// How long a shutdown waits for requests in progress, after the delay.
+    /// Longest wait of a shutdown for requests in progress, after the delay.
     pub grace: Duration,
-    /// Certificate and key; without them connections are not encrypted.
+    /// Certificate and key; `None` leaves connections unencrypted.
     pub tls: Option<TlsFiles>,
-    /// Origins whose pages may send requests and read answers: `https://app.example`, or `*` for all. Empty: none but the gateway's own.
+    /// Origins whose pages may send requests and read answers: `https://app.example`, or `*` for all. If empty, only
+    /// the gateway's own origin may.
     pub cors: Vec<String>,
-    /// Keys that a request must carry as `Authorization: Bearer KEY`, by tenant; empty: none is needed.
+    /// Keys by tenant; a request must carry one as `Authorization: Bearer KEY`. If empty, no key is needed.
     pub keys: Vec<TenantKey>,
 }
 
 impl Limits {
-    /// Returns the number of threads that serve connections; by default half of the cores. A thread that waits for another one costs
-    /// more than it gains where both share a core.
+    /// Returns the number of threads that serve connections; by default half of the cores. With two threads on one
+    /// core, waiting for each other costs more than the second thread gains.
     pub(crate) fn threads(&self) -> NonZeroUsize {
         self.threads.unwrap_or_else(|| {
             let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
@@ -75,12 +79,12 @@ pub struct TenantKey {
     pub tenant: String,
     /// The key.
     pub key: String,
-    /// Maximum requests of the tenant in progress; `None`: no limit beside the gateway's.
+    /// Maximum number of the tenant's requests in progress; `None`: only the gateway's limit.
     pub max_in_flight: Option<usize>,
-    /// Maximum requests of the tenant per second, each text or choice of a request included, with a burst of one second; `None`: no
-    /// limit.
+    /// Maximum rate of the tenant, requests/s, each text or choice of a request included, with a burst of one second;
+    /// `None`: unlimited.
     pub rate: Option<f64>,
-    /// Whether its key opens the events of the dashboard, which show the requests and errors of all tenants.
+    /// Whether the key gives access to the dashboard's events, which show the requests and errors of all tenants.
     pub operator: bool,
 }
 
@@ -118,39 +122,39 @@ impl Default for Limits {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AppOptions {
-    /// Name of the app: the name of the model in both APIs.
+    /// Name of the app, which is the model name in all APIs.
     pub name: String,
-    /// Budget of a request that states none.
+    /// Default budget of a request.
     pub default_budget: Duration,
-    /// Maximum budget; a longer one is shortened to it. Also the budget of a request to a language model that states none.
+    /// Maximum budget; longer budgets are reduced to it. Also the default budget of a request to a language model.
     pub max_budget: Duration,
-    /// When tokens are sent to a client that streams.
+    /// When tokens are sent to a streaming client.
     pub streaming: Streaming,
-    /// Inputs of the app's models, if they are known before the first request.
+    /// Inputs of the app's models, if known before the first request.
     pub signature: Option<Signature>,
-    /// What the answers are, if that is known: requests for others are refused before they reach a model.
+    /// Kind of answers, if known; requests for other answers are refused without reaching a model.
     pub answers: Option<AnswerKind>,
-    /// Names of the classes, in the order of the logits, if they are known.
+    /// Class names in the order of the logits, if known.
     pub labels: Vec<String>,
-    /// The ingresses of the app in this process, which requests reach without the broker.
+    /// Ingresses of the app in this process, which requests reach without the broker.
     pub local: Option<LocalIntake>,
     /// Checkpoints whose tokenizers `/tokenize` may use, in order of preference.
     pub tokenizers: Vec<TokenizerPath>,
-    /// Maximum tokens of a request that the app's settings state, prompt and answer.
+    /// Maximum number of tokens of a request, prompt and answer, if the app's settings state it.
     pub max_model_len: Option<usize>,
 }
 
-/// A checkpoint whose tokenizer may be used: its directory need not have weights.
+/// Tokenizer of a checkpoint. The directory need not contain weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerPath {
-    /// The variant that the checkpoint belongs to.
+    /// Variant of the checkpoint.
     pub variant: String,
     /// The directory, or a GGUF file.
     pub path: PathBuf,
 }
 
 impl AppOptions {
-    /// Options of the app of that name: a budget of 2 s, at most 120 s.
+    /// Creates options for an app, with a default budget of 2 s and a maximum of 120 s.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -166,7 +170,7 @@ impl AppOptions {
         }
     }
 
-    /// Sets the budget of a request that states none.
+    /// Sets the default budget of a request.
     #[must_use]
     pub fn default_budget(self, default_budget: Duration) -> Self {
         Self {
@@ -175,7 +179,7 @@ impl AppOptions {
         }
     }
 
-    /// Sets the names of the classes, in the order of the logits.
+    /// Sets the class names, in the order of the logits.
     #[must_use]
     pub fn labels(self, labels: Vec<String>) -> Self {
         Self { labels, ..self }
@@ -187,7 +191,7 @@ impl AppOptions {
         Self { max_budget, ..self }
     }
 
-    /// Sets when tokens are sent to a client that streams.
+    /// Sets when tokens are sent to a streaming client.
     #[must_use]
     pub fn streaming(self, streaming: Streaming) -> Self {
         Self { streaming, ..self }
@@ -199,14 +203,14 @@ impl AppOptions {
         Self { local, ..self }
     }
 
-    /// Sets the checkpoints whose tokenizers `/tokenize` may use: the first that this machine has is loaded, with the first request that
-    /// needs it.
+    /// Sets the checkpoints whose tokenizers `/tokenize` may use. The first one on this machine is loaded at the first
+    /// request that needs it.
     #[must_use]
     pub fn tokenizers(self, tokenizers: Vec<TokenizerPath>) -> Self {
         Self { tokenizers, ..self }
     }
 
-    /// Sets the maximum tokens of a request.
+    /// Sets the maximum number of tokens of a request.
     #[must_use]
     pub fn max_model_len(self, max_model_len: Option<usize>) -> Self {
         Self {
@@ -215,7 +219,7 @@ impl AppOptions {
         }
     }
 
-    /// Sets what the answers are.
+    /// Sets the kind of answers.
     #[must_use]
     pub fn answers(self, answers: Option<AnswerKind>) -> Self {
         Self { answers, ..self }

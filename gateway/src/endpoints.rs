@@ -1,15 +1,15 @@
-//! The endpoints: what a gateway serves under which path.
+//! The HTTP and gRPC endpoints of a gateway, by path.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `oip`, `grpc` | the Open Inference Protocol v2: `/v2` with the binary tensor extension, and gRPC on the same port |
 //! | `openai` | `/v1`: models, chat, completions, responses, embeddings |
 //! | `tei` | `/predict`, `/rerank`, `/embed`, `/similarity`, `/v1/rerank`, `/v2/rerank` and `POST /`: the APIs of text-embeddings-inference, Hugging Face and Cohere |
-//! | `tokenize` | `/tokenize`, `/detokenize` and `/decode`, as vLLM and text-embeddings-inference have them |
-//! | `feedback` | `/v1/feedback`: labels that arrive later |
+//! | `tokenize` | `/tokenize`, `/detokenize` and `/decode`, as in vLLM and text-embeddings-inference |
+//! | `feedback` | `/v1/feedback`: delayed labels |
 //! | `health` | `/health`, `/live`, `/ready`, `/metrics` |
-//! | `openapi` | `/openapi.json`: what the REST interface takes and gives |
-//! | `dashboard` | `/`: the page and the events that feed it |
+//! | `openapi` | `/openapi.json`: description of the REST interface |
+//! | `dashboard` | `/`: the dashboard page, and its events |
 
 pub(crate) mod dashboard;
 pub(crate) mod feedback;

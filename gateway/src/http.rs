@@ -1,12 +1,12 @@
-//! HTTP as the endpoints share it: paths, headers, bodies, and errors in the form of each API.
+//! HTTP functions shared by the endpoints: paths, headers, bodies, and errors in each API's form.
 //!
 //! | module | holds |
 //! |---|---|
-//! | `api`, `other_paths` | which API a path belongs to; paths of other servers, and what to send instead |
-//! | `failure`, `grpc_status` | typed errors as statuses of HTTP and gRPC |
+//! | `api`, `other_paths` | the API of a path; paths of other servers, with alternatives |
+//! | `failure`, `grpc_status` | typed errors as HTTP and gRPC statuses |
 //! | `body`, `json_body` | bodies and their compression; fields of JSON bodies |
-//! | `header_names`, `path_params` | names of headers; names in paths |
-//! | `cors` | requests of pages of other origins |
+//! | `header_names`, `path_params` | header names; path parameters |
+//! | `cors` | requests from pages of other origins |
 
 pub(crate) mod api;
 pub(crate) mod body;

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `tenant` | keys, and limits per key |
 //! | `permits` | permits of requests in progress |
-//! | `subrequests` | the parts of a request, which run together as far as its limits allow |
-//! | `limited_body` | bodies of requests as they arrive, within the limit of all bodies |
+//! | `subrequests` | the parts of a request, which run concurrently as far as the limits allow |
+//! | `limited_body` | request bodies, limited in total size |
 
 pub(crate) mod limited_body;
 pub(crate) mod permits;

@@ -1,4 +1,4 @@
-//! What happens to every request before and after its handler: id, key, limits, compression, log line.
+//! Processing of every request before and after its handler: id, key, limits, compression, log line.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::limits::tenant::Tenant;
 use crate::requests::trace::{self, HttpSpan};
 use crate::state::GatewayState;
 
-/// Returns the tenant whose key the request carries.
+/// Returns the tenant with the key of the request.
 fn tenant<'a>(shared: &'a GatewayState, headers: &HeaderMap) -> Result<Option<&'a Arc<Tenant>>, Failure> {
     if shared.tenants.is_empty() {
         return Ok(None);
@@ -36,12 +36,12 @@ fn tenant<'a>(shared: &'a GatewayState, headers: &HeaderMap) -> Result<Option<&'
     let key = headers
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
-    // The name of the scheme has no case (RFC 9110, section 11.1).
+    // Scheme names are case-insensitive (RFC 9110, section 11.1).
     let key = key
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .map_or("", |(_, key)| key.trim_start());
-    // Every key is compared, so that the time tells nothing about which one was close.
+    // Compare every key, so that the time reveals nothing about a nearly matching one.
     let mut found = None;
     for tenant in &shared.tenants {
         if tenant.has_key(key) {
@@ -51,7 +51,7 @@ fn tenant<'a>(shared: &'a GatewayState, headers: &HeaderMap) -> Result<Option<&'
     found.map(Some).ok_or_else(Failure::unauthorised)
 }
 
-/// Returns whether a path answers without a key and without a permit: probes.
+/// Returns whether a path is a probe, which needs neither a key nor a permit.
 fn is_open(path: &str) -> bool {
     matches!(
         path,
@@ -59,7 +59,7 @@ fn is_open(path: &str) -> bool {
     ) || is_grpc_probe(path)
 }
 
-/// The routes behind the guard.
+/// The routes with the processing around them.
 pub(crate) struct Guarded {
     pub(crate) shared: Arc<GatewayState>,
     pub(crate) routes: TowerToHyperService<Router>,
@@ -122,7 +122,7 @@ impl Guarded {
         if crosses {
             cors::vary(&mut response);
         }
-        // Balancers and collectors of metrics ask every few seconds.
+        // Do not log probes: balancers and metric collectors send them every few seconds.
         if !is_open(path) {
             span.end(&method, path, &response);
         }
@@ -149,7 +149,7 @@ impl Guarded {
         })
     }
 
-    /// Answers a probe over gRPC, which holds no permit: its body must arrive in time.
+    /// Answers a gRPC probe, which holds no permit; its body must arrive in time.
     async fn probe(&self, request: Request, api: Api) -> Result<Response<Body>, Infallible> {
         let pause = self.shared.limits.body_pause;
         match timeout(pause, self.routes.call(request)).await {
@@ -159,7 +159,7 @@ impl Guarded {
     }
 }
 
-/// Sets the path of a request; its query stays.
+/// Sets the path of a request; keeps the query.
 fn set_path(request: &mut Request, path: String) {
     let path_and_query = match request.uri().query() {
         Some(query) => format!("{path}?{query}"),
@@ -172,7 +172,8 @@ fn set_path(request: &mut Request, path: String) {
     }
 }
 
-/// Counts the bytes of a request's body as they arrive. Each message of a stream counts by itself, until it is answered.
+/// Counts the bytes of a request's body as they arrive. In a stream, each message counts separately until it is
+/// answered.
 fn count(shared: &GatewayState, request: Request, permits: Permits) -> Request {
     let path = request.uri().path();
     if is_grpc_stream(path) {
@@ -182,7 +183,7 @@ fn count(shared: &GatewayState, request: Request, permits: Permits) -> Request {
     request.map(|body| Body::new(LimitedBody::new(body, Arc::clone(&shared.bodies), permits, pause)))
 }
 
-/// Returns the client's id of the request, or a new one.
+/// Returns the client's request id, or a new one.
 fn request_id(headers: &HeaderMap) -> String {
     let given = headers
         .get(&header_names::REQUEST_ID)
@@ -197,7 +198,7 @@ fn admit(
     path: &str,
     method: &Method,
 ) -> Result<(Permits, Option<String>), Failure> {
-    // The page and the document are the same for every tenant and hold no data.
+    // The page and the document are the same for every tenant and contain no data.
     let tenant = if matches!(path, "/" | "/openapi.json") && method == Method::GET {
         None
     } else {

@@ -1,11 +1,11 @@
-//! One request of a client, as a request to the app.
+//! Converts one request of a client to requests of an app.
 //!
 //! | module | holds |
 //! |---|---|
 //! | `call` | budget, trace and answer of one request |
-//! | `request_ids` | the ids over NATS |
-//! | `reply_metadata` | how a request was answered |
-//! | `trace` | spans of requests and of the requests to the app that they become |
+//! | `request_ids` | request ids over NATS |
+//! | `reply_metadata` | metadata of replies |
+//! | `trace` | spans of HTTP requests and of the NATS requests that they become |
 
 pub(crate) mod call;
 pub(crate) mod reply_metadata;

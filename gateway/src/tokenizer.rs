@@ -1,4 +1,4 @@
-//! The tokenizer of an app, from the checkpoint of a variant that this machine has.
+//! Tokenizers of apps, loaded from a checkpoint on this machine.
 
 use std::sync::{Arc, OnceLock};
 
@@ -13,7 +13,7 @@ use crate::http::failure::Failure;
 use crate::http::header_names;
 use crate::state::{GatewayState, Served};
 
-/// The tokenizer of an app; loaded when it is first needed.
+/// Tokenizer of an app, loaded on first use.
 pub(crate) struct AppTokenizer {
     paths: Vec<TokenizerPath>,
     loaded: OnceLock<Result<LoadedTokenizer, String>>,
@@ -21,7 +21,7 @@ pub(crate) struct AppTokenizer {
 
 /// A loaded tokenizer.
 pub(crate) struct LoadedTokenizer {
-    /// The variant whose checkpoint it belongs to.
+    /// Variant of the checkpoint.
     variant: String,
     pub(crate) tokenizer: CheckpointTokenizer,
 }
@@ -34,17 +34,17 @@ impl AppTokenizer {
         }
     }
 
-    /// Returns the tokenizer. The first call loads it, which takes up to seconds.
+    /// Returns the tokenizer. The first call loads it, which may take seconds.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why there is no tokenizer.
     fn get(&self) -> Result<&LoadedTokenizer, &str> {
         let loaded = self.loaded.get_or_init(|| load(&self.paths));
         loaded.as_ref().map_err(String::as_str)
     }
 }
 
-/// Loads the first tokenizer that this machine has.
+/// Loads the first tokenizer that exists on this machine.
 fn load(paths: &[TokenizerPath]) -> Result<LoadedTokenizer, String> {
     let mut failed = None;
     for TokenizerPath { variant, path } in paths.iter().filter(|known| known.path.exists()) {
@@ -70,11 +70,11 @@ fn load(paths: &[TokenizerPath]) -> Result<LoadedTokenizer, String> {
     Err(failed.unwrap_or_else(missing))
 }
 
-/// Runs work with the tokenizer of an app, on a thread that serves no connections. Returns the result as JSON, and a header that names
-/// the variant whose tokenizer it is.
+/// Runs `work` with the tokenizer of an app, on a thread that serves no connections. Returns the result as JSON, with a
+/// header that names the tokenizer's variant.
 ///
 /// # Errors
-/// `no_tokenizer` with status 404; `KSK0001` for what the tokenizer refuses.
+/// `no_tokenizer` with status 404; `KSK0001` if the tokenizer refuses the input.
 pub(crate) async fn with_tokenizer<T: Serialize>(
     shared: &GatewayState,
     app: &Arc<Served>,
@@ -99,7 +99,8 @@ pub(crate) async fn with_tokenizer<T: Serialize>(
         .map_err(|error| internal(format!("a text was not tokenized: {error}")))?
 }
 
-/// Returns the failure of a field that the tokenizer refuses. `field` is its name in the body, if that of the input differs.
+/// Returns the failure of a field that the tokenizer refuses. `field` is the field's name in the body, if it differs
+/// from the input's.
 pub(crate) fn refused(error: ModelError, field: Option<&'static str>) -> Failure {
     match error {
         ModelError::BadInput { name, reason } => match field {

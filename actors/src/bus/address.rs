@@ -1,6 +1,6 @@
-//! Addresses of brokers as logs and errors show them.
+//! Broker addresses as shown in logs and errors.
 
-/// Removes user information (everything between `//` and `@`) from the addresses.
+/// Removes user information (everything between `//` and `@`) from each address.
 pub(super) fn without_credentials(url: &str) -> String {
     url.split(',')
         .map(

@@ -1,4 +1,4 @@
-//! One value in memory with a revision: what a JetStream key-value bucket with one key keeps.
+//! An in-memory value with revisions: the equivalent of a JetStream key-value bucket with one key.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use tokio::sync::watch;
 
-/// Revisions that are kept.
+/// Number of revisions kept.
 const HISTORY: usize = 16;
 
-/// A value, its revision and past revisions. Clones share what they hold.
+/// A value with its newest and past revisions. Clones share the state.
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket(Arc<watch::Sender<VecDeque<Revision>>>);
 
@@ -18,9 +18,9 @@ pub(crate) struct Bucket(Arc<watch::Sender<VecDeque<Revision>>>);
 pub(crate) struct Revision {
     /// The value.
     pub(crate) bytes: Arc<[u8]>,
-    /// Its number: 1 for the first, one more for every next.
+    /// Revision number: 1 for the first, then increasing by 1.
     pub(crate) number: u64,
-    /// When it was written.
+    /// Time of the write.
     pub(crate) written_at: SystemTime,
 }
 
@@ -31,25 +31,26 @@ impl Default for Bucket {
 }
 
 impl Bucket {
-    /// The newest revision; `None` before the first.
+    /// Returns the newest revision; `None` before the first write.
     pub(crate) fn newest(&self) -> Option<Revision> {
         self.0.borrow().back().cloned()
     }
 
-    /// The newest revisions, the oldest of them first.
+    /// Returns the kept revisions, oldest first.
     pub(crate) fn history(&self) -> Vec<Revision> {
         self.0.borrow().iter().cloned().collect()
     }
 
-    /// Notices of new revisions.
+    /// Returns a watch channel that notifies of new revisions.
     pub(crate) fn subscribe(&self) -> watch::Receiver<VecDeque<Revision>> {
         self.0.subscribe()
     }
 
-    /// Writes `bytes` if the newest revision is still `expected` (`None`: if there is none), and returns the new number.
+    /// Writes `bytes` if the newest revision is still `expected` (`None`: no revision exists), and returns the new
+    /// revision number.
     ///
     /// # Errors
-    /// The newest revision, if it is another one.
+    /// The newest revision, if it differs from `expected`.
     pub(crate) fn swap(&self, bytes: Vec<u8>, expected: Option<u64>) -> Result<u64, Option<Revision>> {
         let mut outcome = Err(None);
         self.0.send_if_modified(|revisions| {
@@ -74,7 +75,7 @@ impl Bucket {
         outcome
     }
 
-    /// Loses everything, as a bucket that is deleted and created again.
+    /// Drops all revisions, as if the bucket was deleted and created again.
     #[cfg(test)]
     pub(crate) fn recreate(&self) {
         self.0.send_replace(VecDeque::new());

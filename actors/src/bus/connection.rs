@@ -1,4 +1,4 @@
-//! The state of the connection and its counters.
+//! State and counters of the connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::sync::watch;
 
 use super::jetstream;
 
-/// Refusals that wait for a slow reader; older ones are lost to it.
+/// Capacity of the channel of refusals; a slow reader misses older ones.
 const MAX_REFUSALS: usize = 16;
 
-/// How the server's text about a refused inbox begins.
+/// Part of the server's error text for a refused inbox subscription.
 const INBOX: &str = "for Subscription to \"_INBOX";
 
 /// State of the connection to the broker.
@@ -21,7 +21,7 @@ const INBOX: &str = "for Subscription to \"_INBOX";
 pub enum Link {
     /// Connected.
     Up,
-    /// Lost; the client reconnects by itself. Publications wait meanwhile, up to the client's capacity; beyond it
+    /// Lost; the client reconnects by itself. Publications are buffered up to the client's capacity; beyond it
     /// `publish` waits.
     Down,
     /// Closed permanently.
@@ -31,11 +31,11 @@ pub enum Link {
 /// Counted events of the connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ConnectionCounts {
-    /// Times that a full subscription lost messages; each stands for one or more messages.
+    /// Number of times that a full subscription lost messages; each may stand for several messages.
     pub slow_consumer: u64,
-    /// Times that the connection was lost.
+    /// Number of times that the connection was lost.
     pub disconnects: u64,
-    /// Errors that the server or the client reported.
+    /// Number of errors that the server or the client reported.
     pub errors: u64,
 }
 
@@ -51,14 +51,14 @@ pub struct ConnectionHealth {
     /// Failed attempts to connect since the connection was lost.
     failed_attempts: AtomicU64,
     link: watch::Sender<Link>,
-    /// True once the server has refused the question for JetStream.
+    /// True once the server has refused the JetStream query.
     jetstream_denied: watch::Sender<bool>,
-    /// The server's texts about subjects that the user may not publish or subscribe to.
+    /// Error texts of the server about subjects that the user may not publish or subscribe to.
     refusals: broadcast::Sender<Arc<str>>,
     observer: Option<Observer>,
 }
 
-/// Called with every event of the connection, on the client's own task: it must not block.
+/// Callback for every event of the connection. It runs on the client's task and must not block.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
 impl fmt::Debug for ConnectionHealth {
@@ -100,25 +100,25 @@ impl ConnectionHealth {
         self.link.subscribe()
     }
 
-    /// Returns whether it is connected.
+    /// Returns whether the connection is up.
     pub fn is_up(&self) -> bool {
         *self.link.borrow() == Link::Up
     }
 
-    /// Waits until the server refuses the question for JetStream, because the user may not publish it.
+    /// Waits until the server refuses the JetStream query for lack of permission.
     pub(super) async fn jetstream_is_denied(&self) {
         let mut denied = self.jetstream_denied.subscribe();
         // The sender lives as long as `self`.
         let _ = denied.wait_for(|denied| *denied).await;
     }
 
-    /// Returns whether the server has refused the question for JetStream, because the user may not publish it.
+    /// Returns whether the server has refused the JetStream query for lack of permission.
     pub(crate) fn is_jetstream_denied(&self) -> bool {
         *self.jetstream_denied.borrow()
     }
 
-    /// Returns a future that resolves with the server's text once it refuses to take what is published to `subject`, or to subscribe
-    /// to an inbox, because the user has no permission. Refusals count from the call.
+    /// Returns a future that resolves with the server's error text once the server denies publishing to `subject` or
+    /// subscribing to an inbox. Refusals count from the call.
     pub fn refused(&self, subject: &str) -> impl Future<Output = Arc<str>> + use<> {
         let mut refusals = self.refusals.subscribe();
         let publish = format!("for Publish to \"{subject}\"");
@@ -133,7 +133,8 @@ impl ConnectionHealth {
         }
     }
 
-    /// Returns a future that resolves once the server refuses the subscription to `subject`. Refusals count from the call.
+    /// Returns a future that resolves once the server denies the subscription to `subject`. Refusals count from the
+    /// call.
     pub fn refused_subscription(&self, subject: &str) -> impl Future<Output = ()> + use<> {
         let mut refusals = self.refusals.subscribe();
         let subscription = format!("for Subscription to \"{subject}\"");
@@ -153,7 +154,7 @@ impl ConnectionHealth {
             Event::Connected => {
                 self.failed_attempts.store(0, Ordering::Relaxed);
                 if self.disconnects.load(Ordering::Relaxed) > 0 {
-                    // As the loss, so that both are in the log.
+                    // Same level as the loss, so that both appear in the log.
                     let (broker, connection) = (&self.url, &self.name);
                     tracing::warn!(broker, connection, "connected to the broker again");
                 }
@@ -180,7 +181,7 @@ impl ConnectionHealth {
             Event::ClientError(error) if !self.is_up() => {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 let attempt = self.failed_attempts.fetch_add(1, Ordering::Relaxed) + 1;
-                // There are two attempts per second.
+                // The client makes two attempts per second.
                 if attempt.is_power_of_two() {
                     let (broker, connection) = (&self.url, &self.name);
                     tracing::warn!(broker, connection, attempt, %error, "cannot connect to the broker; trying again");
@@ -190,13 +191,13 @@ impl ConnectionHealth {
                 self.errors.fetch_add(1, Ordering::Relaxed);
                 let (broker, connection) = (&self.url, &self.name);
                 tracing::warn!(broker, connection, %event, "error on the connection to the broker");
-                // The server names the subject only in its text, and sends no reply.
+                // The server names the subject only in its error text, and sends no reply.
                 let text = event.to_string();
                 if text.contains("Permissions Violation") {
                     if text.contains("for Publish") && text.contains(jetstream::ACCOUNT) {
                         self.jetstream_denied.send_replace(true);
                     }
-                    // Nothing may wait for a reply.
+                    // Fails if no request waits for a reply.
                     let _ = self.refusals.send(text.into());
                 }
             }

@@ -1,4 +1,4 @@
-//! The embedded broker as shared by a process, and the plan buckets that a nats-server would keep in JetStream.
+//! The embedded broker of a process, and the plan buckets that a nats-server would keep in JetStream.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,15 +18,15 @@ struct Inner {
     plans: Mutex<HashMap<App, Bucket>>,
 }
 
-/// Slot for a shared broker. The reference is weak, so that the broker ends with its last user.
+/// Slot for a shared broker. The reference is weak, so that the broker stops with its last user.
 #[derive(Debug)]
 pub(super) struct SharedBroker(Mutex<Weak<Inner>>);
 
-/// The broker that all users of this process share unless they configure another one.
+/// Broker shared by all users of this process that do not configure another one.
 pub(super) static SHARED: SharedBroker = SharedBroker(Mutex::new(Weak::new()));
 
 impl SharedBroker {
-    /// Returns the shared broker; starts it with `config` if it is not running.
+    /// Returns the shared broker; starts it with `config` if it does not run.
     pub(super) fn join(&self, config: BrokerConfig) -> Result<Embedded, BrokerError> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = shared.upgrade() {
@@ -55,7 +55,7 @@ impl Embedded {
         })))
     }
 
-    /// Returns the URL for other processes of this machine.
+    /// Returns the URL for other processes on this machine.
     pub fn url(&self) -> String {
         self.0.broker.url()
     }
@@ -65,7 +65,7 @@ impl Embedded {
         self.0.broker.stats()
     }
 
-    /// Returns the bucket of an app's plan, shared by every bus on this broker.
+    /// Returns the plan bucket of an app, shared by every bus on this broker.
     pub(crate) fn bucket(&self, app: &App) -> Bucket {
         let mut plans = self.0.plans.lock().unwrap_or_else(PoisonError::into_inner);
         plans.entry(app.clone()).or_default().clone()

@@ -1,4 +1,4 @@
-//! Asks a broker whether it has JetStream.
+//! Detects whether a broker has JetStream.
 
 use std::time::Duration;
 
@@ -7,12 +7,15 @@ use async_nats::jetstream::{ErrorCode, context::AccountErrorKind};
 
 use super::connection::ConnectionHealth;
 
-/// The subject of the question for an account's JetStream.
+/// Subject of the JetStream account query.
 pub(super) const ACCOUNT: &str = "$JS.API.INFO";
 
-/// Asks the account instead of reading the greeting: in a cluster the server connected to need not have JetStream
+/// Returns whether JetStream is available to the client's account.
+///
+/// Queries the account instead of the server's greeting: in a cluster the connected server need not have JetStream
 /// itself, and an account may lack it on a server that does. A cluster that has just started does not answer, or
-/// answers "not available", until its servers have elected a leader; this function waits for that. A user who may not ask has none.
+/// answers "not available", until its servers have elected a leader; this function waits for that. Returns false if the
+/// user may not query.
 pub(super) async fn has_jetstream(client: &Client, health: &ConnectionHealth, timeout: Duration) -> bool {
     tokio::select! {
         found = ask(client, timeout) => found,
@@ -36,10 +39,10 @@ async fn ask(client: &Client, timeout: Duration) -> bool {
     }
 }
 
-/// Time that a cluster may take until its JetStream answers.
+/// Longest wait for the JetStream of a starting cluster.
 const JETSTREAM_WAIT: Duration = Duration::from_secs(30);
 
-/// Pause between two such queries.
+/// Pause between two queries.
 const JETSTREAM_RETRY_PAUSE: Duration = Duration::from_millis(250);
 
 /// Returns whether a JetStream that answers with this error may become available later.

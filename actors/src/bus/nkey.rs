@@ -1,4 +1,4 @@
-//! Authentication by an nkey seed in a file. The seed goes to the client only; it is never printed or logged.
+//! Authentication by an nkey seed in a file. The seed is passed to the client only; it is never printed or logged.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use nkeys::{KeyPair, KeyPairType};
 use super::BusError;
 use crate::subjects::inbox_prefix;
 
-/// Adds the nkey in the file at `path` to the options, with replies going to that user's inbox.
+/// Adds the nkey in the file at `path` to the options, and sets the inbox prefix of that user.
 ///
 /// # Errors
 /// [`BusError::Credentials`], without the content of the file.

@@ -22,7 +22,7 @@ use crate::{
     wire::{Limits, Message, chunks},
 };
 
-/// Bytes of the broker's `max_payload` reserved for headers.
+/// Part of the broker's `max_payload` reserved for headers, bytes.
 pub const HEADROOM: usize = 1024;
 
 /// Permits that a request holds until its message has been written to the connection.
@@ -35,12 +35,12 @@ pub(crate) struct QueueLimits {
     pub(crate) data: usize,
     /// Messages in the control queue.
     pub(crate) control: usize,
-    /// Data that was handed to the client and is not known to be written.
+    /// Data that was handed to the client and may not be written yet.
     pub(crate) unwritten: usize,
 }
 
 impl Default for QueueLimits {
-    /// The data queue holds four messages of the largest size.
+    /// Returns limits under which the data queue holds four messages of the largest size.
     fn default() -> Self {
         Self {
             data: 4 * Limits::default().bytes,
@@ -50,7 +50,7 @@ impl Default for QueueLimits {
     }
 }
 
-/// Bytes accounted for each message besides its payload, so that many small ones are not free.
+/// Size accounted for each message besides its payload, bytes, so that many small messages are not free.
 const OVERHEAD: usize = 256;
 
 /// One item of a queue.
@@ -63,10 +63,10 @@ struct Item {
     subject: Subject,
     reply: Option<Subject>,
     headers: Option<HeaderMap>,
-    /// When its budget ends, on this process's clock, microseconds.
+    /// End of the budget, on this process's clock, microseconds.
     deadline: Option<u64>,
     payload: Bytes,
-    /// Shared by the chunks of a message.
+    /// Permits shared by the chunks of a message.
     held: Arc<Permits>,
 }
 
@@ -104,8 +104,8 @@ impl Publisher {
         }
     }
 
-    /// Publishes a small message that must not wait for data. It is dropped if the control queue is full: the broker
-    /// has not read for a long time.
+    /// Publishes a small message that must not wait for data. If the control queue is full because the broker has not
+    /// read for a long time, the message is dropped.
     pub(crate) fn control(
         &self,
         subject: Subject,
@@ -116,7 +116,7 @@ impl Publisher {
         let Some(permit) = reserve(&self.control_bytes, payload.len()) else {
             return tracing::warn!(%subject, "the queue of control messages is full; a message is dropped");
         };
-        // The receiver outlives every actor; after it, there is no connection to publish on.
+        // The receiver outlives every actor; a failed send means that the connection is gone.
         let _ = self.control.send(Outgoing::Message(Item {
             subject,
             reply,
@@ -127,9 +127,8 @@ impl Publisher {
         }));
     }
 
-    /// Publishes a message to one reader, in chunks if the broker does not accept it whole. It holds `permits` until it
-    /// has been written. A message with a deadline gets what is left of its budget when it is written; without any left it
-    /// is not sent.
+    /// Publishes a message to one reader, in chunks if it exceeds the broker's limit. The message holds `permits` until
+    /// it has been written. Its budget header is set when it is written; a message whose budget has ended is not sent.
     ///
     /// # Errors
     /// [`Code::Overloaded`] if the queue is full.
@@ -174,7 +173,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Encodes a message, and checks that the reader's codec accepts its size.
+    /// Encodes a message and checks that its size is within the reader's codec limits.
     pub(crate) fn encode_checked<M: Message>(&self, message: &M) -> Result<Bytes, Fault> {
         let payload = message.encode()?;
         if payload.len() <= Limits::default().bytes {
@@ -211,17 +210,17 @@ impl Publisher {
     }
 }
 
-/// Reserves room for a message; `None` if there is too little.
+/// Reserves room for a message; `None` if there is not enough.
 fn reserve(bytes: &Arc<Semaphore>, payload: usize) -> Option<OwnedSemaphorePermit> {
     let size = u32::try_from(payload.saturating_add(OVERHEAD)).ok()?;
     Arc::clone(bytes).try_acquire_many_owned(size).ok()
 }
 
-/// Hands messages to the client, and keeps what they hold until a flush proves that they were written.
+/// Hands messages to the client, and releases their permits once a flush proves that they were written.
 struct Writer {
     client: Client,
     clock: Clock,
-    /// Bytes handed over and not yet known to be written, above which no data is handed over.
+    /// Limit of the bytes handed over but not known to be written; at the limit no more data is handed over.
     limit: usize,
     unwritten: VecDeque<(usize, Arc<Permits>)>,
     bytes: usize,
@@ -267,13 +266,13 @@ impl Writer {
         let _ = self.client.flush().await;
     }
 
-    /// Starts a flush that covers all messages handed over so far. It gives their number.
+    /// Starts a flush of all messages handed over so far. The future returns their number.
     fn begin_flush(&self) -> Flushing {
         let (client, messages) = (self.client.clone(), self.unwritten.len());
         Box::pin(async move {
             if let Err(error) = client.flush().await {
                 tracing::debug!(%error, "flushing the connection failed");
-                // A closed connection fails at once, again and again.
+                // On a closed connection every flush fails immediately.
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             messages
@@ -311,7 +310,7 @@ impl Writer {
                 Some(headers)
             }
         };
-        // Control messages are small, and few enough for the client's own queue.
+        // Control messages are small, and few enough for the client's queue.
         let size = if is_data { payload.len() + OVERHEAD } else { 0 };
         let published = match (reply, headers) {
             (None, None) => self.client.publish(subject, payload).await,
@@ -328,7 +327,7 @@ impl Writer {
                 self.bytes += size;
                 self.unwritten.push_back((size, held));
             }
-            // After the drain of a node that leaves, the connection takes nothing more.
+            // The connection of a drained node accepts no more messages.
             Err(error) if error.kind() == PublishErrorKind::Send => {
                 tracing::debug!(%error, "a message found the connection closed");
             }

@@ -1,4 +1,4 @@
-//! Number of replicas of the buckets and streams that are created on a cluster of nats-servers.
+//! Replication factor of the buckets and streams created on a cluster of nats-servers.
 
 use std::error::Error;
 
@@ -7,18 +7,18 @@ use async_nats::jetstream::context::{CreateStreamError, CreateStreamErrorKind};
 
 use super::Bus;
 
-/// Replicas in a cluster, unless configured: they survive the loss of one server.
+/// Default number of replicas in a cluster: survives the loss of one server.
 const IN_CLUSTER: usize = 3;
 
-/// What JetStream answers if it cannot place that many replicas.
+/// JetStream errors for a number of replicas that the cluster cannot place.
 const TOO_FEW_SERVERS: [ErrorCode; 3] = [
     ErrorCode::CLUSTER_NO_PEERS,
     ErrorCode::INSUFFICIENT_RESOURCES,
     ErrorCode::STREAM_REPLICAS_NOT_SUPPORTED,
 ];
 
-/// Returns the numbers of replicas to try, in this order: the configured one, or else [`IN_CLUSTER`] in a cluster and 1 if
-/// it has fewer servers.
+/// Returns the numbers of replicas to try, in order: the configured one; else [`IN_CLUSTER`] in a cluster, then 1 if it
+/// has fewer servers.
 fn choices(configured: Option<usize>, clustered: bool) -> Vec<usize> {
     match configured {
         Some(replicas) => vec![replicas.max(1)],
@@ -27,10 +27,10 @@ fn choices(configured: Option<usize>, clustered: bool) -> Vec<usize> {
     }
 }
 
-/// Creates something with as many replicas as the cluster holds.
+/// Calls `attempt` with a number of replicas until the cluster has enough servers for it.
 ///
 /// # Errors
-/// The last error of `attempt`, which gets the number of replicas.
+/// The last error of `attempt`.
 pub(crate) async fn create<T, E, F>(
     bus: &Bus,
     configured: Option<usize>,
@@ -53,7 +53,7 @@ where
     }
 }
 
-/// Returns whether JetStream refused for want of servers.
+/// Returns whether JetStream refused because the cluster has too few servers.
 fn lacks_servers(error: &(dyn Error + 'static)) -> bool {
     let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
     causes.any(|cause| {

@@ -1,9 +1,9 @@
 //! A subscription that ends without losing messages.
 //!
-//! The client's own ways to unsubscribe stop accepting messages when the request leaves the process: what the server
-//! sent in the meantime is dropped. Only the automatic unsubscription after a number of messages is counted by both
-//! ends, so a subscription ends here by a number slightly above what has arrived, and padding messages make up the
-//! difference.
+//! The client's own ways to unsubscribe stop accepting messages when the unsubscribe request leaves the process;
+//! messages that the server sent in the meantime are dropped. Only automatic unsubscription after a number of messages
+//! is counted by both ends. A subscription here therefore ends after a number slightly above the messages received, and
+//! padding messages make up the difference.
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,14 @@ use tokio::{sync::watch, task::unconstrained};
 use super::{Bus, BusError, Link};
 use crate::wire::headers;
 
-/// Messages beyond those expected in transit that may be on their way when a subscription ends.
+/// Extra messages allowed for in transit when a subscription ends.
 const MARGIN: u64 = 128;
 
-/// How many times as many messages may be in transit as arrived during the round trip before.
+/// Allowed ratio of messages in transit to messages received during the preceding round trip.
 const BURST: u64 = 4;
 
-/// Rounds of padding. A round pays for three quarters of what is missing or more as long as a queue group has at most
-/// three members.
+/// Largest number of padding rounds. Each round supplies at least three quarters of the missing messages if the queue
+/// group has at most three members.
 const ROUNDS: u32 = 40;
 
 /// A subscription whose messages are counted, so that it can end without losing any.
@@ -32,18 +32,18 @@ pub(crate) struct Subscription {
     group: Option<String>,
     counted: Counted,
     link: watch::Receiver<Link>,
-    /// Lost connections when `subscriber` was made.
+    /// Count of lost connections when `subscriber` was created.
     disconnects: u64,
 }
 
 /// A subscriber, and the number of messages taken from it.
 struct Counted {
     subscriber: Subscriber,
-    /// Messages that a lost connection had delivered.
+    /// Messages received before a connection was lost.
     buffered: VecDeque<Message>,
     /// Messages taken from `subscriber`, padding included.
     taken: u64,
-    /// Padding messages among them.
+    /// Padding messages among `taken`.
     padded: u64,
 }
 
@@ -72,9 +72,9 @@ impl Counted {
         }
     }
 
-    /// Returns the next message that has already arrived.
+    /// Returns the next message that has already arrived; `None` if there is none.
     fn arrived(&mut self) -> Option<Message> {
-        // A task's budget would hide some of them.
+        // Tokio's cooperative budget would hide some of them.
         unconstrained(self.next()).now_or_never().flatten()
     }
 }
@@ -107,8 +107,8 @@ impl Subscription {
         }
     }
 
-    /// Replaces the subscriber after a lost connection: the server counts the messages of a renewed subscription from
-    /// zero, the client continues counting.
+    /// Replaces the subscriber after a lost connection, because the server counts the messages of a renewed
+    /// subscription from zero while the client continues counting.
     async fn renew(&mut self) -> Option<()> {
         let disconnects = self.bus.connection().counts().disconnects;
         let renewed = self.bus.subscribe(self.subject.clone(), self.group.clone()).await;
@@ -121,11 +121,11 @@ impl Subscription {
         Some(())
     }
 
-    /// Ends the subscription; `take` gets every message that the server has sent or still sends.
+    /// Ends the subscription and passes every message that the server has sent or still sends to `take`.
     ///
-    /// No message is lost if the client may publish to the subject, the connection stays up meanwhile, and at most
-    /// [`BURST`] times as many messages are in transit as before, and [`MARGIN`]. In a cluster this covers the server
-    /// connected to, not messages between servers.
+    /// No message is lost if the client may publish to the subject, the connection stays up, and at most [`BURST`]
+    /// times the messages of the preceding round trip plus [`MARGIN`] are in transit. In a cluster this covers the
+    /// connected server, not messages between servers.
     pub(crate) async fn finish(mut self, mut take: impl FnMut(Message)) {
         let before = self.counted.taken;
         let ended = match self.round_trip(&mut take).await {
@@ -148,14 +148,14 @@ impl Subscription {
         }
     }
 
-    /// Lets the server end the subscription after a number of messages, and sends padding until it does. Returns false
-    /// if the padding does not arrive.
+    /// Asks the server to end the subscription after a number of messages, and sends padding until it does. Returns
+    /// false if the padding does not arrive.
     async fn count_down(&mut self, before: u64, take: &mut impl FnMut(Message)) -> bool {
         let last = self.counted.taken + MARGIN + BURST * self.counted.taken.saturating_sub(before);
         if self.counted.subscriber.unsubscribe_after(last).await.is_err() {
             return true;
         }
-        // The first round suffices unless other members of the queue group take some of it.
+        // The first round suffices unless other members of the queue group receive some of the padding.
         let (mut each, padded) = (1, self.counted.padded);
         for _ in 0..ROUNDS {
             for _ in 0..each * last.saturating_sub(self.counted.taken) {
@@ -179,7 +179,7 @@ impl Subscription {
         false
     }
 
-    /// Hands messages over during a round trip, and those that arrived before its end.
+    /// Waits for a round trip to the server, and passes on the messages that arrive before it ends.
     async fn round_trip(&mut self, take: &mut impl FnMut(Message)) -> Round {
         if *self.link.borrow() != Link::Up {
             return Round::Lost;
@@ -199,7 +199,7 @@ impl Subscription {
         }
     }
 
-    /// Hands over what has arrived.
+    /// Passes on the messages that have arrived.
     fn take_arrived(&mut self, take: &mut impl FnMut(Message)) {
         while let Some(message) = self.counted.arrived() {
             take(message);
@@ -207,15 +207,15 @@ impl Subscription {
     }
 }
 
-/// How a round trip ended.
+/// Outcome of a round trip.
 enum Round {
-    /// The subscription ended first.
+    /// The subscription ended before the answer.
     Ended,
     /// The connection was lost, and the subscription with it.
     Lost,
     /// The server did not answer in time.
     Failed,
-    /// The server has answered.
+    /// The server answered.
     Over,
 }
 

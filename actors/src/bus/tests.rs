@@ -1,4 +1,4 @@
-//! Tests of the bus on both servers, and of its errors without one.
+//! Tests of the bus on both servers, and of errors without a server.
 
 use std::future::Future;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use super::jetstream::may_become_available;
 use super::*;
 use crate::subjects::App;
 
-/// Long enough for a machine under load; tests that pass do not wait for it.
+/// Long enough for a machine under load; passing tests do not wait for it.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn config() -> BusConfig {
@@ -26,7 +26,7 @@ fn config() -> BusConfig {
     }
 }
 
-/// Runs the test over the embedded broker and over a nats-server.
+/// Runs the test on the embedded broker and on a nats-server.
 async fn over_both<T: Future<Output = ()>>(test: impl Fn(BusConfig) -> T) {
     let embedded = Embedded::start(BrokerConfig::default()).unwrap();
     test(config().embedded(&embedded)).await;
@@ -34,7 +34,7 @@ async fn over_both<T: Future<Output = ()>>(test: impl Fn(BusConfig) -> T) {
     test(config().url(server.url())).await;
 }
 
-/// A server that greets with `version` and answers pings.
+/// Starts a server that greets with `version` and answers pings.
 async fn greeter(version: &str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("nats://{}", listener.local_addr().unwrap());
@@ -124,7 +124,7 @@ async fn a_server_without_tls_is_named_as_one() {
     assert!(matches!(error, BusError::NoTls { .. }), "{error}");
 }
 
-/// The server was blamed for a missing file, and a file without a certificate was ignored.
+/// Regression: the error for a missing file blamed the server, and a file without a certificate was ignored.
 #[tokio::test]
 async fn a_file_without_certificates_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -305,7 +305,7 @@ async fn a_message_over_max_payload_is_refused_with_both_sizes_before_it_is_sent
         let error = bus.check_size(None, limit + 1).unwrap_err();
         assert!(error.to_string().contains("1048577") && error.to_string().contains("1048576"));
         bus.check_size(None, limit).unwrap();
-        // The connection has survived.
+        // The connection still works.
         bus.barrier().await.unwrap();
     })
     .await;

@@ -1,4 +1,4 @@
-//! The attempts of one request: sends it, and sends it again when the policy says so.
+//! The attempts of one request: sends it, and retries it as the policy decides.
 
 use std::collections::hash_map::RandomState;
 use std::future::pending;
@@ -24,17 +24,17 @@ use crate::error::{Code, Fault};
 use crate::wire::InferReply;
 use crate::wire::headers;
 
-/// State that the requests of one client share.
+/// State shared by the requests of one client.
 #[derive(Debug)]
 pub(super) struct Shared {
     policy: Mutex<ClientRetry>,
-    /// When the client was made: the policy's times count from here.
+    /// Creation time of the client, from which the policy's times count.
     begun: Instant,
-    /// Whether the app has ever answered.
+    /// Whether the app has ever replied.
     served: AtomicBool,
-    /// Where the replies to streamed requests come; opened by the first one.
+    /// Inbox for the replies to streamed requests; opened by the first one.
     inbox: Mutex<Option<Arc<Inbox>>>,
-    /// Number of the next draw; the first one differs between clients.
+    /// Number of the next random draw; starts at a random value.
     draws: AtomicU64,
 }
 
@@ -63,27 +63,27 @@ impl Shared {
 struct Attempt {
     number: u32,
     sent: Instant,
-    /// How long it waits for replies.
+    /// How long the attempt waits for replies.
     timeout: Duration,
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 struct Ended {
     attempt: Attempt,
     outcome: Outcome,
-    /// Where more of a streamed answer comes.
+    /// Source of further replies to a streamed request.
     replies: Option<Replies>,
 }
 
-/// What came of an attempt: its end, or a part of a streamed answer.
+/// Outcome of waiting for a reply.
 enum Outcome {
     Replied(Message),
     NoResponders,
     Failed(Fault),
 }
 
-/// A request in progress. All its attempts stay open, and the first answer to any of them counts; of a streamed request, the
-/// attempt whose part comes first, after which it is not sent again.
+/// A request in progress. All its attempts stay open and the first answer to any of them counts. For a streamed
+/// request, the attempt that sends the first part counts, and the request is not retried afterwards.
 pub(super) struct Exchange<'a> {
     client: &'a Client,
     headers: HeaderMap,
@@ -91,19 +91,19 @@ pub(super) struct Exchange<'a> {
     begun: Instant,
     budget: Duration,
     streamed: bool,
-    /// The id of the request, if no other request has it.
+    /// Id of the request, if it is unique to this request.
     own_id: Option<String>,
-    /// The attempt of which parts were passed on.
+    /// Number of the attempt whose parts were passed on.
     reading: Option<u32>,
     resends: u32,
     open: FuturesUnordered<BoxFuture<'static, Ended>>,
-    /// When to send it again.
+    /// Time of the next retry.
     resend_at: Option<Instant>,
-    /// When the last attempt counts as lost.
+    /// Time at which the last attempt counts as lost.
     silent_at: Option<Instant>,
     /// Resolves when the connection has been lost since the last attempt and is up again.
     reconnected: BoxFuture<'static, ()>,
-    /// The last failure.
+    /// The most recent failure.
     fault: Option<Fault>,
 }
 
@@ -127,20 +127,20 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Counts the budget from an earlier moment.
+    /// Sets the moment from which the budget counts.
     pub(super) fn since(mut self, begun: std::time::Instant) -> Self {
         self.begun = Instant::from_std(begun);
         self
     }
 
-    /// Cancels the attempts that lost, by the id of the request: no other request has it.
+    /// Sets the id, unique to this request, by which the remaining attempts are cancelled.
     pub(super) fn with_own_id(mut self, id: Option<String>) -> Self {
         self.own_id = id;
         self
     }
 
-    /// Sends the request until an attempt is answered or the policy ends it. `refused` is the retryable fault of an attempt in this
-    /// process.
+    /// Sends the request until an attempt is answered or the policy gives up. `refused` is the retryable fault of an
+    /// attempt in this process.
     pub(super) async fn run(self, refused: Option<Fault>) -> Result<InferReply, Fault> {
         let client = self.client;
         client
@@ -148,7 +148,7 @@ impl<'a> Exchange<'a> {
             .await
     }
 
-    /// As [`Exchange::run`], and passes on the parts of the answer.
+    /// Runs like [`Exchange::run`], and passes the parts of the answer to `part`.
     pub(super) async fn stream(
         mut self,
         refused: Option<Fault>,
@@ -200,7 +200,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Cancels the attempts that still wait for a reply: the request is answered. The ingress that answered it no longer has it.
+    /// Cancels the attempts that still wait, once the request is answered. The ingress that answered no longer has it.
     fn cancel_others(&self) {
         if let Some(id) = self.own_id.as_deref().filter(|_| !self.open.is_empty()) {
             cancel(self.client, id);
@@ -213,7 +213,7 @@ impl<'a> Exchange<'a> {
 
     fn resend(&mut self) {
         self.resend_at = None;
-        // The timer may be late.
+        // The timer may fire late.
         if !self.left().is_zero() {
             self.resends += 1;
             self.send();
@@ -236,7 +236,7 @@ impl<'a> Exchange<'a> {
             ask(nats, subject, headers, payload, attempt).boxed()
         });
         if client.retries {
-            // The latency of whole answers says nothing about when a stream begins.
+            // The latencies of whole answers do not predict the time to the first part.
             if !self.streamed {
                 let silence = client.shared.policy().silence_us(self.resends, micros(left));
                 self.silent_at = silence.map(|silence| sent + Duration::from_micros(silence));
@@ -245,7 +245,7 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    /// Takes what came of an attempt, and passes on a part. Returns the end of the request, if it is one.
+    /// Handles the result of an attempt, and passes on a part. Returns the result of the request if it is complete.
     fn ended(
         &mut self,
         ended: Ended,
@@ -258,7 +258,7 @@ impl<'a> Exchange<'a> {
         } = ended;
         let has_begun = self.reading == Some(attempt.number);
         if self.reading.is_some() && !has_begun {
-            // Its answer may differ from the one of which the client has parts.
+            // Its answer may differ from the one whose parts the client has.
             return None;
         }
         let shared = &self.client.shared;
@@ -267,7 +267,7 @@ impl<'a> Exchange<'a> {
                 shared.served.store(true, Ordering::Relaxed);
                 match read(&reply) {
                     Ok(reply) if reply.part.is_some() => {
-                        // A request that is not streamed asks for no parts.
+                        // A request that is not streamed receives no parts.
                         let replies = replies?;
                         self.reading = Some(attempt.number);
                         (self.resend_at, self.silent_at) = (None, None);
@@ -293,7 +293,7 @@ impl<'a> Exchange<'a> {
                     self.client.no_responders(),
                 )
             }
-            // The time of the attempt is over, or the connection is closed.
+            // The attempt has timed out, or the connection is closed.
             Outcome::Failed(fault) if has_begun => return Some(Err(fault)),
             Outcome::Failed(fault) => {
                 self.fault.get_or_insert(fault);
@@ -304,7 +304,7 @@ impl<'a> Exchange<'a> {
             return Some(Err(fault));
         }
         if failure == AttemptFailure::Final {
-            // The budget ended during this attempt: what an earlier one failed with says more.
+            // If the budget ended during this attempt, an earlier fault is more informative.
             let earlier = self.fault.take().filter(|_| fault.code == Code::Expired);
             return Some(Err(earlier.unwrap_or(fault)));
         }
@@ -313,7 +313,7 @@ impl<'a> Exchange<'a> {
         None
     }
 
-    /// Plans the next attempt, if there is to be one.
+    /// Schedules the next attempt if the policy allows one.
     fn decide(&mut self, failure: AttemptFailure) {
         if !self.client.retries || self.resend_at.is_some() {
             return;
@@ -397,7 +397,7 @@ async fn next(mut replies: Replies, attempt: Attempt) -> Ended {
     }
 }
 
-/// Classifies a fault of the service for the policy.
+/// Classifies a fault code for the policy.
 fn failure(code: Code) -> AttemptFailure {
     match code {
         Code::Overloaded => AttemptFailure::Overloaded,
@@ -423,7 +423,7 @@ fn reconnected(bus: &Bus) -> impl Future<Output = ()> + use<> {
     let before = bus.connection().counts().disconnects;
     async move {
         loop {
-            // A link that was lost and is up again may read "up" both times; the counter shows the loss.
+            // The link may read "up" both before and after a loss; the counter shows the loss.
             let broken = bus.connection().counts().disconnects > before;
             if broken && *link.borrow_and_update() == Link::Up {
                 return;

@@ -1,8 +1,8 @@
-//! Cancels a request that was sent over the broker and is no longer wanted.
+//! Cancels requests that were sent over the broker and are no longer wanted.
 
 use super::Client;
 
-/// Cancels the requests of an id when it is dropped.
+/// Cancels the requests with an id on drop.
 pub(super) struct CancelOnDrop<'a> {
     client: Option<&'a Client>,
     id: &'a str,
@@ -16,7 +16,7 @@ impl<'a> CancelOnDrop<'a> {
         }
     }
 
-    /// Nothing is cancelled any more: the request has ended.
+    /// Disables the cancellation: the request has ended.
     pub(super) fn disarm(&mut self) {
         self.client = None;
     }
@@ -30,10 +30,10 @@ impl Drop for CancelOnDrop<'_> {
     }
 }
 
-/// Cancels the requests of an id without waiting.
+/// Cancels the requests with an id, without waiting.
 pub(super) fn cancel(client: &Client, id: &str) {
     let (client, id) = (client.clone(), id.to_owned());
-    // Without a runtime the process ends, and its requests with it.
+    // Without a runtime the process is ending, and its requests with it.
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(async move {
             if let Err(fault) = client.cancel(&id).await {

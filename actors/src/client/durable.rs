@@ -15,25 +15,25 @@ use crate::{
     wire::{InferReply, InferRequest},
 };
 
-/// Timeout of the stream's acknowledgement.
+/// Timeout of the acknowledgement by the stream.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Pauses between two polls for a result: first, longest.
+/// First and longest pause between two polls for a result.
 const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// Pause between two polls for a result whose push is awaited.
+/// Pause between two polls while a pushed result is awaited.
 const PUSH_POLL_PAUSE: Duration = Duration::from_secs(1);
 
 /// A request that the stream has stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {
-    /// The id under which its result is stored.
+    /// The id under which the result is stored.
     pub id: String,
-    /// Whether the stream already had it from an earlier submission.
+    /// Whether the stream already had the request from an earlier submission.
     pub duplicate: bool,
 }
 
-/// A stream's acknowledgement of a publication (the client library's type cannot be built from a plain reply).
+/// Acknowledgement of a publication by a stream. The client library's type cannot be built from a plain reply.
 #[derive(Deserialize)]
 struct PublishAck {
     #[serde(default)]
@@ -49,7 +49,7 @@ struct Refusal {
     description: String,
 }
 
-/// "maximum bytes exceeded", "maximum messages exceeded", and the server's or the account's storage used up.
+/// JetStream error codes: maximum bytes exceeded, maximum messages exceeded, storage of the server or account used up.
 const FULL: [u64; 4] = [10_047, 10_023, 10_077, 10_028];
 
 impl Client {
@@ -104,7 +104,7 @@ impl Client {
     /// Returns the result of a durable request; `None` if it has none yet, or if its result has expired.
     ///
     /// # Errors
-    /// The outer error if the server could not be asked; the inner one is the request's own fault.
+    /// The outer error if the server could not be queried; the inner error is the fault of the request itself.
     pub async fn result(&self, id: &str) -> Result<Option<Result<InferReply, Fault>>, Fault> {
         headers::check_request_id(id)?;
         let message = async_nats::Request::new()
@@ -135,9 +135,9 @@ impl Client {
         }
     }
 
-    /// Submits a request and waits for its result at most `timeout`; the result stays stored either way. The client
-    /// subscribes to the pushed result and polls beside it, because a push may be lost. The result of a duplicate is
-    /// polled at once: it is pushed to the first submission, if to any.
+    /// Submits a request and waits at most `timeout` for its result, which stays stored in any case. The client
+    /// subscribes to the pushed result and also polls, because a push may be lost. For a duplicate, the client polls
+    /// immediately: only the first submission gets the push, if any does.
     ///
     /// # Errors
     /// As [`Client::submit`] and [`Client::wait_for`].
@@ -163,23 +163,23 @@ impl Client {
                 if left <= PUSH_POLL_PAUSE {
                     return self.wait_for(&accepted.id, Duration::ZERO).await;
                 }
-                // After an error the push may still come, and the wait is bounded anyway.
+                // After an error the result may still be pushed; the timeout bounds the wait.
                 if let Ok(Some(result)) = self.result(&accepted.id).await {
                     return result;
                 }
             }
         };
         tokio::select! {
-            // Without a subscription only polling is left.
+            // Without a subscription the client only polls.
             Some(message) = pushed.next() => read(&message),
             result = polled => result,
         }
     }
 
-    /// Waits for the result of a durable request at most `timeout`; polls at least once.
+    /// Waits at most `timeout` for the result of a durable request; polls at least once.
     ///
     /// # Errors
-    /// The request's own fault; `NoReply` if it has no result yet, after which the caller may wait again.
+    /// The fault of the request; `NoReply` if it has no result yet, after which the caller may wait again.
     pub async fn wait_for(&self, id: &str, timeout: Duration) -> Result<InferReply, Fault> {
         let (mut pause, longest) = POLL_PAUSES;
         let until = Instant::now() + timeout;
@@ -187,7 +187,7 @@ impl Client {
             match self.result(id).await {
                 Ok(Some(result)) => return result,
                 Ok(None) => {}
-                // The server may come back; the wait is bounded anyway.
+                // The server may recover; the timeout bounds the wait.
                 Err(fault) if fault.code.retryable() => {}
                 Err(fault) => return Err(fault),
             }

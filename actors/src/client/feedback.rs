@@ -1,4 +1,4 @@
-//! Labels that arrive later.
+//! Delayed labels.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::{
 };
 
 impl Client {
-    /// Tells the right answer to a request that was answered before, by the id that the request was given. Returns what became of it;
-    /// `None` if no ingress remembers the request within `timeout`: it had no id, was labelled before, or is too old, or its plan has no
-    /// certified list.
+    /// Sends the correct answer (the label) of an earlier request, identified by the request id, and returns how it was
+    /// used. `None` if no ingress remembers the request within `timeout`: it had no id, already has a label, is too
+    /// old, or its plan has no certified list.
     ///
     /// # Errors
-    /// [`Code::UnknownApp`] if no process serves the app; [`Code::Malformed`] for an id that no request can have; [`Code::TooLarge`] if the
-    /// broker accepts no message of that size; [`Code::Unavailable`] if the connection is closed.
+    /// [`Code::UnknownApp`] if no process serves the app; [`Code::Malformed`] for an invalid id; [`Code::TooLarge`] if
+    /// the message exceeds the broker's limit; [`Code::Unavailable`] if the connection is closed.
     pub async fn feedback(
         &self,
         id: &str,

@@ -1,5 +1,5 @@
-//! The inbox of a client: one subscription for the replies to all its streamed requests. A subscription of its own would
-//! reserve 6 KiB for each.
+//! The inbox of a client: one subscription for the replies to all its streamed requests. A separate subscription would
+//! reserve 6 KiB for each request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use crate::ids;
 
-/// The subscription, and who waits for its messages. Dropping it unsubscribes.
+/// The subscription and the requests that wait for its messages. Dropping it unsubscribes.
 #[derive(Debug)]
 pub(super) struct Inbox {
     prefix: String,
@@ -19,8 +19,8 @@ pub(super) struct Inbox {
     forwarding: AbortHandle,
 }
 
-/// The requests that wait for messages, by number; `None` once no more messages come. Messages are in boxes, because a channel
-/// reserves room for 32 of them.
+/// Channels of the waiting requests, by number; `None` once the subscription has ended. Messages are boxed because a
+/// channel reserves room for 32 of them.
 #[derive(Debug)]
 struct Waiting(Mutex<Option<HashMap<u64, UnboundedSender<Box<Message>>>>>);
 
@@ -31,10 +31,10 @@ impl Waiting {
 }
 
 impl Inbox {
-    /// Subscribes, on the runtime of the caller.
+    /// Subscribes on the caller's runtime.
     ///
     /// # Errors
-    /// When the connection is closed.
+    /// [`SubscribeError`] if the connection is closed.
     pub(super) async fn open(nats: &async_nats::Client) -> Result<Arc<Self>, SubscribeError> {
         let prefix = nats.new_inbox();
         let subscriber = nats.subscribe(format!("{prefix}.*")).await?;
@@ -47,7 +47,7 @@ impl Inbox {
         }))
     }
 
-    /// Begins to receive the replies to one request; `None` if no more messages come.
+    /// Registers one request for its replies; `None` if the subscription has ended.
     pub(super) fn replies(self: &Arc<Self>) -> Option<Replies> {
         let number = ids::unique();
         let (sender, received) = unbounded_channel();
@@ -93,7 +93,7 @@ impl Drop for Replies {
     }
 }
 
-/// Ends all waiting when the subscription ends, its runtime's end included.
+/// Ends all waiting on drop, that is when the subscription or its runtime ends.
 struct Ending(Arc<Waiting>);
 
 impl Drop for Ending {
@@ -102,7 +102,7 @@ impl Drop for Ending {
     }
 }
 
-/// Gives every message to the request that waits for it.
+/// Passes every message to the request that waits for it.
 async fn forward(mut subscriber: Subscriber, ending: Ending) {
     while let Some(message) = subscriber.next().await {
         let number = message.subject.rsplit('.').next();
@@ -110,7 +110,7 @@ async fn forward(mut subscriber: Subscriber, ending: Ending) {
         if let (Some(number), Some(waiting)) = (number, ending.0.lock().as_ref())
             && let Some(sender) = waiting.get(&number)
         {
-            // The request may have ended.
+            // Fails if the request has ended.
             let _ = sender.send(Box::new(message));
         }
     }

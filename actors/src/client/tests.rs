@@ -1,4 +1,4 @@
-//! Tests of the client against a nats-server, with a stand-in for the service.
+//! Tests the client against a nats-server and a fake service.
 
 use std::collections::BTreeSet;
 
@@ -78,7 +78,7 @@ async fn moved_ingresses_are_found_again_and_unknown_apps_are_refused_immediatel
     assert!(second.is_ok(), "{second:?}");
 }
 
-/// A stand-in for the service, and a client of it.
+/// A fake service, and a client of it.
 struct Stand {
     _server: NatsServer,
     theirs: Bus,
@@ -101,7 +101,7 @@ impl Stand {
         }
     }
 
-    /// Returns the next request: its id, and the subject for its reply.
+    /// Returns the id and the reply subject of the next request.
     async fn next(&mut self) -> (String, Subject) {
         let message = self.asked.next().await.unwrap();
         let headers = message.headers.unwrap();
@@ -113,7 +113,7 @@ impl Stand {
         self.theirs.client().publish(reply, replied()).await.unwrap();
     }
 
-    /// Sends a part of an answer, or its end, that names a stage.
+    /// Sends a part or the end of an answer from a stage.
     async fn say(&self, reply: &Subject, stage: &str, part: Option<u32>) {
         let said = InferReply {
             stage: stage.to_owned(),
@@ -136,7 +136,7 @@ impl Stand {
             .unwrap();
     }
 
-    /// Returns whether another request has arrived, once everything that was sent has.
+    /// Returns whether another request has arrived, after everything sent has.
     async fn has_another(&mut self) -> bool {
         self.client.bus.barrier().await.unwrap();
         self.theirs.barrier().await.unwrap();
@@ -243,7 +243,7 @@ async fn a_budget_that_ends_during_a_later_attempt_returns_the_fault_before_it()
 
 #[tokio::test]
 async fn requests_that_were_lost_together_are_all_sent_again() {
-    // More than may be sent again at once.
+    // More requests than may be retried at once.
     const LOST: usize = 300;
     let mut stand = Stand::new().await;
     let client = stand.client.clone();
@@ -259,7 +259,7 @@ async fn requests_that_were_lost_together_are_all_sent_again() {
         })
         .collect();
     let serving = async {
-        // An ingress that dies takes the first attempts with it.
+        // A failing ingress loses the first attempts.
         let mut lost = BTreeSet::new();
         loop {
             let (id, reply) = stand.next().await;
@@ -278,7 +278,7 @@ async fn requests_that_were_lost_together_are_all_sent_again() {
     assert_eq!(failed.count(), 0, "requests that failed");
 }
 
-/// The attempts that lost went on computing.
+/// Regression: the losing attempts continued to compute.
 #[tokio::test]
 async fn an_answer_after_resends_cancels_the_other_attempts_of_an_id_of_the_clients_own() {
     let mut stand = Stand::new().await;
@@ -324,7 +324,7 @@ async fn an_answer_after_resends_cancels_the_other_attempts_of_an_id_of_the_clie
     );
 }
 
-/// Streams an answer. Returns the stages that its parts and its end name.
+/// Streams an answer. Returns the stages of its parts, and the stage of its end.
 async fn streamed(client: Client, id: &str) -> Result<(Vec<String>, String), Fault> {
     let mut headers = HeaderMap::new();
     headers::put_request_id(&mut headers, id)?;
@@ -350,7 +350,7 @@ async fn streams_at_once_share_an_inbox_and_each_gets_its_own_answer() {
             stand.say(&to_other, &other, Some(part)).await;
         }
         stand.say(&to_other, &other, None).await;
-        // What comes after the end goes to no other request.
+        // Late messages reach no other request.
         stand.say(&to_other, &other, Some(2)).await;
         stand.say(&to_one, &one, None).await;
     };
@@ -430,14 +430,14 @@ async fn a_streamed_request_is_not_sent_again_after_its_first_part_or_without_re
     assert!(!stand.has_another().await);
 }
 
-/// It was sent again, and computed twice, although its only answer is that of the attempt that has begun.
+/// Regression: the request was sent again and computed twice, although only the attempt that had begun could answer.
 #[tokio::test]
 async fn a_stream_that_has_begun_is_not_sent_again_when_its_connection_broke() {
     let mut stand = Stand::new().await;
     let client = stand.client.clone();
     let (begun, mut has_begun) = tokio::sync::mpsc::unbounded_channel();
     let part = |_| begun.send(()).unwrap();
-    // Another attempt would be sent before the budget ends.
+    // Another attempt would be sent before this budget ends.
     let budget = Duration::from_secs(1);
     let streaming = client.stream(InferRequest::default(), HeaderMap::new(), budget, part);
     let (answer, ()) = tokio::join!(streaming, async {
@@ -458,7 +458,7 @@ async fn a_streamed_request_is_sent_again_when_its_connection_broke_and_has_one_
         let (_, first) = stand.next().await;
         client.nats.force_reconnect().await.unwrap();
         let (_, second) = stand.next().await;
-        // Nothing of the other attempt is added.
+        // No part of the other attempt is added.
         for (reply, stage) in [(&second, "second"), (&first, "first")] {
             stand.say(reply, stage, Some(0)).await;
         }
@@ -470,7 +470,7 @@ async fn a_streamed_request_is_sent_again_when_its_connection_broke_and_has_one_
     assert_eq!(answer.unwrap(), (vec![second.clone()], second));
 }
 
-/// The first part was taken for the answer.
+/// Regression: the first part was taken for the answer.
 #[tokio::test]
 async fn a_request_that_is_not_streamed_asks_for_no_parts() {
     let mut stand = Stand::new().await;

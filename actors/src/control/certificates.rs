@@ -1,7 +1,9 @@
-//! The monitor of the running plan's certificates, as the shifter runs it. The policy is [`kaskade_policy::certificate_monitor`].
+//! Monitors the certificates of the running plan for the shifter. The policy is
+//! [`kaskade_policy::certificate_monitor`].
 //!
-//! Every ingress process counts its audits, labels and stages, and publishes the counts every second. The shifter of every process adds
-//! up what it receives, so that any of them can take the lead; the leading one decides, and publishes the limit with its counts.
+//! Every ingress process counts its audits, labels and stage results, and publishes the counts every second. The
+//! shifter of every process sums what it receives, so that any of them can become the leader. The leader decides, and
+//! publishes the limit with its counts.
 
 use std::sync::Arc;
 
@@ -18,7 +20,7 @@ use crate::{
     wire::{AuditReport, CertificateFinding, CertificateNotice, CertificateReport},
 };
 
-/// The certificates of the running plan.
+/// Certificate monitor of the running plan.
 pub(super) struct Certificates {
     ingress: String,
     watched: Arc<AuditCounts>,
@@ -45,7 +47,7 @@ impl Certificates {
         }
     }
 
-    /// Watches another plan; what was refuted on the same samples before stays so.
+    /// Starts to monitor another plan. Certificates refuted before on the same samples stay refuted.
     pub(super) fn adopt(&mut self, version: &PlanVersion) {
         self.epoch = version.epoch;
         let config = MonitorConfig::default();
@@ -58,12 +60,12 @@ impl Certificates {
         self.metrics.certificates(|metrics| metrics.reported(None));
     }
 
-    /// Returns whether the running plan has certificates to watch.
+    /// Returns whether the running plan has certificates.
     pub(super) fn is_watching(&self) -> bool {
         self.monitor.is_some()
     }
 
-    /// Returns the gear to run instead of that one.
+    /// Returns the gear to run instead of `gear` under the monitor's limit.
     pub(super) fn limited(&self, plan: &Plan, gear: u32) -> u32 {
         match &self.monitor {
             Some(monitor) => plan.limited(gear, monitor.limit()),
@@ -71,7 +73,8 @@ impl Certificates {
         }
     }
 
-    /// Takes what another process counted. Only the leader's limit counts, and not for the leader itself.
+    /// Adds the counts of another process. Only a limit published by the leader is adopted, and not by the leader
+    /// itself.
     pub(super) fn record(&mut self, report: &AuditReport, version: &PlanVersion, leads: bool) {
         if report.epoch != self.epoch || report.ingress == self.ingress {
             return;
@@ -83,7 +86,8 @@ impl Certificates {
         }
     }
 
-    /// Takes and publishes what this process counted; the leader also publishes what is known. Called once per second.
+    /// Adds and publishes the counts of this process; the leader also publishes the state of the certificates. Call it
+    /// once per second.
     pub(super) fn tick(&mut self, version: &PlanVersion, leads: bool) {
         if self.monitor.is_none() {
             return;
@@ -128,7 +132,7 @@ impl Certificates {
 
     fn take(&mut self, counts: &Counts, version: &PlanVersion, leads: bool) {
         let Some(monitor) = &mut self.monitor else { return };
-        // Only one process decides; the others observe, and can decide when they take the lead.
+        // Only the leader decides; the others observe, so that they can take over.
         let findings = if leads {
             monitor.take(counts)
         } else {

@@ -10,22 +10,22 @@ use crate::{
     wire::Heartbeat,
 };
 
-/// Updates the dispatcher's liveness, and reports lost replicas to the ingresses. [`super::heartbeats`] feeds it.
+/// Updates the dispatcher's liveness state, and reports lost replicas to the ingresses. [`super::heartbeats`] feeds it.
 pub(crate) struct FailureDetector {
     bus: Bus,
     dispatcher: Dispatcher,
     ingresses: Ingresses,
-    /// The instance of the worker of this process.
+    /// Instance of the worker in this process.
     own: Option<u64>,
-    /// Replicas that have left since the last check, and before it.
+    /// Replicas that left since the last check, and between the last two checks.
     left: [Vec<String>; 2],
-    /// Replicas by the worker whose last heartbeat listed them.
+    /// Replicas by worker, as listed in the worker's last heartbeat.
     hosts: BTreeMap<String, BTreeSet<String>>,
-    /// When the silent were forgotten last, microseconds.
+    /// Time at which silent workers and replicas were last forgotten, microseconds.
     forgotten_at: u64,
 }
 
-/// Interval at which workers and replicas that were silent for long are forgotten, microseconds.
+/// Interval at which silent workers and replicas are forgotten, microseconds.
 const FORGETS_EVERY_US: u64 = 1_000_000;
 
 impl FailureDetector {
@@ -41,14 +41,14 @@ impl FailureDetector {
         }
     }
 
-    /// Makes it the detector of the process in which the worker of that instance runs.
+    /// Sets the instance of the worker that runs in the same process.
     pub(crate) fn beside(mut self, worker: Option<u64>) -> Self {
         self.own = worker;
         self
     }
 
-    /// Records a heartbeat: the replicas that it lists are alive; those that its sender no longer lists have left in
-    /// good order. If its worker restarted, what it hosted before is lost.
+    /// Records a heartbeat. The replicas that it lists are alive; replicas that its sender no longer lists have left in
+    /// good order. If the worker restarted, the replicas that it hosted before are lost.
     pub(crate) fn record(&mut self, beat: &Heartbeat) {
         let now = self.dispatcher.clock().now();
         let named: BTreeSet<String> = beat.replicas.iter().map(|replica| replica.id.clone()).collect();
@@ -56,7 +56,7 @@ impl FailureDetector {
             .hosts
             .insert(beat.actor.clone(), named.clone())
             .unwrap_or_default();
-        // Two epochs may give one id to replicas of two workers: while another lists it, it is there.
+        // Two epochs may give one id to replicas of two workers: the replica is present while either lists it.
         let gone = |replica: &&String| !self.hosts.values().any(|listed| listed.contains(*replica));
         let left: Vec<String> = before.difference(&named).filter(gone).cloned().collect();
         let start = self.dispatcher.liveness(|liveness| {
@@ -80,27 +80,27 @@ impl FailureDetector {
             );
         }
         if start == Start::Restarted && self.own == Some(beat.instance) {
-            // A connection broke. What its replicas were given in this process is still there.
+            // A connection broke. Requests handed to its replicas inside this process are still there.
             self.ingresses.reconnected();
         } else if start == Start::Restarted {
             self.report_lost(&before.into_iter().collect::<Vec<_>>());
         } else if beat.leaving {
-            // A worker that stays unloads only what has drained.
+            // A worker that stays unloads only drained replicas.
             let [newest, _] = &mut self.left;
             newest.extend(left);
         }
     }
 
-    /// Looks for replicas that fell silent.
+    /// Reports replicas that fell silent.
     pub(crate) fn check(&mut self, plans: &PlanVersions) {
-        // Without a connection no heartbeat arrives; that is no evidence of a failure.
+        // Without a connection no heartbeat arrives, which is no evidence of a failure.
         if self.bus.client().connection_state() != State::Connected {
             return;
         }
         let now = self.dispatcher.clock().now();
         self.report_lost(&self.dispatcher.liveness(|liveness| liveness.newly_lost(now)));
-        // The results that a replica sent before it left may wait behind its last heartbeat, so its requests are sent
-        // again one check later.
+        // Results that a replica sent before it left may be queued behind its last heartbeat, so its requests are
+        // retried one check later.
         let [newest, earlier] = &mut self.left;
         let due = std::mem::replace(earlier, std::mem::take(newest));
         if !due.is_empty() {
@@ -112,7 +112,7 @@ impl FailureDetector {
         }
     }
 
-    /// Forgets workers, and replicas that no plan in force places, after a minute of silence.
+    /// Forgets workers, and replicas that no adopted plan places, after a minute of silence.
     fn forget_silent(&mut self, now: u64, plans: &PlanVersions) {
         let versions = plans.all();
         let placed = versions.iter().flat_map(|version| &version.plan.placement);
@@ -176,7 +176,8 @@ mod tests {
         }
     }
 
-    /// A connection of the process broke, and every request at a replica of the process was sent again, although none of them had used it.
+    /// Regression: every request at a replica of the process was retried after a connection broke, although none had
+    /// used it.
     #[test]
     fn a_broken_connection_of_the_process_loses_no_replica_of_it() {
         System::new().block_on(async {
@@ -211,7 +212,7 @@ mod tests {
                     });
                 }
                 for recorder in &recorders {
-                    // Behind what it was told.
+                    // Behind the other messages in the mailbox.
                     recorder.send(DepartedReplicas(Vec::new())).await.unwrap();
                 }
                 assert_eq!(*recorded.lock().unwrap(), told, "{shards} {is_own}");
@@ -243,7 +244,7 @@ mod tests {
             for _ in 0..4 {
                 seen.next().await.unwrap();
             }
-            // The stall under test: the thread of the actors does not run.
+            // The simulated stall: the actors' thread does not run.
             std::thread::sleep(Duration::from_millis(500));
             for _ in 0..20 {
                 seen.next().await.unwrap();
@@ -260,7 +261,8 @@ mod tests {
         });
     }
 
-    /// Stages in other languages have a new name at every start: killed ones would fill the memory of every ingress.
+    /// Regression: stages in other languages have a new name at every start, so killed ones filled the memory of every
+    /// ingress.
     #[test]
     fn a_killed_stage_is_forgotten_after_a_minute() {
         System::new().block_on(async {
@@ -334,7 +336,7 @@ mod tests {
         });
     }
 
-    /// A worker on a thread of its own that publishes a heartbeat per period until it is dropped.
+    /// Starts a worker on a separate thread that publishes a heartbeat per period until it is dropped.
     fn beating(name: &'static str, url: String) -> tokio::runtime::Runtime {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

@@ -1,8 +1,8 @@
 //! Decodes heartbeats and strips claims about replicas that the sender does not host.
 //!
 //! A heartbeat decides which replicas are alive, which epoch is in place, and what the shifter and the planner measure.
-//! A worker of the plan speaks for the replicas that a plan places on it. Any other actor speaks for itself: it may
-//! publish on its own subject only, so the subject names it.
+//! A worker of a plan reports the replicas that a plan places on it. Any other actor reports only itself: its
+//! permissions allow it to publish on its own subject only, so the subject identifies it.
 
 use async_nats::Message;
 
@@ -12,10 +12,11 @@ use crate::{
     wire::{CodecError, Heartbeat, Message as _},
 };
 
-/// Decodes a heartbeat. Claims about other actors are removed; `None` if it names an actor other than that of its subject.
+/// Decodes a heartbeat and removes claims about other actors. `None` if the heartbeat names another actor than its
+/// subject.
 ///
 /// # Errors
-/// [`CodecError`] if it cannot be decoded.
+/// [`CodecError`] if the payload cannot be decoded.
 pub(crate) fn read(
     app: &App,
     plans: &PlanVersions,
@@ -27,7 +28,7 @@ pub(crate) fn read(
         return Ok(None);
     }
     if !plans.is_worker(&beat.actor) {
-        // A worker that no plan uses stays one, so that planners can place replicas on it; it hosts nothing yet.
+        // Keep a worker that no plan uses yet, so that planners can place replicas on it; it hosts none.
         if beat.kind != "worker" {
             "custom".clone_into(&mut beat.kind);
         }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use crate::wire::{FanOuts, ModelInterface, ReplicaBeat, Runs};
 
-    /// `small-0` on the worker `w1`, `large-0` on `w2`.
+    /// Plans with `small-0` on the worker `w1` and `large-0` on `w2`.
     fn plans() -> PlanVersions {
         let plan = Plan::cascade("beats")
             .stage("first", "small")

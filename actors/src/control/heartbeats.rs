@@ -1,7 +1,7 @@
-//! The heartbeats of an app, for one process: one subscription, each heartbeat decoded once.
+//! Receives the heartbeats of an app for one process: one subscription, each heartbeat decoded once.
 //!
-//! Only a process with an ingress or an observing planner subscribes. Workers learn from the ingresses what they must
-//! know of each other ([`super::ingress_states`]).
+//! Only a process with an ingress or an observing planner subscribes. Workers learn the state of other workers from the
+//! ingresses ([`super::ingress_states`]).
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
 
 type Listener = Box<dyn FnMut(&Arc<Heartbeat>)>;
 
-/// The parts of a process that read heartbeats.
+/// Listeners of a process for heartbeats.
 #[derive(Default)]
 pub(crate) struct Heartbeats {
     detector: Option<FailureDetector>,
@@ -35,12 +35,12 @@ impl Heartbeats {
         self.listeners.push(Box::new(listener));
     }
 
-    /// Passes every heartbeat to the failure detector, and lets it look for silence.
+    /// Passes every heartbeat to the failure detector, and lets it check for silent replicas.
     pub(crate) fn detect(&mut self, detector: FailureDetector) {
         self.detector = Some(detector);
     }
 
-    /// Subscribes, unless no part of the process reads heartbeats. Returns once the subscription is active.
+    /// Subscribes, unless there are no listeners. Returns once the subscription is active.
     ///
     /// # Errors
     /// [`BusError`] if the subscription fails.
@@ -68,7 +68,7 @@ impl Heartbeats {
         let mut checks = interval(Duration::from_micros(CHECK_PERIOD_US));
         checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            // Heartbeats first: those that waited are read before their senders are looked for.
+            // Read waiting heartbeats before checking for silent senders.
             tokio::select! {
                 biased;
                 message = heartbeats.next() => match message.map(|message| heartbeat_filter::read(&app, &plans, &message)) {

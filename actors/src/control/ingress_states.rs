@@ -1,4 +1,4 @@
-//! The states of the ingresses, as workers follow them: which replicas to avoid, and which epochs are in use.
+//! Follows the states of the ingresses for workers: which replicas to avoid, and which epochs are in use.
 
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use crate::{
     wire::{IngressState, Message as _},
 };
 
-/// Subscribes to the states and passes each to `on_state`. In a process without an ingress, `avoids` is set: the states keep the
-/// dispatcher's view of reachable replicas up to date, and until the first one arrives, every replica is reachable. Returns once the
-/// subscription is active.
+/// Subscribes to the states and passes each to `on_state`. Returns once the subscription is active.
+///
+/// `avoids` is set in a process without an ingress: the states then update the dispatcher's view of reachable replicas;
+/// until the first one arrives, every replica counts as reachable.
 ///
 /// # Errors
 /// [`BusError`] if the subscription fails.
@@ -59,7 +60,7 @@ async fn run(
     let mut expiries = interval(Duration::from_micros(STATE_PERIOD_US));
     expiries.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // States first: those that waited are read before older ones expire.
+        // Read waiting states before expiring older ones.
         let changed = tokio::select! {
             biased;
             message = messages.next() => match message.map(|message| IngressState::decode(&message.payload)) {

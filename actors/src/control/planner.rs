@@ -1,11 +1,11 @@
 //! The planner: makes a new plan on request while the current one serves.
 //!
-//! Planning is a user-supplied function ([`Planning`]) on a thread of its own. If it panics, hangs or finds nothing,
-//! the running plan is unaffected, and the requester gets a [`PlanReport`] in any case. The planner writes its result
-//! by compare-and-set against the epoch that ran when it began, so of two concurrent planners one succeeds and the
-//! other gets a stale-epoch error.
+//! Planning is a user-supplied function ([`Planning`]) on a separate thread. If it panics, hangs or finds nothing, the
+//! running plan is unaffected, and the requester gets a [`PlanReport`] in any case. The planner writes its result by
+//! compare-and-set against the epoch that ran when it started; of two concurrent planners one succeeds and the other
+//! gets a stale-epoch error.
 //!
-//! It plans on request, after a drift of the load, or by its [`ReplanTrigger`].
+//! It plans on request, after a load drift, or by its [`ReplanTrigger`].
 
 use std::{sync::Arc, thread, time::Duration};
 
@@ -30,7 +30,7 @@ use crate::{
     wire::{LoadDriftNotice, Message as _, PlanReport, PlanRequest},
 };
 
-/// Makes a plan for a request, given the running plan. The error is shown to people.
+/// Function that makes a plan for a request, given the running plan. The error is text for users.
 pub type Planning = Arc<dyn Fn(&PlanRequest, Option<&Plan>) -> Result<Plan, String> + Send + Sync>;
 
 /// Configuration of a planner.
@@ -42,7 +42,7 @@ pub struct PlannerConfig {
     pub limit: Duration,
     /// Whether a drift of the load triggers planning.
     pub replan_on_load_drift: bool,
-    /// When else the planner plans without a request.
+    /// Trigger for planning without a request.
     pub trigger: ReplanTrigger,
 }
 
@@ -138,7 +138,7 @@ impl Planner {
     }
 }
 
-/// The plan request for a drift.
+/// Returns the plan request for a load drift.
 fn after(drift: LoadDriftNotice) -> PlanRequest {
     PlanRequest {
         reason: format!("the load drifted by {:.2}", drift.distance),
@@ -148,8 +148,8 @@ fn after(drift: LoadDriftNotice) -> PlanRequest {
     }
 }
 
-/// Handles a request from the bus and replies with the report if the message has a reply subject to which replies are allowed: to no
-/// other subject of the app may the sender make the planner publish.
+/// Handles a request from the bus, and replies with the report if replies to the message's reply subject are allowed.
+/// Otherwise a sender could make the planner publish to another subject of the app.
 fn take(planner: &Addr<Planner>, dispatcher: &Dispatcher, message: &async_nats::Message) {
     let (planner, dispatcher) = (planner.clone(), dispatcher.clone());
     let reply = message.reply.clone();
@@ -222,10 +222,11 @@ async fn make(
     permit: &Arc<OwnedSemaphorePermit>,
 ) -> PlanReport {
     let running = plans.newest();
-    // A thread instead of the runtime's pool: a planning function that hangs must not keep the process from stopping.
+    // A thread instead of the runtime's pool, so that a hanging planning function does not keep the process from
+    // stopping.
     let (finished, result) = oneshot::channel();
     let (planning, before) = (Arc::clone(&config.planning), running.clone());
-    // The thread holds the permit too: a run that exceeds its time limit continues; no other may start meanwhile.
+    // The thread also holds the permit: a run that exceeds its time limit continues, and no other may start meanwhile.
     let held = Arc::clone(permit);
     let spawned = thread::Builder::new().name("planner".to_owned()).spawn(move || {
         let plan = planning(&request, before.as_ref().map(|version| &version.plan));
@@ -241,7 +242,7 @@ async fn make(
             let limit_ms = config.limit.as_millis() as u64;
             return PlanReport::TimedOut { limit_ms };
         }
-        // The sender was dropped: the planning function panicked.
+        // The sender was dropped because the planning function panicked.
         Ok(Err(_)) => return PlanReport::Crashed,
         Ok(Ok(Err(reason))) => return PlanReport::Refused { reason },
         Ok(Ok(Ok(plan))) => plan,
@@ -259,7 +260,7 @@ async fn write(
     plan: &Plan,
     expected: Option<u64>,
 ) -> PlanReport {
-    // Validate first: a plan that this process would refuse must not reach other processes.
+    // Validate first, so that an invalid plan does not reach other processes.
     if let Err(error) = PlanVersions::new(plans.app()).adopt(u64::MAX, plan.clone()) {
         let reason = error.to_string();
         return PlanReport::Refused { reason };

@@ -19,13 +19,13 @@ use crate::{
     wire::{FanOuts, Heartbeat, LoadCount, Message as _, Observation, PlanRequest, Runs},
 };
 
-/// Trigger by which a planner plans without a request.
+/// Trigger for planning without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum ReplanTrigger {
-    /// Never; it plans on request only.
+    /// Never; the planner plans on request only.
     #[default]
     OnRequest,
-    /// Plans at this interval, for the busiest second of the period.
+    /// Plans at this interval, for the busiest second of the past period.
     Periodic(Duration),
     /// Passes an observation of the load to the planning function at this interval: Loki's Resource Manager.
     Observing(Duration),
@@ -65,7 +65,7 @@ impl LoadListener {
     ) -> Result<Self, BusError> {
         let subject = dispatcher.app().event(LOAD)?;
         let loads = bus.control().subscribe(subject, None).await?;
-        // Unbounded: the listener only counts, and runs on the thread that feeds it.
+        // Unbounded: the listener only counts, and runs on the same thread as the sender.
         let (forward, beats) = mpsc::unbounded_channel();
         heartbeats.listen(move |beat| {
             let _ = forward.send(Arc::clone(beat));
@@ -141,7 +141,7 @@ impl VariantReports {
         }
     }
 
-    /// Drops the counters of actors that have been silent for so long that they are forgotten: their names may never return.
+    /// Drops the counters of actors that have been silent long enough to be forgotten: their names may never return.
     fn observe(&mut self, now: u64) {
         self.actors.newly_lost(now);
         self.actors.forget_lost(now, |_| false);
@@ -164,13 +164,13 @@ fn record<T: Clone>(
     }
 }
 
-/// The workers that send heartbeats. A worker that missed as many of them as a lost replica counts as lost.
+/// Workers that send heartbeats. A worker counts as lost after as many missed heartbeats as a replica.
 #[derive(Debug, Default)]
 struct LiveWorkers(Liveness);
 
 impl LiveWorkers {
     fn record(&mut self, beat: &Heartbeat, now: u64) {
-        // A leaving worker and one that waits for its first plan both send heartbeats without replicas.
+        // A worker without replicas is leaving, or waits for its first plan.
         if beat.kind == "worker" {
             self.0.beat(&beat.actor, now);
         }
@@ -180,7 +180,7 @@ impl LiveWorkers {
         for lost in self.0.newly_lost(now) {
             tracing::debug!(worker = lost, "a worker fell silent");
         }
-        // A worker that returns counts as a new one.
+        // A returning worker counts as new.
         self.0.forget_lost(now, |_| false);
     }
 
@@ -189,10 +189,10 @@ impl LiveWorkers {
     }
 }
 
-/// When to request a plan, and with which figures.
+/// Decides when to request a plan, and with which load figures.
 enum Schedule {
     Periods(Periods),
-    /// Total arrivals: an observation that the planner skipped is covered by the next.
+    /// Total arrivals, so that the next observation covers one that the planner skipped.
     Looks(u64),
 }
 
@@ -206,7 +206,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the arrivals since the last sample; returns the plan request that is due, if any.
+    /// Adds the arrivals since the last sample; returns the plan request that is due, if any.
     fn observe(&mut self, arrivals: u64, now: u64) -> Option<PlanRequest> {
         match self {
             Self::Looks(total) => {
@@ -281,7 +281,7 @@ mod tests {
         assert!(!workers.0.lost("a"), "it is forgotten");
     }
 
-    /// Counters of every name ever seen were kept, and copied into every request.
+    /// Regression: the counters of every actor ever seen were kept and copied into every request.
     #[test]
     fn the_counters_of_a_forgotten_actor_are_dropped() {
         let mut reports = VariantReports::default();
@@ -307,7 +307,7 @@ mod tests {
         reports.record(&beat("alive"), now);
         reports.observe(now);
         assert_eq!(known(&reports), ["alive"]);
-        // Without counters there is nothing to keep.
+        // Without counters nothing is kept.
         reports.record(
             &Heartbeat {
                 actor: "alive".into(),

@@ -1,8 +1,8 @@
 //! The shifter: selects the gear of the app. The policy is [`kaskade_policy::shifting`].
 //!
-//! Every ingress has a shifter. Each publishes its arrival count; the leader ([`kaskade_policy::arrivals`]) acts on the
-//! sum and publishes the gear in one small message. Every actor knows all gears of a plan beforehand and all their
-//! models stay loaded, so a shift loads nothing and loses nothing: requests in flight finish in the gear that
+//! Every ingress process has a shifter. Each publishes its arrival count; the leader ([`kaskade_policy::arrivals`])
+//! acts on the sum and publishes the gear in one small message. Every actor knows all gears of a plan in advance and
+//! all their models stay loaded, so a shift loads nothing and loses nothing: requests in flight finish in the gear that
 //! admitted them.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -28,10 +28,11 @@ use crate::{
     wire::{AuditReport, GearShift, Heartbeat, LoadCount, LoadDriftNotice, Message as _, ShiftReport},
 };
 
-/// Ticks after which the leader publishes the gear again, for processes that joined later: one second.
+/// Number of ticks after which the leader publishes the gear again, for processes that joined later: one second at the
+/// default tick.
 const REPUBLISH_TICKS: u64 = 10;
 
-/// Age at which reported queue lengths are ignored, microseconds.
+/// Age from which reported queue lengths are ignored, microseconds.
 const STALE_QUEUE_US: u64 = 500_000;
 
 /// The shifter actor.
@@ -48,14 +49,14 @@ pub(crate) struct Shifter {
     policy: shifting::Shifter,
     load_drift: Option<LoadDriftDetector>,
     certificates: Certificates,
-    /// The gear that was decided on last.
+    /// The gear decided on last.
     wanted: u32,
     last_tick: u64,
     ticks: u64,
     _guard: TaskGuard,
 }
 
-/// The newest heartbeat of one worker, which has the lengths of its queues.
+/// The newest heartbeat of a worker, with its queue lengths.
 struct Queues {
     last_seen: u64,
     beat: Arc<Heartbeat>,
@@ -70,7 +71,7 @@ enum ShifterEvent {
 }
 
 impl Shifter {
-    /// Creates the shifter of that ingress.
+    /// Creates the shifter of `ingress`.
     pub(crate) fn new(
         ingress: &str,
         config: ShiftConfig,
@@ -103,7 +104,7 @@ impl Shifter {
         }
     }
 
-    /// Starts the shifter; it subscribes to the other ingresses' counts, and listens to the workers' heartbeats.
+    /// Starts the shifter, and subscribes to the counts of other ingresses and to heartbeats.
     ///
     /// # Errors
     /// [`BusError`] if a subscription fails.
@@ -155,13 +156,13 @@ impl Shifter {
         if is_second {
             self.certificates.tick(&version, leads);
         }
-        // A late timer makes a long tick; scale the count to a tick of the configured length.
+        // A late timer makes a tick longer; scale the count to the configured tick length.
         let counted = (arrivals as f64 * self.config.tick_us as f64 / elapsed as f64).round() as u64;
         if !leads {
-            // It knows the load, and whether it has drifted, when it comes to lead.
+            // Track the load and its drift, to be ready to lead.
             self.policy.count(counted);
             self.check_load_drift(&version, arrivals, now);
-            // A gear of the certified list says nothing about the load.
+            // A gear of the certified list does not depend on the load.
             if (gear as usize) < version.plan.gears.len() {
                 self.policy.set_gear(gear);
             }
@@ -206,10 +207,10 @@ impl Shifter {
     }
 
     fn shift(&self, version: &PlanVersion, from: u32, to: u32, first_queue: u64) {
-        // This process shifts first: its ingress admits by the new gear from here on.
+        // Shift this process first: its ingress admits under the new gear from now on.
         match self.plans.shift(version.epoch, to) {
             Ok(_) => self.metrics.shifted(),
-            // A newer plan was adopted in between; the next tick considers its gears.
+            // A newer plan was adopted in between; the next tick uses its gears.
             Err(error) => return tracing::debug!(%error, "a shift was superseded by a newer plan"),
         }
         self.publish_gear(version, to);
@@ -242,7 +243,8 @@ impl Shifter {
         }
     }
 
-    /// Compares the load of a tick with the planned one, also while another ingress leads: a new leader continues from there.
+    /// Compares the load of a tick with the planned load. Runs also while another process leads, so that a new leader
+    /// can continue.
     fn check_load_drift(&mut self, version: &PlanVersion, arrivals: u64, now: u64) -> Option<LoadDrift> {
         let qps = self.policy.qps();
         let detector = self.load_drift.as_mut()?;
@@ -272,7 +274,7 @@ impl Shifter {
         self.publish_event(LOAD_DRIFT, &notice);
     }
 
-    /// Requests that wait for the first stage of the gear, over all workers with a recent heartbeat.
+    /// Returns the number of requests queued for the first stage of the gear, over all workers with a recent heartbeat.
     fn first_queue(&mut self, version: &PlanVersion, gear: u32, now: u64) -> u64 {
         self.queues
             .retain(|_, queues| now.saturating_sub(queues.last_seen) < STALE_QUEUE_US);

@@ -1,4 +1,4 @@
-//! Answers of models in the form in which they are compared.
+//! Converts model answers into comparable forms.
 
 use std::borrow::Cow;
 
@@ -7,13 +7,14 @@ use kaskade_policy::certificate_monitor::ComparedAnswer;
 use kaskade_policy::confidence::deferral::number_of_text;
 use kaskade_policy::text_metrics::TextComparison;
 
-/// Returns a number for an answer, the same for the same answer, as profiles, scores of stages and audits use it: the class; a hash of a
-/// text, of the text of a span (of its ends where it has none), of entities or of several classes. `None` if answers of this kind cannot be compared, such as embeddings.
+/// Returns a number that identifies an answer in profiles, stage scores and audits; equal answers have equal numbers. A
+/// class is its own number. A text, a span (its text, or its ends without one), entities and sets of classes are
+/// hashed. `None` if answers of this kind cannot be compared, such as embeddings.
 pub fn answer_number(outputs: &[Tensor]) -> Option<u32> {
     other_than_class(outputs).or_else(|| largest(outputs, "logits"))
 }
 
-/// Returns the number of an answer that is no class.
+/// Returns the number of an answer that is not a single class.
 fn other_than_class(outputs: &[Tensor]) -> Option<u32> {
     if let Some(text) = text(outputs, "text") {
         return Some(number_of_text(text.trim()));
@@ -22,7 +23,7 @@ fn other_than_class(outputs: &[Tensor]) -> Option<u32> {
         return Some(number_of_text(entities.trim()));
     }
     if let (Some(start), Some(end)) = (largest(outputs, "start_logits"), largest(outputs, "end_logits")) {
-        // The same text has other positions by another tokenizer.
+        // Tokenizers differ in the positions of the same text.
         return Some(match text(outputs, "answer") {
             Some(answer) => number_of_text(answer.trim()),
             None => number_of_text(&format!("{start} {end}")),
@@ -31,7 +32,7 @@ fn other_than_class(outputs: &[Tensor]) -> Option<u32> {
     several(outputs).map(|classes| number_of_text(&classes))
 }
 
-/// Returns the class of an answer, with the name that the model gives it.
+/// Returns the class of an answer, with the class name if the model outputs one.
 fn class(outputs: &[Tensor]) -> Option<ComparedAnswer> {
     let logits = outputs.iter().find(|output| output.name == "logits")?;
     let of: usize = logits.shape.iter().product();
@@ -43,8 +44,8 @@ fn class(outputs: &[Tensor]) -> Option<ComparedAnswer> {
     ))
 }
 
-/// Returns an answer as audits and labels compare it: with a comparison of texts, those of language models, of spans and of token
-/// classifiers by it; others by their numbers.
+/// Returns an answer as audits and labels compare it. With `texts`, answers of language models, spans and entities are
+/// compared as texts; other answers are compared by their numbers.
 pub(crate) fn comparable(outputs: &[Tensor], texts: Option<TextComparison>) -> Option<ComparedAnswer> {
     let found = || {
         let text = text(outputs, "text").or_else(|| text(outputs, "answer"));
@@ -60,10 +61,10 @@ pub(crate) fn comparable(outputs: &[Tensor], texts: Option<TextComparison>) -> O
     }
 }
 
-/// Returns the classes of an answer with several, as one text; `None` of other answers.
+/// Returns the classes of a multi-label answer as one text; `None` for other answers.
 fn several(outputs: &[Tensor]) -> Option<String> {
     let find = |name: &str| outputs.iter().find(|output| output.name == name);
-    // Probabilities of a softmax come without a confidence.
+    // Softmax probabilities come without a confidence output.
     if let (Some(probabilities), Some(_)) = (find("probabilities"), find("confidence")) {
         let probabilities = probabilities.to_f32().ok()?;
         let applies = (0_u32..)
@@ -80,7 +81,7 @@ fn text<'a>(outputs: &'a [Tensor], name: &str) -> Option<&'a str> {
     output.to_texts().ok()?.first().copied()
 }
 
-/// Returns the place of the largest value of an output, the first of equals.
+/// Returns the index of the largest value of an output; the first of equal values.
 fn largest(outputs: &[Tensor], name: &str) -> Option<u32> {
     let output = outputs.iter().find(|output| output.name == name)?;
     let best = best_class(&output.to_f32().ok()?)?;
@@ -106,7 +107,7 @@ mod tests {
         };
         assert_eq!(span(&[0.0, 1.0], &[0.0, 2.0]), span(&[0.5, 0.7], &[-1.0, 0.0]));
         assert_ne!(span(&[0.0, 1.0], &[0.0, 2.0]), span(&[0.0, 1.0], &[2.0, 0.0]));
-        // By two tokenizers, a text has different positions.
+        // Positions of a text differ between tokenizers.
         let answer = |text: &str, at: &[f32]| {
             let text = Tensor::from_texts("answer", &[text]).unwrap();
             answer_number(&[text, floats("start_logits", at), floats("end_logits", at)])

@@ -1,15 +1,16 @@
-//! What a request cost in money, as its model says it: the outputs `cost` and `cost_source`.
+//! The cost of a request in money, as stated by the model in the outputs `cost` and `cost_source`.
 
 use kaskade_models::{Datatype, Tensor};
 use kaskade_policy::remote::price::{Cost, CostSource};
 
-/// Name of the output with the amount, FP64 `[1]`.
+/// Name of the output with the amount, FP64 `[1]`, in the currency of the app's prices.
 pub const COST: &str = "cost";
 
-/// Name of the output with the source of the amount, BYTES `[1]`: `priced`, `measured` or `modelled`; `priced` without it.
+/// Name of the output with the source of the amount, BYTES `[1]`: `priced`, `measured` or `modelled`; defaults to
+/// `priced`.
 pub(crate) const COST_SOURCE: &str = "cost_source";
 
-/// Returns the cost that the outputs of a model state. `None` if they state none, or no amount of money.
+/// Returns the cost that the outputs state. `None` if there is no such output or no valid amount.
 pub fn stated(outputs: &[Tensor]) -> Option<Cost> {
     let output = |name: &str| outputs.iter().find(|output| output.name == name);
     let amount = output(COST).filter(|cost| cost.datatype == Datatype::F64)?;

@@ -1,4 +1,4 @@
-//! Deferral scores at run time: gathers what the score of a stage reads, and notes what the scores of later stages will.
+//! Computes deferral scores at run time, and records the answers that scores of later stages read.
 
 use kaskade_models::Tensor;
 use kaskade_policy::confidence::Estimator;
@@ -14,13 +14,14 @@ use crate::{
 pub(crate) struct StageVisit<'a> {
     pub(crate) gear: u32,
     pub(crate) stage: &'a str,
-    /// The stages passed.
+    /// The hops passed so far.
     pub(crate) hops: &'a [Hop],
-    /// Bytes of its inputs' data; `None` if they are unknown.
+    /// Size of the input data, bytes; `None` if unknown.
     pub(crate) input_bytes: Option<usize>,
 }
 
-/// Returns what the bands of the stage compare: its score if it has one, else the calibrated confidence.
+/// Returns the value that the bands of the stage compare: the stage's score if it has one, else the calibrated
+/// confidence.
 pub(crate) fn score(
     version: &PlanVersion,
     passing: &StageVisit<'_>,
@@ -45,7 +46,7 @@ pub(crate) fn score(
             answer: answer_number(outputs).unwrap_or_default(),
         },
         spread: temperature.and_then(|temperature| ClassSpread::of(logits.as_deref()?, temperature)),
-        // A partition gets hidden states.
+        // The inputs of a partition are hidden states.
         input_bytes: passing.input_bytes.filter(|_| stage.partition.is_none()),
     };
     let earlier = |name: &str| {
@@ -55,12 +56,12 @@ pub(crate) fn score(
     Some(score.evaluate(&evidence, earlier))
 }
 
-/// Returns the bytes of the inputs' data, as scores read them.
+/// Returns the size of the input data, bytes, as scores read it.
 pub(crate) fn input_bytes(inputs: &[Tensor]) -> usize {
     inputs.iter().map(|input| input.data.len()).sum()
 }
 
-/// Returns the score of a stage that does not route by itself, and notes its answer in its hop.
+/// Returns the score of a stage that does not route by itself, and records the stage's answer in its hop.
 pub(crate) fn score_for_stage(
     version: &PlanVersion,
     gear: u32,
@@ -85,7 +86,7 @@ pub(crate) fn score_for_stage(
     score
 }
 
-/// Returns the answer of the stage if the score of a later one reads it.
+/// Returns the answer of the stage if the score of another stage reads it.
 pub(crate) fn answer_to_note(
     version: &PlanVersion,
     gear: u32,
@@ -105,7 +106,8 @@ pub(crate) fn answer_to_note(
     })
 }
 
-/// Notes the answer of a stage in its hop; a stage of another program may not have written one.
+/// Records the answer of a stage in its hop. Adds the hop if it is missing, as a stage in another program may not have
+/// written one.
 pub(crate) fn note(hops: &mut Vec<Hop>, stage: &str, answer: Option<HopAnswer>) {
     if answer.is_none() {
         return;

@@ -17,28 +17,28 @@ use crate::{
     wire::{Hop, StageOutcome, StageReply, StageRequest},
 };
 
-/// A request delivered to a stage. Dropping it unanswered sends an error.
+/// A request delivered to a stage, with the handle to answer it.
 ///
 /// Any actix actor with `Handler<Delivery>` can serve a stage (see [`crate::dispatch::subscribe::bind`]). A delivery
-/// that is dropped unanswered, by a bug or a panic, answers itself with a fault, so that the request does not wait
-/// until its budget ends.
+/// that is dropped unanswered, by a bug or a panic, answers with a fault, so that the request does not wait until its
+/// budget ends.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Delivery {
     /// The request.
     pub request: StageRequest,
-    /// When its budget ends, on this process's clock, microseconds.
+    /// End of the budget, on this process's clock, microseconds.
     pub deadline: u64,
-    /// When it arrived, on this process's clock, microseconds.
+    /// Arrival time, on this process's clock, microseconds.
     pub arrived: u64,
-    /// Its trace context.
+    /// Trace context of the request.
     pub trace: Trace,
     handle: Option<ReplyHandle>,
-    /// Whether its outputs come from this process's executor, which checks them.
+    /// Whether the outputs come from this process's executor, which has checked them.
     checked: bool,
 }
 
-/// What is needed to answer. The permit travels with the answer until that has been written to the connection.
+/// Parts needed to answer. The permit is held until the answer has been written to the connection.
 struct ReplyHandle {
     dispatcher: Dispatcher,
     replica: String,
@@ -46,7 +46,7 @@ struct ReplyHandle {
 }
 
 impl Delivery {
-    /// Creates a delivery to `replica`, which answers through `dispatcher` and then releases the permit.
+    /// Creates a delivery to `replica` that answers through `dispatcher` and then releases the permit.
     pub fn new(
         request: StageRequest,
         deadline: u64,
@@ -71,7 +71,7 @@ impl Delivery {
         }
     }
 
-    /// Notes that the outputs of the answer come from this process's executor, which has checked them.
+    /// Marks the outputs of the answer as checked by this process's executor.
     pub(crate) fn set_checked(&mut self) {
         self.checked = true;
     }
@@ -82,8 +82,8 @@ impl Delivery {
         handle.map_or(self.arrived, |handle| handle.dispatcher.clock().now())
     }
 
-    /// Answers with outputs that the ingress has to route: it applies the stage's exit to `confidence`, or to the
-    /// confidence that it computes from the outputs if `confidence` is `None`.
+    /// Answers with outputs that the ingress routes: it applies the stage's exit to `confidence`, or, if that is
+    /// `None`, to the confidence computed from the outputs.
     pub fn answer(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
         self.finish(StageOutcome::Outputs {
             outputs,
@@ -93,7 +93,7 @@ impl Delivery {
         });
     }
 
-    /// Answers with outputs that are the reply, whatever the stage's exit.
+    /// Answers with outputs that are the reply, regardless of the stage's exit.
     pub fn reply(self, outputs: Vec<Tensor>, confidence: Option<f64>) {
         self.finish(StageOutcome::Outputs {
             outputs,
@@ -103,8 +103,8 @@ impl Delivery {
         });
     }
 
-    /// Sends new pieces of a streamed answer ([`StageRequest::stream`]), from piece `from` up to `until`. The answer
-    /// itself is still due. `once` says that another attempt would give another answer.
+    /// Sends the pieces `from` to `until` (exclusive) of a streamed answer ([`StageRequest::stream`]). The complete
+    /// answer must still follow. `once` marks an answer that another attempt would not repeat.
     pub fn part(&self, outputs: Vec<Tensor>, from: u32, until: u32, once: bool) {
         let Some(handle) = &self.handle else { return };
         let request = &self.request;
@@ -132,7 +132,7 @@ impl Delivery {
             .done(&request.ingress, request.token, finished, Vec::new());
     }
 
-    /// Drops a request that was cancelled, without an answer.
+    /// Drops a cancelled request without an answer.
     pub fn discard(mut self) {
         self.handle = None;
     }
@@ -142,7 +142,8 @@ impl Delivery {
         self.finish(StageOutcome::Fault(fault));
     }
 
-    /// Appends a hop: what the stage cost this request, in time and, if that is known, in money.
+    /// Appends a hop: the time and, if known, the money that the stage spent on this request. Times are in
+    /// microseconds.
     pub fn hop(&mut self, started: u64, run_us: u64, batch: usize, cost: Option<Cost>) {
         let wait_us = u32::try_from(started.saturating_sub(self.arrived)).unwrap_or(u32::MAX);
         let run_us = u32::try_from(run_us).unwrap_or(u32::MAX);
@@ -157,8 +158,8 @@ impl Delivery {
         });
     }
 
-    /// Returns whether this process knows no live replica to forward the request to, or must leave that to the ingress. A branch of a pipeline is
-    /// forwarded regardless, because its inputs exist nowhere else.
+    /// Returns whether the ingress must forward the request: this process knows no live replica for the edge, or the
+    /// request must return to the ingress. Always false for a branch of a pipeline, because its inputs exist only here.
     pub(crate) fn has_no_known_target(&self, version: &PlanVersion, edge: &Edge) -> bool {
         let (is_root, gear) = (self.request.branch.is_root(), self.request.gear);
         if self.request.return_to_ingress && is_root {
@@ -173,7 +174,8 @@ impl Delivery {
         self.handle.as_ref().is_some_and(leaves)
     }
 
-    /// Forwards the request; the next stage then has to answer it. `inputs`, if given, replaces its inputs.
+    /// Forwards the request to the next stage, which then has to answer it. `inputs`, if given, replaces the request's
+    /// inputs.
     pub(crate) fn forward(mut self, version: &PlanVersion, edge: &Edge, inputs: Option<Vec<Tensor>>) {
         let Some(handle) = self.handle.take() else { return };
         let mut request = std::mem::take(&mut self.request);
@@ -186,7 +188,7 @@ impl Delivery {
     }
 
     /// Forwards the child requests of a pipeline's task, and answers with their numbers and the task's own outputs. A
-    /// child that is dropped for being late is answered in its branch.
+    /// child dropped for being late is answered in its branch.
     pub(crate) fn fan_out(mut self, version: &PlanVersion, children: &[Child], parts: FannedOut) {
         let Some(handle) = &self.handle else { return };
         let (dispatcher, replica) = (handle.dispatcher.clone(), handle.replica.clone());

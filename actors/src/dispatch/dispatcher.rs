@@ -1,7 +1,7 @@
-//! The dispatcher: delivers to the mailbox of an actor in this process, or else publishes to a subject.
+//! The dispatcher: delivers messages to the mailbox of an actor in this process, or else publishes them to a subject.
 //!
-//! A cascade step inside one process costs two mailbox hops and copies no tensor; between processes it costs one hop
-//! over NATS. Senders see no difference. The submodule `forwarding` chooses where a request goes.
+//! A cascade step inside one process costs two mailbox hops and copies no tensor; between processes it costs one NATS
+//! hop. Senders use the same calls for both. The submodule `forwarding` chooses the target of a request.
 
 mod forwarding;
 #[cfg(test)]
@@ -36,13 +36,14 @@ use crate::{
 pub struct Finished {
     /// The result.
     pub done: StageReply,
-    /// Whether the executor of this process has checked the outputs. Results of other origin are checked by the ingress.
+    /// Whether the executor of this process has checked the outputs. The ingress checks all other results.
     pub checked: bool,
-    /// The dispatch that its token names; 0 for a result from this process.
+    /// Number of the dispatch in the result's token; 0 for a result from this process.
     pub dispatch: u32,
 }
 
-/// Timing of a request at the end of a pipeline's task: the replica, the time spent, the task's latency budget.
+/// Timing of a request at the end of a pipeline's task: the replica, the time spent and the task's latency budget,
+/// microseconds.
 pub(crate) struct TaskTiming<'a> {
     pub(crate) replica: &'a str,
     pub(crate) spent_us: u64,
@@ -51,8 +52,8 @@ pub(crate) struct TaskTiming<'a> {
 
 /// Routes the messages of one app in one shard of a process. Cheap to clone.
 ///
-/// The dispatchers of a process share what they know (`Dispatcher::shard`): a message for an actor of another shard goes
-/// into its mailbox, from thread to thread.
+/// The dispatchers of a process share their state (`Dispatcher::shard`). A message for an actor of another shard goes
+/// directly into its mailbox, from thread to thread.
 #[derive(Clone)]
 pub struct Dispatcher(Arc<Shard>);
 
@@ -61,21 +62,21 @@ struct Shard {
     process: Arc<Process>,
 }
 
-/// What all shards of a process know.
+/// State shared by all shards of a process.
 struct Process {
     app: App,
     clock: Clock,
-    /// Publishes control messages, on their own connection.
+    /// Publisher of control messages, on the control connection.
     control: Publisher,
     supervisor: Supervisor,
     ingresses: DashMap<String, Recipient<Finished>>,
     local: LocalReplicas,
-    /// What this process knows from the workers' heartbeats, if it has an ingress.
+    /// Liveness of replicas as learned from heartbeats, if the process has an ingress.
     liveness: Mutex<Liveness>,
-    /// The replicas to which it may send: an immutable view, replaced at every change.
+    /// Replicas that may be sent to: an immutable view, replaced at every change.
     reachability: watch::Sender<Arc<Reachability>>,
-    /// One sequence of draws per sender. A sequence shared by all senders would correlate the draws of a request at
-    /// successive tasks.
+    /// Position in the random sequence of each sender. A sequence shared by all senders would correlate the draws of a
+    /// request at successive tasks.
     draws: DashMap<String, u64>,
 }
 
@@ -98,8 +99,8 @@ impl Dispatcher {
         Self(Arc::new(Shard { publisher, process }))
     }
 
-    /// Creates the dispatcher of another shard, which publishes data over `bus`. Call it on the thread of that shard: it spawns
-    /// a publishing task.
+    /// Creates the dispatcher of another shard, which publishes data over `bus`. Call it on the thread of that shard:
+    /// it spawns a publishing task.
     pub(crate) fn shard(&self, bus: &Bus) -> Self {
         let Process {
             clock, supervisor, ..
@@ -125,8 +126,8 @@ impl Dispatcher {
         &self.0.process.supervisor
     }
 
-    /// Gives access to the liveness of replicas. If `access` changes which replicas are reachable, the view of the process
-    /// changes with it. For processes that receive heartbeats.
+    /// Calls `access` with the liveness of replicas, and updates the view of reachable replicas if it changes. For
+    /// processes that receive heartbeats.
     pub fn liveness<T>(&self, access: impl FnOnce(&mut Liveness) -> T) -> T {
         let mut liveness = self
             .0
@@ -137,7 +138,7 @@ impl Dispatcher {
         let before = liveness.revision();
         let seen = access(&mut liveness);
         if liveness.revision() != before {
-            // Under the lock, so that views follow each other as the changes do.
+            // Under the lock, so that views are published in the order of the changes.
             self.set_reachability(liveness.reachability());
         }
         seen
@@ -148,7 +149,7 @@ impl Dispatcher {
         self.0.process.reachability.send_replace(Arc::new(view));
     }
 
-    /// Returns the view of which replicas are reachable, and its changes.
+    /// Returns a watch channel of the view of reachable replicas.
     pub fn reachability(&self) -> watch::Receiver<Arc<Reachability>> {
         self.0.process.reachability.subscribe()
     }
@@ -167,23 +168,23 @@ impl Dispatcher {
         self.0.process.local.register(stage, replica);
     }
 
-    /// Removes a replica from every stage: no new request reaches it from inside the process.
+    /// Unregisters a replica from every stage: it receives no new requests from inside the process.
     pub fn unregister_replica(&self, replica: &LocalReplica) {
         self.0.process.local.unregister(replica);
         self.0.process.draws.remove(&replica.id);
     }
 
-    /// Removes a replica from one stage.
+    /// Unregisters a replica from one stage.
     pub(crate) fn unregister_replica_from(&self, stage: &str, replica: &LocalReplica) {
         self.0.process.local.unregister_from(stage, replica);
     }
 
-    /// Returns whether a replica of that id runs in this process under the plan.
+    /// Returns whether a replica with that id, as the plan places it, runs in this process.
     pub(crate) fn has_replica(&self, version: &PlanVersion, replica: &str) -> bool {
         self.0.process.local.has(version, replica)
     }
 
-    /// Returns the replicas of this process that plans place.
+    /// Returns the placements of the replicas in this process; replicas outside any plan are omitted.
     pub(super) fn placed(&self) -> Vec<Arc<Replica>> {
         self.0.process.local.placed()
     }
@@ -199,13 +200,13 @@ impl Dispatcher {
         self.0.publisher.control(subject, reply, headers, payload);
     }
 
-    /// Publishes a control message on its own connection: a heartbeat, a state, a gear, an event. It does not wait behind
-    /// data, and is not ordered with respect to it.
+    /// Publishes a control message (heartbeat, state, gear, event) on the control connection. It does not wait behind
+    /// data, and is not ordered with respect to data.
     pub fn publish_control(&self, subject: Subject, payload: Bytes) {
         self.0.process.control.control(subject, None, None, payload);
     }
 
-    /// Publishes a reply to a client. It holds `permits` until it has been written to the connection.
+    /// Publishes a reply to a client, and holds `permits` until it has been written to the connection.
     ///
     /// # Errors
     /// [`Code::Overloaded`] if the queue of outgoing messages is full.
@@ -222,8 +223,8 @@ impl Dispatcher {
             .send(subject, None, headers, None, payload, permits)
     }
 
-    /// Sends a result to the ingress that owns the request, with the token of the request that it answers. It holds
-    /// `permits` until it has been written to the connection.
+    /// Sends a result to the ingress that owns the request, with the token of the request. Holds `permits` until the
+    /// result has been written to the connection.
     pub fn done(&self, ingress: &str, token: Token, finished: Finished, permits: Permits) {
         if let Some(mailbox) = self.0.process.ingresses.get(ingress) {
             mailbox.do_send(finished);
@@ -237,7 +238,7 @@ impl Dispatcher {
             .done(ingress, done.id, done.attempt, &token.to_string())
         {
             Ok(subject) => subject,
-            // Only a forged request names an invalid ingress; there is no one to answer.
+            // Only a forged request names an invalid ingress; nobody can be answered.
             Err(error) => return tracing::warn!(%error, "a result has no valid ingress"),
         };
         let sent = self.0.publisher.encode_checked(&done).and_then(|payload| {
@@ -247,7 +248,7 @@ impl Dispatcher {
                 .send(&subject, None, headers, None, &payload, permits)
         });
         let Err(fault) = sent else { return };
-        // A part may be lost: the complete answer follows.
+        // A part may be lost, because the complete answer follows.
         if matches!(done.result, StageOutcome::Part { .. }) {
             return;
         }
@@ -258,7 +259,7 @@ impl Dispatcher {
         }
     }
 
-    /// Answers a request that cannot be forwarded.
+    /// Answers a request that cannot be forwarded with a fault.
     pub(crate) fn refuse(&self, request: StageRequest, fault: Fault) {
         let done = StageReply {
             id: request.id,
@@ -277,7 +278,7 @@ impl Dispatcher {
         self.done(&request.ingress, request.token, finished, Permits::new());
     }
 
-    /// Answers a client's message that is not taken, if its sender may be answered.
+    /// Refuses a client's message, if replies to its reply subject are allowed.
     pub(crate) fn refuse_message(&self, message: &NatsMessage, fault: &Fault) {
         let inbox = message.reply.clone();
         if let Some(inbox) = inbox.filter(|inbox| subjects::is_reply_allowed(inbox)) {
@@ -295,13 +296,13 @@ impl Dispatcher {
     }
 }
 
-/// The retryable fault of a process that does not run a stage under the plan of an epoch.
+/// Returns the retryable fault of a process that does not run a stage under the plan of `epoch`.
 pub(super) fn not_served(epoch: u64) -> Fault {
     let message = format!("this worker does not run the stage under epoch {epoch}");
     Fault::new(Code::Unavailable, message)
 }
 
-/// The fault of a replica whose queue is full.
+/// Returns the fault of a replica whose queue is full.
 pub(crate) fn full_queue(replica: &str) -> Fault {
     Fault::new(
         Code::Overloaded,

@@ -1,4 +1,4 @@
-//! Checks whether a replica runs the stage of a request under the plan that admitted it. The policy is
+//! Checks whether a replica serves the stage of a request under the plan that admitted it. The policy is
 //! [`kaskade_policy::adoption::arrival`].
 
 use std::sync::Arc;
@@ -9,17 +9,18 @@ use kaskade_policy::plan::Replica;
 use super::dispatcher::{Dispatcher, not_served};
 use crate::{plan::versions::PlanVersions, wire::StageRequest, wire::headers::Trace};
 
-/// Identity of a replica, for the check of a request's epoch.
+/// Checks the epochs of requests that arrive at one replica.
 #[derive(Clone)]
 pub struct EpochCheck {
-    /// The replica, as a plan places it.
+    /// The replica, as the plan places it.
     pub replica: Arc<Replica>,
-    /// The plans that the process knows.
+    /// The plans known to this process.
     pub plans: PlanVersions,
 }
 
 impl EpochCheck {
-    /// Returns the request if the replica serves it. Otherwise another replica receives it, or the ingress a retryable fault.
+    /// Returns the request if the replica serves it. Otherwise passes it to another replica, or a retryable fault to
+    /// the ingress.
     ///
     /// `addressed` is whether the request was sent to the replica's own subject.
     pub(super) fn pass(
@@ -38,7 +39,7 @@ impl EpochCheck {
             stage: &request.stage,
             addressed,
         };
-        // The usual case needs no look at the other replicas.
+        // Fast path: the usual case does not depend on the other replicas.
         if arrival(plan, arriving, &self.replica, std::iter::empty()) == Arrival::Serve {
             return Some(request);
         }

@@ -1,5 +1,5 @@
-//! The router: applies the exit of a stage (reply, next stage, or skip). It runs in the replica's actor, so that a
-//! cascade step costs one hop. The policy is [`kaskade_policy::routing`].
+//! The router: applies the exit of a stage (reply, forward, continue or fan out). It runs in the replica's actor, so
+//! that a cascade step costs one hop. The policy is [`kaskade_policy::routing`].
 
 use std::sync::Arc;
 
@@ -20,22 +20,22 @@ use crate::{
     plan::versions::{PlanVersion, PlanVersions},
 };
 
-/// Routes the results of one variant's replica. Plain code: the actor of the replica calls it.
+/// Routes the results of one variant's replica. Not an actor: the replica's actor calls it.
 pub(crate) struct Router {
     variant: String,
     plans: PlanVersions,
     metrics: Arc<Metrics>,
 }
 
-/// Next destination of a result.
+/// Destination of a result.
 pub(crate) enum RouteDecision<'a> {
     /// To the client.
     Reply,
-    /// To another stage with the original inputs.
+    /// To another stage, with the original inputs.
     Forward(&'a Edge),
-    /// To the next partition, which continues from these outputs.
+    /// To the next partition, with these outputs as its inputs.
     Continue(&'a Edge),
-    /// To the tasks below, as many requests as these outputs contain.
+    /// To the child tasks, with one request per row of these outputs.
     FanOut(&'a [Child]),
 }
 
@@ -49,8 +49,8 @@ impl Router {
         }
     }
 
-    /// Routes a finished batch: the deliveries, whose inputs the result returns, and in the same order their results.
-    /// It started at `started`, on the process's clock, microseconds.
+    /// Routes a finished batch. `deliveries` and the results are in the same order, and the result returns the inputs
+    /// of the deliveries. `started` is the start of the batch on the process's clock, microseconds.
     pub(crate) fn route_batch(&self, deliveries: Vec<Delivery>, result: BatchResult, started: u64) {
         let size = deliveries.len();
         let waited = deliveries
@@ -70,18 +70,17 @@ impl Router {
         }
     }
 
-    /// Returns what a request cost, and counts it.
+    /// Returns the cost of a request, and counts it.
     pub(crate) fn cost(&self, outputs: &[Tensor]) -> Option<Cost> {
         let cost = cost::stated(outputs)?;
         self.metrics.cost(&self.variant, cost);
         Some(cost)
     }
 
-    /// Routes the outputs of one request, which the executor has checked.
+    /// Routes the outputs of one request. The executor has checked them.
     pub(crate) fn route(&self, mut delivery: Delivery, outputs: Vec<Tensor>) {
         delivery.set_checked();
         let request = &delivery.request;
-        // A finished answer is not thrown away: the ingress that admitted the request knows its plan.
         let Some(version) = self.plans.at(request.epoch) else {
             // The work is done: the ingress knows the plan that admitted the request, and routes the result.
             return delivery.answer(outputs, None);
@@ -101,7 +100,7 @@ impl Router {
                 gear: request.gear,
                 stage: &request.stage,
                 hops: &request.hops,
-                // A stage that always replies may have taken them.
+                // A stage that always replies may have consumed the inputs.
                 input_bytes: (!request.inputs.is_empty()).then(|| deferral::input_bytes(&request.inputs)),
             },
             calibrated,
@@ -123,11 +122,11 @@ impl Router {
         match decision {
             Err(fault) => delivery.fail(fault),
             Ok(RouteDecision::Reply) => delivery.reply(outputs, confidence),
-            // Only the ingress receives the broker's "no responders" notice, so it forwards the request instead.
+            // Only the ingress receives the broker's "no responders" notice, so it forwards the request.
             Ok(RouteDecision::Forward(edge) | RouteDecision::Continue(edge))
                 if delivery.has_no_known_target(&version, edge) =>
             {
-                // The ingress applies the score of the stage itself.
+                // The ingress computes the score of the stage itself.
                 delivery.answer(outputs, calibrated);
             }
             Ok(RouteDecision::Forward(edge)) => delivery.forward(&version, edge, None),
@@ -149,7 +148,7 @@ impl Router {
     }
 }
 
-/// Applies a stage's exit. With `accept_below_threshold`, prefers an answer over forwarding.
+/// Applies a stage's exit. With `accept_below_threshold`, a band that would forward the request replies instead.
 pub(crate) fn decide<'a>(
     version: &'a PlanVersion,
     gear: u32,
@@ -179,7 +178,7 @@ pub(crate) fn decide<'a>(
     }
 }
 
-/// Returns the calibrated confidence of a variant's outputs; `None` for a variant without calibration.
+/// Returns the calibrated confidence of a variant's outputs; `None` if the variant has no calibration.
 pub(crate) fn confidence(
     version: &PlanVersion,
     variant: &str,
@@ -243,7 +242,7 @@ mod tests {
 
     const APP: &str = "exits";
 
-    /// An ingress that passes on the results of its requests.
+    /// Test ingress that passes on the results it receives.
     struct Owner(mpsc::UnboundedSender<StageReply>);
 
     impl Actor for Owner {

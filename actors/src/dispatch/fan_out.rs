@@ -1,8 +1,8 @@
-//! Fan-out: how a pipeline's task makes several requests of one (Loki §3).
+//! Fan-out: splits the outputs of a pipeline's task into requests to its child tasks (Loki §3).
 //!
-//! The model's output names select the target: an output named `classify/image` of shape `[k, ...]` makes `k`
-//! requests to the task `classify`, each with one row as its input `image`. Outputs with other names are the task's
-//! own and go into the reply. A model that finds nothing for a task omits that output; an empty output is refused.
+//! Output names select the target: an output `classify/image` of shape `[k, ...]` makes `k` requests to the task
+//! `classify`, each with one row as its input `image`. Outputs with other names are the task's own and go into the
+//! reply. A model without results for a child task omits that output; an empty output is refused.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::error::{Code, Fault};
 pub(crate) struct FannedOut {
     /// The task's own outputs.
     pub(crate) own: Vec<Tensor>,
-    /// The inputs of every request, by child task.
+    /// The inputs of every request, by child task: one list of tensors per request.
     pub(crate) children: BTreeMap<String, Vec<Vec<Tensor>>>,
 }
 
@@ -34,9 +34,9 @@ impl FannedOut {
 /// Splits a task's outputs.
 ///
 /// # Errors
-/// [`Code::BadOutput`] for an output to an unknown child task, an output without a first axis, outputs to one task
-/// that differ in their numbers of rows, or more than [`MAX_BRANCHES`] requests. The counts are checked before anything
-/// is allocated for them.
+/// [`Code::BadOutput`] for an output to an unknown child task, an output without a first axis, outputs to one task with
+/// different numbers of rows, or more than [`MAX_BRANCHES`] requests. Counts are checked before anything is allocated
+/// for them.
 pub(crate) fn split<'a>(
     outputs: Vec<Tensor>,
     tasks: impl Iterator<Item = &'a str> + Clone,
@@ -81,7 +81,7 @@ pub(crate) fn split<'a>(
     Ok(parts)
 }
 
-/// Returns the extent of the first axis.
+/// Returns the length of the first axis.
 fn row_count(output: &Tensor) -> Result<usize, Fault> {
     let count = output.shape.first().copied();
     count.ok_or_else(|| bad(output, "is a scalar; its first axis is the number of requests"))
@@ -103,7 +103,7 @@ fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
                 ..row
             })
         };
-        // Rows may be empty, so that there are no texts to split.
+        // Rows may be empty; then there are no texts to split.
         let of_row = |place: usize| texts.get(place * each..(place + 1) * each).unwrap_or_default();
         return (0..count).map(|place| row(of_row(place))).collect();
     }
@@ -117,7 +117,7 @@ fn rows(output: &Tensor, name: &str) -> Result<Vec<Tensor>, Fault> {
     Ok((0..count).map(row).collect())
 }
 
-/// Slices the bytes, whose length was checked against the shape.
+/// Slices the data. Its length was checked against the shape.
 fn part(data: &Bytes, from: usize, length: usize) -> Bytes {
     let to = (from + length).min(data.len());
     data.slice(from.min(to)..to)
@@ -136,7 +136,7 @@ mod tests {
         Tensor::from_f32(name, shape, &values).unwrap()
     }
 
-    /// A tensor of any extent without data.
+    /// Creates a tensor of any shape without data.
     fn hollow(name: &str, shape: &[usize]) -> Tensor {
         Tensor {
             name: name.into(),
@@ -187,7 +187,7 @@ mod tests {
         );
     }
 
-    /// Each request of the child task keeps its other inputs.
+    /// Each request to the child task keeps its other inputs.
     #[test]
     fn rows_without_texts_are_rows() {
         let texts = Tensor {

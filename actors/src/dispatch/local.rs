@@ -1,4 +1,4 @@
-//! The replicas of this process, by the stages that they serve.
+//! The replicas of this process, indexed by stage and by id.
 
 use std::sync::{
     Arc,
@@ -18,32 +18,31 @@ use crate::plan::versions::PlanVersion;
 /// A replica of this process, as other actors of the process see it.
 #[derive(Clone)]
 pub struct LocalReplica {
-    /// Its id.
+    /// Id of the replica.
     pub id: String,
-    /// What a plan places, if a plan does: it is then given only requests of epochs whose plan places exactly this. `None`
-    /// serves every epoch.
+    /// Placement of the replica, if a plan places it: it then serves only requests of epochs whose plan has exactly
+    /// this placement. `None` serves every epoch.
     pub placed: Option<Arc<Replica>>,
-    /// Its mailbox.
+    /// Mailbox of the replica.
     pub mailbox: Recipient<Delivery>,
-    /// Permits of its queue and its running batch. Each is taken when a request is handed over.
+    /// Permits for the queue and the running batch; one is taken for each request handed over.
     pub permits: Arc<Semaphore>,
-    /// The number of all permits.
+    /// Total number of permits.
     pub capacity: usize,
-    /// Requests that wait in its queue, as its heartbeat reports them.
+    /// Number of requests in the queue, as the heartbeat reports it.
     pub depth: Arc<AtomicUsize>,
-    /// Requests in its running batch.
+    /// Number of requests in the running batch.
     pub running: Arc<AtomicUsize>,
-    /// Its largest batch in the current gear.
+    /// Largest batch in the current gear.
     pub max_batch: Arc<AtomicU32>,
 }
 
 impl LocalReplica {
-    /// Returns how many requests it has taken and not answered.
+    /// Returns the number of unanswered requests.
     pub fn taken(&self) -> usize {
         self.capacity.saturating_sub(self.permits.available_permits())
     }
 
-    /// Returns its load.
     fn load(&self) -> LocalLoad {
         let taken = self.taken();
         LocalLoad {
@@ -55,19 +54,19 @@ impl LocalReplica {
 }
 
 impl LocalReplica {
-    /// Returns whether it runs the stage under that plan.
+    /// Returns whether the replica runs the stage under that plan.
     pub(super) fn serves(&self, version: &PlanVersion, gear: u32, stage: &str) -> bool {
         let placed = self.placed.as_ref();
         placed.is_none_or(|placed| arrival::serves(&version.plan, gear, stage, placed))
     }
 
-    /// Returns whether the plan places it.
+    /// Returns whether the plan places the replica; true for a replica outside any plan.
     fn is_placed_by(&self, version: &PlanVersion) -> bool {
         let placed = self.placed.as_deref();
         placed.is_none_or(|placed| version.plan.placement.contains(placed))
     }
 
-    /// Returns whether both are the same running replica. Two epochs may give one id to different replicas.
+    /// Returns whether both are the same running replica. Two epochs may assign one id to different replicas.
     fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.permits, &other.permits)
     }
@@ -110,7 +109,7 @@ impl LocalReplicas {
         self.by_stage.remove_if(stage, |_, replicas| replicas.is_empty());
     }
 
-    /// Returns what plans place of them.
+    /// Returns the placements of the replicas; replicas outside any plan are omitted.
     pub(super) fn placed(&self) -> Vec<Arc<Replica>> {
         let mut placed = Vec::new();
         for replicas in &self.by_stage {
@@ -119,7 +118,7 @@ impl LocalReplicas {
         placed
     }
 
-    /// Returns the running replica that a plan places so.
+    /// Returns the running replica with exactly that placement.
     pub(super) fn of(&self, placed: &Replica) -> Option<Arc<LocalReplica>> {
         let is_it = |local: &&Arc<LocalReplica>| local.placed.as_deref() == Some(placed);
         self.by_stage
@@ -127,7 +126,7 @@ impl LocalReplicas {
             .find_map(|replicas| replicas.iter().find(is_it).cloned())
     }
 
-    /// Returns the replica with the fewest unanswered requests among those of a stage that pass the test.
+    /// Returns the replica of a stage with the fewest unanswered requests among those that pass `passes`.
     pub(super) fn least_busy(
         &self,
         stage: &str,
@@ -138,8 +137,9 @@ impl LocalReplicas {
         candidates.min_by_key(|replica| replica.taken()).cloned()
     }
 
-    /// Returns the replica that gets a request instead of the queue group of its stage ([`routing::local_replica`]), among those that pass
-    /// the test. `alone` tells whether the plan places no replica of the stage in another process.
+    /// Returns the replica of this process that gets a request instead of the stage's queue group
+    /// ([`routing::local_replica`]), among those that pass `passes`. `alone` returns whether the plan places no replica
+    /// of the stage in another process.
     pub(super) fn instead_of_group(
         &self,
         stage: &str,
@@ -151,7 +151,7 @@ impl LocalReplicas {
         routing::local_replica(candidates.map(|replica| (replica, replica.load())), alone).cloned()
     }
 
-    /// Returns the replicas, another one first each time.
+    /// Iterates over the replicas, starting with the next one at each call.
     fn in_turn<'a>(
         &self,
         replicas: &'a [Arc<LocalReplica>],
@@ -161,7 +161,7 @@ impl LocalReplicas {
         from_first.iter().chain(last)
     }
 
-    /// Returns whether a replica of this process, placed by that plan, has the id.
+    /// Returns whether this process runs a replica with that id which the plan places.
     pub(super) fn has(&self, version: &PlanVersion, replica: &str) -> bool {
         let named = self.by_id.get(replica);
         named.is_some_and(|named| named.iter().any(|local| local.is_placed_by(version)))
@@ -207,7 +207,7 @@ mod tests {
             replicas.register("stage", b.clone());
             let choose = || replicas.least_busy("stage", |_| true).unwrap().id.clone();
             assert_ne!(choose(), choose(), "equally busy replicas take turns");
-            // A running batch counts although no request waits.
+            // The running batch counts even if no request is queued.
             let running = Arc::clone(&a.permits).try_acquire_owned().unwrap();
             assert_eq!([choose(), choose(), choose()], ["b", "b", "b"]);
             drop(running);
@@ -216,7 +216,7 @@ mod tests {
         });
     }
 
-    /// Every plan that moved a replica to another stage left an entry behind.
+    /// Regression: every plan that moved a replica to another stage left an entry behind.
     #[test]
     fn a_replica_has_one_entry_however_many_stages_it_has_served() {
         System::new().block_on(async {

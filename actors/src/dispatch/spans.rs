@@ -1,5 +1,5 @@
-//! Spans of sampled requests, for the exporter of the process ([`kaskade_telemetry`]): a request at its ingress, and below
-//! it each stage that it passes, with its time in the queue and the run of its batch.
+//! Records trace spans of sampled requests for the process's exporter ([`kaskade_telemetry`]): one for the request at
+//! its ingress, and below it one per stage, split into queue and run.
 
 use kaskade_telemetry::{Kind, Span, Value, record, unix_nanos};
 
@@ -13,9 +13,9 @@ use crate::wire::headers::Trace;
 pub(crate) struct Request<'a> {
     pub app: &'a str,
     pub trace: Trace,
-    /// The span of the client.
+    /// Span id of the client.
     pub parent: u64,
-    /// When it was accepted, and now, on the process's clock, microseconds.
+    /// Acceptance time and current time, on the process's clock, microseconds.
     pub accepted: u64,
     pub now: u64,
 }
@@ -24,7 +24,8 @@ fn is_recorded(trace: &Trace) -> bool {
     kaskade_telemetry::is_on() && trace.sampled()
 }
 
-/// Converts times of the process's clock, given what that clock shows now.
+/// Returns a function that converts times of the process's clock (microseconds) to Unix time (nanoseconds), given the
+/// current reading `now`.
 fn on_the_wall(now: u64) -> impl Fn(u64) -> u64 {
     let wall = unix_nanos();
     move |at: u64| {
@@ -33,7 +34,7 @@ fn on_the_wall(now: u64) -> impl Fn(u64) -> u64 {
     }
 }
 
-/// Records a request with its terminal reply.
+/// Records the span of a request with its terminal reply.
 pub(crate) fn request(request: &Request<'_>, outcome: Result<&InferReply, &Fault>) {
     if !is_recorded(&request.trace) {
         return;
@@ -63,7 +64,7 @@ pub(crate) fn request(request: &Request<'_>, outcome: Result<&InferReply, &Fault
     });
 }
 
-/// Returns how a request was answered, as attributes.
+/// Returns the span attributes of a reply.
 pub fn described(reply: &InferReply) -> Vec<(&'static str, Value)> {
     let hops: Vec<&str> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
     let mut attributes: Vec<(&'static str, Value)> = vec![
@@ -78,8 +79,8 @@ pub fn described(reply: &InferReply) -> Vec<(&'static str, Value)> {
     attributes
 }
 
-/// Records a stage that a request passed: from its arrival to the end of its run, in the queue until `started`, and then in a
-/// batch of that size.
+/// Records the spans of a stage that a request passed: the whole from its arrival, the queue until `started`, and the
+/// run of `run_us` in a batch of size `batch`. Times are in microseconds.
 pub(crate) fn hop(delivery: &Delivery, variant: &str, started: u64, run_us: u64, batch: usize) {
     if !is_recorded(&delivery.trace) {
         return;

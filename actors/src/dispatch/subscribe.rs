@@ -1,7 +1,7 @@
 //! Connects subjects to actors: each message becomes a [`Delivery`] in a mailbox.
 //!
-//! The order is: subscription pump, permit, actor, model thread, publication; the permit is released last. Without a
-//! permit the sender is refused immediately.
+//! A message passes the subscription pump, a permit, the actor, the model thread and publication; the permit is
+//! released last. Without a free permit the sender is refused immediately.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,23 +24,25 @@ use crate::{
     wire::{Message as _, StageOutcome, StageReply, StageRequest, chunks::Assembler},
 };
 
-/// An actor that serves a replica, and its permits.
+/// An actor that serves a replica, with its permits.
 #[derive(Clone)]
 pub struct Binding {
-    /// The replica's id.
+    /// Id of the replica.
     pub replica: String,
     /// The actor.
     pub mailbox: Recipient<Delivery>,
     /// Permits for unanswered deliveries.
     pub permits: Arc<Semaphore>,
-    /// Lets only requests pass that the replica serves under their plan; `None` serves all.
+    /// Passes only requests that the replica serves under their plan; `None` passes all.
     pub check: Option<EpochCheck>,
 }
 
 /// Serves `subject` with an actor: every message becomes a [`Delivery`] in its mailbox while permits are free;
-/// otherwise the sender is refused immediately with `Overloaded`. The members of a `group` share the messages. When
-/// `stop` turns true, or the actor has ended, the subscription ends after every message that the server has sent was delivered; the returned task,
-/// which holds `stop`, ends with it.
+/// otherwise the sender is refused immediately with `Overloaded`. The members of a queue group (`group`) share the
+/// messages.
+///
+/// When `stop` turns true or the actor has ended, the subscription ends after delivering every message that the server
+/// has sent. The returned task, which holds `stop`, ends with it.
 ///
 /// # Errors
 /// [`BusError`] if the subscription fails.
@@ -75,10 +77,10 @@ pub async fn bind(
     }))
 }
 
-/// Name of the subscriptions of replicas among the tasks of a node.
+/// Task name of replica subscriptions.
 pub(crate) const TASK: &str = "subscription of a replica";
 
-/// Turns a message into a delivery, or answers it with a typed fault. A chunk waits for the remaining chunks.
+/// Turns a message into a delivery, or answers it with a fault. A chunk waits for the remaining chunks.
 fn receive(
     dispatcher: &Dispatcher,
     binding: &Binding,
@@ -118,7 +120,7 @@ fn receive(
     let full = permit.is_none();
     let delivery = Delivery::new(request, deadline, trace, dispatcher.clone(), replica, permit);
     if !binding.mailbox.connected() {
-        // It would be dropped unread.
+        // A dead actor drops its messages silently.
         let message = format!("the actor of replica `{replica}` has ended");
         delivery.fail(Fault::new(Code::Unavailable, message));
     } else if full {
@@ -128,16 +130,16 @@ fn receive(
     }
 }
 
-/// Budget of a stage request without one, such as a hand-written client's: generous, but bounded.
+/// Default budget of a stage request without one, such as a hand-written client's.
 const DEFAULT_BUDGET: Duration = Duration::from_secs(30);
 
-/// A message that could not be assembled: the fault, and the subject to answer to.
+/// A message that could not be assembled: the fault and its reply subject.
 pub(crate) struct Unreadable {
     pub(crate) fault: Fault,
     reply: Option<Subject>,
 }
 
-/// Returns the body of a message; for a message in chunks, once the last chunk has arrived.
+/// Returns the body of a message; for chunks, with the last chunk, and `None` before.
 ///
 /// # Errors
 /// The fault of an invalid chunk or message.
@@ -163,7 +165,7 @@ pub(crate) fn whole(
     })
 }
 
-/// A message between actors that is malformed is the service's fault, not the client's.
+/// Converts the fault of a malformed message between actors: the service is at fault, not the client.
 fn unreadable(fault: Fault) -> Fault {
     match fault.code {
         Code::Malformed => Fault::new(Code::Unreadable, fault.message),
@@ -171,7 +173,7 @@ fn unreadable(fault: Fault) -> Fault {
     }
 }
 
-/// Answers an unreadable request. Its reply subject identifies the request.
+/// Answers an unreadable request with a fault. Its reply subject identifies the request.
 fn refuse(dispatcher: &Dispatcher, replica: &str, subject: &Subject, reply: Option<Subject>, fault: Fault) {
     tracing::warn!(%subject, %fault, "a stage request could not be decoded");
     let Some(reply) = reply else {

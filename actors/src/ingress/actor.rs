@@ -33,7 +33,7 @@ pub struct Ingress {
     pub(super) key: TokenKey,
     pub(super) by_client: ClientIds,
     pub(super) admission: Admission,
-    /// The epoch whose replicas the admission knows; 0 before the first.
+    /// Epoch whose replicas the admission control is sized for; 0 before the first.
     pub(super) sized_for: u64,
     pub(super) plans: PlanVersions,
     pub(super) dispatcher: Dispatcher,
@@ -47,7 +47,7 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// Creates an ingress of that id, which must be unique in the app. Results must carry tokens of `key`.
+    /// Creates an ingress. `id` must be unique in the app; results must carry tokens of `key`.
     pub fn new(
         id: &str,
         key: TokenKey,
@@ -81,21 +81,21 @@ impl Ingress {
         }
     }
 
-    /// Makes it one of several ingresses of a process.
+    /// Sets the list of all ingresses of the process.
     #[must_use]
     pub(crate) fn beside(mut self, siblings: &Ingresses) -> Self {
         self.siblings = siblings.clone();
         self
     }
 
-    /// Makes its counts of audits and labels part of those of the process.
+    /// Counts audits and labels in the counts shared by the process.
     #[must_use]
     pub(crate) fn watched_by(mut self, watched: &Arc<AuditCounts>) -> Self {
         self.audits.count_in(watched);
         self
     }
 
-    /// Compares labels with these names of classes.
+    /// Uses these class names to compare labels.
     #[must_use]
     pub(crate) fn naming(mut self, names: &ClassNames) -> Self {
         self.audits.name_by(names);
@@ -117,7 +117,7 @@ impl Ingress {
         }
         let missing = wiring.members().filter(|edge| !entry.tally.has(&edge.stage));
         for edge in missing.collect::<Vec<_>>() {
-            // Each has a token of its own, which names the member in its result.
+            // Each member has its own token, which identifies the member in its result.
             let Some(token) = self.issue_token(id, attempt) else {
                 return;
             };
@@ -127,11 +127,11 @@ impl Ingress {
             };
             self.send_to(edge, request);
         }
-        // It is at several replicas: if one is lost, the missing members are asked again.
+        // The request is at several replicas: if one is lost, the missing members are dispatched again.
         self.ledger.sent(id, attempt, None);
     }
 
-    /// Sends a request along an edge: to its first stage, or to where the exit of a stage leads.
+    /// Sends a request along an edge: to its first stage, or to the target of a stage's exit.
     pub(super) fn send_to(&mut self, edge: &Edge, request: StageRequest) {
         let (id, attempt) = (request.id, request.attempt);
         let Some(entry) = self.ledger.get_mut(id) else {
@@ -140,7 +140,8 @@ impl Ingress {
         entry.dispatch_to(&edge.stage);
         let (version, gear) = (Arc::clone(&entry.version), entry.gear);
         let (deadline, trace) = (entry.deadline, entry.trace);
-        // Stages forward it without telling the ingress, and a branch is only a part of it: any lost replica may have had it.
+        // Stages forward requests without telling the ingress, and a branch is only a part of one: any lost replica may
+        // have held it.
         let is_unplaced =
             !request.branch.is_root() || version.may_move_on(gear, edge, request.return_to_ingress);
         let to = self
@@ -150,14 +151,14 @@ impl Ingress {
         self.ledger.sent(id, attempt, replica.as_deref());
     }
 
-    /// Begins a dispatch of a request, and issues its token. `None` if it has been answered.
+    /// Registers a dispatch of a request and issues its token. `None` if the request has been answered.
     fn issue_token(&mut self, id: u64, attempt: u32) -> Option<Token> {
         let dispatch = self.ledger.get_mut(id)?.next_dispatch();
         Some(self.key.issue(id, attempt, dispatch))
     }
 
-    /// Begins a dispatch of a request: to its first stage, or to where a stage's exit leads. `None` if it has been
-    /// answered.
+    /// Registers a dispatch of a request and builds its stage request: for its first stage, or the target of a stage's
+    /// exit. `None` if the request has been answered.
     pub(super) fn stage_request(&mut self, id: u64, attempt: u32, hops: Vec<Hop>) -> Option<StageRequest> {
         let accept_below_threshold = self.ledger.must_accept_below_threshold(attempt);
         let return_to_ingress = self.ledger.is_suspect(id);
@@ -186,12 +187,12 @@ impl Ingress {
 }
 
 impl Ingress {
-    /// Returns the epochs that it uses, as they change.
+    /// Returns a watch channel of the epochs that the ingress uses.
     pub(crate) fn epochs(&self) -> watch::Receiver<Epochs> {
         self.epochs.subscribe()
     }
 
-    /// Notes the epochs that it uses now.
+    /// Publishes the epochs in use to the watch channel.
     pub(super) fn note_epochs(&self) {
         let admits = self.plans.current().map_or(0, |(version, _)| version.epoch);
         // Requests are in order of admission, and epochs only grow.
@@ -203,8 +204,8 @@ impl Ingress {
     }
 }
 
-/// Returns whether another attempt may succeed. A full queue is not retried: overload must be refused quickly, and a
-/// resend only adds load.
+/// Returns whether another attempt may succeed. A full queue is not retried: overload must be refused quickly, and
+/// retries add load.
 pub(super) fn may_retry(fault: &Fault) -> bool {
     fault.code.retryable() && fault.code != Code::Overloaded
 }

@@ -1,8 +1,9 @@
-//! Audits: a share of the requests is also answered by the largest variant, after the client has its reply.
+//! Audits: a share of the requests is also answered by the largest variant, after the client has received its reply.
 //!
-//! An audit is no request of a client: it has no entry in the ledger, holds no permit, is sent once and never again, and its answers only
-//! count. Its requests to stages carry numbers of their own, so that no result of one can end a client's request. Which requests are
-//! audited, and what an audit asks, are decisions of [`kaskade_policy::certificate_monitor`]. This file has their state; `dispatch` sends and counts.
+//! An audit is not a client's request: it has no ledger entry, holds no permit, is sent once without retries, and its
+//! answers are only counted. Its stage requests have separate numbers, so that none of their results can end a client's
+//! request. The policy [`kaskade_policy::certificate_monitor`] selects the requests to audit and the variants to ask.
+//! This file holds the state; `dispatch` sends and counts.
 
 mod dispatch;
 
@@ -22,10 +23,10 @@ use crate::{
     wire::{Feedback, FeedbackReply, RightAnswer},
 };
 
-/// Marks the number of an audit's request. The ledger counts from 1 and never gets there.
+/// Bit that marks the number of an audit's request. The ledger counts from 1 and never reaches it.
 pub(super) const MARK: u64 = 1 << 63;
 
-/// Returns whether that is the number of an audit's request.
+/// Returns whether the number is that of an audit's request.
 pub(super) fn is_audit(id: u64) -> bool {
     id & MARK != 0
 }
@@ -37,30 +38,30 @@ pub(super) struct Audits {
     pub(super) open: BTreeMap<u64, Open>,
     next: u64,
     pub(super) recent: RecentReplies,
-    /// Labels that arrived before the audit of that number has ended, with their replies.
+    /// Labels that arrived before their audit ended, with the replies they refer to, by audit number.
     labelled: BTreeMap<u64, (RecentReply, RightAnswer)>,
     class_names: ClassNames,
 }
 
-/// An audit that has not ended.
+/// An audit in progress.
 pub(super) struct Open {
     pub(super) audit: Audit,
     pub(super) version: Arc<PlanVersion>,
     pub(super) inputs: RetainedInputs,
-    /// The id that the client gave its request.
+    /// The request id that the client gave.
     pub(super) client: Option<String>,
     pub(super) live: ComparedAnswer,
     pub(super) deadline: u64,
-    /// The largest variant's part, and that of the probe.
+    /// Runs of the audit: the largest variant's and the probe's.
     pub(super) parts: [Part; 2],
 }
 
-/// A gear that an audit runs.
+/// The run of one gear in an audit.
 #[derive(Default)]
 pub(super) struct Part {
     pub(super) gear: u32,
     pub(super) waits: bool,
-    /// The stage that was asked last.
+    /// The stage asked last.
     pub(super) stage: String,
     pub(super) dispatches: u32,
     pub(super) answer: Option<ComparedAnswer>,
@@ -92,15 +93,16 @@ impl Audits {
         }
     }
 
-    /// Returns the number of another audit.
+    /// Returns the number of the next audit.
     fn number(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;
         number
     }
 
-    /// Counts a label, and returns what to tell its sender; `None` if no reply of that id is remembered. While the audit of the request
-    /// is open, the label waits for its end: counted at once, it would tell no loss, and only labels that show none would be left.
+    /// Counts a label and returns the reply to its sender; `None` if no reply with that id is remembered. While the
+    /// audit of the request is open, the label waits: counted immediately, it could not show a loss against the largest
+    /// variant, and the counts would be biased.
     pub(super) fn label(&mut self, feedback: Feedback) -> Option<FeedbackReply> {
         let Feedback { id, label } = feedback;
         let recent = self.recent.get(&id)?;
@@ -128,13 +130,13 @@ impl Audits {
         Some(told)
     }
 
-    /// Hands the largest variant's answer to the reply whose audit has ended, and counts a label that waited for it. A label of a
-    /// request whose audit failed only says whether the answer was right.
+    /// Adds the largest variant's answer to the reply whose audit has ended, and counts a label that waited for it. If
+    /// the audit failed, the label only tells whether the answer was right.
     fn labels_of(&mut self, id: &str, audit: u64, largest: Option<ComparedAnswer>) {
         match self.labelled.remove(&audit) {
             Some((mut reply, label)) => {
                 reply.audited(largest);
-                // It could be compared when it came.
+                // The label was comparable when it arrived.
                 if let Ok(right) = right_answer(&label, &reply, &self.class_names) {
                     self.count_label(&reply, &right.answer);
                 }
@@ -151,18 +153,18 @@ impl Audits {
         });
     }
 
-    /// Compares labels with these names of classes.
+    /// Sets the class names used to compare labels.
     pub(super) fn name_by(&mut self, names: &ClassNames) {
         self.class_names = names.clone();
     }
 
-    /// Counts in the counts of the process.
+    /// Sets the counts to add to.
     pub(super) fn count_in(&mut self, watched: &Arc<AuditCounts>) {
         self.watched = Arc::clone(watched);
     }
 }
 
-/// Returns the number of the audit, and the part of it that a request is.
+/// Returns the number of the audit and the index of its run, from the number of a request.
 pub(super) fn audit_part(id: u64) -> (u64, usize) {
     ((id & !MARK) >> 1, (id & 1) as usize)
 }
@@ -173,7 +175,7 @@ mod tests {
 
     use super::*;
 
-    /// Counts a label `large`, the largest variant's answer, that arrives while the audit of the reply is open.
+    /// Counts a label that arrives while the audit of its reply is open; `large` is the largest variant's answer.
     fn labelled_early(largest: Option<ComparedAnswer>) -> LabelCounts {
         let class = |number, name| ComparedAnswer::class(number, 3, Some(name));
         let mut audits = Audits::new("a", &IngressConfig::default());
@@ -202,7 +204,8 @@ mod tests {
         counts.cascades[1].labels
     }
 
-    /// The loss was lost: of audited requests, only labels of those that the largest variant had answered were paired.
+    /// Regression: labels of audited requests were paired only if the largest variant itself had answered, so no loss
+    /// was counted.
     #[test]
     fn a_label_that_arrives_before_its_audit_has_ended_tells_the_loss() {
         let unpaired = LabelCounts {

@@ -1,4 +1,4 @@
-//! The names of the classes, as the workers announce them.
+//! Class names as announced by workers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,18 +7,18 @@ use kaskade_policy::certificate_monitor::Class;
 
 use crate::wire::Heartbeat;
 
-/// Most variants whose names are kept.
+/// Largest number of variants whose names are kept.
 const VARIANTS: usize = 1024;
 
-/// Longest name that is compared with others for likeness, bytes: the time grows with the product of both lengths.
+/// Longest name that is compared for similarity, bytes: the time grows with the product of both lengths.
 const COMPARED: usize = 256;
 
-/// The names of the classes by variant, for all ingresses of a process. Clones share them.
+/// Class names by variant, for all ingresses of a process. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassNames(Arc<RwLock<BTreeMap<String, Arc<[String]>>>>);
 
 impl ClassNames {
-    /// Notes the names that a heartbeat announces, and forgets those of variants for which `is_planned` is false.
+    /// Records the names that a heartbeat announces, and drops those of variants for which `is_planned` is false.
     pub(crate) fn record(&self, beat: &Heartbeat, is_planned: impl Fn(&str) -> bool) {
         let named = beat.models.iter().filter(|(_, model)| !model.labels.is_empty());
         for (variant, model) in named {
@@ -36,9 +36,9 @@ impl ClassNames {
         }
     }
 
-    /// Returns the names of the classes among which a variant chose one: those that the variant announces, else those of another one,
-    /// because the variants of a family have the same classes in the same order. `None` if no list has that many classes, or that class at
-    /// its place.
+    /// Returns the names of the classes that a variant chose from: the names announced by the variant, else those of
+    /// another variant, because the variants of a family have the same classes in the same order. `None` if no list has
+    /// that number of classes with that class name at its index.
     pub(super) fn of(&self, variant: &str, class: &Class) -> Option<Arc<[String]>> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let fits = |names: &&Arc<[String]>| u64::try_from(names.len()) == Ok(class.of);
@@ -56,7 +56,7 @@ impl ClassNames {
     }
 }
 
-/// Returns the name that a misspelt one is nearest to; `None` if none is alike. Long names are like no other.
+/// Returns the name most similar to a misspelt one; `None` if none is similar. Long names are never similar.
 pub(super) fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
     if name.len() > COMPARED {
         return None;
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(*of(2).unwrap(), ["poor", "good"]);
     }
 
-    /// Any variant with as many classes lent its names, also one that no plan had any more.
+    /// Regression: the names of any variant with the same number of classes were used, even if no plan had it any more.
     #[test]
     fn names_of_another_variant_are_used_only_if_the_answer_has_one_of_them_at_its_place() {
         let names = ClassNames::default();

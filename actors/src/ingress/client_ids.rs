@@ -1,4 +1,4 @@
-//! The requests in flight by the ids that clients gave them, for cancellations.
+//! Index of the requests in flight by client id, for cancellations.
 
 use std::{
     cell::RefCell,
@@ -6,14 +6,14 @@ use std::{
     rc::Rc,
 };
 
-/// Numbers of requests by the client's id. Clients choose ids, so several requests may share one.
+/// Request numbers by client id. Clients choose ids, so several requests may share one.
 type Index = HashMap<String, Vec<u64>>;
 
 /// An index of the requests in flight. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ClientIds(Rc<RefCell<Index>>);
 
-/// The entry of one request; dropping it removes the request from the index.
+/// Index entry of one request. Dropping it removes the request from the index.
 #[derive(Debug)]
 pub(super) struct IdGuard {
     index: ClientIds,
@@ -22,7 +22,7 @@ pub(super) struct IdGuard {
 }
 
 impl ClientIds {
-    /// Adds a request of that number.
+    /// Adds the request with that number.
     pub(super) fn list(&self, id: &str, number: u64) -> IdGuard {
         self.0.borrow_mut().entry(id.to_owned()).or_default().push(number);
         IdGuard {
@@ -32,7 +32,7 @@ impl ClientIds {
         }
     }
 
-    /// Returns the requests of that id, in constant time.
+    /// Returns the numbers of the requests with that id, in constant time.
     pub(super) fn numbers(&self, id: &str) -> Vec<u64> {
         self.0.borrow().get(id).cloned().unwrap_or_default()
     }

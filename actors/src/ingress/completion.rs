@@ -1,4 +1,4 @@
-//! From the results of stages to the one reply: exits for stages that do not route, votes, branches, failures.
+//! Turns the results of stages into the one reply: exits of stages that do not route, votes, branches, failures.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Ingress {
-    /// Routes a result for a stage that does not route by itself (a custom actor, a process in another language).
+    /// Routes the result of a stage that does not route by itself (a custom actor, or a process in another language).
     pub(super) fn route_for_stage(&mut self, mut done: StageReply, now: u64) {
         let StageOutcome::Outputs {
             outputs, confidence, ..
@@ -47,8 +47,8 @@ impl Ingress {
         }
     }
 
-    /// Decides where a result goes by the exit of its stage, and returns the score that decided. `given` is the confidence that the stage
-    /// gave.
+    /// Applies the exit of a stage to its result. Returns the destination and the score that decided. `given` is the
+    /// confidence that the stage stated.
     fn decide_for_stage<'a>(
         &self,
         version: &'a PlanVersion,
@@ -62,7 +62,7 @@ impl Ingress {
             Some(given) => Some(given),
             None => confidence_of(version, gear, &done.stage, outputs)?,
         };
-        // The inputs of a branch are those that its parent made.
+        // The inputs of a branch were made by its parent, so they are unknown here.
         let inputs = entry.filter(|_| done.branch.is_root());
         let input_bytes = inputs.map(|entry| entry.inputs.input_bytes());
         let (stage, hops) = (&done.stage, &mut done.hops);
@@ -72,9 +72,9 @@ impl Ingress {
         Ok((route, score))
     }
 
-    /// Sends a request with its own inputs to the next stage.
+    /// Forwards a request with its original inputs to the next stage.
     fn forward_for_stage(&mut self, edge: &Edge, done: StageReply, now: u64) {
-        // The ingress keeps the inputs of the root only.
+        // The ingress keeps the inputs of the root request only.
         if !done.branch.is_root() {
             let message = format!(
                 "stage `{}` forwards a branch whose inputs only it has; route in the stage, or fan out",
@@ -90,7 +90,7 @@ impl Ingress {
         }
     }
 
-    /// Sends what a partition made to the next one.
+    /// Sends the outputs of a partition to the next partition.
     fn continue_for_stage(&mut self, edge: &Edge, done: StageReply, outputs: Vec<Tensor>) {
         if !self.forward_once(&done) {
             return self.metrics.stale();
@@ -106,7 +106,7 @@ impl Ingress {
         }
     }
 
-    /// Sends a request that is too long for the model of a stage to the stage after it. Returns false if there is none.
+    /// Forwards a request that is too long for a stage's model to the next stage. Returns false if there is none.
     pub(super) fn forward_too_long(&mut self, done: &StageReply, fault: &Fault) -> bool {
         if fault.code != Code::TooLong || !done.branch.is_root() {
             return false;
@@ -143,7 +143,7 @@ impl Ingress {
         entry.is_some_and(|entry| entry.forward_once(done))
     }
 
-    /// Sends the child requests of a pipeline's task, for a stage that does not do so itself.
+    /// Sends the child requests of a pipeline's task for a stage that does not send them itself.
     fn fan_out_for_stage(&mut self, done: StageReply, children: &[Child], outputs: Vec<Tensor>, now: u64) {
         let Some(entry) = self.ledger.get(done.id) else {
             return;
@@ -202,8 +202,8 @@ impl Ingress {
         self.answer(StageReply { result, ..done }, now);
     }
 
-    /// Fills in fields that a worker in another language may omit, from the dispatch that it answers. A stage that the gear does not
-    /// have counts as omitted; a member of an ensemble answers for itself, whatever it says.
+    /// Fills in fields that a worker in another language may omit, from the dispatch that it answers. A stage name that
+    /// the gear does not have counts as omitted. For an ensemble, the dispatch always determines the member.
     pub(super) fn fill_defaults(&self, done: &mut StageReply, dispatch: u32) {
         if done.attempt == 0 {
             done.attempt = self.ledger.place(done.id).map_or(0, |(attempt, _)| attempt);
@@ -255,7 +255,7 @@ impl Ingress {
         gear.map_or(0, |gear| gear.wiring.members().count())
     }
 
-    /// Ends an ensemble request once every member has answered or failed. Returns whether it ended.
+    /// Ends an ensemble request once every member has answered or failed. Returns whether the request ended.
     fn finish_ensemble(&mut self, id: u64, attempt: u32, members: usize, now: u64) -> bool {
         let Some(tally) = self.ledger.get(id).map(|entry| &entry.tally) else {
             return false;
@@ -276,7 +276,7 @@ impl Ingress {
         true
     }
 
-    /// Forwards a part of a streamed answer to its client if it is the next one of the newest attempt.
+    /// Forwards a part of a streamed answer to the client if it is the next part of the newest attempt.
     pub(super) fn forward_part(&mut self, done: StageReply) {
         let StageOutcome::Part {
             outputs,
@@ -315,7 +315,7 @@ impl Ingress {
         }
     }
 
-    /// Tells the admission that a request got its answer by this attempt.
+    /// Reports an answered request to the admission control.
     fn served(&mut self, attempt: u32, now: u64) {
         if attempt > 1 {
             self.admission.completed_after_resend();
@@ -329,7 +329,7 @@ impl Ingress {
             AnswerOutcome::First(entry) => {
                 self.served(done.attempt, now);
                 if done.attempt > 1 {
-                    // An earlier attempt may still generate.
+                    // An earlier attempt may still be generating.
                     self.cancel_at_replicas(&[done.id]);
                 }
                 let audit = self.note_answer(&entry, &done, degraded);
@@ -379,7 +379,7 @@ impl Ingress {
     /// Ends a request without its regular answer: with the branches that finished, the vote of the members that
     /// answered, or the fault.
     pub(super) fn close(&mut self, entry: InFlight, fault: &Fault) {
-        // Not a service: a refusal that counted would make a refusing stage look fast.
+        // A refusal is not a service: counting it would make a refusing stage look fast.
         if fault.code == Code::Expired && entry.dispatches() <= 1 {
             let now = self.dispatcher.clock().now();
             self.admission.expired(now, entry.deadline - entry.accepted);
@@ -396,7 +396,7 @@ impl Ingress {
         self.refuse(entry.target, fault);
     }
 
-    /// Records the permanent failure of a member of an ensemble. Returns true if other members answer, or still may.
+    /// Records the permanent failure of an ensemble member. Returns true if other members have answered or still may.
     pub(super) fn fail_member(&mut self, done: &StageReply, fault: &Fault, now: u64) -> bool {
         let members = self.members(done.id);
         if members <= 1 || may_retry(fault) {
@@ -416,21 +416,21 @@ impl Ingress {
         self.end_attempt(id, attempt, fault, may_retry(fault), now);
     }
 
-    /// Returns whether an endpoint broke off an answer of which the client has a part. Another attempt would have another answer,
-    /// since an endpoint repeats none.
+    /// Returns whether a remote endpoint broke off an answer whose first parts the client has. Another attempt would
+    /// give a different answer, since endpoints do not repeat answers.
     pub(super) fn is_stream_interrupted(&self, done: &StageReply, fault: &Fault) -> bool {
         let progress = || self.ledger.get(done.id)?.progress.as_ref();
         fault.code == Code::EndpointUnavailable
             && progress().is_some_and(|progress| progress.has_begun(&done.stage))
     }
 
-    /// Ends a failed attempt: another one follows if that may help, or the fault is the answer.
+    /// Ends a failed attempt: schedules a retry if one may help, or answers with the fault.
     pub(super) fn end_attempt(&mut self, id: u64, attempt: u32, fault: &Fault, may_retry: bool, now: u64) {
         match self.ledger.failed(id, attempt, may_retry, now) {
             // The sweep resends it once it is due.
             FailureOutcome::Retry { .. } => {}
             FailureOutcome::Terminal(entry) => {
-                // Other members of an ensemble, branches of a pipeline or attempts may still run for it.
+                // Other ensemble members, pipeline branches or attempts may still work on it.
                 if entry.dispatches() > 1 || entry.gather.begun() {
                     self.cancel_at_replicas(&[id]);
                 }
@@ -441,7 +441,7 @@ impl Ingress {
     }
 }
 
-/// Returns the confidence that a variant's calibration computes from its outputs.
+/// Returns the calibrated confidence of a stage's outputs.
 fn confidence_of(
     version: &PlanVersion,
     gear: u32,

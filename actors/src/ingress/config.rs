@@ -1,4 +1,4 @@
-//! The configuration of an ingress.
+//! Configuration of an ingress.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::durable::DurableConfig;
 /// Configuration of an ingress.
 #[derive(Debug, Clone)]
 pub struct IngressConfig {
-    /// Requests in flight in all ingresses of a process; beyond that, clients are refused immediately.
+    /// Largest number of requests in flight in all ingresses of a process; above it, clients are refused immediately.
     pub max_in_flight: usize,
-    /// Bytes of the inputs of requests in flight; beyond that, clients are refused immediately, and durable requests wait
-    /// in their stream.
+    /// Limit of the input data of requests in flight, bytes; above it, clients are refused immediately and durable
+    /// requests wait in their stream.
     pub max_in_flight_bytes: usize,
-    /// Budget of a request without one.
+    /// Default budget of a request.
     pub default_budget: Duration,
-    /// Largest budget; longer ones are reduced to it.
+    /// Largest budget; longer budgets are reduced to it.
     pub max_budget: Duration,
     /// Attempts per request, including the first ([`LedgerConfig::max_attempts`]).
     pub max_attempts: u32,
@@ -29,9 +29,9 @@ pub struct IngressConfig {
     pub shift: ShiftConfig,
     /// Configuration of drift detection.
     pub load_drift: LoadDriftConfig,
-    /// Share of the requests that is audited, if the plan has a certified list.
+    /// Share of the requests that is audited if the plan has a certified list.
     pub audit: AuditSettings,
-    /// Replies that each ingress remembers for labels that arrive later, if the plan has a certified list.
+    /// Number of replies that each ingress remembers for delayed labels, if the plan has a certified list.
     pub recent_replies: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Durable requests: `kaskade.<app>.submit` on JetStream.
 //!
-//! A request is accepted once the stream has stored it; the stream acknowledges that itself, without any actor in
-//! between. An ingress takes submitted requests like others, with permits of their own, and acknowledges a request
+//! A request is accepted once the stream has stored it; the stream sends the acknowledgement itself, without any actor
+//! in between. An ingress handles submitted requests like others, with separate permits, and acknowledges a request
 //! once its result is stored. If a process is lost in between, the stream redelivers the request, so it runs at least
 //! once. A result is written only if its id has none, so there is exactly one.
 //!

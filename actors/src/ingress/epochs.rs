@@ -1,10 +1,10 @@
-//! Which epochs an ingress uses.
+//! The epochs in use at an ingress.
 
-/// The epochs that an ingress uses.
+/// Epochs in use at an ingress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Epochs {
-    /// The epoch under which it admits requests; 0 before the first.
+    /// Epoch under which the ingress admits requests; 0 before the first.
     pub(super) admits: u64,
-    /// The oldest epoch of its requests in flight; `admits` if it has none.
+    /// Oldest epoch of the requests in flight; `admits` if there are none.
     pub(super) oldest: u64,
 }

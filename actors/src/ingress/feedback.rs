@@ -1,7 +1,7 @@
-//! Labels that arrive later: the right answer to a request that was answered before.
+//! Delayed labels: the correct answers to requests that were answered before.
 //!
-//! Every ingress receives every label; the one that answered the request replies, so that a label without a reply within the client's
-//! patience belongs to a request that no ingress remembers.
+//! Every ingress receives every label, and only the one that answered the request replies. If no reply comes within the
+//! client's timeout, no ingress remembers the request.
 
 use async_nats::{Message as NatsMessage, Subject};
 use futures::StreamExt;
@@ -18,10 +18,10 @@ use crate::{
     wire::{ContentType, Feedback, RightAnswer, headers},
 };
 
-/// Names of classes that an error lists.
+/// Number of class names that an error lists.
 const SHOWN: usize = 8;
 
-/// Most characters of a name that an error repeats.
+/// Longest part of a name that an error repeats, characters.
 const MAX_ECHO: usize = 64;
 
 /// A label as received.
@@ -33,12 +33,12 @@ pub(super) struct Labelled {
     reply: Option<Subject>,
 }
 
-/// Passes labels to the ingress.
+/// Passes received labels to the ingress.
 pub(super) async fn pump(mut labels: async_nats::Subscriber, ingress: Addr<Ingress>, dispatcher: Dispatcher) {
     while let Some(message) = labels.next().await {
         match read(&message) {
             Ok(labelled) => ingress.do_send(labelled),
-            // The client would otherwise wait as if no ingress remembered its request.
+            // Without this reply the client would conclude that no ingress remembers its request.
             Err(fault) => {
                 tracing::warn!(%fault, "a label could not be read");
                 dispatcher.refuse_message(&message, &fault);
@@ -58,11 +58,11 @@ fn read(message: &NatsMessage) -> Result<Labelled, Fault> {
     })
 }
 
-/// A label in the form in which the answers to a request are compared.
+/// A label in the form in which answers are compared.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct RightLabel {
     pub(super) answer: ComparedAnswer,
-    /// Whether it is the name of a class, and the names of the classes are unknown.
+    /// Whether the label is a class name that could not be checked because the class names are unknown.
     pub(super) is_unchecked: bool,
 }
 
@@ -75,10 +75,10 @@ impl From<ComparedAnswer> for RightLabel {
     }
 }
 
-/// Returns a label in the form in which the answers to a request are compared.
+/// Converts a label to the form in which answers are compared.
 ///
 /// # Errors
-/// Why it is no answer of their kind.
+/// The reason why the label cannot be compared with the answer.
 pub(super) fn right_answer(
     label: &RightAnswer,
     reply: &RecentReply,
@@ -88,7 +88,7 @@ pub(super) fn right_answer(
         (RightAnswer::Class(number), ComparedAnswer::Class(class)) => Ok(numbered(*number, class.of)?.into()),
         (RightAnswer::Text(text), ComparedAnswer::Class(class)) => named(text.trim(), class, reply, names),
         (RightAnswer::Text(text), answer) => Ok(of_text(text, answer).into()),
-        // The answer `42` of a language model, for instance.
+        // For instance the answer `42` of a language model.
         (RightAnswer::Class(number), answer) => Ok(of_text(&number.to_string(), answer).into()),
     }
 }
@@ -112,7 +112,8 @@ fn numbered(number: u64, of: u64) -> Result<ComparedAnswer, String> {
     ))
 }
 
-/// Returns the class of a name, whose letter case only counts between classes that differ by it; a text that is no name is a number.
+/// Returns the class with a name. Letter case is ignored unless classes differ by it only. A text that is not a class
+/// name may be a class number.
 fn named(name: &str, class: &Class, reply: &RecentReply, names: &ClassNames) -> Result<RightLabel, String> {
     let known = names.of(&reply.variant, class);
     let find = |is: &dyn Fn(&str) -> bool| {
@@ -143,14 +144,14 @@ fn named(name: &str, class: &Class, reply: &RecentReply, names: &ClassNames) -> 
             quoted(name)
         ));
     }
-    // Of the names, only those of the answers are known: it is another class, or misspelt.
+    // Only the class names of the answers are known: the label is another class, or misspelt.
     Ok(RightLabel {
         answer: ComparedAnswer::Number(number_of_text(name).into()),
         is_unchecked: true,
     })
 }
 
-/// Says that a name is none of the classes, and which one may be meant.
+/// Returns the message that a name is not a class name, with the most similar class name.
 fn unknown_name(name: &str, names: &[String]) -> String {
     let (said, count) = (quoted(name), names.len());
     if let Some(nearest) = class_names::nearest(name, names) {
@@ -167,7 +168,7 @@ fn unknown_name(name: &str, names: &[String]) -> String {
     )
 }
 
-/// Returns the beginning of a name for a message, which must fit into one message of the broker.
+/// Returns the beginning of a name, so that the message with it stays small.
 fn quoted(name: &str) -> String {
     match name.char_indices().nth(MAX_ECHO) {
         None => format!("`{name}`"),
@@ -217,7 +218,7 @@ mod tests {
         RightAnswer::Text(text.to_owned())
     }
 
-    /// Returns whether the answer and the largest variant's are right.
+    /// Returns whether the answer and the largest variant's answer are correct.
     fn compared(label: &RightAnswer, reply: &RecentReply) -> Result<[bool; 2], String> {
         let right = right_answer(label, reply, &ClassNames::default())?.answer;
         let largest = reply.largest.as_ref();
@@ -227,7 +228,7 @@ mod tests {
         ])
     }
 
-    /// The names of three classes, as a worker announces them.
+    /// Names of three classes, as a worker announces them.
     fn announced() -> ClassNames {
         announced_as(["land", "sea", "air"].map(str::to_owned).to_vec())
     }
@@ -246,7 +247,7 @@ mod tests {
         names
     }
 
-    /// A misspelt name counted as a wrong answer, which refutes certificates.
+    /// Regression: a misspelt name counted as a wrong answer, which refutes certificates.
     #[test]
     fn a_name_that_no_class_has_is_refused_if_the_names_are_known() {
         let named = reply(ComparedAnswer::class(1, 3, Some("sea")), None);
@@ -274,7 +275,7 @@ mod tests {
         );
     }
 
-    /// The names of an app before it were those of every app with as many classes, so that right labels were refused.
+    /// Regression: names of any app with the same number of classes were used, so correct labels were refused.
     #[test]
     fn a_name_is_not_refused_by_names_that_are_not_those_of_the_answer() {
         let spam = reply(ComparedAnswer::class(1, 3, Some("spam")), None);
@@ -282,7 +283,8 @@ mod tests {
         assert!(right.is_unchecked && !right.answer.accepts(&spam.answer));
     }
 
-    /// Its likeness to each name took seconds of the actor, and the refusal did not fit into a message.
+    /// Regression: comparing the label with each name took seconds of the actor, and the refusal did not fit into a
+    /// message.
     #[test]
     fn a_long_label_is_refused_with_a_short_message() {
         let names = (0..1_000).map(|number| format!("{number}{}", "n".repeat(300)));
@@ -306,7 +308,7 @@ mod tests {
         );
     }
 
-    /// Every answer counted as wrong if a label was a name, although data sets and replies have names.
+    /// Regression: every answer counted as wrong if the label was a name, although data sets and replies use names.
     #[test]
     fn a_class_is_labelled_by_its_name_or_its_number() {
         let class = |number, name: &str| ComparedAnswer::class(number, 3, Some(name));
@@ -314,7 +316,7 @@ mod tests {
         assert_eq!(compared(&text(" Sea "), &audited), Ok([true, false]));
         assert_eq!(compared(&text("1"), &audited), Ok([true, false]));
         assert_eq!(compared(&RightAnswer::Class(1), &audited), Ok([true, false]));
-        // A text that is a name and a number is a name.
+        // A text that is both a name and a number is a name.
         assert_eq!(compared(&text("7"), &audited), Ok([false, true]));
         assert_eq!(compared(&text("land"), &audited), Ok([false, false]));
     }
@@ -333,7 +335,7 @@ mod tests {
         }
     }
 
-    /// `--label 42` is read as a number, and was compared with the hash of the answer.
+    /// Regression: `--label 42` is read as a number, and was compared with the hash of the answer.
     #[test]
     fn a_number_may_be_the_text_of_an_answer() {
         let number = |text| ComparedAnswer::Number(number_of_text(text).into());

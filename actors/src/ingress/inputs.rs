@@ -11,19 +11,19 @@ use crate::{
     wire::{self, ContentType, InferRequest},
 };
 
-/// The inputs of a request for each of its dispatches.
+/// Inputs of a request, retained for later dispatches.
 ///
-/// The first dispatch takes the decoded inputs. A later one, after a failure or for a stage that does not forward by itself,
-/// decodes the body again. A request that is sent once is therefore never copied. The tensors of a request from the same
-/// process are shared.
+/// The first dispatch takes the decoded inputs. A later one, after a failure or for a stage that does not forward by
+/// itself, decodes the body again. A request that is dispatched once is therefore never copied. Tensors of a request
+/// from the same process are shared.
 pub(super) struct RetainedInputs {
     decoded: Option<Vec<Tensor>>,
-    /// Bytes of their data.
+    /// Size of the input data, bytes.
     input_bytes: usize,
     source: Source,
 }
 
-/// What the inputs are made of again.
+/// Source from which the inputs are restored.
 #[derive(Clone)]
 enum Source {
     Body(ContentType, Bytes),
@@ -31,7 +31,7 @@ enum Source {
 }
 
 impl RetainedInputs {
-    /// Retains the body of a request beside its decoded inputs.
+    /// Retains the body of a request along with its decoded inputs.
     pub(super) fn new(decoded: Vec<Tensor>, content_type: ContentType, body: Bytes) -> Self {
         Self {
             input_bytes: input_bytes(&decoded),
@@ -49,12 +49,12 @@ impl RetainedInputs {
         }
     }
 
-    /// Returns the bytes of the inputs' data, as the scores of stages read them.
+    /// Returns the size of the input data, bytes, as stage scores read it.
     pub(super) fn input_bytes(&self) -> usize {
         self.input_bytes
     }
 
-    /// Returns the bytes that they occupy: the tensors of a MessagePack body share its memory.
+    /// Returns the memory that the inputs occupy, bytes. Tensors of a MessagePack body share its memory.
     pub(super) fn size(&self) -> usize {
         let size = |inputs: &[Tensor]| -> usize {
             let sizes = inputs.iter().map(|input| input.data.len() + input.name.len());
@@ -68,7 +68,7 @@ impl RetainedInputs {
         }
     }
 
-    /// Returns the same inputs for another request, without the decoded ones.
+    /// Returns the same inputs for another request, without the decoded tensors.
     pub(super) fn again(&self) -> Self {
         Self {
             decoded: None,
@@ -80,7 +80,7 @@ impl RetainedInputs {
     /// Returns the inputs.
     ///
     /// # Errors
-    /// Never, because the body was decoded before.
+    /// None in practice: the body was decoded before.
     pub(super) fn get(&mut self) -> Result<Vec<Tensor>, Fault> {
         match (self.decoded.take(), &self.source) {
             (Some(decoded), _) => Ok(decoded),

@@ -1,4 +1,4 @@
-//! Subscriptions of an ingress: requests, results and cancellations become messages to the ingress actor.
+//! Subscriptions of an ingress: pass requests, results, cancellations and labels to the ingress actor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,17 +32,17 @@ use crate::{
     wire::{Message as _, StageOutcome, StageReply, TokenKey, chunks::Assembler},
 };
 
-/// The room for requests in flight, shared by the ingresses of a process.
+/// Capacity for requests in flight, shared by the ingresses of a process.
 #[derive(Clone)]
 pub struct Capacity {
-    /// Permits for requests in flight; all free means that nothing is in flight.
+    /// Permits for requests in flight. If all are free, no request is in flight.
     pub permits: Arc<Semaphore>,
-    /// Permits for the bytes of their inputs.
+    /// Permits for the bytes of the inputs of requests in flight.
     pub bytes: Arc<Semaphore>,
 }
 
 impl Capacity {
-    /// Returns the room that a configuration gives.
+    /// Returns the capacity set by a configuration.
     pub fn of(config: &IngressConfig) -> Self {
         let bytes = config.max_in_flight_bytes.min(Semaphore::MAX_PERMITS);
         Self {
@@ -52,37 +52,38 @@ impl Capacity {
     }
 }
 
-/// The name of an ingress, and the key of the tokens that it issues.
+/// Id of an ingress, and the key of the tokens that it issues.
 pub struct Identity {
-    /// Its id, unique in the app.
+    /// Id of the ingress, unique in the app.
     pub id: String,
-    /// The key.
+    /// Key of the tokens.
     pub key: TokenKey,
 }
 
 /// Parts that the intake of an ingress needs.
 pub struct IntakeParts {
-    /// The connection of its shard.
+    /// Connection of the shard.
     pub bus: Bus,
-    /// The dispatcher of its shard.
+    /// Dispatcher of the shard.
     pub dispatcher: Dispatcher,
     /// The ingress.
     pub ingress: Addr<Ingress>,
-    /// Its name and key.
+    /// Id and token key of the ingress.
     pub identity: Identity,
-    /// The room for its requests.
+    /// Capacity for requests in flight.
     pub capacity: Capacity,
-    /// Its largest budget: the longest time that a partial message is kept.
+    /// Largest budget: the longest time that a partial message is kept.
     pub max_budget: Duration,
-    /// Its counters.
+    /// Counters of the ingress.
     pub metrics: Arc<Metrics>,
-    /// Ends the intake when it turns true.
+    /// Stops the intake when it turns true.
     pub stop: watch::Receiver<bool>,
 }
 
-/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*.*.*`. The first subscription ends
-/// when `stop` turns true; the second stays, for the requests still in flight. Results without a token of its key
-/// are dropped. Returns the task that takes requests: once it has ended, no further request is taken.
+/// Subscribes to requests in the app's queue group and to results on `done.<ingress>.*.*.*`. The subscription to
+/// requests ends when `stop` turns true; the one to results stays, for requests in flight. Results without a valid
+/// token of the ingress's key are dropped. Returns the task that accepts requests: once it has ended, no further
+/// request is accepted.
 ///
 /// # Errors
 /// [`BusError`] if a subscription fails.
@@ -134,7 +135,8 @@ pub async fn open(parts: IntakeParts) -> Result<JoinHandle<()>, BusError> {
     Ok(taking)
 }
 
-/// Core NATS stores nothing: messages in transit when a connection broke are lost without notice.
+/// Tells the ingress about every reconnect. Core NATS stores nothing: messages in transit when a connection breaks are
+/// lost without notice.
 async fn watch_link(mut link: watch::Receiver<Link>, ingress: Addr<Ingress>) {
     let mut down = false;
     loop {
@@ -169,7 +171,7 @@ async fn pump_requests(
         };
         let mut held = RequestReservation::new(permit, &bytes);
         if !ingress.connected() {
-            // An actor that has ended swallows its messages.
+            // A dead actor drops its messages silently.
             refuse(&dispatcher, &metrics, &message, &ENDED);
         } else if held.charge(message.payload.len()) {
             message.payload = in_memory_of_its_own(message.payload);
@@ -193,8 +195,8 @@ async fn pump_requests(
 /// Size from which a body is copied out of the connection's buffer, bytes.
 const LARGE: usize = 256 << 10;
 
-/// Copies a large body. The connection reads into a buffer that grows to twice the size of a message and more, and that a body
-/// keeps alive whole; `max_in_flight_bytes` would then bound half of the memory.
+/// Copies a large body into separate memory. The connection reads into a buffer of more than twice the message's size,
+/// and a body keeps that whole buffer alive; `max_in_flight_bytes` would then count less than half of the memory.
 fn in_memory_of_its_own(body: Bytes) -> Bytes {
     if body.len() < LARGE {
         return body;
@@ -209,7 +211,8 @@ fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, message: &Message, refusal
     reply::refuse_at_once(dispatcher, metrics, target, refusal);
 }
 
-/// Every ingress receives every cancellation; only the owner of the request acts on it.
+/// Passes cancellations to the ingress. Every ingress receives every cancellation; only the owner of the request acts
+/// on it.
 async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr<Ingress>) {
     while let Some(message) = cancelled.next().await {
         let id = message
@@ -224,7 +227,7 @@ async fn pump_cancellations(mut cancelled: async_nats::Subscriber, ingress: Addr
     }
 }
 
-/// The results of stages, on their way to the ingress.
+/// Receives the results of stages for the ingress.
 struct Results {
     dispatcher: Dispatcher,
     ingress: Addr<Ingress>,
@@ -242,7 +245,8 @@ impl Results {
         }
     }
 
-    /// Checks that the ingress sent the request to the sender of the result, before the result costs any memory.
+    /// Handles a result. The token is checked first, so that only stages to which the ingress sent the request can make
+    /// it use memory.
     fn take(&mut self, message: &Message) {
         let Some((id, attempt, token)) = self.dispatcher.app().parse_done(&message.subject) else {
             return;
@@ -262,9 +266,9 @@ impl Results {
             });
         }
         let Some(done) = self.read(message) else { return };
-        // The subject identifies the request: a worker may omit the id and the attempt, or get them wrong.
+        // The subject identifies the request, because a worker may omit the id and the attempt or get them wrong.
         let done = StageReply { id, attempt, ..done };
-        // Any branch may fail the whole request. A branch may answer itself and those below it.
+        // Any branch may fail the whole request. A branch may only answer for itself and the branches below it.
         let answers = !matches!(done.result, StageOutcome::Fault(_));
         if answers && !self.key.permits(id, attempt, token, &done.branch) {
             return self.forged(message);
@@ -276,7 +280,7 @@ impl Results {
         });
     }
 
-    /// Decodes a result, or makes one of the reason why it cannot be read. `None` if chunks are missing.
+    /// Decodes a result; an unreadable result becomes a fault with the reason. `None` if chunks are missing.
     fn read(&mut self, message: &Message) -> Option<StageReply> {
         let now = self.dispatcher.clock().now();
         let until = now.saturating_add(self.wanted_us);

@@ -1,5 +1,5 @@
-//! The intake for clients in the same process: requests and replies pass between threads, without the broker and without
-//! encoding. Permits, admission, ledger and refusals are those of any request.
+//! Intake for clients in the same process: requests and replies pass between threads, without the broker and without
+//! encoding. Permits, admission control, ledger and refusals are the same as for other requests.
 
 use std::fmt;
 use std::sync::{
@@ -25,7 +25,7 @@ use crate::{
     wire::{InferReply, InferRequest, RequestOptions},
 };
 
-/// Takes requests of clients in the process of its ingresses. Cheap to clone.
+/// Accepts requests of clients in the same process. Cheap to clone.
 #[derive(Clone)]
 pub struct LocalIntake(Arc<Inner>);
 
@@ -35,13 +35,13 @@ struct Inner {
     turn: AtomicUsize,
     capacity: Capacity,
     plans: PlanVersions,
-    /// True once the node leaves.
+    /// True once the node is leaving.
     closed: watch::Receiver<bool>,
-    /// Largest request, bytes: that of the broker, so that a request fits wherever it is sent again.
+    /// Largest request, bytes: the broker's limit, so that a retry can go over the broker.
     max_payload: usize,
 }
 
-/// An ingress, as its clients see it.
+/// An ingress with its counters.
 #[derive(Clone)]
 pub(crate) struct Entry {
     pub(crate) ingress: Addr<Ingress>,
@@ -57,10 +57,10 @@ impl fmt::Debug for LocalIntake {
     }
 }
 
-/// A request that an ingress of this process has. Dropping it before its reply cancels the request.
+/// A request accepted by an ingress of this process. Dropping it before the reply cancels the request.
 pub(crate) struct Pending {
     reply: oneshot::Receiver<Result<InferReply, Fault>>,
-    /// The ingress and the id, until the reply has come.
+    /// The ingress and the request id, until the reply has arrived.
     taken: Option<(Addr<Ingress>, String)>,
 }
 
@@ -76,7 +76,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if let Some((ingress, id)) = self.taken.take() {
-            // The ingress finds the request by its closed channel: others may have the same id.
+            // The ingress identifies the request by its closed channel, because other requests may have the same id.
             self.reply.close();
             ingress.do_send(Dropped { id });
         }
@@ -84,7 +84,7 @@ impl Drop for Pending {
 }
 
 impl LocalIntake {
-    /// Creates the intake of these ingresses, which share the capacity. It takes nothing once `closed` is true.
+    /// Creates the intake of these ingresses, which share the capacity. It accepts nothing once `closed` is true.
     pub(crate) fn new(
         entries: Vec<Entry>,
         capacity: Capacity,
@@ -102,8 +102,9 @@ impl LocalIntake {
         }))
     }
 
-    /// Hands a request to an ingress of this process; a full one refuses it at once. `None` if it must go over the broker: no
-    /// ingress here can answer it now, or it is larger than the broker accepts.
+    /// Hands a request to an ingress of this process; if the capacity is used up, the request is refused immediately.
+    /// `None` if the request must go over the broker: no ingress of this process can answer it now, or it exceeds the
+    /// broker's limit.
     pub(crate) fn take(
         &self,
         request: &Arc<InferRequest>,
@@ -116,7 +117,7 @@ impl LocalIntake {
         }
         let entry = self.next()?;
         let permit = Arc::clone(&self.0.capacity.permits).try_acquire_owned();
-        // After the permit: a node that leaves closes first and then waits for the permits.
+        // Check after acquiring the permit: a leaving node first closes, then waits for the permits.
         if *self.0.closed.borrow() {
             return None;
         }
@@ -124,7 +125,7 @@ impl LocalIntake {
         let (reply, replied) = oneshot::channel();
         let refuse = |fault: &Arc<Fault>, reply: oneshot::Sender<_>| {
             entry.metrics.shared_fault(fault);
-            // The receiver is below.
+            // The receiver still exists, see below.
             let _ = reply.send(Err(Fault::clone(fault)));
             None
         };
@@ -150,7 +151,7 @@ impl LocalIntake {
         })
     }
 
-    /// Returns the next ingress that runs.
+    /// Returns the next running ingress.
     fn next(&self) -> Option<&Entry> {
         let entries = &self.0.entries;
         let first = self.0.turn.fetch_add(1, Ordering::Relaxed) % entries.len().max(1);

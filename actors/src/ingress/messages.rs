@@ -1,4 +1,4 @@
-//! The messages that an ingress handles, besides results.
+//! Messages that an ingress handles, except results.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::reservation::RequestReservation;
 use crate::actor::Message;
 use crate::wire::{InferRequest, RequestOptions};
 
-/// A request as received.
+/// A request received from the bus.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Inbound {
@@ -24,14 +24,14 @@ pub(super) struct LocalRequest {
     pub(super) to: LocalClient,
 }
 
-/// The client in this process that sent requests of this id has dropped one of them.
+/// A client in this process has dropped a request with this id.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Dropped {
     pub(super) id: String,
 }
 
-/// The broker reports that no subscriber serves the subject to which this dispatch of a request was sent.
+/// The broker reports that the subject of this dispatch has no subscriber.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Undeliverable {
@@ -40,35 +40,35 @@ pub(super) struct Undeliverable {
     pub(super) dispatch: u32,
 }
 
-/// A client cancels the requests of this id.
+/// A client cancels the requests with this id.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Cancel {
     pub(super) id: String,
 }
 
-/// The failure detector has lost these replicas.
+/// The failure detector reports these replicas as lost.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct LostReplicas(pub Vec<String>);
 
-/// These replicas have left in good order, with all their results sent before.
+/// These replicas have left in good order, after sending all their results.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct DepartedReplicas(pub Vec<String>);
 
-/// The connection was lost and is up again: messages in transit may be gone.
+/// The connection was lost and is up again. Messages in transit may be lost.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(super) struct Reconnected;
 
-/// A connection of the process was lost and is up again, perhaps that of another shard: a request that moves on by itself may have been
-/// on its way over it.
+/// A connection of the process, perhaps that of another shard, was lost and is up again. A request that stages forward
+/// by themselves may have been in transit on it.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct ProcessReconnected;
 
-/// Answers all requests in flight with a `Draining` fault: the grace time is over.
+/// The grace time is over: answers all requests in flight with a `Draining` fault.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct FailInFlight;

@@ -6,8 +6,8 @@ use crate::actor::{Actor, Addr, Context, Handler, Recipient};
 
 use super::messages::{DepartedReplicas, LostReplicas, ProcessReconnected};
 
-/// The ingresses of a process, one per shard. The process learns once that a replica is gone, and each of its ingresses may
-/// have requests there. Clones are the same list.
+/// The ingresses of a process, one per shard. They are notified together, because each may have requests at a replica
+/// that is gone. Clones share the list.
 #[derive(Clone, Default)]
 pub(crate) struct Ingresses(Arc<Mutex<Vec<Member>>>);
 
@@ -20,7 +20,7 @@ struct Member {
 }
 
 impl Ingresses {
-    /// Adds the ingress of that id.
+    /// Adds an ingress with that id.
     pub(crate) fn add<A>(&self, id: &str, ingress: &Addr<A>)
     where
         A: Actor<Context = Context<A>>
@@ -37,32 +37,32 @@ impl Ingresses {
         });
     }
 
-    /// Tells every ingress that these replicas are lost.
+    /// Notifies every ingress that these replicas are lost.
     pub(crate) fn replicas_lost(&self, replicas: &[String]) {
         self.lost_at_others("", replicas);
     }
 
-    /// Tells every ingress but that one that these replicas are lost.
+    /// Notifies every ingress except `id` that these replicas are lost.
     pub(super) fn lost_at_others(&self, id: &str, replicas: &[String]) {
         for member in self.members().iter().filter(|member| member.id != id) {
             member.losses.do_send(LostReplicas(replicas.to_vec()));
         }
     }
 
-    /// Tells every ingress that these replicas have left in good order.
+    /// Notifies every ingress that these replicas have left in good order.
     pub(crate) fn replicas_left(&self, replicas: &[String]) {
         for member in self.members() {
             member.leaves.do_send(DepartedReplicas(replicas.to_vec()));
         }
     }
 
-    /// Returns how many there are.
+    /// Returns the number of ingresses.
     pub(super) fn count(&self) -> usize {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Tells every ingress that a connection of the process was lost and is up again. Where there is one, it watches that connection
-    /// itself.
+    /// Notifies the ingresses that a connection of the process was lost and is up again. A single ingress is not
+    /// notified, because it watches its connection itself.
     pub(crate) fn reconnected(&self) {
         let members = self.members();
         for member in members.iter().filter(|_| members.len() > 1) {

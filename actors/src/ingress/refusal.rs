@@ -1,4 +1,4 @@
-//! Refusals under overload: their text is constant, so they are encoded once.
+//! Refusals under overload. Their text is constant, so they are encoded only once.
 
 use std::sync::{Arc, LazyLock};
 
@@ -12,7 +12,7 @@ use crate::{
     wire::{self, ContentType},
 };
 
-/// A refusal with its headers and body in both formats.
+/// A refusal encoded in both formats.
 pub(super) struct Refusal {
     fault: Arc<Fault>,
     messagepack: (HeaderMap, Bytes),
@@ -37,7 +37,7 @@ impl Refusal {
         &self.fault
     }
 
-    /// Returns the headers and the body.
+    /// Returns the headers and the body in a format.
     pub(super) fn encoded(&self, content_type: ContentType) -> (HeaderMap, Bytes) {
         let (headers, body) = match content_type {
             ContentType::MessagePack => &self.messagepack,
@@ -47,20 +47,20 @@ impl Refusal {
     }
 }
 
-/// All permits of the ingress are in use.
+/// Refusal while all permits of the ingress are in use.
 pub(super) static TOO_MANY_REQUESTS: LazyLock<Refusal> = LazyLock::new(|| {
     let message = "the ingress is at its limit of requests in flight; try again later";
     Refusal::new(Code::Overloaded, message)
 });
 
-/// The inputs in flight reach [`super::IngressConfig::max_in_flight_bytes`].
+/// Refusal while the inputs in flight reach [`super::IngressConfig::max_in_flight_bytes`].
 pub(super) static TOO_MANY_BYTES: LazyLock<Refusal> = LazyLock::new(|| {
     let message =
         "the inputs in flight reach the limit of the ingress (`max_in_flight_bytes`); try again later";
     Refusal::new(Code::Overloaded, message)
 });
 
-/// The policy admits no more requests.
+/// Refusal while the admission policy admits no more requests.
 pub(super) static TOO_MANY_WAIT: LazyLock<Refusal> = LazyLock::new(|| {
     let message = "too many requests wait to answer within the budget; try again later, or add replicas";
     Refusal::new(Code::Overloaded, message)
@@ -75,7 +75,7 @@ pub(super) fn not_admitted(refusal: ledger::Refusal) -> Fault {
     Fault::new(code, refusal.to_string())
 }
 
-/// The ingress has ended, and its node with it.
+/// Refusal of an ingress that has ended, and its node with it.
 pub(super) static ENDED: LazyLock<Refusal> = LazyLock::new(|| {
     let message = "this ingress has failed and ends; send the request again";
     Refusal::new(Code::Draining, message)

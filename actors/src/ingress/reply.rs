@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl Ingress {
-    /// Publishes the result, marked `degraded` if a preferred answer is missing. A result that cannot be published
-    /// becomes a fault, so that the client is answered in any case.
+    /// Publishes the result; `degraded` marks it if a preferred answer is missing. A result that cannot be published is
+    /// replaced by a fault, so that the client is answered in any case.
     pub(super) fn reply_with(&self, entry: InFlight, done: StageReply, degraded: bool) {
         let StageOutcome::Outputs {
             outputs, confidence, ..
@@ -43,8 +43,8 @@ impl Ingress {
         self.publish_reply(entry, reply);
     }
 
-    /// Publishes the results of a pipeline's branches. A failed branch carries its own error, a missing one carries
-    /// `missing`; if no final branch has an answer, the first failure becomes the fault of the whole request.
+    /// Publishes the results of a pipeline's branches. A failed branch carries its own error, a missing branch carries
+    /// `missing`. If no final branch has an answer, the first failure becomes the fault of the whole request.
     pub(super) fn reply_with_branches(&self, mut entry: InFlight, missing: Option<&Fault>) {
         let mut branches = std::mem::take(&mut entry.gather).into_branches().into_iter();
         let Some((_, Some(root))) = branches.next() else {
@@ -85,7 +85,7 @@ impl Ingress {
         self.publish_reply(entry, reply);
     }
 
-    /// Publishes a part of a streamed answer. A part that cannot be published is skipped: the complete answer
+    /// Publishes a part of a streamed answer. A part that cannot be published is skipped, because the complete answer
     /// follows.
     pub(super) fn publish_part(&self, id: u64, stage: String, outputs: Vec<Tensor>, from: u32) {
         let Some(entry) = self.ledger.get(id) else { return };
@@ -116,7 +116,7 @@ impl Ingress {
             }
             Destination::Local(client) => {
                 if let Some(parts) = &client.parts {
-                    // A client that no longer reads has cancelled.
+                    // Fails if the client has cancelled and no longer reads.
                     let _ = parts.send(Box::new(part));
                 }
             }
@@ -130,7 +130,8 @@ impl Ingress {
             self.trace(&entry, Ok(&reply));
         }
         if let Destination::Local(client) = entry.target.destination {
-            // Counted first, so that a client that reads the reply finds it counted. A client that has gone needs none.
+            // Count before sending, so that a client that reads the reply finds it counted. Sending fails if the client
+            // has gone.
             self.metrics.answered(answered_in);
             drop(client.held);
             let _ = client.reply.send(Ok(reply));
@@ -179,7 +180,7 @@ impl Ingress {
         }
     }
 
-    /// Encodes a reply that the broker accepts.
+    /// Encodes a reply, and checks that the broker accepts its size.
     fn encoded(&self, content_type: ContentType, reply: &InferReply) -> Result<Bytes, Fault> {
         let payload = wire::encode_reply(content_type, reply).map_err(Fault::from)?;
         let (length, limit) = (payload.len(), self.max_payload.saturating_sub(HEADROOM));
@@ -190,7 +191,7 @@ impl Ingress {
         Ok(payload)
     }
 
-    /// Records the span of a request that ends.
+    /// Records the span of a request with its outcome.
     pub(super) fn trace(&self, entry: &InFlight, outcome: Result<&InferReply, &Fault>) {
         let request = spans::Request {
             app: self.dispatcher.app().name(),
@@ -231,12 +232,12 @@ pub(super) fn refuse_at_once(
     }
 }
 
-/// Answers with a typed fault, in the headers of a NATS service (ADR-32) and in the body. A client that has parts of an answer gets it after
-/// them, unless the queue of outgoing messages is full.
+/// Answers with a fault, in the headers of a NATS service (ADR-32) and in the body. A client that has received parts
+/// gets the fault after them, unless the queue of outgoing messages is full.
 pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, target: ReplyTarget, fault: &Fault) {
     let (inbox, held) = match target.destination {
         Destination::Inbox { inbox, held } => (inbox, held),
-        // A durable request may be retried; the submission decides.
+        // The submission decides whether a durable request is retried.
         Destination::Stream(submission) => return submission.fail(target.content_type, fault.clone()),
         Destination::Local(client) => {
             metrics.fault(fault);
@@ -247,7 +248,7 @@ pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, target: ReplyTa
     if let Some(inbox) = inbox {
         let payload = wire::encode_fault(target.content_type, fault);
         let headers = headers::for_fault(target.content_type, fault);
-        // The control queue does not wait for the parts, and a fault that came before them would end the stream without them.
+        // The control queue may overtake the parts, and a fault before them would end the stream.
         let is_sent = target.has_parts
             && dispatcher
                 .reply(&inbox, Some(headers.clone()), &payload, held.into_permits())
@@ -258,7 +259,7 @@ pub(super) fn refuse(dispatcher: &Dispatcher, metrics: &Metrics, target: ReplyTa
     }
 }
 
-/// MessagePack is the default and needs no header.
+/// Returns the headers of a body; none for MessagePack, the default.
 fn body_headers(content_type: ContentType) -> Option<HeaderMap> {
     match content_type {
         ContentType::MessagePack => None,

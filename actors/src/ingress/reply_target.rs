@@ -1,4 +1,4 @@
-//! Where the reply to a request goes, and in which format.
+//! Destination and format of a reply.
 
 use async_nats::Subject;
 use tokio::sync::{mpsc, oneshot};
@@ -8,18 +8,18 @@ use super::reservation::RequestReservation;
 use crate::error::Fault;
 use crate::wire::{ContentType, InferReply};
 
-/// Destination and format of a reply, and the id that the client gave its request.
+/// Destination and format of a reply, with the client's request id.
 pub(super) struct ReplyTarget {
     pub(super) destination: Destination,
     pub(super) content_type: ContentType,
     pub(super) id: Option<String>,
-    /// Whether parts of a streamed answer were sent to it.
+    /// Whether parts of a streamed answer have been sent.
     pub(super) has_parts: bool,
 }
 
-/// The recipient of the reply, and the permit that the request holds until then.
+/// Recipient of a reply, with the permits that the request holds until then.
 pub(super) enum Destination {
-    /// A client's inbox; `None` if it gave no reply subject.
+    /// A client's inbox; `None` without a usable reply subject.
     Inbox {
         inbox: Option<Subject>,
         held: RequestReservation,
@@ -37,19 +37,20 @@ impl Destination {
     }
 }
 
-/// Channel for the parts of a streamed answer. In boxes, because a channel reserves room for 32 of them in every stream.
+/// Channel for the parts of a streamed answer. Parts are boxed because a channel reserves room for 32 of them in every
+/// stream.
 pub(crate) type Parts = mpsc::UnboundedSender<Box<InferReply>>;
 
 /// Destination of the reply to a client in this process.
 pub(super) struct LocalClient {
     pub(super) reply: oneshot::Sender<Result<InferReply, Fault>>,
-    /// Where parts of a streamed answer go, all of them before the reply.
+    /// Receives the parts of a streamed answer, all of them before the reply.
     pub(super) parts: Option<Parts>,
     pub(super) held: RequestReservation,
 }
 
 impl LocalClient {
-    /// Answers with a fault. A client that no longer waits needs no answer.
+    /// Answers with a fault. Sending fails if the client no longer waits.
     pub(super) fn refuse(self, fault: &Fault) {
         drop(self.held);
         let _ = self.reply.send(Err(fault.clone()));

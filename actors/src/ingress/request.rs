@@ -25,23 +25,23 @@ pub(super) struct CheckedRequest {
     pub(super) inputs: RetainedInputs,
     pub(super) budget_us: u64,
     pub(super) trace: Trace,
-    /// Which parts of a streamed answer the client asked for.
+    /// Which parts of a streamed answer the client requested.
     pub(super) stream: Streamed,
 }
 
-/// Which parts of its answer a client asked for.
+/// Which parts of its answer a client requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Streamed {
     /// None.
     No,
-    /// Those of stages that always reply.
+    /// Parts of stages that always reply.
     Certain,
-    /// Those of every stage; a later stage replaces them.
+    /// Parts of every stage; those of a later stage replace them.
     Optimistic,
 }
 
 impl Streamed {
-    /// Returns what is kept of the client's progress.
+    /// Returns the initial progress of the streamed answer.
     pub(super) fn progress(self) -> Option<StreamProgress> {
         match self {
             Self::No => None,
@@ -52,8 +52,8 @@ impl Streamed {
 }
 
 impl CheckedRequest {
-    /// Charges the request for its inputs, and checks that it can be answered to `to`: results of durable requests are stored under the request's
-    /// id, which must be valid.
+    /// Charges the request for its inputs, and checks that `to` can receive a reply: results of durable requests are
+    /// stored under the request id, which must then be valid.
     pub(super) fn check(&self, to: &mut Destination) -> Result<(), Fault> {
         to.charge(self.inputs.size())?;
         match (to, &self.id) {
@@ -62,7 +62,7 @@ impl CheckedRequest {
         }
     }
 
-    /// Returns where the reply goes.
+    /// Returns the reply target.
     pub(super) fn reply_target(&self, mut to: Destination) -> ReplyTarget {
         if let (Destination::Stream(submission), Some(id)) = (&mut to, &self.id) {
             submission.set_id(id);
@@ -77,7 +77,7 @@ impl CheckedRequest {
 }
 
 impl Destination {
-    /// The sender of the message, and what its request holds.
+    /// Returns the destination for the sender of a message, with the reservation of the request.
     pub(super) fn inbox(message: &Message, held: RequestReservation) -> Self {
         Self::Inbox {
             inbox: inbox_of(message),
@@ -100,9 +100,9 @@ impl Destination {
 }
 
 impl ReplyTarget {
-    /// Returns where the reply to a message goes, without progress its body.
+    /// Returns the reply target of a message without decoding its body.
     pub(super) fn of(message: &Message, to: Destination) -> Self {
-        // `read` refuses an invalid content type or id; the refusal itself uses the default format.
+        // `read` refuses an invalid content type or id; that refusal uses the default format.
         let id = message
             .headers
             .as_ref()
@@ -117,7 +117,7 @@ impl ReplyTarget {
     }
 }
 
-/// Returns the client's reply subject; `None` if replying to it would address actors in the ingress's name.
+/// Returns the client's reply subject; `None` if a reply to it could reach actors with the ingress's permissions.
 fn inbox_of(message: &Message) -> Option<Subject> {
     let inbox = message.reply.clone()?;
     let may = subjects::is_reply_allowed(&inbox);
@@ -127,7 +127,7 @@ fn inbox_of(message: &Message) -> Option<Subject> {
     may.then_some(inbox)
 }
 
-/// A request as an ingress receives it.
+/// A request as received by an ingress.
 pub(super) enum Source<'a> {
     /// Over the bus, or from the stream of durable requests.
     Message(&'a Message),
@@ -144,7 +144,7 @@ impl Source<'_> {
         }
     }
 
-    /// Returns where the reply goes, without reading the request.
+    /// Returns the reply target without reading the request.
     pub(super) fn reply_target(&self, to: Destination) -> ReplyTarget {
         match self {
             Self::Message(message) => ReplyTarget::of(message, to),
@@ -176,7 +176,7 @@ fn read_local(
     })
 }
 
-/// Reads a request: content type, capped body, budget.
+/// Reads a request: content type, size-limited body, budget.
 fn read(message: &Message, config: &IngressConfig) -> Result<CheckedRequest, Fault> {
     let content_type = headers::content_type_of(message.headers.as_ref(), &message.payload)?;
     let Context {
@@ -198,7 +198,7 @@ fn read(message: &Message, config: &IngressConfig) -> Result<CheckedRequest, Fau
     })
 }
 
-/// Returns the budget of a request, at most the largest one.
+/// Returns the budget of a request, limited to the largest one.
 fn checked_budget(asked: Option<Duration>, config: &IngressConfig) -> Result<Duration, Fault> {
     let budget = asked.unwrap_or(config.default_budget).min(config.max_budget);
     if budget.is_zero() {
@@ -210,7 +210,7 @@ fn checked_budget(asked: Option<Duration>, config: &IngressConfig) -> Result<Dur
     Ok(budget)
 }
 
-/// Checks that a request has inputs, and returns which parts of its answer it asks for.
+/// Checks that a request has inputs, and returns which parts of its answer it requests.
 fn streamed(request: &InferRequest) -> Result<Streamed, Fault> {
     if request.inputs.is_empty() {
         return Err(Fault::new(Code::InvalidInput, "the request has no inputs"));

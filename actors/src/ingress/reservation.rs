@@ -1,4 +1,4 @@
-//! The permit and the bytes that a request in flight reserves.
+//! The permit and the bytes reserved for a request in flight.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use crate::bus::publisher::Permits;
 #[derive(Default)]
 pub(crate) struct RequestReservation {
     permits: Permits,
-    /// The bytes that all requests of the ingress may hold, and how many of them this one holds.
+    /// Permits for the bytes of all requests of the ingress; `charged` of them belong to this request.
     bytes: Option<Arc<Semaphore>>,
     charged: usize,
 }
 
 impl RequestReservation {
-    /// Holds a permit, and bytes of that semaphore.
+    /// Holds a permit; bytes are charged from `bytes` later.
     pub(crate) fn new(permit: OwnedSemaphorePermit, bytes: &Arc<Semaphore>) -> Self {
         Self {
             permits: vec![permit],
@@ -25,8 +25,8 @@ impl RequestReservation {
         }
     }
 
-    /// Holds a permit, and `size` of the bytes reserved from that semaphore; releases the others. If fewer are reserved, it
-    /// holds those.
+    /// Holds a permit and `size` of the bytes in `reserved`, and releases the rest. If fewer are reserved, it holds
+    /// those.
     pub(crate) fn reserved(
         permit: OwnedSemaphorePermit,
         bytes: &Arc<Semaphore>,
@@ -42,7 +42,7 @@ impl RequestReservation {
         }
     }
 
-    /// Raises the bytes that the request holds to `size`. Returns false if there are too few.
+    /// Raises the charged bytes to `size`. Returns false if too few are free.
     pub(crate) fn charge(&mut self, size: usize) -> bool {
         let Some(bytes) = &self.bytes else { return true };
         let more = size.saturating_sub(self.charged);

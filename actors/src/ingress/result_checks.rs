@@ -1,4 +1,4 @@
-//! Checks results of stages before anything is done with them: a stage may be a foreign program.
+//! Validates results of stages before they are used: a stage may be a foreign program.
 
 use kaskade_models::check_outputs;
 
@@ -8,8 +8,8 @@ use crate::{
     wire::{StageOutcome, StageReply},
 };
 
-/// Replaces a result that must not be used by a [`Code::BadOutput`] fault: no outputs, an output that is empty, not
-/// finite or does not match its shape, a confidence outside [0, 1], or a name longer than any valid one.
+/// Replaces an invalid result by a [`Code::BadOutput`] fault. Invalid are: no outputs, an output that is empty, not
+/// finite or does not match its shape, a confidence outside [0, 1], and a name that is too long to be valid.
 pub fn checked(mut done: StageReply) -> StageReply {
     let checked = match &mut done.result {
         StageOutcome::Outputs {
@@ -56,7 +56,7 @@ fn check_confidence(confidence: Option<f64>) -> Result<(), Fault> {
     }
 }
 
-/// The names go into replies and into requests to later stages.
+/// Checks the lengths of names, which go into replies and into requests to later stages.
 fn check_names(done: &StageReply) -> Result<(), Fault> {
     let hops = done.hops.iter().map(|hop| &hop.stage);
     let mut names = hops.chain([&done.stage, &done.replica]);

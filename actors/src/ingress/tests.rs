@@ -1,4 +1,4 @@
-//! Tests of the ingress beside a replica of its process.
+//! Tests of an ingress with replicas in the same process.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ use crate::wire::{InferReply, InferRequest, RequestOptions, TokenKey};
 
 const APP: &str = "ingress";
 
-/// A replica that answers nothing.
+/// A replica that never answers.
 #[derive(Default)]
 struct Busy(Vec<Delivery>);
 
-/// Asks a replica how many requests it got.
+/// Returns the number of requests that a replica has received.
 #[derive(Message)]
 #[rtype(result = "usize")]
 struct Count;
@@ -94,7 +94,7 @@ fn request(reply: oneshot::Sender<Result<InferReply, Fault>>) -> LocalRequest {
 }
 
 fn ingress(plans: PlanVersions, dispatcher: Dispatcher, bus: &Bus) -> Ingress {
-    // Every request is audited, if the plan has a certified list.
+    // Audit every request if the plan has a certified list.
     let config = IngressConfig {
         audit: AuditSettings::of_share(1.0),
         ..IngressConfig::default()
@@ -110,7 +110,7 @@ fn ingress(plans: PlanVersions, dispatcher: Dispatcher, bus: &Bus) -> Ingress {
     )
 }
 
-/// Starts an ingress whose plan has one stage, which this replica of its process runs.
+/// Starts an ingress with a one-stage plan, whose replica in this process is `replica`.
 fn ingress_at(bus: &Bus, replica: Recipient<Delivery>) -> Addr<Ingress> {
     let dispatcher = Dispatcher::new(bus, App::new(APP).unwrap(), Clock::start());
     let plans = PlanVersions::new(APP);
@@ -122,7 +122,7 @@ fn ingress_at(bus: &Bus, replica: Recipient<Delivery>) -> Addr<Ingress> {
     ingress(plans, dispatcher, bus).start()
 }
 
-/// It computed twice, and a streamed answer that had begun there ended with a fault.
+/// Regression: the request was computed twice, and a streamed answer that had begun at the replica ended with a fault.
 #[test]
 fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_broke() {
     System::new().block_on(async {
@@ -137,7 +137,7 @@ fn a_request_at_a_replica_of_the_process_is_not_sent_again_when_the_connection_b
     });
 }
 
-/// A replica for whose model every request is too long, or none.
+/// A replica whose model finds every request too long (`true`) or none (`false`).
 struct Short(bool);
 
 impl Actor for Short {
@@ -159,7 +159,8 @@ impl Handler<Delivery> for Short {
     }
 }
 
-/// Starts an ingress under a plan. Of its variants, `first` answers each request, and another waits; `third` has no replica here.
+/// Starts an ingress under a plan. `first` serves the variant `first`; the other variants never answer, and `third` has
+/// no replica here.
 async fn started(app: &str, plan: Plan, first: Recipient<Delivery>) -> (Addr<Ingress>, Addr<Busy>) {
     let bus = Bus::connect(BusConfig::new(app)).await.unwrap();
     let dispatcher = Dispatcher::new(&bus, App::new(APP).unwrap(), Clock::start());
@@ -176,7 +177,7 @@ async fn started(app: &str, plan: Plan, first: Recipient<Delivery>) -> (Addr<Ing
     (ingress(plans, dispatcher, &bus).start(), waiting)
 }
 
-/// Waits until a replica has got so many requests.
+/// Waits until a replica has received that many requests.
 async fn got(replica: &Addr<Busy>, requests: usize) {
     let waits = async {
         while replica.send(Count).await.unwrap() < requests {
@@ -187,11 +188,11 @@ async fn got(replica: &Addr<Busy>, requests: usize) {
     assert!(waited.is_ok(), "never {requests} requests");
 }
 
-/// The ingress took it for at the stage in its process, which had sent it on over the connection that broke.
+/// Regression: the ingress assumed the request at its local stage, which had forwarded it over the broken connection.
 #[test]
 fn a_request_that_a_stage_of_the_process_may_have_sent_on_is_sent_again_when_the_connection_broke() {
     System::new().block_on(async {
-        // `first` leaves it to the ingress where its result goes, or is too small for the request.
+        // `first` lets the ingress forward its result, or finds the request too long.
         for (app, is_short) in [("forwarded", false), ("passed-over", true)] {
             let first = Plan::cascade(APP).stage("first", "first").below(0.95);
             let second = first.then("second", "second").below(0.5);
@@ -207,7 +208,7 @@ fn a_request_that_a_stage_of_the_process_may_have_sent_on_is_sent_again_when_the
     });
 }
 
-/// It was taken for at the task that had sent its children on.
+/// Regression: the ingress assumed the request at the task that had already sent its children.
 #[test]
 fn the_children_of_a_request_that_may_have_brought_a_replica_down_are_not_lost_with_a_connection() {
     System::new().block_on(async {
@@ -234,13 +235,13 @@ fn the_children_of_a_request_that_may_have_brought_a_replica_down_are_not_lost_w
     });
 }
 
-/// A plan whose list has `large` alone, and `small` before it.
+/// Returns a plan with a certified list: `large` alone, and `small` before `large`.
 fn certified_plan() -> Plan {
     let small = Plan::cascade(APP).stage("small", "small");
     certified(small.below(0.5).then("large", "large").build().unwrap())
 }
 
-/// Starts replicas of the certified plan, for whose small model every request is too long, and an ingress.
+/// Starts replicas of the certified plan, whose small model finds every request too long, and an ingress.
 fn certified_ingress(plans: &PlanVersions, bus: &Bus, counted: &Arc<AuditCounts>) -> Addr<Ingress> {
     let dispatcher = Dispatcher::new(bus, App::new(APP).unwrap(), Clock::start());
     let plan = certified_plan();
@@ -254,7 +255,8 @@ fn certified_ingress(plans: &PlanVersions, bus: &Bus, counted: &Arc<AuditCounts>
         .start()
 }
 
-/// The plan counts samples that are too long for a stage as deferred there; live they were not counted, and the inputs drifted.
+/// Regression: the plan counts samples too long for a stage as deferred there, but live requests were not counted, so
+/// the inputs seemed to drift.
 #[test]
 fn a_request_that_is_too_long_for_a_stage_counts_as_deferred_there() {
     System::new().block_on(async {
@@ -269,7 +271,7 @@ fn a_request_that_is_too_long_for_a_stage_counts_as_deferred_there() {
     });
 }
 
-/// Such a probe counted as failed, and long prompts held back the restore of a cascade that defers them.
+/// Regression: such a probe counted as failed, and long prompts delayed the restoring of a cascade that defers them.
 #[test]
 fn a_probe_that_is_too_long_for_a_stage_goes_on_to_the_next() {
     System::new().block_on(async {
@@ -319,7 +321,7 @@ impl Handler<Delivery> for BreaksOff {
     }
 }
 
-/// The control queue overtook the parts, and the client ended its stream without them.
+/// Regression: the control queue overtook the parts, and the client ended its stream without them.
 #[test]
 fn a_fault_comes_after_the_parts_of_its_stream() {
     System::new().block_on(async {
@@ -353,7 +355,7 @@ fn a_fault_comes_after_the_parts_of_its_stream() {
     });
 }
 
-/// A replica that is away for the first attempt, and cannot run the second.
+/// A replica that is unavailable for the first attempt, and fails the second.
 #[derive(Default)]
 struct FailsTwice(usize);
 
@@ -373,7 +375,7 @@ impl Handler<Delivery> for FailsTwice {
     }
 }
 
-/// A replica that had the first attempt generated until the deadline, although no reply was needed.
+/// Regression: the replica of the first attempt generated until the deadline, although no reply was needed.
 #[test]
 fn a_request_that_ends_with_an_error_is_cancelled_where_earlier_attempts_may_run() {
     System::new().block_on(async {

@@ -7,7 +7,7 @@ use kaskade_policy::vote::{Vote, majority};
 use crate::dispatch::answer::answer_number;
 use crate::wire::{StageOutcome, StageReply};
 
-/// The answers and failures of the members so far.
+/// Answers and failures of the members so far.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     votes: Vec<StageReply>,
@@ -16,26 +16,26 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Adds a member's answer; a second answer of the same member, to an older attempt, is ignored.
+    /// Adds a member's answer. A second answer of the same member, to an older attempt, is ignored.
     pub(super) fn add(&mut self, done: StageReply) {
         if !self.has(&done.stage) {
             self.votes.push(done);
         }
     }
 
-    /// Records that this member failed permanently.
+    /// Records that a member failed permanently.
     pub(super) fn add_failure(&mut self, stage: &str) {
         if !self.has(stage) {
             self.failed.insert(stage.to_owned());
         }
     }
 
-    /// Returns whether this member has answered or failed.
+    /// Returns whether a member has answered or failed.
     pub(super) fn has(&self, stage: &str) -> bool {
         self.failed.contains(stage) || self.votes.iter().any(|vote| vote.stage == stage)
     }
 
-    /// Returns how many members have answered or failed.
+    /// Returns the number of members that have answered or failed.
     pub(super) fn len(&self) -> usize {
         self.votes.len() + self.failed.len()
     }
@@ -55,7 +55,8 @@ impl Tally {
     }
 }
 
-/// A vote for an answer, by its number in profiles. Answers that cannot be compared, such as embeddings, count as the same.
+/// Returns the vote for an answer, by its answer number. Answers that cannot be compared, such as embeddings, count as
+/// equal.
 fn vote(done: &StageReply) -> Vote {
     let StageOutcome::Outputs {
         outputs, confidence, ..
@@ -81,7 +82,7 @@ mod tests {
 
     use super::*;
 
-    /// The stage that wins, of members that answer so with these confidences.
+    /// Returns the winning stage of members with these answers and confidences.
     fn winner(answers: Vec<(Tensor, f64)>) -> String {
         let mut tally = Tally::default();
         for (place, (output, confidence)) in answers.into_iter().enumerate() {
@@ -103,7 +104,7 @@ mod tests {
         tally.winner().unwrap().stage
     }
 
-    /// Answers without logits were all one class, so that the surest member won.
+    /// Regression: answers without logits counted as one class, so that the most confident member won.
     #[test]
     fn texts_are_voted_on() {
         let text = |text: &str| Tensor::from_texts("text", &[text]).unwrap();
@@ -111,7 +112,7 @@ mod tests {
         assert_eq!(winner(answers), "2");
     }
 
-    /// The last of equally likely classes was counted where profiles and replies have the first.
+    /// Regression: the last of equally likely classes was counted, where profiles and replies use the first.
     #[test]
     fn of_equal_logits_the_first_counts() {
         let logits = |values: &[f32]| Tensor::from_f32("logits", &[values.len()], values).unwrap();

@@ -7,17 +7,18 @@ use std::sync::{
 
 use crate::wire::CertificateReport;
 
-/// Audits, by outcome: the cascade's answer agreed with the largest variant's, differed, or the audit did not end.
+/// Audits, by outcome: the cascade's answer agreed with the largest variant's, differed, or the audit failed.
 pub const AUDITS: &str = "kaskade_audits_total";
-/// Labels that arrived later, by whether the answer was right.
+/// Delayed labels, by whether the answer was right.
 pub const LABELS: &str = "kaskade_labels_total";
-/// Findings of the watch of the plan's certificates, by kind.
+/// Findings of the certificate monitor, by kind.
 pub const CERTIFICATE_FINDINGS: &str = "kaskade_certificate_findings_total";
-/// The last place of the certified list that may run; 0 is the largest variant alone. Of the process that leads.
+/// Last index of the certified list that may run; 0 is the largest variant alone. Exported by the leader.
 pub const CERTIFIED_INDEX: &str = "kaskade_certified_index";
-/// Interval of the share of live answers that differ from the largest variant's, by end, of the cascade at that place.
+/// Bounds of the interval for the share of live answers that differ from the largest variant's, for the cascade at that
+/// index.
 pub const LIVE_DIFFERENCE: &str = "kaskade_live_difference_ratio";
-/// Interval of the live loss of accuracy by labels, by end, of the cascade at that place.
+/// Bounds of the interval for the live loss of accuracy by labels, for the cascade at that index.
 pub const LIVE_LOSS: &str = "kaskade_live_loss_ratio";
 
 /// Counters of audits, labels and findings.
@@ -43,7 +44,7 @@ pub(crate) enum FindingKind {
 }
 
 impl CertificateMetrics {
-    /// Counts an audit by whether the two answers agree; `None` if one did not come.
+    /// Counts an audit by whether the two answers agree; `None` if one is missing.
     pub(crate) fn audited(&self, agrees: Option<bool>) {
         let counter = match agrees {
             Some(true) => &self.agree,
@@ -67,12 +68,12 @@ impl CertificateMetrics {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Sets what is known; `None` in a process that does not lead.
+    /// Sets the state of the certificates; `None` in a process that does not lead.
     pub(crate) fn reported(&self, report: Option<CertificateReport>) {
         *self.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    /// Returns the metrics with their samples; what is not known has none.
+    /// Returns the metrics with their samples; unknown values have none.
     pub(super) fn families(&self) -> Vec<Family> {
         let count = |counter: &AtomicU64| counter.load(Relaxed).to_string();
         let by = |label: &'static str, values: &[(&str, &AtomicU64)]| {

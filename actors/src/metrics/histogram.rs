@@ -3,29 +3,29 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Upper bounds of the buckets of times, seconds; a last bucket has no bound.
+/// Upper bounds of the buckets for times, seconds. The last bucket has no bound.
 pub const SECONDS: [f64; 30] = [
     0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02,
     0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0,
 ];
 
-/// Upper bounds of the buckets of batch sizes.
+/// Upper bounds of the buckets for batch sizes.
 pub const SIZES: [f64; 11] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0];
 
 /// Counts of values by bucket.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [f64],
-    /// By bucket, the unbounded one last.
+    /// Counts by bucket, the unbounded one last.
     buckets: Box<[AtomicU64]>,
     /// Sum of the values, millionths.
     sum: AtomicU64,
 }
 
-/// A histogram at one moment.
+/// Snapshot of a histogram.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// By bucket, the unbounded one last.
+    /// Counts by bucket, the unbounded one last.
     pub buckets: Vec<u64>,
     /// Sum of the values, millionths.
     pub sum: u64,
@@ -50,22 +50,22 @@ impl Histogram {
         }
     }
 
-    /// Counts a time.
+    /// Adds a time.
     pub fn add(&self, time: Duration) {
         self.add_us(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Counts a time, microseconds.
+    /// Adds a time, microseconds.
     pub(crate) fn add_us(&self, us: u64) {
         self.count(us as f64 / 1e6, us, 1);
     }
 
-    /// Counts `number` times that sum up to `us` microseconds, each as their mean.
+    /// Adds `number` times with the sum `us` microseconds, each as their mean.
     pub(crate) fn add_mean_us(&self, us: u64, number: u64) {
         self.count(us as f64 / 1e6 / number.max(1) as f64, us, number);
     }
 
-    /// Counts a size.
+    /// Adds a size.
     pub(crate) fn add_size(&self, size: usize) {
         self.count(size as f64, (size as u64).saturating_mul(1_000_000), 1);
     }
@@ -78,7 +78,7 @@ impl Histogram {
         self.sum.fetch_add(millionths, Relaxed);
     }
 
-    /// Returns the counts.
+    /// Returns a snapshot.
     pub fn read(&self) -> Counts {
         Counts {
             buckets: self.buckets.iter().map(|bucket| bucket.load(Relaxed)).collect(),
@@ -86,7 +86,7 @@ impl Histogram {
         }
     }
 
-    /// Calls `sample` with each line of Prometheus' text format: the suffix of the metric's name, the value of the label
+    /// Calls `sample` for each line of Prometheus' text format: the suffix of the metric's name, the value of the label
     /// `le` if the line has one, and the value.
     pub fn samples(&self, mut sample: impl FnMut(&str, Option<&str>, f64)) {
         let counts = self.read();
@@ -105,7 +105,7 @@ impl Histogram {
 }
 
 impl Counts {
-    /// Returns the counts since an earlier moment.
+    /// Returns the counts since an earlier snapshot.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = earlier.buckets.iter().copied().chain(std::iter::repeat(0));
@@ -116,12 +116,12 @@ impl Counts {
         }
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn total(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Returns a quantile of a histogram of times in seconds, interpolated within its bucket; `None` without times.
+    /// Returns a quantile of a histogram of times, seconds, interpolated within its bucket; `None` without values.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         let total = self.total();
         let rank = quantile * total as f64;

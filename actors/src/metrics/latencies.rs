@@ -1,4 +1,4 @@
-//! Latencies by logarithmic bucket: four to an octave, so that a quantile is within a tenth of the latency.
+//! Latency counts in logarithmic buckets: four per octave, so that a quantile is within 10 % of the latency.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -8,7 +8,7 @@ const PARTS: usize = 4;
 /// Number of buckets: the last one begins at about two minutes, the default of `ingress.max_budget`.
 const BUCKETS: usize = 27 * PARTS;
 
-/// Counts of latencies.
+/// Latency counts by bucket.
 #[derive(Debug)]
 pub(super) struct Latencies([AtomicU64; BUCKETS]);
 
@@ -19,7 +19,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts a latency, microseconds.
+    /// Adds a latency, microseconds.
     pub(super) fn add(&self, us: u64) {
         let bucket = (us.max(1) as f64).log2() * PARTS as f64;
         let bucket = self.0.get(bucket as usize).or(self.0.last());
@@ -28,7 +28,7 @@ impl Latencies {
         }
     }
 
-    /// Returns the counts by bucket, without the empty ones at the end.
+    /// Returns the counts by bucket, without trailing empty ones.
     pub(super) fn read(&self) -> Vec<u64> {
         let mut counts: Vec<u64> = self.0.iter().map(|count| count.load(Relaxed)).collect();
         while counts.last() == Some(&0) {
@@ -38,7 +38,7 @@ impl Latencies {
     }
 }
 
-/// Returns a quantile in seconds of counted latencies, as [`super::Snapshot::latencies`] has them: the middle of its bucket. `None`
+/// Returns a quantile of latency counts ([`super::Snapshot::latencies`]), seconds: the middle of its bucket. `None`
 /// without counts.
 pub fn quantile(counts: &[u64], quantile: f64) -> Option<f64> {
     let total: u64 = counts.iter().sum();

@@ -8,35 +8,36 @@ pub const ACCEPTED_REQUESTS: &str = "kaskade_accepted_requests_total";
 pub const ANSWERED_REQUESTS: &str = "kaskade_answered_requests_total";
 /// Requests answered or refused with a fault, by code.
 pub const ERROR_REPLIES: &str = "kaskade_error_replies_total";
-/// Attempts that were resent.
+/// Attempts that were retried.
 pub const RETRIED_ATTEMPTS: &str = "kaskade_retried_attempts_total";
 /// Results that arrived after the request had been answered.
 pub const LATE_RESULTS: &str = "kaskade_late_results_total";
 /// Results without a valid token, dropped.
 pub const INVALID_TOKEN_RESULTS: &str = "kaskade_invalid_token_results_total";
-/// Messages between actors that could not be read.
+/// Messages between actors that could not be decoded.
 pub const DECODE_ERRORS: &str = "kaskade_decode_errors_total";
 /// Deliveries refused because a replica's queue was full.
 pub const QUEUE_FULL_REJECTIONS: &str = "kaskade_queue_full_rejections_total";
 /// Stored results of durable requests.
 pub const DURABLE_RESULTS: &str = "kaskade_durable_results_total";
-/// Deliveries of durable requests returned to the stream for a retry.
+/// Deliveries of durable requests that were returned to the stream for a retry.
 pub const DURABLE_REDELIVERIES: &str = "kaskade_durable_redeliveries_total";
 /// Durable requests that became dead letters.
 pub const DURABLE_DEAD_LETTERS: &str = "kaskade_durable_dead_letters_total";
-/// Gear shifts that this process followed.
+/// Gear shifts adopted by this process.
 pub const GEAR_SHIFTS: &str = "kaskade_gear_shifts_total";
 /// Requests run, by variant.
 pub const VARIANT_REQUESTS: &str = "kaskade_variant_requests_total";
-/// Batches run, by variant that runs in batches.
+/// Batches run, by variant; only variants that run in batches.
 pub const VARIANT_BATCHES: &str = "kaskade_variant_batches_total";
-/// Steps run, by language model that runs here.
+/// Steps run, by local language model.
 pub const VARIANT_STEPS: &str = "kaskade_variant_steps_total";
-/// Requests fanned out by a task of a pipeline, by variant.
+/// Requests fanned out by a pipeline's task, by variant.
 pub const FAN_OUT_REQUESTS: &str = "kaskade_fan_out_requests_total";
 /// Child requests of fan-outs, by variant and task.
 pub const FAN_OUT_CHILD_REQUESTS: &str = "kaskade_fan_out_child_requests_total";
-/// Time the model thread was busy, by variant; of a remote variant, the processor time of the thread that waits for it.
+/// Time that the model thread was busy, by variant; for a remote variant, the processor time of the thread that waits
+/// for it.
 pub const VARIANT_BUSY_SECONDS: &str = "kaskade_variant_busy_seconds_total";
 /// Cost of requests in money, millionths of the app's currency, by variant and source.
 pub const VARIANT_COST: &str = "kaskade_variant_cost_total";
@@ -48,8 +49,8 @@ pub const GENERATED_TOKENS: &str = "kaskade_generated_tokens_total";
 pub const FIRST_TOKENS: &str = "kaskade_first_tokens_total";
 /// Histogram of the time from a request's arrival at the replica to its first token (TTFT), seconds, by variant.
 pub const TIME_TO_FIRST_TOKEN_SECONDS: &str = "kaskade_time_to_first_token_seconds";
-/// Histogram of the time between successive tokens of an answer (inter-token latency), seconds, by variant; there is one interval per
-/// token that is not the first.
+/// Histogram of the time between successive tokens of an answer (inter-token latency), seconds, by variant. Every token
+/// except the first counts.
 pub const INTER_TOKEN_LATENCY_SECONDS: &str = "kaskade_inter_token_latency_seconds";
 /// Histogram of the time from a request's arrival at a replica to the start of its batch, seconds, by variant.
 pub const VARIANT_QUEUE_SECONDS: &str = "kaskade_variant_queue_seconds";
@@ -65,13 +66,14 @@ pub const VARIANT_ENERGY_JOULES: &str = "kaskade_variant_energy_joules_total";
 
 /// 1 if the process serves, 0 otherwise; summed over an app, the number of ready processes.
 pub const READY: &str = "kaskade_ready";
-/// Whether an ingress or a replica's queue is at its limit.
+/// 1 if an ingress or a replica's queue is at its limit, 0 otherwise.
 pub const SATURATED: &str = "kaskade_saturated";
-/// Whether plans or gear shifts no longer reach a process, which serves the newest plan that it knows.
+/// 1 if plans or gear shifts no longer reach the process, 0 otherwise. The process then serves the newest plan that it
+/// knows.
 pub const PLAN_STALE: &str = "kaskade_plan_stale";
 /// Epoch of the newest plan that the process knows.
 pub const PLAN_EPOCH: &str = "kaskade_plan_epoch";
-/// Epoch that is in place: at the worker, and at all workers as the ingress found it. 0 before the first.
+/// Epoch that is in place: at the worker, or at all workers as seen by the ingress. 0 before the first.
 pub const PLAN_EPOCH_IN_PLACE: &str = "kaskade_plan_epoch_in_place";
 /// Replicas of the newest plan that the worker could not load.
 pub const FAILED_REPLICAS: &str = "kaskade_failed_replicas";

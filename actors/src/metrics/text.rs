@@ -1,4 +1,4 @@
-//! The metrics in Prometheus' text format 0.0.4. Unknown values are omitted, never zero.
+//! Exports the metrics in Prometheus' text format 0.0.4. Unknown values are omitted, never zero.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::{
 /// Media type of the page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Values that are not counters.
+/// Values of the gauges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// [`READY`].
@@ -27,11 +27,11 @@ pub struct Gauges {
     pub full: bool,
     /// [`PLAN_STALE`].
     pub plan_stale: bool,
-    /// [`PLAN_EPOCH`]; none before the first plan.
+    /// [`PLAN_EPOCH`]; `None` before the first plan.
     pub epoch: Option<u64>,
-    /// [`PLAN_EPOCH_IN_PLACE`]; none before the first plan.
+    /// [`PLAN_EPOCH_IN_PLACE`]; `None` before the first plan.
     pub epoch_in_place: Option<u64>,
-    /// [`FAILED_REPLICAS`]; none without a worker.
+    /// [`FAILED_REPLICAS`]; `None` without a worker.
     pub failed_replicas: Option<u64>,
     /// [`IN_FLIGHT_REQUESTS`]; `None` without an ingress.
     pub in_flight: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Gauges {
     pub queued: BTreeMap<String, u64>,
 }
 
-/// The type of a metric in Prometheus.
+/// Prometheus type of a metric.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Counter,
@@ -53,11 +53,11 @@ struct Page<'a> {
     text: String,
 }
 
-/// Labels beside `app`, with their values.
+/// Labels other than `app`, with their values.
 type Labels<'a> = [(&'static str, &'a str)];
 
 impl<'a> Page<'a> {
-    /// Starts a metric; its samples follow.
+    /// Writes the header of a metric; its samples follow.
     fn metric(&mut self, name: &str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",
@@ -174,7 +174,7 @@ impl Metrics {
             page.metric(name, Kind::Histogram, help);
             for (variant, of) in &variants {
                 let histogram = part(of);
-                // A language model has tokens, every other model batches.
+                // Language models have token histograms, other models batch histograms.
                 if histogram.read().total() > 0 {
                     page.histogram(name, &[("variant", variant)], histogram);
                 }
@@ -373,7 +373,7 @@ fn variants<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount
     costs(page, variants);
 }
 
-/// Money carries its source as a label, as joules do.
+/// Writes the cost metrics. Money carries its source as a label, as joules do.
 fn costs<'a>(page: &mut Page<'a>, variants: &'a BTreeMap<String, VariantCount>) {
     let known = || {
         let known = variants.iter();
@@ -425,8 +425,8 @@ fn fan_outs<'a>(page: &mut Page<'a>, snapshot: &'a Snapshot) {
     }
 }
 
-/// Joules carry their source as a label, so that modelled and measured values are not summed, and their counter, so that what several processes
-/// read is summed once.
+/// Writes the energy metrics. Joules carry their source as a label, so that modelled and measured values are not
+/// summed, and their hardware counter, so that a counter read by several processes is counted once.
 fn energy(page: &mut Page<'_>, snapshot: &Snapshot) {
     let report = snapshot.energy.as_ref();
     let source = report.map_or("", |report| report.source.as_str());

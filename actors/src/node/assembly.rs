@@ -38,7 +38,7 @@ use crate::{
     subjects::App,
 };
 
-/// Report of the actors' thread once it serves.
+/// Report of the actors' thread that the node serves.
 pub(super) struct Up {
     pub(super) bus: Bus,
     pub(super) dispatcher: Dispatcher,
@@ -50,7 +50,7 @@ pub(super) struct Up {
     pub(super) local: Option<LocalIntake>,
 }
 
-/// Starts a node, reports that it serves, and serves until it is stopped.
+/// Starts a node, reports that it serves, and runs it until it is stopped.
 pub(super) async fn run(
     config: NodeConfig,
     shards: NonZeroUsize,
@@ -79,7 +79,8 @@ async fn assemble(
     let store = if config.plan.is_some() {
         store::open(&bus, &app).await?
     } else {
-        // Who follows the store has nothing to write into it. The users of an ingress and of a worker may not create it either.
+        // Only a whole app writes to the store. The permissions of ingress-only and worker-only users do not allow
+        // creating it.
         let is_whole = config.ingress.is_some() && config.worker.is_some();
         let is_user = config.bus.nkey.is_some() || config.bus.credentials.is_some();
         let creates = config.planner.is_some() || is_whole || !is_user;
@@ -162,8 +163,8 @@ async fn assemble(
     Ok((parts, up))
 }
 
-/// Starts one ingress per shard, and what they have together: the shifter, the failure detector and the gate of epochs. `worker` is the
-/// instance of the worker of this process.
+/// Starts one ingress per shard and their shared parts: shifter, failure detector and epoch gate. `worker` is the
+/// instance of the worker in this process.
 async fn start_ingresses(
     limits: &IngressConfig,
     shards: &Shards,
@@ -204,7 +205,7 @@ async fn start_ingresses(
         metrics,
         ..
     } = shard;
-    // It counts what arrives at all ingresses of the process.
+    // The shifter counts the arrivals at all ingresses of the process.
     let shifter = Shifter::new(
         &first.id,
         limits.shift,
@@ -238,8 +239,8 @@ async fn start_ingresses(
     })
 }
 
-/// Starts the worker on the first shard, `alone` if its process has no ingress, and waits until it has loaded its replicas of
-/// the first plan. Returns the worker, its instance and its health.
+/// Starts the worker on the first shard and waits until it has loaded its replicas of the first plan. `alone` is set if
+/// the process has no ingress. Returns the worker, its instance and its health.
 async fn host(
     (config, loader): (WorkerConfig, Loader),
     alone: bool,
@@ -258,7 +259,7 @@ async fn host(
     let worker = worker.start();
     let listener = worker.clone();
     let on_state = move |state| listener.do_send(IngressStateReceived(state));
-    // With an ingress in the same process, the dispatcher knows the heartbeats themselves.
+    // An ingress in the same process updates the dispatcher from heartbeats directly.
     ingress_states::follow(&first.bus, &first.dispatcher, alone, on_state).await?;
     ready(&first.plans, readiness).await?;
     Ok((worker, instance, health))

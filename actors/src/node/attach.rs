@@ -1,6 +1,6 @@
 //! Connects a custom actor to a running app: any actor with `Handler<Delivery>` can serve a stage.
 //!
-//! Asynchronous code without actors uses [`crate::node::stage`].
+//! For asynchronous code without actors, use [`crate::node::stage`].
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,21 +30,21 @@ use crate::{
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct AttachConfig {
-    /// The app.
+    /// Name of the app.
     pub app: String,
-    /// The stage, as the plan's wiring names it.
+    /// Name of the stage in the plan's wiring.
     pub stage: String,
-    /// An id for this replica, unique in the app.
+    /// Id of this replica, unique in the app.
     pub replica: String,
-    /// Largest number of unanswered deliveries; beyond it senders are refused.
+    /// Largest number of unanswered deliveries; above it senders are refused.
     pub max_in_flight: usize,
-    /// Largest number of deliveries that [`crate::node::stage::attach_stage`] runs at once, of those in flight; the others
-    /// wait. `None` runs all of them. An attached actor limits itself.
+    /// Largest number of deliveries that [`crate::node::stage::attach_stage`] runs concurrently; others in flight wait.
+    /// `None` runs all of them. Attached actors limit themselves.
     pub concurrency: Option<usize>,
 }
 
 impl AttachConfig {
-    /// Configuration of a replica called `replica` that serves `stage` of `app`, with at most 64 unanswered deliveries.
+    /// Creates the configuration of a replica that serves `stage` of `app`, with at most 64 unanswered deliveries.
     pub fn new(app: impl Into<String>, stage: impl Into<String>, replica: impl Into<String>) -> Self {
         Self {
             app: app.into(),
@@ -55,14 +55,14 @@ impl AttachConfig {
         }
     }
 
-    /// Sets the largest number of unanswered deliveries; beyond it senders are refused.
+    /// Sets the largest number of unanswered deliveries; above it senders are refused.
     #[must_use]
     pub fn max_in_flight(mut self, deliveries: usize) -> Self {
         self.max_in_flight = deliveries;
         self
     }
 
-    /// Sets how many deliveries [`crate::node::stage::attach_stage`] runs at once; the others wait.
+    /// Sets the largest number of deliveries that [`crate::node::stage::attach_stage`] runs concurrently; others wait.
     #[must_use]
     pub fn concurrency(mut self, deliveries: usize) -> Self {
         self.concurrency = Some(deliveries);
@@ -83,14 +83,14 @@ pub struct Attached {
     subscriptions: Vec<JoinHandle<()>>,
 }
 
-/// Serves a stage with the actor behind `mailbox`. Call it inside an actix system; it returns once the subscriptions
-/// are active.
+/// Serves a stage with the actor behind `mailbox`, and returns once the subscriptions are active. Call it inside an
+/// actix system.
 ///
-/// The actor answers a delivery by [`Delivery::answer`], which lets the plan judge the confidence, or by
+/// The actor answers a delivery with [`Delivery::answer`], which applies the plan's exit to the confidence, or with
 /// [`Delivery::reply`], which is final.
 ///
 /// # Errors
-/// [`NodeError`]: the broker or an invalid name.
+/// [`NodeError`] if the broker fails or a name is invalid.
 pub async fn attach(
     bus: BusConfig,
     config: &AttachConfig,
@@ -146,7 +146,7 @@ pub async fn attach(
     })
 }
 
-/// How far an attached replica is with leaving.
+/// Presence of an attached replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Presence {
     Serving,
@@ -154,8 +154,8 @@ enum Presence {
     Gone,
 }
 
-/// Sends heartbeats, at once when the presence changes. The last heartbeat, also of an actor that has ended, lists no
-/// replica: it is gone.
+/// Sends heartbeats periodically, and immediately when the presence changes. The last heartbeat, also after the actor
+/// has ended, lists no replica: the replica is gone.
 async fn beat(
     bus: Bus,
     dispatcher: Dispatcher,
@@ -186,7 +186,7 @@ async fn beat(
             in_flight,
             ..ReplicaBeat::default()
         };
-        // A heartbeat covers the connection on which requests arrive, not only its own.
+        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
         let is_sent = bus.connection().is_up();
         let beat = Heartbeat {
             actor: config.replica.clone(),
@@ -211,8 +211,8 @@ async fn beat(
 }
 
 impl Attached {
-    /// Announces the leave, stops taking deliveries once no ingress sends any, and waits at most `grace` until the taken
-    /// ones are answered.
+    /// Announces the departure, stops accepting deliveries once no ingress sends any, and waits at most `grace` until
+    /// the accepted ones are answered.
     pub async fn detach(mut self, grace: Duration) {
         let end = Instant::now() + grace;
         let senders = Senders::listen(&self.bus, self.dispatcher.app()).await;
@@ -222,7 +222,7 @@ impl Attached {
         }
         self.stop.send_replace(true);
         let answered = async {
-            // A subscription that ends delivers what the server has sent.
+            // An ending subscription still delivers what the server has sent.
             for subscription in &mut self.subscriptions {
                 let _ = subscription.await;
             }

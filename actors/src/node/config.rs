@@ -1,4 +1,4 @@
-//! Configuration of a node, and why it did not start.
+//! Configuration of a node, and its startup errors.
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ use crate::{
 
 /// Configuration of a node.
 pub struct NodeConfig {
-    /// The app it serves.
+    /// Name of the app.
     pub app: String,
-    /// The broker.
+    /// Connection to the broker.
     pub bus: BusConfig,
-    /// The ingress, if the node has one.
+    /// Configuration of the ingress, if the node has one.
     pub ingress: Option<IngressConfig>,
-    /// The worker and its model loader, if the node has one.
+    /// Configuration and model loader of the worker, if the node has one.
     pub worker: Option<(WorkerConfig, Loader)>,
-    /// The initial plan; `None` uses the plan store's.
+    /// Initial plan; `None` reads it from the plan store.
     pub plan: Option<Plan>,
-    /// The planner, if the node has one.
+    /// Configuration of the planner, if the node has one.
     pub planner: Option<PlannerConfig>,
-    /// The power meter, if energy is to be metered.
+    /// Power meter; `None` disables energy metering.
     pub power: Option<PowerMeter>,
-    /// How long a shutdown waits for requests in flight.
+    /// Longest wait of a shutdown for requests in flight.
     pub grace: Duration,
 }
 
-/// Why a node did not start.
+/// Error of a node that did not start, or that ended.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -65,7 +65,7 @@ pub enum NodeError {
         /// The task.
         task: &'static str,
     },
-    /// A thread of the actors did not start, or died.
+    /// A thread of the actors did not start, or has ended.
     #[error("the actors' thread failed: {0}")]
     Thread(String),
 }

@@ -1,4 +1,4 @@
-//! Waits until the senders of an app no longer choose replicas that leave.
+//! Waits until the senders of an app no longer choose the replicas that are leaving.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -13,17 +13,17 @@ use crate::{
     wire::{IngressState, Message as _},
 };
 
-/// Shortest wait: a process that has not received the last heartbeat by then would take the replicas for lost.
+/// Shortest wait: a process that has not received the last heartbeat by then would count the replicas as lost.
 const MIN_WAIT: Duration = Duration::from_micros(MISSED_HEARTBEATS * HEARTBEAT_PERIOD_US);
 
 /// Longest wait for an ingress that continues to send.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// The states that the ingresses of an app publish.
+/// Subscription to the ingress states of an app.
 pub(super) struct Senders(Subscriber);
 
 impl Senders {
-    /// Subscribes to the states. Call it before the leave is announced.
+    /// Subscribes to the ingress states. Call it before announcing the departure.
     ///
     /// # Errors
     /// [`BusError`] if the subscription fails.
@@ -31,8 +31,8 @@ impl Senders {
         Ok(Self(bus.subscribe(app.ingresses(), None).await?))
     }
 
-    /// Waits, until `end` at most, for [`MIN_WAIT`] and then for every ingress whose newest state does not list all of
-    /// these replicas as unavailable.
+    /// Waits for [`MIN_WAIT`], then until every ingress lists all of `replicas` as unavailable in its newest state;
+    /// never beyond [`MAX_WAIT`] or `end`.
     pub(super) async fn heed(mut self, replicas: &[String], end: Instant) {
         let begun = Instant::now();
         let mut sending = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! Answers requests for the stored plan, where there is no JetStream to read it from: on the embedded broker.
+//! Answers queries for the stored plan on an embedded broker, which has no JetStream to read it from.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::dispatch::dispatcher::Dispatcher;
 use crate::plan::store::PlanStore;
 use crate::subjects;
 
-/// Answers every request with the newest stored plan, or with an empty body if there is none.
+/// Answers every query with the newest stored plan, or with an empty body if there is none.
 pub(super) async fn serve(bus: Bus, dispatcher: Dispatcher, store: Arc<dyn PlanStore>) {
     let mut requests = match bus
         .control()

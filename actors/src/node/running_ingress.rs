@@ -1,4 +1,4 @@
-//! One ingress of a node, with its subscriptions, its state and its announcement.
+//! One ingress of a node, with its subscriptions, state and service announcement.
 
 use std::sync::Arc;
 
@@ -23,11 +23,11 @@ use crate::{
 pub(super) struct RunningIngress {
     pub(super) id: String,
     pub(super) address: Addr<Ingress>,
-    /// Its counters.
+    /// Counters of the ingress.
     pub(super) metrics: Arc<Metrics>,
-    /// Takes requests until it has ended.
+    /// Task that accepts requests, until it has ended.
     pub(super) taking: JoinHandle<()>,
-    /// Its durable requests, if it takes any.
+    /// Intake of durable requests, if this ingress has it.
     pub(super) durable: Option<DurableIntake>,
     pub(super) announced: Announcement,
     pub(super) state: StatePublisher,
@@ -45,14 +45,14 @@ impl RunningIngress {
 pub(super) struct RunningIngresses {
     pub(super) running: Vec<RunningIngress>,
     pub(super) capacity: Capacity,
-    /// The total number of permits.
+    /// Total number of permits for requests in flight.
     pub(super) max_in_flight: usize,
-    /// Takes requests of clients in this process.
+    /// Intake for clients in this process.
     pub(super) local: LocalIntake,
 }
 
 impl RunningIngresses {
-    /// Returns whether no further request is taken and every accepted request has its reply.
+    /// Returns whether no further request is accepted and every accepted request has its reply.
     pub(super) fn are_idle(&self) -> bool {
         self.running
             .iter()
@@ -66,21 +66,22 @@ impl RunningIngresses {
 pub(super) struct Common {
     pub(super) capacity: Capacity,
     pub(super) ingresses: Ingresses,
-    /// What they count of the cascades that answer.
+    /// Counts of audits and stage results.
     pub(super) watched: Arc<AuditCounts>,
-    /// The names of the classes, with which labels are compared.
+    /// Class names for the comparison of labels.
     pub(super) class_names: ClassNames,
-    /// Ends all intakes when it turns true.
+    /// Stops all intakes when it turns true.
     pub(super) closed: watch::Receiver<bool>,
-    /// Whether this ingress takes durable requests. One per process does, so that `max_in_flight` bounds those of the process.
+    /// Whether this ingress accepts durable requests. Only one per process does, so that `max_in_flight` bounds those
+    /// of the process.
     pub(super) takes_durable: bool,
 }
 
-/// Starts an ingress with its subscriptions and announces it. Call it on the thread of its shard. `metrics` are its own
-/// counters.
+/// Starts an ingress with its subscriptions and announces it. Call it on the thread of its shard. `metrics` are the
+/// counters of the ingress.
 ///
 /// # Errors
-/// [`NodeError`]: the broker, or no random numbers.
+/// [`NodeError`] if the broker or the source of random numbers fails.
 pub(super) async fn start(
     limits: IngressConfig,
     shared: ShardContext,

@@ -1,7 +1,7 @@
-//! Builder of an app: models, a plan, a broker.
+//! Builds a node of an app from models, a plan and a broker connection.
 //!
-//! Use it to serve Rust models. Custom stages use [`crate::node::stage`], custom actors [`crate::node::attach`]; processes
-//! in other languages join the stage's queue group.
+//! Serves models written in Rust. For custom stages use [`crate::node::stage`], for custom actors
+//! [`crate::node::attach`]; processes in other languages join the stage's queue group.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ use crate::{
 
 type Make = Arc<dyn Fn() -> Result<Box<dyn Model>, String> + Send + Sync>;
 
-/// An app under construction.
+/// Builder of a node.
 pub struct Service {
     app: String,
     models: BTreeMap<String, Make>,
@@ -43,7 +43,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Creates a service of that name, by default on the embedded broker.
+    /// Creates a builder for the app `app`, on the embedded broker by default.
     pub fn new(app: impl Into<String>) -> Self {
         let app = app.into();
         Self {
@@ -66,7 +66,7 @@ impl Service {
         }
     }
 
-    /// Adds a model. `make` runs once per replica, on the thread that then runs the model.
+    /// Adds a model. `make` runs once per replica, on the replica's model thread.
     #[must_use]
     pub fn model<M, E>(mut self, name: &str, make: impl Fn() -> Result<M, E> + Send + Sync + 'static) -> Self
     where
@@ -81,7 +81,7 @@ impl Service {
         self
     }
 
-    /// Sets the plan. Without one, a service with one model answers every request with it.
+    /// Sets the plan. Without a plan, a service with one model answers every request with that model.
     #[must_use]
     pub fn plan(mut self, plan: Plan) -> Self {
         self.plan = Some(plan);
@@ -130,21 +130,22 @@ impl Service {
         self
     }
 
-    /// Meters the energy of the process.
+    /// Meters the energy of the process with `power`.
     #[must_use]
     pub fn power(mut self, power: PowerMeter) -> Self {
         self.power = Some(power);
         self
     }
 
-    /// Sets how long a shutdown waits for requests in flight.
+    /// Sets the longest wait of a shutdown for requests in flight.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Sets how many threads move messages; the default is [`default_shards`](crate::node::default_shards).
+    /// Sets the number of threads that process messages; the default is
+    /// [`default_shards`](crate::node::default_shards).
     #[must_use]
     pub fn shards(mut self, shards: NonZeroUsize) -> Self {
         self.shards = Some(shards);
@@ -154,7 +155,7 @@ impl Service {
     /// Starts the service, and returns once it serves.
     ///
     /// # Errors
-    /// [`NodeError`]: the broker, the plan or a model.
+    /// [`NodeError`] if the broker, the plan or a model fails.
     pub fn start(self) -> Result<Node, NodeError> {
         let mut names = self.models.keys();
         let plan = match (self.plan, names.next(), names.next()) {
@@ -166,7 +167,7 @@ impl Service {
                 self.replicas,
                 self.batching,
             )),
-            // Several models without a plan: the plan comes from the store.
+            // With several models and no plan, the plan comes from the store.
             (None, ..) => None,
         };
         let models = self.models;

@@ -1,4 +1,4 @@
-//! Serves until the node is stopped, then leaves.
+//! Runs a node until it is stopped, then leaves.
 
 use std::{sync::Arc, time::Duration};
 
@@ -21,19 +21,19 @@ use crate::{
 pub(super) struct Parts {
     pub(super) store: Arc<dyn PlanStore>,
     pub(super) plans: PlanVersions,
-    /// The counters of the process.
+    /// Counters of the process.
     pub(super) metrics: Arc<Metrics>,
     pub(super) ingresses: Option<RunningIngresses>,
     pub(super) worker: Option<Addr<Worker>>,
     pub(super) followed: plan_watch::Followed,
-    /// Ends the intakes when it turns true.
+    /// Stops the intakes when it turns true.
     pub(super) close: watch::Sender<bool>,
-    /// Last, because the actors run on them.
+    /// Dropped last, because the actors run on the shards.
     pub(super) shards: Shards,
 }
 
 impl Parts {
-    /// Follows plans and gears until it is stopped, then drains.
+    /// Follows plans and gears until the node is stopped, then drains.
     pub(super) async fn serve(self, mut stopped: watch::Receiver<Option<Duration>>) {
         let Some(first) = self.shards.shared().first() else {
             return;
@@ -64,7 +64,7 @@ impl Parts {
                     link.clone(),
                 )
             });
-        // On a nats-server, readers open the store itself.
+        // On a nats-server, readers open the store themselves.
         let tell_plan = first.bus.embedded().is_some().then(|| {
             let (bus, dispatcher, store) = (
                 first.bus.clone(),
@@ -127,8 +127,7 @@ impl Parts {
         }
         for ingress in self.ingresses.into_iter().flat_map(|ingresses| ingresses.running) {
             let _ = ingress.address.send(FailInFlight).await;
-            // Returning a request to the stream takes a message; without it another ingress would wait for
-            // `ack_wait`.
+            // Returning a request to the stream takes a message; without it another ingress would wait for `ack_wait`.
             until(Instant::now() + HANDING_BACK, || ingress.durable_settled()).await;
             ingress.state.close().await;
         }
@@ -136,9 +135,10 @@ impl Parts {
     }
 }
 
-/// Takes the worker's replicas out of service: others stop choosing them, the subscriptions end, what was accepted is answered,
-/// and a last heartbeat tells that they are gone. If the grace time ends first, the worker falls silent instead: ingresses send again
-/// whatever a lost replica may have had, but of one that has left only what is known to be there.
+/// Takes the worker's replicas out of service: waits until ingresses avoid them, ends the subscriptions, waits until
+/// accepted requests are answered, and sends a last heartbeat that says they are gone. If the grace time ends first,
+/// that heartbeat is not sent: for lost replicas, ingresses retry every request that may be there, but for departed
+/// replicas only the requests known to be there.
 async fn leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
     let senders = drain::Senders::listen(&shard.bus, shard.dispatcher.app()).await;
     let Ok(replicas) = worker.send(AnnounceLeave).await else {
@@ -158,13 +158,13 @@ async fn leave(worker: &Addr<Worker>, shard: &ShardContext, end: Instant) {
     let _ = worker.send(Left).await;
 }
 
-/// Time in which a node whose core task ended leaves, and refuses what it still receives.
+/// Grace time of a node whose core task ended; it refuses requests meanwhile.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
-/// Time for returning durable requests to the stream after the grace time.
+/// Time to return durable requests to the stream after the grace time.
 const HANDING_BACK: Duration = Duration::from_secs(1);
 
-/// Polls until the condition holds or the time is over.
+/// Polls until the condition holds or `end` is reached.
 async fn until(end: Instant, condition: impl Fn() -> bool) {
     const POLL: Duration = Duration::from_millis(2);
     while !condition() && Instant::now() < end {

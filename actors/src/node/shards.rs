@@ -1,7 +1,7 @@
-//! The shards of a node: each has a thread with a runtime, and a connection for data.
+//! The shards of a node: each has a thread with a runtime, and a data connection.
 //!
-//! The first shard runs on the node's own thread and has everything that a process has once: the worker, the watch of the plan
-//! store, gear shifts, heartbeats. The others run an ingress and a part of the replicas.
+//! The first shard runs on the node's thread and has all parts that exist once per process: the worker, the watch of
+//! the plan store, gear shifts, heartbeats. The other shards run an ingress and a part of the replicas.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -18,17 +18,18 @@ use crate::{
     stage::replica::ShardContext,
 };
 
-/// Longest wait for the broker to take the last messages of a shard. A broker that is gone takes none.
+/// Longest wait for the broker to accept the last messages of a shard, in case the broker is gone.
 const FLUSHING: Duration = Duration::from_secs(3);
 
-/// The shards of a node, the first one first. Dropping them stops the threads of the others and waits for them.
+/// The shards of a node, the first one first. Dropping them stops and joins the threads of the others.
 pub(super) struct Shards {
     shared: Vec<ShardContext>,
     threads: Vec<Arbiter>,
 }
 
 impl Shards {
-    /// Opens the first shard on this thread, over `bus`, and the others on threads of their own, over connections by `config`.
+    /// Opens the first shard on this thread with the connection `bus`, and the others on new threads with new
+    /// connections by `config`.
     ///
     /// # Errors
     /// [`NodeError`] if a thread does not start or does not reach the broker.
@@ -84,7 +85,7 @@ impl Shards {
         &self.shared
     }
 
-    /// Starts the answers to probes on every shard.
+    /// Starts the health probes of every shard.
     ///
     /// # Errors
     /// [`NodeError::Thread`] if a shard has ended.
@@ -100,7 +101,8 @@ impl Shards {
         Ok(health)
     }
 
-    /// Sends what is queued for the broker and closes the connections; the first one, which has that for control messages, last.
+    /// Flushes queued messages and closes the connections; the first shard's last, because it owns the control
+    /// connection.
     pub(super) async fn close(&self) {
         for shard in self.shared.iter().rev() {
             if timeout(FLUSHING, shard.dispatcher.flush()).await.is_err() {
@@ -122,7 +124,7 @@ impl Drop for Shards {
     }
 }
 
-/// The error of a shard whose thread has ended.
+/// Returns the error of a shard whose thread has ended.
 pub(super) fn ended() -> NodeError {
     NodeError::Thread("the thread of a shard has ended".to_owned())
 }

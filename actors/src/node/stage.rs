@@ -1,7 +1,7 @@
 //! Serves a stage with asynchronous Rust code: the trait [`Stage`], attached by [`attach_stage`].
 //!
-//! The stage runs on the caller's tokio runtime. The subscriptions and heartbeats run on a thread of their own, so that a
-//! stage that blocks does not make the replica look dead.
+//! The stage runs on the caller's tokio runtime. Subscriptions and heartbeats run on a separate thread, so that a
+//! blocking stage does not make the replica look lost.
 
 use std::{any::Any, panic::AssertUnwindSafe, sync::Arc, thread, time::Duration};
 
@@ -24,9 +24,10 @@ use crate::{
     node::attach::{AttachConfig, attach},
 };
 
-/// Answers the requests of a stage, one by one and concurrently. An implementation may be written with `async fn`.
+/// Answers the requests of a stage, concurrently and without batching. An implementation may be written with `async
+/// fn`.
 ///
-/// A stage that computes in batches is a [`kaskade_models::Model`], which Kaskade queues and batches for.
+/// A stage that computes in batches is a [`kaskade_models::Model`]; Kaskade queues and batches its requests.
 ///
 /// ```
 /// use kaskade_actors::{Fault, Stage, StageInput, StageOutput};
@@ -40,7 +41,7 @@ use crate::{
 /// }
 /// ```
 pub trait Stage: Send + Sync + 'static {
-    /// Answers one request. The future is dropped when the request's budget ends; a panic fails this request alone.
+    /// Answers one request. The future is dropped when the request's budget ends; a panic fails only this request.
     fn run(&self, input: StageInput) -> impl Future<Output = Result<StageOutput, Fault>> + Send;
 }
 
@@ -50,11 +51,11 @@ pub trait Stage: Send + Sync + 'static {
 pub struct StageInput {
     /// The inputs, without a batch dimension.
     pub inputs: Inputs,
-    /// The stage to run.
+    /// Name of the stage.
     pub stage: String,
     /// The remaining budget.
     pub budget: Duration,
-    /// The W3C trace context, to pass on to other services.
+    /// W3C trace context, to pass on to other services.
     pub traceparent: String,
 }
 
@@ -64,14 +65,14 @@ pub struct StageInput {
 pub struct StageOutput {
     /// The outputs, without a batch dimension.
     pub outputs: Outputs,
-    /// The confidence, in [0, 1]; `None` if it is computed from the outputs as the plan's calibration says.
+    /// The confidence in [0, 1]; `None` if it is computed from the outputs with the plan's calibration.
     pub confidence: Option<f64>,
-    /// Whether the outputs are the reply, whatever the stage's exit.
+    /// Whether the outputs are the reply, regardless of the stage's exit.
     pub terminal: bool,
 }
 
 impl StageOutput {
-    /// Creates an answer that goes where the stage's exit leads.
+    /// Creates an answer to which the stage's exit is applied.
     pub fn new(outputs: Outputs) -> Self {
         Self {
             outputs,
@@ -87,7 +88,7 @@ impl StageOutput {
         self
     }
 
-    /// Makes the outputs the reply, whatever the stage's exit.
+    /// Makes the outputs the reply, regardless of the stage's exit.
     #[must_use]
     pub fn terminal(mut self) -> Self {
         self.terminal = true;
@@ -110,20 +111,21 @@ pub struct AttachedStage {
 }
 
 impl AttachedStage {
-    /// Announces the leave, stops taking requests, and waits at most `grace` until the taken ones are answered.
+    /// Announces the departure, stops accepting requests, and waits at most `grace` until the accepted ones are
+    /// answered.
     pub async fn detach(self, grace: Duration) {
         self.stop.send_replace(Some(grace));
         let _ = self.ended.await;
     }
 }
 
-/// Serves a stage of a running app with `stage`, under the id of a replica. Returns once requests arrive.
+/// Serves a stage of a running app with `stage`, as the replica in `config`. Returns once requests can arrive.
 ///
 /// The queue is bounded: senders beyond [`AttachConfig::max_in_flight`] get [`Code::Overloaded`] immediately. Heartbeats
 /// report the replica as alive until it is detached.
 ///
 /// # Errors
-/// [`NodeError`]: the broker, an invalid name, or a call outside a tokio runtime.
+/// [`NodeError`] if the broker fails, a name is invalid, or it is called outside a tokio runtime.
 pub async fn attach_stage<S: Stage>(
     bus: BusConfig,
     config: AttachConfig,
@@ -154,7 +156,7 @@ pub async fn attach_stage<S: Stage>(
     }
 }
 
-/// Attaches the stage, and detaches it when `stopped` says so or its sender is gone.
+/// Attaches the stage, and detaches it when `stopped` has a value or its sender is dropped.
 async fn host<S: Stage>(
     bus: BusConfig,
     config: AttachConfig,
@@ -174,13 +176,13 @@ async fn host<S: Stage>(
             let asked = stopped.wait_for(Option::is_some).await;
             asked.map_or(Duration::ZERO, |grace| grace.unwrap_or_default())
         }
-        // The caller stopped waiting for the attachment.
+        // The caller no longer waits for the attachment.
         Err(_) => Duration::ZERO,
     };
     attached.detach(grace).await;
 }
 
-/// Hands deliveries over to the stage, on the caller's runtime.
+/// Passes deliveries to the stage on the caller's runtime.
 struct Runner<S> {
     stage: Arc<S>,
     slots: Arc<Semaphore>,
@@ -200,7 +202,7 @@ impl<S: Stage> Handler<Delivery> for Runner<S> {
     }
 }
 
-/// Runs the stage for one request, within its budget, and answers.
+/// Runs the stage for one request within its budget, and answers.
 async fn serve<S: Stage>(stage: Arc<S>, slots: Arc<Semaphore>, mut delivery: Delivery) {
     let left = Duration::from_micros(delivery.deadline.saturating_sub(delivery.now()));
     let end = Instant::now() + left;
@@ -215,7 +217,7 @@ async fn serve<S: Stage>(stage: Arc<S>, slots: Arc<Semaphore>, mut delivery: Del
         budget: end.saturating_duration_since(Instant::now()),
         traceparent: delivery.trace.to_string(),
     };
-    // Inside the block, so that a panic before the first `await` is caught too.
+    // Called inside the block, so that a panic before the first `await` is caught too.
     let run = AssertUnwindSafe(async { stage.run(input).await }).catch_unwind();
     let result = timeout_at(end, run).await;
     drop(slot);

@@ -40,7 +40,7 @@ impl Model for Constant {
     }
 }
 
-/// Answers every request in one step.
+/// A model that answers every request in one step.
 #[derive(Default)]
 struct OneStep(Vec<u64>);
 
@@ -118,7 +118,7 @@ fn an_ingress_that_panics_ends_its_node_and_takes_no_more_requests() {
             "{failure}"
         );
         assert_eq!(health.live().await, Err(NotReady::Ended { task: "ingress" }));
-        // No request is swallowed: the pump refuses it, or the server finds no subscriber.
+        // No request is dropped silently: the pump refuses it, or the server finds no subscriber.
         let refused = ask().await.unwrap_err();
         assert!(
             matches!(
@@ -160,7 +160,7 @@ fn a_node_that_is_stopped_has_not_failed() {
     assert_eq!(supervisor.ended(), None);
 }
 
-/// Makes a part of the replica of a node panic. The request that meets the panic ends at once, and the node ends.
+/// Makes a part of a node's replica panic. The request that causes the panic ends at once, and the node ends.
 fn ends_with(task: &'static str, node: &Node, app: &str) {
     let app = App::new(app).unwrap();
     let supervisor = node.dispatcher().supervisor().clone();
@@ -174,7 +174,7 @@ fn ends_with(task: &'static str, node: &Node, app: &str) {
         ask().await.unwrap();
         supervisor.make_panic(task);
         if task == subscribe::TASK {
-            // Requests of this process do not pass through it.
+            // Requests of the same process would bypass the subscription.
             let subject = app.replica(&replica).unwrap();
             bus.publish(subject, None, None, Bytes::new()).await.unwrap();
         } else {
@@ -215,7 +215,7 @@ fn a_generator_that_panics_ends_its_node() {
     ends_with(generator::TASK, &node, "panicking-generator");
 }
 
-/// A node with everything that a node may have, of two shards.
+/// Starts a node with all optional parts and two shards.
 fn whole(app: &str, server: &NatsServer) -> Node {
     let plan = Plan::cascade(app)
         .stage("only", "only")
@@ -253,7 +253,7 @@ fn whole(app: &str, server: &NatsServer) -> Node {
 fn any_core_task_that_panics_ends_its_node() {
     let server = NatsServer::start(NatsOptions::jetstream());
     let node = whole("panicking-0", &server);
-    // Durable requests are not accepted without their progress notices, which end with the intake.
+    // Without progress notices, which end with the intake, no durable requests are accepted.
     let mut tasks = node.dispatcher().supervisor().core_tasks();
     tasks.insert("progress of durable requests");
     node.stop();

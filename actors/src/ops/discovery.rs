@@ -1,7 +1,7 @@
 //! Service discovery: the ingress as a NATS service (ADR-32), for `nats micro ls`, `info` and `stats`.
 //!
-//! The client library's own service would also receive the endpoint's requests. The ingress receives its own, each
-//! under a permit, so this module answers only the three discovery requests, in the library's types.
+//! The client library's own service would also receive the endpoint's requests. The ingress receives requests itself,
+//! each with a permit, so this module answers only the three discovery requests, with the library's types.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::metrics::Metrics;
 use crate::subjects::{self, App, INGRESS_GROUP};
 use crate::supervision::Supervisor;
 
-/// Name of the one endpoint.
+/// Name of the service's only endpoint.
 pub(crate) const ENDPOINT: &str = "infer";
 
 const PING: &str = "PING";
@@ -34,11 +34,11 @@ const STATS: &str = "STATS";
 pub(crate) struct EndpointStats {
     /// Requests answered, faults included.
     pub requests: u64,
-    /// Those answered with a fault.
+    /// Requests answered with a fault.
     pub errors: u64,
     /// The newest fault.
     pub last_error: Option<Fault>,
-    /// Time between the arrival of requests and their answers, summed.
+    /// Summed time between the arrival of requests and their answers.
     pub processing: Duration,
     /// Further statistics as JSON.
     pub data: Option<serde_json::Value>,
@@ -56,7 +56,7 @@ impl<F: Fn() -> EndpointStats + Send + Sync> ServiceStats for F {
     }
 }
 
-/// The statistics of an ingress in `nats micro stats`.
+/// Statistics of an ingress in `nats micro stats`.
 impl ServiceStats for Metrics {
     fn stats(&self) -> EndpointStats {
         let snapshot = self.read();
@@ -71,25 +71,27 @@ impl ServiceStats for Metrics {
     }
 }
 
-/// Returns a unique id for an ingress instance: a subject token and an ADR-32 id.
+/// Returns a unique id of an ingress instance: valid as a subject token and as an ADR-32 id.
 pub(crate) fn instance_id() -> String {
     ids::unique_token()
 }
 
-/// An announced service. Dropping it changes nothing: the service stays until it is withdrawn or its bus closes.
+/// An announced service. Dropping the handle has no effect: the service stays announced until it is withdrawn or its
+/// bus closes.
 #[derive(Debug)]
 pub(crate) struct Announcement {
     withdraw: watch::Sender<bool>,
 }
 
 impl Announcement {
-    /// Stops answering discovery requests, so that the instance leaves the list before it stops.
+    /// Stops answering discovery requests, so that the instance is no longer listed before it stops.
     pub(crate) fn withdraw(&self) {
         self.withdraw.send_replace(true);
     }
 }
 
-/// Announces an ingress of `app` and answers discovery requests until the bus closes. A panic ends the node of `supervisor`.
+/// Announces an ingress of `app`, and answers discovery requests until it is withdrawn or the bus closes. A panic ends
+/// the node of `supervisor`.
 ///
 /// # Errors
 /// [`BusError::Failed`] if a subscription fails, [`BusError::Subject`] if `id` is not a valid token.
@@ -129,7 +131,7 @@ async fn serve(
     mut withdrawn: watch::Receiver<bool>,
 ) {
     let withdrawn = async move {
-        // A dropped announcement stays announced.
+        // If the handle is dropped, the service stays announced.
         if withdrawn.wait_for(|withdrawn| *withdrawn).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -338,7 +340,7 @@ mod tests {
         assert_eq!(endpoint["data"]["in_flight"], 3);
         assert!(serde_json::from_value::<Stats>(stats).is_ok());
 
-        // Every instance answers a request to all.
+        // Every instance answers a request to all of them.
         let mut pongs = client.subscribe("pongs".into(), None).await.unwrap();
         client
             .publish("$SRV.PING".into(), Some("pongs".into()), None, Bytes::new())

@@ -1,7 +1,7 @@
-//! The meter: joules per request, idle included, and the work behind them.
+//! The energy meter: reports joules per request, idle energy included, and the work done.
 //!
-//! It samples the energy every 100 ms (HybridServe §VI-C). The readings come from [`kaskade_models::power`], the
-//! arithmetic is [`kaskade_policy::energy`].
+//! It reads the energy every 100 ms (HybridServe §VI-C). The readings come from [`kaskade_models::power`]; the
+//! arithmetic is in [`kaskade_policy::energy`].
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::{
     wire::{EnergyReport, Message as _, ModelEnergy},
 };
 
-/// Interval of energy readings.
+/// Interval of the energy readings.
 pub(crate) const SAMPLE: Duration = Duration::from_millis(100);
 
-/// Readings per published report: one a second.
+/// Readings per published report: one report per second.
 const READINGS_PER_REPORT: u32 = 10;
 
 /// The meter actor.
@@ -36,7 +36,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Creates a meter that counts from now.
+    /// Creates a meter that counts energy from now.
     pub(crate) fn new(
         node: &str,
         mut power: PowerMeter,
@@ -63,7 +63,7 @@ impl Meter {
             forwarded,
             ..
         } = self.metrics.read();
-        // Without an ingress, other processes may run the last stage: count the requests run here.
+        // Without an ingress, another process may run the last stage: count the requests run in this process.
         let run = variants.values().map(|count| count.requests).max().unwrap_or(0);
         let requests = answered.max(run);
         let joules = self
@@ -130,7 +130,7 @@ impl Actor for Meter {
     }
 }
 
-/// Reads the meter now.
+/// Requests a reading now.
 #[derive(Message)]
 #[rtype(result = "EnergyReport")]
 pub(crate) struct ReadEnergy;

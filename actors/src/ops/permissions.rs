@@ -13,7 +13,7 @@ use crate::subjects::{self, App, SubjectError, check_token, inbox_prefix};
 pub enum Role {
     /// Sends requests to the app.
     Client,
-    /// Owns requests, sends them to stages, shifts gears.
+    /// Owns requests, sends them to stages, and shifts gears.
     Ingress,
     /// Runs replicas of any stage.
     Worker,
@@ -23,11 +23,11 @@ pub enum Role {
     Observer,
     /// Sends the requests of HTTP clients to the app, cancels them, and reads what the dashboard shows.
     Gateway,
-    /// A process that is the whole app: ingress, worker, planner and gateway.
+    /// A process with the whole app: ingress, worker, planner and gateway.
     All,
     /// A custom actor: serves the named stages only.
     Actor {
-        /// Its name, which is also its replica's id.
+        /// Name of the actor, which is also its replica id.
         name: String,
         /// The stages.
         stages: Vec<String>,
@@ -37,19 +37,19 @@ pub enum Role {
 /// Subjects and patterns that a user may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Permissions {
-    /// To publish on.
+    /// Subjects and patterns to publish on.
     pub publish: Vec<String>,
-    /// To subscribe to.
+    /// Subjects and patterns to subscribe to.
     pub subscribe: Vec<String>,
 }
 
-/// Returns the permissions of `role` in `app`, with replies to the inbox of `public_key`.
+/// Returns the permissions of `role` in `app`, with an inbox for `public_key`.
 ///
 /// # Errors
 /// [`SubjectError`] if the name of an actor or a stage is not a valid token.
 pub fn permissions(app: &App, role: &Role, public_key: &str) -> Result<Permissions, SubjectError> {
     let everyones = Permissions {
-        // For round trips, which prove that subscriptions are active.
+        // For the round trips that prove that subscriptions are active.
         publish: vec![subjects::all_unserved()],
         subscribe: vec![format!("{}.>", inbox_prefix(public_key))],
     };
@@ -85,7 +85,7 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
         CERTIFICATE_STATUS,
         CERTIFICATE,
     ];
-    // To its own queue group, for the end of its subscription.
+    // `infer`: padding messages to its own queue group when the subscription ends.
     let mut publish = app.all_of([
         "infer",
         "stage.*",
@@ -96,7 +96,7 @@ fn ingress(app: &App) -> Result<Permissions, SubjectError> {
     ]);
     publish.extend(named(app, &events)?);
     publish.extend(subjects::durable_taking(app));
-    // Clients choose their reply subjects; only inboxes, so that a reply cannot reach a stage.
+    // Clients choose their reply subjects. Only inboxes are allowed, so that a reply cannot reach a stage.
     publish.push(INBOXES.to_owned());
     let mut subscribe = app.all_of([
         "infer",
@@ -133,7 +133,7 @@ fn planner(app: &App) -> Result<Permissions, SubjectError> {
     // The requester of a plan gets a report.
     publish.push(INBOXES.to_owned());
     publish.extend(subjects::plan_writing(app));
-    // `kaskade plan apply` connects as the planner, and follows the ingresses.
+    // `kaskade plan apply` connects as the planner and follows the ingresses.
     let mut subscribe = app.all_of(["replan", "beat.*", "ingress.*", "gear", "plan"]);
     subscribe.extend(named(app, &[LOAD, LOAD_DRIFT])?);
     Ok(joined([Permissions { publish, subscribe }, reads_plans(app)]))
@@ -181,7 +181,7 @@ fn named(app: &App, events: &[&str]) -> Result<Vec<String>, SubjectError> {
         .collect()
 }
 
-/// Concatenates the parts; each subject occurs once.
+/// Concatenates permissions without duplicates.
 fn joined<const N: usize>(parts: [Permissions; N]) -> Permissions {
     let mut all = Permissions {
         publish: Vec::new(),
@@ -202,7 +202,7 @@ fn joined<const N: usize>(parts: [Permissions; N]) -> Permissions {
     all
 }
 
-/// All inboxes.
+/// Pattern of all inboxes.
 const INBOXES: &str = "_INBOX.>";
 
 #[cfg(test)]
@@ -252,7 +252,7 @@ mod tests {
         );
     }
 
-    /// Returns whether a pattern covers a subject, by NATS' rules.
+    /// Returns whether a pattern matches a subject by the rules of NATS.
     fn covers(pattern: &str, subject: &str) -> bool {
         let (mut pattern, mut subject) = (pattern.split('.'), subject.split('.'));
         loop {
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(may_subscribe("kaskade.digits.stage.large"), ["worker"]);
         assert!(may_subscribe("_INBOX.UOTHER.1").is_empty());
         assert_eq!(may_subscribe("_INBOX.UKEY.1").len(), roles().len());
-        // An ingress pads its own subscription when it leaves.
+        // A leaving ingress pads its own subscription.
         assert_eq!(
             may_publish("kaskade.digits.infer"),
             ["client", "ingress", "gateway"]

@@ -1,8 +1,7 @@
 //! Probes and metrics over HTTP: `/live`, `/ready` and `/metrics`, for orchestrators and Prometheus.
 //!
-//! The listener has a thread and a runtime of its own and starts before the node: a process that is still loading
-//! models answers "not ready" instead of refusing the connection, and a process whose actors are stuck can still
-//! report it.
+//! The listener has a separate thread and runtime and starts before the node. A process that is still loading models
+//! answers "not ready" instead of refusing the connection, and a process whose actors are stuck can still report it.
 
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
@@ -18,10 +17,10 @@ use tokio::sync::{oneshot, watch};
 use crate::metrics;
 use crate::ops::health::Health;
 
-/// Why the probes could not start.
+/// Error of probes that could not start.
 #[derive(Debug, Error)]
 pub enum ProbesError {
-    /// The address is in use, or not one of this machine.
+    /// The address is in use, or does not belong to this machine.
     #[error(
         "cannot listen on {address} for probes: {reason}; give another address, such as `--http 127.0.0.1:0`"
     )]
@@ -31,7 +30,7 @@ pub enum ProbesError {
         /// Reason that the system reports.
         reason: String,
     },
-    /// The system refused a thread.
+    /// The operating system refused to start a thread.
     #[error("the probe thread cannot be started: {reason}; the system may be out of threads or memory")]
     Thread {
         /// Reason that the system reports.
@@ -39,7 +38,7 @@ pub enum ProbesError {
     },
 }
 
-/// The listener. Dropping it closes it.
+/// The probe listener. Dropping it closes it.
 pub struct Probes {
     address: SocketAddr,
     health: watch::Sender<Option<Health>>,
@@ -48,7 +47,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Starts listening; answers "not ready" until [`Probes::watch`] is called. Port 0 selects a free port.
+    /// Starts to listen; answers "not ready" until [`Probes::watch`] is called. Port 0 selects a free port.
     ///
     /// # Errors
     /// [`ProbesError`].
@@ -81,7 +80,7 @@ impl Probes {
         })
     }
 
-    /// Returns the address that it listens on.
+    /// Returns the address of the listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -101,7 +100,7 @@ impl Drop for Probes {
     }
 }
 
-/// The watched health, once it is set.
+/// Receiver of the watched health, once set.
 type HealthReceiver = watch::Receiver<Option<Health>>;
 
 async fn serve(listener: TcpListener, watched: HealthReceiver, stopped: oneshot::Receiver<()>) {
@@ -133,7 +132,7 @@ fn known(watched: &HealthReceiver) -> Option<Health> {
 
 async fn live(State(watched): State<HealthReceiver>) -> Response {
     match known(&watched) {
-        // A process that fails to load its models exits.
+        // A process that fails to load its models exits, so it is live while loading.
         None => (StatusCode::OK, STARTING).into_response(),
         Some(health) => verdict("live", health.live().await),
     }

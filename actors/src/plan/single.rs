@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use kaskade_policy::plan::{Batching, Plan};
 
-/// Returns the plan of an app with one model, which answers every request.
+/// Returns the plan of an app with one model that answers every request.
 pub fn single(app: &str, variant: &str, worker: &str, replicas: NonZeroU32, batching: Batching) -> Plan {
     Plan::cascade(app)
         .made_by("single")

@@ -1,9 +1,9 @@
 //! The plan store: one plan per app, written by compare-and-set.
 //!
-//! Every stored plan carries its epoch, larger than all before ([`kaskade_policy::epochs`]). A writer names the epoch
+//! Every stored plan carries its epoch, larger than all before ([`kaskade_policy::epochs`]). A writer states the epoch
 //! that it read; if that is no longer the newest, its plan is refused. Of two concurrent planners, one therefore has to
-//! decide again with knowledge of the other's plan. The store's own revision serves only this compare-and-set: the
-//! epochs continue when a store is deleted and created again.
+//! plan again with knowledge of the other's plan. The store's own revision is used only for this compare-and-set, so
+//! that the epochs continue when a store is deleted and created again.
 //!
 //! Two backends: [`MemoryStore`] for the embedded broker, shared by the process, and [`KeyValueStore`] in JetStream,
 //! shared by all processes on the nats-server.
@@ -41,16 +41,16 @@ pub struct StoredPlan {
 }
 
 impl StoredPlan {
-    /// Encodes it as it is stored: JSON with the epoch.
+    /// Encodes the plan as it is stored: JSON with the epoch.
     ///
     /// # Errors
-    /// [`StoreError::Unreachable`]; a plan always has such a form.
+    /// [`StoreError::Unreachable`] if the plan has no JSON form, which does not occur.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, StoreError> {
         encode(&self.plan, self.epoch)
     }
 }
 
-/// A plan that was written to the store.
+/// A past or present plan of the store.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistoryEntry {
     /// The plan and its epoch.
@@ -59,15 +59,15 @@ pub struct HistoryEntry {
     pub written_at: SystemTime,
 }
 
-/// Stores the plan of one app.
+/// Store of the plans of one app.
 pub trait PlanStore: Send + Sync {
-    /// Returns the newest plan; `None` if none was ever written, or the last was deleted.
+    /// Returns the newest plan; `None` if none was ever written or the newest was deleted.
     ///
     /// Errors: [`StoreError::Malformed`] if the stored value is not a valid plan, [`StoreError::Unreachable`].
     fn get(&self) -> BoxFuture<'_, Result<Option<StoredPlan>, StoreError>>;
 
-    /// Writes a plan under that epoch, if the newest epoch is still `expected` (`None`: if there is no plan). To store a
-    /// new plan, use [`PlanStore::put`], which selects the epoch.
+    /// Writes a plan with the given epoch if the newest epoch is still `expected` (`None`: there is no plan). To store
+    /// a new plan, use [`PlanStore::put`], which selects the epoch.
     ///
     /// Errors: [`StoreError::Stale`] if another writer was first, [`StoreError::TooLarge`],
     /// [`StoreError::Unreachable`].
@@ -78,15 +78,15 @@ pub trait PlanStore: Send + Sync {
         expected: Option<u64>,
     ) -> BoxFuture<'a, Result<(), StoreError>>;
 
-    /// Writes a new plan if the newest epoch is still `expected` (`None`: if there is no plan), and returns its epoch.
+    /// Writes a new plan if the newest epoch is still `expected` (`None`: there is no plan), and returns its epoch.
     ///
     /// Errors: as [`PlanStore::write`].
     fn put<'a>(&'a self, plan: &'a Plan, expected: Option<u64>) -> BoxFuture<'a, Result<u64, StoreError>> {
         self.put_above(plan, expected, 0)
     }
 
-    /// Writes a new plan as [`PlanStore::put`] does, under an epoch above `known`: the newest one in use that the writer
-    /// knows. After the store was lost, it holds an older one.
+    /// Writes a new plan like [`PlanStore::put`], with an epoch above `known`, the newest epoch in use that the writer
+    /// knows. A store that was lost may contain an older one.
     ///
     /// Errors: as [`PlanStore::write`].
     fn put_above<'a>(
@@ -96,7 +96,7 @@ pub trait PlanStore: Send + Sync {
         known: u64,
     ) -> BoxFuture<'a, Result<u64, StoreError>> {
         async move {
-            // Of a plan that was deleted, only the history tells the epoch.
+            // The epoch of a deleted plan is found only in the history.
             let past = match expected {
                 Some(_) => Vec::new(),
                 None => self.history().await?,
@@ -109,14 +109,14 @@ pub trait PlanStore: Send + Sync {
         .boxed()
     }
 
-    /// Returns the newest plans, at least 16 if there are that many, the oldest of them first. Stored values that are
-    /// not valid plans are omitted.
+    /// Returns the newest plans, oldest first: at least 16 if there are that many. Stored values that are not valid
+    /// plans are omitted.
     ///
     /// Errors: [`StoreError::Unreachable`].
     fn history(&self) -> BoxFuture<'_, Result<Vec<HistoryEntry>, StoreError>>;
 
-    /// Returns a stream of the newest plan and every newer one. Of plans in quick succession some may be skipped,
-    /// never the last.
+    /// Returns a stream of the newest plan and every newer one. Intermediate plans in quick succession may be skipped;
+    /// the last one never is.
     ///
     /// Errors: [`StoreError::Unreachable`].
     fn watch(&self) -> BoxFuture<'_, Result<Plans, StoreError>>;
@@ -134,7 +134,8 @@ pub async fn open(bus: &Bus, app: &App) -> Result<Arc<dyn PlanStore>, StoreError
     }
 }
 
-/// Opens the plan store of an app as [`open`] does, but creates none; `None` if there is none yet. Reading needs no more.
+/// Opens an existing plan store of an app like [`open`]; `None` if it does not exist. Reading does not require creating
+/// it.
 ///
 /// # Errors
 /// As [`open`].
@@ -148,11 +149,11 @@ pub async fn find(bus: &Bus, app: &App) -> Result<Option<Arc<dyn PlanStore>>, St
     }
 }
 
-/// Time within which the process with an embedded broker tells its plan.
+/// Timeout for the answer of the process that runs the embedded broker.
 const TOLD_WITHIN: Duration = Duration::from_secs(2);
 
-/// Asks the process that runs the broker for the stored plan of an app. An embedded broker has no JetStream to read it from; `None` if it
-/// stores none, or no process answers: processes on a nats-server do not.
+/// Queries the stored plan of an app from the process that runs the embedded broker, which has no JetStream to read it
+/// from. `None` if no plan is stored or no process answers; processes on a nats-server do not answer.
 ///
 /// # Errors
 /// [`StoreError::Malformed`] if the answer is not a valid plan of this version.
@@ -166,11 +167,11 @@ pub async fn ask(bus: &Bus, app: &App) -> Result<Option<StoredPlan>, StoreError>
     }
 }
 
-/// Opens the plan store of an app. If there is none, creates it if `creates`, and otherwise, or if only another user may, waits until another
-/// process has created it.
+/// Opens the plan store of an app. If it does not exist, creates it if `creates` is set; otherwise, or if creation
+/// fails, waits until another process has created it.
 ///
 /// # Errors
-/// As [`open`], but for a store that cannot be created.
+/// As [`open`], except for a failed creation.
 pub(crate) async fn open_or_wait(
     bus: &Bus,
     app: &App,
@@ -196,14 +197,14 @@ pub(crate) async fn open_or_wait(
     }
 }
 
-/// Interval at which a plan store that does not exist yet is polled.
+/// Poll interval for a plan store that does not exist yet.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Stream of plans as they are written.
+/// Stream of written plans.
 pub struct Plans(pub(crate) BoxStream<'static, Result<StoredPlan, StoreError>>);
 
 impl Plans {
-    /// Returns the next plan, or an error if the written value is not a valid plan, after which more may follow.
+    /// Returns the next plan, or an error for a written value that is not a valid plan; more plans may follow an error.
     /// `None` when the store is gone.
     pub async fn next(&mut self) -> Option<Result<StoredPlan, StoreError>> {
         self.0.next().await
@@ -216,7 +217,7 @@ impl fmt::Debug for Plans {
     }
 }
 
-/// Why a plan was not read or written.
+/// Error of reading or writing a plan.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -229,12 +230,12 @@ pub enum StoreError {
         /// The broker, without credentials.
         url: String,
     },
-    /// The user has no permission for it.
+    /// The user lacks the permission for an operation.
     #[error("this user may not {what} at {url}; connect as {role} (`--nkey`)")]
     NotPermitted {
-        /// What it may not do.
+        /// The denied operation.
         what: &'static str,
-        /// Who may.
+        /// The role that has the permission.
         role: &'static str,
         /// The broker, without credentials.
         url: String,
@@ -256,7 +257,7 @@ pub enum StoreError {
         "the stored value of epoch {epoch} is not a valid plan: {reason}; replace it with `kaskade plan apply FILE`"
     )]
     Malformed {
-        /// Its epoch, which the replacing writer must name.
+        /// Epoch of the stored value, which the replacing writer must state.
         epoch: u64,
         /// What is wrong with it.
         reason: String,
@@ -266,7 +267,7 @@ pub enum StoreError {
         "the plan has {size} bytes; the broker accepts at most {limit}; raise max_payload in its configuration"
     )]
     TooLarge {
-        /// Bytes of the plan.
+        /// Size of the plan, bytes.
         size: usize,
         /// Largest size, bytes.
         limit: usize,
@@ -315,8 +316,8 @@ struct Value<P> {
     plan: P,
 }
 
-/// The parts of a stored value that tell whether it is a [`Value`]. Values of former versions, and those that people
-/// write, are plans without an epoch.
+/// Used to detect whether a stored value is a [`Value`]. Values of former versions and hand-written ones are plans
+/// without an epoch.
 #[derive(Deserialize)]
 struct Head {
     epoch: u64,
@@ -334,7 +335,7 @@ fn head(bytes: &[u8]) -> Option<Head> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// Returns the epoch of a stored value; its revision if it does not carry one.
+/// Returns the epoch of a stored value, or its revision if it carries no epoch.
 fn epoch_of(bytes: &[u8], revision: u64) -> u64 {
     head(bytes).map_or(revision, |head| head.epoch)
 }

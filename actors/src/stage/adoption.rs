@@ -1,10 +1,10 @@
-//! How a worker follows plans: it loads what the newest one places here, reports it in place, and unloads what only past
-//! epochs need once they have drained ([`kaskade_policy::adoption::retention`]).
+//! Adopts plans in a worker: loads the replicas that the newest plan places here, reports the plan in place, and
+//! unloads what only past epochs need once they have drained ([`kaskade_policy::adoption::retention`]).
 //!
-//! A replica that cannot be loaded is loaded again after growing pauses ([`kaskade_policy::load_retry`]); until then the epoch is in
-//! place without it.
+//! Loading a replica is retried after growing pauses ([`kaskade_policy::load_retry`]); meanwhile the epoch is in place
+//! without it.
 //!
-//! A replica that is unloaded first answers everything that it has taken.
+//! A replica that is unloaded first answers all its accepted requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, atomic::Ordering};
@@ -31,7 +31,8 @@ impl FailedLoad {
 }
 
 impl Worker {
-    /// Loads what is missing of the newest plan, unloads what no plan needs, and reports when all is in place.
+    /// Loads missing replicas of the newest plan, unloads replicas that no plan needs, and starts serving once all are
+    /// loaded.
     pub(super) fn reconcile(&mut self, ctx: &mut Context<Self>) {
         if self.leaving {
             return;
@@ -41,7 +42,7 @@ impl Worker {
         };
         if self.newest != newest.epoch {
             self.newest = newest.epoch;
-            // A new plan is a new try.
+            // A new plan resets the retries.
             self.failed.clear();
         }
         let now = self.shared.dispatcher.clock().now();
@@ -50,7 +51,7 @@ impl Worker {
             if self.replicas.contains_key(replica) {
                 continue;
             }
-            // The epoch does not wait for a replica that could not be loaded.
+            // The epoch does not wait for a replica that failed to load.
             match self.failed.get_mut(replica) {
                 Some(failed) if !failed.is_due(now) => continue,
                 Some(failed) => failed.retry_at = None,
@@ -68,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// Returns whether a replica that could not be loaded is due to be loaded again.
+    /// Returns whether a retry of a failed load is due.
     pub(super) fn has_loads_to_retry(&self) -> bool {
         let now = self.shared.dispatcher.clock().now();
         !self.leaving && self.failed.values().any(|failed| failed.is_due(now))
@@ -108,8 +109,8 @@ impl Worker {
         self.replicas.insert(replica, hosted);
     }
 
-    /// Makes every replica serve every stage that any gear of the plan has for it, and reports the plan in place once the
-    /// subscriptions are active.
+    /// Subscribes every replica to every stage that any gear of the plan assigns to it, and reports the plan in place
+    /// once the subscriptions are active.
     fn serve_stages(&mut self, version: &PlanVersion, ctx: &mut Context<Self>) {
         for (replica, hosted) in &mut self.replicas {
             if !version.plan.placement.contains(replica) {
@@ -153,7 +154,8 @@ impl Worker {
         });
     }
 
-    /// Unloads the replicas that no plan needs any more, and ends the subscriptions to stages that a replica no longer runs.
+    /// Unloads the replicas that no plan needs, and ends the subscriptions of replicas to stages that they no longer
+    /// run.
     pub(super) fn release(&mut self) {
         let versions = self.keep_versions();
         let mut needed: BTreeMap<&Replica, BTreeSet<String>> = BTreeMap::new();
@@ -196,7 +198,7 @@ impl Worker {
         }
     }
 
-    /// Stops serving with a replica. It ends once it has answered what it has taken.
+    /// Stops serving with a replica. It ends once it has answered its accepted requests.
     pub(super) fn retire(&mut self, replica: &Replica) {
         if let Some(hosted) = self.replicas.remove(replica) {
             self.shared.dispatcher.unregister_replica(&hosted.local);
@@ -204,11 +206,11 @@ impl Worker {
         }
     }
 
-    /// Sets the batching of each replica, by the gear of the plan under which it mostly serves.
+    /// Sets the batching of each replica, for the plan and gear under which it mostly serves.
     fn set_batching(&mut self) {
         let versions = self.versions();
         for (replica, hosted) in &self.replicas {
-            // A generator forms its batch at every step; it has no batching parameters.
+            // A generator forms a batch at every step; it has no batching parameters.
             let ReplicaActor::Batcher(batcher) = &hosted.actor else {
                 continue;
             };
@@ -227,7 +229,8 @@ impl Worker {
         }
     }
 
-    /// The plan whose batching counts for a replica, and its gear: the first of `versions` that places it.
+    /// Returns the plan that determines a replica's batching, and its gear: the first of `versions` that places the
+    /// replica.
     fn version_for(
         &self,
         replica: &Replica,
@@ -238,7 +241,7 @@ impl Worker {
         Some((Arc::clone(version), self.shared.plans.gear_of(version.epoch)?))
     }
 
-    /// The plans that must stay, the one under which most requests are admitted first, then the newest first.
+    /// Returns the retained plans: first the one under which most requests are admitted, then the others, newest first.
     fn versions(&self) -> Vec<Arc<PlanVersion>> {
         let plans = &self.shared.plans;
         let admitted = self.retention.admitted().and_then(|epoch| plans.at(epoch));
@@ -247,7 +250,7 @@ impl Worker {
         admitted.into_iter().chain(others.into_iter().rev()).collect()
     }
 
-    /// Returns the plans whose replicas must stay, and forgets the others.
+    /// Returns the plans whose replicas must stay, and unpins the others.
     fn keep_versions(&mut self) -> Vec<Arc<PlanVersion>> {
         let now = self.shared.dispatcher.clock().now();
         let kept = self.retention.keeps(self.newest, now);
@@ -260,8 +263,8 @@ impl Worker {
         versions
     }
 
-    /// The replicas that heartbeats list. One whose id every ingress takes for a replica of another worker is not listed: that worker's
-    /// heartbeats say whether it is alive.
+    /// Returns the replicas that heartbeats list. A replica whose id belongs to another worker in the plan that every
+    /// ingress uses is omitted: that worker's heartbeats report whether it is alive.
     pub(super) fn listed(&self) -> impl Iterator<Item = &Hosted> {
         let admitted = self.retention.admitted_everywhere();
         let version = admitted.and_then(|epoch| self.shared.plans.at(epoch));

@@ -1,23 +1,24 @@
-//! When a worker's heartbeats describe its models.
+//! Decides when a worker's heartbeats describe its models.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::replica::Hosted;
 use crate::wire::ModelInterface;
 
-/// Heartbeats from one that describes the models to the next: half a second, after which a gateway that has just started knows them.
+/// Interval between descriptions of the models, in heartbeats: half a second, so that a new gateway learns them within
+/// that time.
 const PERIOD: u32 = 5;
 
-/// Heartbeats from one with the names of the classes to the next: two seconds. They make up most of a description, and only labels
-/// that arrive later need them.
+/// Interval between descriptions with class names, in heartbeats: two seconds. Class names are most of a description,
+/// and only delayed labels need them.
 const PERIOD_OF_LABELS: u32 = 20;
 
-/// Most bytes of the names of classes of one heartbeat, which must fit into one message of the broker; a variant whose names find no room
-/// is described without them. The variants of a family have the same names.
+/// Largest size of the class names in one heartbeat, bytes, so that it fits into one message of the broker. A variant
+/// whose names do not fit is described without them; the other variants of its family have the same names.
 const MAX_LABEL_BYTES: usize = 256 << 10;
 
-/// Decides which heartbeats describe the models: the first one that lists another variant, and every fifth, for those who listen since
-/// then. The others stay small.
+/// Decides which heartbeats describe the models: the first one that lists a new variant, and every fifth, for listeners
+/// that joined later. The others stay small.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     announced: BTreeSet<String>,
@@ -26,7 +27,7 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
-    /// Returns what the next heartbeat says of the models of these replicas, by variant.
+    /// Returns the model descriptions for the next heartbeat, by variant.
     pub(super) fn next<'a>(
         &mut self,
         hosted: impl Iterator<Item = &'a Hosted>,
@@ -93,7 +94,7 @@ mod tests {
         );
     }
 
-    /// A heartbeat that exceeds the broker's limit is lost, and its worker counts as dead.
+    /// A heartbeat above the broker's limit would be lost, and its worker would count as lost.
     #[test]
     fn names_of_classes_come_seldom_and_fit_into_a_heartbeat() {
         let model = ModelInterface {

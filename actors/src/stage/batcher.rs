@@ -24,7 +24,7 @@ use crate::{
     supervision::{PanicGuard, Supervisor},
 };
 
-/// Queues deliveries for one replica and hands them to its model thread in batches.
+/// Queues deliveries of one replica and passes them to its model thread in batches.
 pub(crate) struct Batcher {
     replica: String,
     queue: BatchQueue<Delivery>,
@@ -39,21 +39,21 @@ pub(crate) struct Batcher {
     run_time: RunTimeEstimate,
     idle: bool,
     lease: Option<Lease>,
-    /// The lease of the device before, on which a batch still runs.
+    /// The lease of the previous device, while a batch still runs there.
     former: Option<Lease>,
-    /// Its own address while requests wait, so that they run although the replica is retired.
+    /// Own address while requests wait, so that a retired replica still runs them.
     kept: Option<Addr<Self>>,
-    /// The replica holds the lease of its device, and its batch has not begun.
+    /// Whether the replica holds the lease of its device and its batch has not started.
     granted: bool,
     timer: Option<SpawnHandle>,
-    /// A [`Pump`] is on its way.
+    /// Whether a [`Pump`] is in the mailbox.
     pump_due: bool,
     supervisor: Supervisor,
     #[cfg_attr(not(test), expect(dead_code, reason = "its drop reports a panic"))]
     guard: PanicGuard,
 }
 
-/// Name of the batcher among the tasks of a node.
+/// Task name of a batcher in a node.
 pub(crate) const TASK: &str = "batcher";
 
 /// The model thread has finished a batch.
@@ -62,11 +62,11 @@ pub(crate) const TASK: &str = "batcher";
 struct Ended {
     deliveries: Vec<Delivery>,
     result: BatchResult,
-    /// When it started, on the process's clock, microseconds.
+    /// Start of the batch, on the process's clock, microseconds.
     started: u64,
 }
 
-/// Polls the policy once the deliveries that have arrived are queued, so that they may start as one batch.
+/// Polls the policy after the deliveries already in the mailbox, so that they may form one batch.
 #[derive(Message)]
 #[rtype(result = "()")]
 struct Pump;
@@ -83,9 +83,9 @@ pub(crate) struct SetBatching {
 
 /// Components of a batcher.
 pub(crate) struct BatcherParts {
-    /// The replica it queues for.
+    /// The replica that the batcher serves.
     pub replica: String,
-    /// Its initial batching parameters.
+    /// Initial batching parameters.
     pub batching: Batching,
     /// Capacity of the queue, requests.
     pub capacity: usize,
@@ -93,7 +93,7 @@ pub(crate) struct BatcherParts {
     pub executor: Executor,
     /// Routes finished batches.
     pub router: Router,
-    /// The plans that requests are admitted under.
+    /// Plans that requests are admitted under.
     pub plans: PlanVersions,
     /// The process's clock.
     pub clock: Clock,
@@ -134,7 +134,7 @@ impl Batcher {
         }
     }
 
-    /// Polls the policy and carries out its decision.
+    /// Polls the policy and executes its decision.
     fn pump(&mut self, ctx: &mut Context<Self>) {
         let now = self.clock.now();
         let may_run = self.may_run(now);
@@ -156,8 +156,8 @@ impl Batcher {
         self.depth.store(self.queue.len(), Ordering::Relaxed);
     }
 
-    /// Returns whether a batch may start now. On a shared device the queue requests the lease as soon as it is due,
-    /// even while its previous batch runs.
+    /// Returns whether a batch may start now. On a shared device the lease is requested as soon as the queue is due,
+    /// even while the previous batch runs.
     fn may_run(&mut self, now: u64) -> bool {
         let Some(lease) = &self.lease else {
             return self.idle;
@@ -168,7 +168,7 @@ impl Batcher {
         self.idle && self.granted
     }
 
-    /// Waits because nothing runs before `at`: releases the lease, and requests it again when the queue is due.
+    /// Handles that nothing runs before `at`: releases the lease and sets a timer for the time when the queue is due.
     fn wait(&mut self, at: Option<u64>, now: u64, ctx: &mut Context<Self>) {
         let mut due = None;
         if let Some(lease) = &self.lease {
@@ -186,7 +186,7 @@ impl Batcher {
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);
         }
-        // The result returns them.
+        // The result returns the inputs.
         let inputs = deliveries
             .iter_mut()
             .map(|delivery| std::mem::take(&mut delivery.request.inputs))
@@ -208,7 +208,7 @@ impl Batcher {
             if let Some(lease) = &self.lease {
                 self.granted = lease.release();
             }
-            // The deliveries were dropped with the closure and have answered themselves.
+            // The deliveries were dropped with the closure and have answered with a fault.
             tracing::error!(replica = self.replica, "the model thread has ended");
             self.supervisor.report(replica::MODEL_TASK);
         }
@@ -247,7 +247,7 @@ impl Handler<Delivery> for Batcher {
             let fault = Fault::of_inputs(error, &delivery.request.stage, delivery.request.hops.is_empty());
             return delivery.fail(fault);
         }
-        // What a later task of its path needs is no time of this one.
+        // The time that later tasks of the path need is not available to this one.
         let (request, version) = (&delivery.request, self.plans.at(delivery.request.epoch));
         let after_us = version.map_or(0, |version| version.after_us(request.gear, &request.stage));
         let (now, deadline) = (self.clock.now(), delivery.deadline.saturating_sub(after_us));
@@ -288,7 +288,7 @@ impl Handler<Ended> for Batcher {
         }
         self.run_time.observe(deliveries.len(), result.run_us);
         self.queue.set_expected_run(self.run_time.line());
-        // The model runs the next batch while the results of this one are routed.
+        // Let the model run the next batch while the results of this one are routed.
         self.pump(ctx);
         self.router.route_batch(deliveries, result, started);
     }
@@ -302,7 +302,7 @@ impl Handler<SetBatching> for Batcher {
         let registered = self.lease.as_ref().map(Lease::device);
         if registered != device.as_ref() {
             match self.lease.take() {
-                // Its batch runs on that device, which no other may use meanwhile.
+                // A batch still runs on that device, which no other replica may use meanwhile.
                 Some(lease) if !self.idle && self.former.is_none() => self.former = Some(lease),
                 Some(lease) => lease.cancel(),
                 None => {}
@@ -340,7 +340,7 @@ mod tests {
 
     const APP: &str = "batcher";
 
-    /// Reports the sizes of its batches; with a gate, each batch ends when the gate says so.
+    /// Reports the sizes of its batches. With a gate, a batch ends when the gate opens.
     struct Counting(mpsc::UnboundedSender<usize>, Option<Gate>);
 
     type Gate = std::sync::mpsc::Receiver<()>;
@@ -418,7 +418,7 @@ mod tests {
         });
     }
 
-    /// Holds the leases of devices, and reports those that it is granted.
+    /// Holds the leases of devices, and reports each grant.
     struct Holder(mpsc::UnboundedSender<()>);
 
     impl Holder {
@@ -436,7 +436,7 @@ mod tests {
         type Result = ();
 
         fn handle(&mut self, _: LeaseGranted, _: &mut Context<Self>) {
-            // A test may have ended.
+            // The test may have ended.
             let _ = self.0.send(());
         }
     }
@@ -457,7 +457,7 @@ mod tests {
             batcher.send(on(&before)).await.unwrap();
             deliver(&batcher, &dispatcher, 1);
             batcher.send(Pump).await.unwrap();
-            // The grant is behind the change of the device in the mailbox.
+            // The grant is queued behind the change of the device.
             batcher.do_send(on(&device));
             assert!(!lease_before.release());
             batcher.send(Pump).await.unwrap();

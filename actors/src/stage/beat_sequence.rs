@@ -1,17 +1,18 @@
-//! The number of a process's next heartbeat.
+//! Sequence numbers of a process's heartbeats.
 
-/// Numbers the heartbeats of a process from 1, and again from 1 after a connection broke: messages on their way to the process are
-/// then lost as after a restart, and ingresses send them again when the numbers restart.
+/// Numbers the heartbeats of a process from 1, and restarts at 1 after a connection broke. Messages to the process are
+/// then lost as after a restart, and ingresses retry them when the numbers restart.
 #[derive(Debug, Default)]
 pub(crate) struct BeatSequence {
     beats: u64,
-    /// Lost connections that the numbers have accounted for.
+    /// Lost connections already accounted for.
     disconnects: u64,
 }
 
 impl BeatSequence {
-    /// Returns the number of the next heartbeat of a process whose connections have broken so many times. One that is not sent, because a
-    /// connection is down, does not count: after a long outage the numbers would be larger than before it.
+    /// Returns the number of the next heartbeat. `disconnects` is the number of lost connections so far. A heartbeat
+    /// that is not sent because a connection is down does not count; otherwise the numbers after a long outage would
+    /// exceed those before it.
     pub(crate) fn next(&mut self, disconnects: u64, is_sent: bool) -> u64 {
         if disconnects > std::mem::replace(&mut self.disconnects, disconnects) {
             self.beats = 0;
@@ -32,7 +33,7 @@ mod tests {
         assert_eq!(numbers, [1, 2, 3, 1, 2, 1]);
     }
 
-    /// After an outage that was longer than the time before it, the numbers seemed to continue.
+    /// Regression: after an outage longer than the time before it, the numbers seemed to continue.
     #[test]
     fn an_outage_does_not_hide_the_restart_of_the_numbers() {
         let mut sequence = BeatSequence::default();

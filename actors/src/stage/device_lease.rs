@@ -1,5 +1,5 @@
-//! A device whose replicas run one batch at a time. [`kaskade_policy::device_queue`] decides the order; this module connects
-//! it to the clock and the batchers' mailboxes.
+//! A device whose replicas run one batch at a time. [`kaskade_policy::device_queue`] decides the order; this module
+//! connects it to the batchers' mailboxes.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use std::{
 use crate::actor::{Message, WeakRecipient};
 use kaskade_policy::device_queue::DeviceQueue;
 
-/// The replica has the lease of its device until it releases it.
+/// Notifies a replica that it holds the lease of its device until it releases it.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct LeaseGranted {
@@ -52,9 +52,9 @@ impl Device {
 }
 
 impl Line {
-    /// Tells a batcher that it has the lease of the device.
+    /// Notifies a batcher that it holds the lease of the device.
     fn grant(&self, device: &Device, member: u32) {
-        // A batcher that is gone has cancelled its registration, or cancels it in `stopped`; both pass the lease on.
+        // A batcher that is gone has cancelled its registration, or will in `stopped`; both pass the lease on.
         if let Some(batcher) = self.batchers.get(&member).and_then(WeakRecipient::upgrade) {
             batcher.do_send(LeaseGranted {
                 device: device.clone(),
@@ -76,7 +76,7 @@ impl Lease {
         &self.device
     }
 
-    /// Returns whether that was granted to this registration, and not to an earlier one of the same batcher.
+    /// Returns whether the lease was granted to this registration, not to an earlier one of the same batcher.
     pub(crate) fn has(&self, granted: &LeaseGranted) -> bool {
         self.member == granted.member && self.device == granted.device
     }

@@ -1,4 +1,4 @@
-//! Starts the actor of a replica on a shard and binds it to its subjects, and ends its model.
+//! Runs a replica: starts its actor on a shard, subscribes it to its subjects, and ends its model.
 
 use std::{
     collections::BTreeMap,
@@ -30,24 +30,24 @@ use crate::{
     wire::{Message as _, ModelInterface, ReplicaBeat, StageCancel},
 };
 
-/// Name of the thread of a model among the tasks of a node.
+/// Task name of a model thread in a node.
 pub(crate) const MODEL_TASK: &str = "model thread";
 
-/// Name of the subscriptions of a replica among the tasks of a node.
+/// Task name of subscribing a replica in a node.
 pub(super) const SUBSCRIBING_TASK: &str = "subscribing of a replica";
 
 /// Handles shared by the actors of one shard.
 #[derive(Clone)]
 pub struct ShardContext {
-    /// The thread of the shard.
+    /// Thread of the shard.
     pub arbiter: ArbiterHandle,
-    /// Its connection to the broker.
+    /// Connection of the shard.
     pub bus: Bus,
-    /// The plans that the process knows.
+    /// Plans known to the process.
     pub plans: PlanVersions,
-    /// Where the replicas register, and where they send their results.
+    /// Dispatcher with which replicas register and through which they send results.
     pub dispatcher: Dispatcher,
-    /// The counters of the process.
+    /// Counters of the process.
     pub metrics: Arc<Metrics>,
 }
 
@@ -86,17 +86,17 @@ impl ShardContext {
 /// A replica that this worker runs.
 pub(super) struct Hosted {
     pub(super) replica: Replica,
-    /// Its shard.
+    /// Shard of the replica.
     shard: ShardContext,
-    /// What says whether its model can answer at present.
+    /// Whether the model can answer at present; `None` for local models.
     availability: Option<Availability>,
-    /// What its model takes and answers, if that is known; a part of a model is not described.
+    /// Interface of the model, if known; `None` for a partition.
     pub(super) interface: Option<ModelInterface>,
     pub(super) local: LocalReplica,
     pub(super) actor: ReplicaActor,
-    /// The stages that it serves; the subscription to one ends when its sender turns true or is dropped.
+    /// Stages that the replica serves. The subscription to a stage ends when its sender turns true or is dropped.
     pub(super) stages: BTreeMap<String, watch::Sender<bool>>,
-    /// Ends its other subscriptions when it turns true or is dropped.
+    /// Ends the other subscriptions when it turns true or is dropped.
     pub(super) stop: watch::Sender<bool>,
 }
 
@@ -111,7 +111,7 @@ impl Hosted {
     ) -> Self {
         let depth = Arc::new(AtomicUsize::new(0));
         let running = Arc::new(AtomicUsize::new(0));
-        // A full queue and the running batch.
+        // Room for a full queue and the running batch.
         let capacity = queue_capacity + batching.max_batch as usize;
         let supervisor = shared.dispatcher.supervisor().clone();
         let router = Router::new(
@@ -180,15 +180,15 @@ impl Hosted {
         }
     }
 
-    /// Subscribes the replica to a subject, on its shard, until `stop` turns true. The receiver is notified when the subscription is
-    /// open.
+    /// Subscribes the replica to a subject on its shard until `stop` turns true. The receiver is notified when the
+    /// subscription is open.
     pub(super) fn bind(
         &self,
         subject: Result<Subject, SubjectError>,
         group: Option<String>,
         stop: watch::Receiver<bool>,
     ) -> Option<oneshot::Receiver<()>> {
-        // The names of replicas and stages are validated with the plan.
+        // Names of replicas and stages were validated with the plan.
         let subject = subject.ok()?;
         let (bus, dispatcher) = (self.shard.bus.clone(), self.shard.dispatcher.clone());
         let LocalReplica {
@@ -213,8 +213,8 @@ impl Hosted {
         }))
     }
 
-    /// Ends every subscription of the replica. Each sender that is returned has no receiver any more once its subscriptions have
-    /// ended.
+    /// Ends every subscription of the replica. Once the subscriptions have ended, the returned senders have no
+    /// receivers.
     pub(super) fn end_subscriptions(&self) -> Vec<watch::Sender<bool>> {
         let stops: Vec<_> = self.stages.values().chain([&self.stop]).cloned().collect();
         for stop in &stops {
@@ -223,7 +223,7 @@ impl Hosted {
         stops
     }
 
-    /// Forwards cancellations from ingresses to a generator, for as long as it is hosted.
+    /// Passes cancellations from ingresses to a generator while the replica is hosted. `None` for a batcher.
     pub(super) fn listen_for_cancels(&self) -> Option<oneshot::Receiver<()>> {
         let ReplicaActor::Generator(generator) = &self.actor else {
             return None;
@@ -252,7 +252,7 @@ impl Hosted {
         }))
     }
 
-    /// The state that the worker's heartbeat reports.
+    /// Returns the state of the replica for the worker's heartbeat.
     pub(super) fn beat(&self) -> ReplicaBeat {
         ReplicaBeat {
             id: self.replica.id.clone(),
@@ -272,12 +272,12 @@ fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Ends a model without blocking the actors' thread while it finishes its batch and leaves memory.
+/// Ends a model without blocking the actors' thread while the model finishes its batch and frees its memory.
 pub(super) fn end(executor: &mut Executor) {
     let ending = executor.end();
     match tokio::runtime::Handle::try_current() {
         Ok(runtime) => drop(runtime.spawn_blocking(move || ending.wait())),
-        // The system has ended, and this thread serves no other actor.
+        // The actix system has ended, and this thread serves no other actor.
         Err(_) => ending.wait(),
     }
 }

@@ -1,13 +1,13 @@
-//! Subjects and patterns that the permissions of actors name.
+//! Subjects and patterns used in the permissions of actors.
 
 use super::{App, DURABLE_CONSUMER};
 
-/// Pattern of all subjects of [`unserved`](super::unserved).
+/// Returns the pattern of all subjects of [`unserved`](super::unserved).
 pub(crate) fn all_unserved() -> String {
     "_KASKADE.UNSERVED.*".to_owned()
 }
 
-/// Patterns of all discovery subjects of an app.
+/// Returns the patterns of all discovery subjects of an app.
 pub(crate) fn discovery_patterns(app: &App) -> Vec<String> {
     let name = app.name();
     vec![
@@ -17,8 +17,8 @@ pub(crate) fn discovery_patterns(app: &App) -> Vec<String> {
     ]
 }
 
-/// Publish permissions for reading and watching an app's plans: JetStream API requests about its bucket, and the question to the process
-/// of an embedded broker.
+/// Returns the publish permissions for reading and watching an app's plans: JetStream API requests about the bucket,
+/// and the query to the process of an embedded broker.
 pub(crate) fn plan_reading(app: &App) -> Vec<String> {
     let bucket = app.bucket();
     vec![
@@ -26,7 +26,7 @@ pub(crate) fn plan_reading(app: &App) -> Vec<String> {
         "$JS.API.INFO".to_owned(),
         format!("$JS.API.STREAM.INFO.KV_{bucket}"),
         format!("$JS.API.DIRECT.GET.KV_{bucket}.$KV.{bucket}.>"),
-        // The Rust client's watch has no name; the `nats` command's has one.
+        // The watch of the Rust client has no name; that of the `nats` command has one.
         format!("$JS.API.CONSUMER.CREATE.KV_{bucket}"),
         format!("$JS.API.CONSUMER.CREATE.KV_{bucket}.>"),
         // Flow control of the watch.
@@ -34,7 +34,7 @@ pub(crate) fn plan_reading(app: &App) -> Vec<String> {
     ]
 }
 
-/// Publish permissions for writing an app's plans, including creating the bucket.
+/// Returns the publish permissions for writing an app's plans and creating the bucket.
 pub(crate) fn plan_writing(app: &App) -> Vec<String> {
     let bucket = app.bucket();
     vec![
@@ -43,8 +43,8 @@ pub(crate) fn plan_writing(app: &App) -> Vec<String> {
     ]
 }
 
-/// Publish permissions for taking durable requests and storing their results: creating the streams and the consumer,
-/// if necessary, and using them.
+/// Returns the publish permissions for accepting durable requests and storing their results: creating the streams and
+/// the consumer if necessary, and using them.
 pub(crate) fn durable_taking(app: &App) -> Vec<String> {
     let submitted = app.submitted_stream();
     let mut subjects = vec![
@@ -66,7 +66,7 @@ pub(crate) fn durable_taking(app: &App) -> Vec<String> {
     subjects
 }
 
-/// Publish permissions for fetching results of durable requests.
+/// Returns the publish permissions for fetching results of durable requests.
 pub(crate) fn result_reading(app: &App) -> Vec<String> {
     vec![format!(
         "$JS.API.DIRECT.GET.{}.{}",

@@ -1,4 +1,4 @@
-//! Tests of the grammar of subjects.
+//! Tests of the subject grammar.
 
 use proptest::prelude::*;
 

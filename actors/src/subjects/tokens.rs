@@ -1,11 +1,11 @@
-//! The names that subjects are made of.
+//! Names used as tokens of subjects.
 
 use thiserror::Error;
 
 /// Longest name, bytes.
 pub const MAX_TOKEN: usize = 64;
 
-/// Why a name cannot be part of a subject.
+/// Error of a name that cannot be part of a subject.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SubjectError {
@@ -15,15 +15,15 @@ pub enum SubjectError {
         /// The kind of name.
         what: &'static str,
     },
-    /// Longer than [`MAX_TOKEN`].
+    /// The name is longer than [`MAX_TOKEN`].
     #[error("the {what}'s name has {length} bytes; at most {MAX_TOKEN} are allowed")]
     TooLong {
         /// The kind of name.
         what: &'static str,
-        /// Bytes of the name.
+        /// Length of the name, bytes.
         length: usize,
     },
-    /// A character that is special in NATS, or not ASCII.
+    /// The name contains a character that is special in NATS, or not ASCII.
     #[error("the {what}'s name {name:?} contains {character:?}; use letters, digits, `-` and `_`")]
     BadCharacter {
         /// The kind of name.
@@ -38,7 +38,7 @@ pub enum SubjectError {
 /// Checks that `name` is one token.
 ///
 /// # Errors
-/// [`SubjectError`], which names the kind of name, `what`.
+/// [`SubjectError`], with `what` as the kind of name.
 pub fn check_token(what: &'static str, name: &str) -> Result<(), SubjectError> {
     if name.is_empty() {
         return Err(SubjectError::Empty { what });
@@ -59,7 +59,7 @@ pub fn check_token(what: &'static str, name: &str) -> Result<(), SubjectError> {
     }
 }
 
-/// Returns the token of a request id: letters, digits, `-` and `_` as they are, every other byte as `=` and two
+/// Returns the token of a request id: letters, digits, `-` and `_` unchanged, every other byte as `=` and two
 /// hexadecimal digits.
 pub(super) fn key(id: &str) -> String {
     let mut key = String::with_capacity(id.len());
@@ -84,7 +84,7 @@ fn fits(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
 }
 
-/// Accepts only the spelling that `done` writes: `str::parse` would also accept `+7` and `007`.
+/// Parses a number in the form that `done` writes. `str::parse` would also accept `+7` and `007`.
 pub(super) fn parse_id(token: &str) -> Option<u64> {
     let canonical = token == "0" || !token.starts_with('0');
     (canonical && token.bytes().all(|byte| byte.is_ascii_digit()))

@@ -1,4 +1,4 @@
-//! Messages about live accuracy: labels that arrive later, what ingresses count, what is known of the plan's certificates.
+//! Messages about live accuracy: delayed labels, the counts of ingresses, the state of the plan's certificates.
 
 use bytes::Bytes;
 use kaskade_policy::certificate_monitor::{self, Counts};
@@ -9,28 +9,29 @@ use super::client_codec::{ContentType, from_body};
 use super::codec::{CodecError, Limits, Message};
 use super::lists::at_most;
 
-/// Longest id of a labelled request, bytes.
+/// Longest request id in a label, bytes.
 const MAX_ID: usize = 1024;
 
-/// Most bytes of a label that are compared, as of an answer ([`certificate_monitor::ComparedAnswer`]).
+/// Longest part of a label that is compared, bytes; the same as for an answer
+/// ([`certificate_monitor::ComparedAnswer`]).
 const MAX_LABEL: usize = 16 << 10;
 
-/// The right answer to an answered request.
+/// A delayed label: the correct answer to an answered request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Feedback {
     /// The id that the client gave the request.
     pub id: String,
-    /// The right answer.
+    /// The correct answer.
     pub label: RightAnswer,
 }
 
-/// A right answer.
+/// A correct answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RightAnswer {
-    /// The number of a class, from 0, or a text that is a number.
+    /// The index of a class, from 0, or a text that is a number.
     Class(u64),
-    /// A text, or the name of a class.
+    /// A text, or a class name.
     Text(String),
 }
 
@@ -39,7 +40,7 @@ impl Message for Feedback {
 }
 
 impl Feedback {
-    /// Decodes the body of a client's message; a text is cut off after 16 KiB.
+    /// Decodes the body of a client's message; a text is truncated to 16 KiB.
     ///
     /// # Errors
     /// Any [`CodecError`] but `Unwritable`.
@@ -61,7 +62,7 @@ impl Feedback {
     }
 }
 
-/// Reply to a label. Without a reply, no ingress remembers the request.
+/// Reply to a label. No ingress remembers the request if no reply comes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct FeedbackReply {
     /// The id of the request.
@@ -74,11 +75,11 @@ pub struct FeedbackReply {
     /// Whether the request was audited, so that the label also tells whether accuracy was lost against the largest variant.
     #[serde(default)]
     pub audited: bool,
-    /// Whether the label is a name that could not be checked, because no worker announces the names of the classes: if it is misspelt, it
-    /// was counted as another class.
+    /// Whether the label is a class name that could not be checked, because no worker announces the class names. If it
+    /// is misspelt, it was counted as another class.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unchecked: bool,
-    /// Why the label cannot be compared with the answer; it was not counted then, and another one may follow.
+    /// Why the label cannot be compared with the answer. It was then not counted, and another one may follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
@@ -88,7 +89,7 @@ impl Message for FeedbackReply {
 }
 
 impl FeedbackReply {
-    /// Encodes it as a body for a client; `None` cannot happen, because it is made of texts and flags.
+    /// Encodes the reply as a body for a client. `None` does not occur, because it contains only texts and flags.
     pub fn encoded(&self, content_type: ContentType) -> Option<Bytes> {
         match content_type {
             ContentType::MessagePack => self.encode().ok(),
@@ -105,20 +106,20 @@ impl FeedbackReply {
     }
 }
 
-/// Counts by an ingress process of the cascades that answer, since its last report.
+/// Counts of audits and stage results of an ingress process since its last report.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AuditReport {
-    /// The first ingress of the process.
+    /// Id of the first ingress of the process.
     pub ingress: String,
     /// The epoch whose cascades are counted.
     pub epoch: u64,
-    /// The counts, by index in the certified list.
+    /// Counts by index in the certified list.
     #[serde(default)]
     pub counts: Counts,
     /// From the leading shifter: the last index of the certified list that may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// From the leading shifter: the indices beyond the limit that labels refuted, not audits.
+    /// From the leading shifter: the indices beyond the limit that were refuted by labels, not by audits.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -128,7 +129,7 @@ pub struct AuditReport {
 }
 
 impl AuditReport {
-    /// Bounds that a report satisfies: a certified list is short, and so are its cascades.
+    /// Decoding limits of a report: certified lists and their cascades are short.
     pub const LIMITS: Limits = Limits {
         bytes: 256 << 10,
         depth: 8,
@@ -162,18 +163,19 @@ impl Message for CertificateReport {
 pub struct CascadeStatus {
     /// Audits that ended.
     pub audited: u64,
-    /// Interval of the share of requests that it answers differently from the largest variant, without the audits that failed.
+    /// Bounds of the interval for the share of requests answered differently from the largest variant, failed audits
+    /// excluded.
     pub differs: [f64; 2],
-    /// The share up to which its certificate stands; absent if the plan does not say.
+    /// Largest share for which the certificate holds; absent if the plan does not state it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub may_differ: Option<f64>,
-    /// Labels that count.
+    /// Number of labels counted.
     pub labelled: u64,
-    /// Interval of the loss of accuracy by labels, or of the share of wrong answers.
+    /// Bounds of the interval for the loss of accuracy by labels, or for the share of wrong answers.
     pub loss: [f64; 2],
-    /// What it may be.
+    /// Largest permitted value of that loss or share.
     pub may_lose: f64,
-    /// Whether its inputs have drifted.
+    /// Whether the inputs of the cascade have drifted.
     pub inputs_drifted: bool,
 }
 
@@ -205,7 +207,7 @@ impl From<certificate_monitor::CascadeStatus> for CascadeStatus {
 pub struct CertificateNotice {
     /// The running plan.
     pub epoch: u64,
-    /// What was found.
+    /// The finding.
     #[serde(flatten)]
     pub found: CertificateFinding,
 }
@@ -216,18 +218,18 @@ pub struct CertificateNotice {
 pub enum CertificateFinding {
     /// The certificate of the cascade at index `from` no longer holds: only cascades up to index `to` run.
     Refuted {
-        /// The index of the cascade.
+        /// Index of the cascade.
         from: u32,
-        /// The limit from here on.
+        /// The new limit.
         to: u32,
         /// `audits` or `labels`.
         by: String,
     },
     /// The certificate of the cascade at index `to` holds again.
     Restored {
-        /// The limit before.
+        /// The previous limit.
         from: u32,
-        /// The limit from here on.
+        /// The new limit.
         to: u32,
     },
     /// A stage defers more or less, or is more or less confident, than on the certification samples.
@@ -237,7 +239,7 @@ pub enum CertificateFinding {
         /// The stage.
         stage: String,
     },
-    /// No further drift was found.
+    /// No further drift was found for as long as detecting one takes.
     Settled {
         /// The index of the cascade.
         cascade: u32,

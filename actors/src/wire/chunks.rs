@@ -1,10 +1,10 @@
-//! Messages that exceed the broker's `max_payload`, sent in chunks.
+//! Sends messages that exceed the broker's `max_payload` in chunks.
 //!
 //! Hidden states of a long context, or an image on its way through a cascade, may exceed `max_payload`. Chunks go to
-//! one reader (a replica's or an ingress's own subject), never to a queue group, whose members would each get some of
-//! them. A connection preserves the order of messages and thus of chunks. If a chunk is lost, for instance with a
-//! broken connection, the next one reveals it and a fault is sent to the reply subject; otherwise the request waits
-//! until its budget ends.
+//! one reader (a replica's or an ingress's own subject), never to a queue group, whose members would each receive some
+//! of them. A connection preserves the order of messages and thus of chunks. If a chunk is lost, for instance with a
+//! broken connection, the next chunk reveals it and a fault is sent to the reply subject; if no chunk follows, the
+//! request waits until its budget ends.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::error::{Code, Fault};
 /// Position of a chunk: the header `Kaskade-Chunk`, `<message, 16 hex digits>/<index>/<count>`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
-    /// The unique id of the message.
+    /// Unique id of the message.
     pub message: u64,
     /// Index of the chunk, from 0.
     pub index: u32,
@@ -30,7 +30,7 @@ impl Chunk {
     pub fn parse(text: &str) -> Option<Self> {
         let mut fields = text.split('/');
         let digits = fields.next().filter(|digits| digits.len() == 16)?;
-        // Accept only the spelling that `Display` writes: `parse` would also accept signs.
+        // Accepts only the form that `Display` writes: `parse` would also accept signs.
         if !text
             .bytes()
             .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f' | b'/'))
@@ -52,7 +52,7 @@ impl std::fmt::Display for Chunk {
     }
 }
 
-/// Splits a message into chunks of at most `limit` bytes, at least 1. They share its memory.
+/// Splits a message into chunks of at most `limit` bytes (at least 1). The chunks share its memory.
 pub fn cut(message: u64, payload: &Bytes, limit: usize) -> impl Iterator<Item = (Chunk, Bytes)> + use<> {
     let limit = limit.max(1);
     let payload = payload.clone();
@@ -69,7 +69,7 @@ pub fn cut(message: u64, payload: &Bytes, limit: usize) -> impl Iterator<Item = 
     })
 }
 
-/// Why chunks could not be assembled.
+/// Error of assembling chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ChunkError {
     /// The message exceeds the codec's limit.
@@ -83,15 +83,15 @@ pub enum ChunkError {
     /// Incomplete messages hold too much memory.
     #[error("incomplete messages hold {held} bytes of at most {limit}; try again later")]
     Full {
-        /// Memory held, bytes.
+        /// Memory in use, bytes.
         held: usize,
-        /// Largest amount, bytes.
+        /// Limit, bytes.
         limit: usize,
     },
     /// A chunk of a message of several chunks is empty.
     #[error("chunk {index} is empty")]
     Empty {
-        /// The chunk.
+        /// Index of the chunk.
         index: u32,
     },
     /// A preceding chunk was lost.
@@ -110,7 +110,7 @@ impl From<ChunkError> for Fault {
             ChunkError::TooLarge { .. } => Code::TooLarge,
             ChunkError::Empty { .. } => Code::Malformed,
             ChunkError::Full { .. } => Code::Overloaded,
-            // The message is valid; it may arrive complete when it is sent again.
+            // The message is valid, and may arrive complete at a retry.
             ChunkError::Gap { .. } => Code::Unavailable,
         };
         Self::new(
@@ -120,12 +120,12 @@ impl From<ChunkError> for Fault {
     }
 }
 
-/// A message that cannot be completed.
+/// Error of a message that cannot be completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AssemblyError {
     /// The reason.
     pub error: ChunkError,
-    /// The reply subject of its first chunk, if that has arrived.
+    /// Reply subject of the first chunk, if it has arrived.
     pub reply: Option<Subject>,
 }
 
@@ -158,12 +158,12 @@ impl Assembler {
         }
     }
 
-    /// Adds a chunk; returns the message with its last chunk. `reply` is the reply subject, which only the first
-    /// chunk carries. `now` is the reader's clock and `until` the time after which the message is no longer needed,
-    /// microseconds; expired messages make room for others.
+    /// Adds a chunk; returns the message with its last chunk. `reply` is the reply subject, which only the first chunk
+    /// carries. `now` is the reader's clock and `until` the time after which the message is no longer needed,
+    /// microseconds; expired messages are dropped to make room.
     ///
     /// # Errors
-    /// [`AssemblyError`]; nothing of the message is held any more.
+    /// [`AssemblyError`]; the chunks of the message are dropped.
     pub fn take(
         &mut self,
         chunk: Chunk,
@@ -199,12 +199,12 @@ impl Assembler {
         Ok(None)
     }
 
-    /// Returns the memory that incomplete messages hold, bytes.
+    /// Returns the memory used by incomplete messages, bytes.
     pub fn held(&self) -> usize {
         self.held
     }
 
-    /// Refuses a message at its first chunk if the claimed number of chunks would exceed the limit.
+    /// Starts a message with its first chunk. Refuses it if the claimed number of chunks would exceed the limit.
     fn begin(&mut self, chunk: Chunk, bytes: usize, now: u64) -> Result<(), ChunkError> {
         self.give_up(now);
         if chunk.index != 0 {
@@ -269,18 +269,18 @@ impl Assembler {
 }
 
 impl Default for Assembler {
-    /// Messages as large as the codec decodes, four of them at once.
+    /// Returns an assembler for messages up to the codec's limit, four of them at once.
     fn default() -> Self {
         let largest = super::Limits::default().bytes;
         Self::new(largest, 4 * largest)
     }
 }
 
-/// Bytes accounted for each chunk and each message besides the data, so that many small ones are not free.
+/// Size accounted for each chunk and each message besides the data, bytes, so that many small chunks are not free.
 const OVERHEAD: usize = 128;
 
 impl Partial {
-    /// Memory held, bytes.
+    /// Returns the memory in use, bytes.
     fn held(&self) -> usize {
         self.bytes + OVERHEAD * (self.parts.len() + 1)
     }

@@ -1,4 +1,4 @@
-//! Requests of clients, and the replies to them.
+//! Requests of clients and their replies.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ pub struct InferRequest {
     /// The inputs, without a batch dimension.
     #[serde(with = "tensors")]
     pub inputs: Vec<Tensor>,
-    /// The client's own id, returned with the reply.
+    /// The client's id, returned with the reply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
-    /// Parameters for ingress and custom actors.
+    /// Parameters for the ingress and for custom actors.
     #[serde(
         default,
         skip_serializing_if = "BTreeMap::is_empty",
@@ -47,7 +47,7 @@ impl Message for InferRequest {
 /// A reply to a client.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct InferReply {
-    /// The id that the client gave.
+    /// The id given by the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// The outputs, without a batch dimension.
@@ -59,22 +59,21 @@ pub struct InferReply {
     /// The variant that answered.
     #[serde(default)]
     pub variant: String,
-    /// Its calibrated confidence in [0, 1], if it has one.
+    /// Calibrated confidence in [0, 1], if the variant has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
-    /// Every stage passed, in order.
+    /// Hops of all stages passed, in order.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
     pub hops: Vec<Hop>,
-    /// True if a stage answered that would have deferred, had there been time or a replica left, or if members of an
-    /// ensemble are missing.
+    /// True if the stage would have deferred with more time or a reachable replica, or if members of an ensemble are
+    /// missing.
     #[serde(default)]
     pub degraded: bool,
-    /// Set in a part of a streamed answer: the index of its first piece (of a language model: token). The complete
+    /// Set in a part of a streamed answer: the index of its first piece (for a language model: token). The complete
     /// answer comes last, without this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u32>,
-    /// The results of the requests that a pipeline's tasks made of this one; the outputs above are the first task's
-    /// own.
+    /// Results of the requests made by a pipeline's tasks; the outputs above are those of the first task itself.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -83,22 +82,22 @@ pub struct InferReply {
     pub branches: Vec<BranchReply>,
 }
 
-/// The result of one branch of a pipeline's request: outputs, or the error of this branch alone.
+/// Result of one branch of a pipeline's request: outputs, or the error of this branch.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct BranchReply {
     /// The branch: `classify.3` is the fourth request to the task `classify`, `classify.3/colour.0` the first request
-    /// that it made.
+    /// made by that task.
     pub branch: Branch,
-    /// The stage that ended it; empty if none did.
+    /// The last stage of the branch; empty if none ended it.
     #[serde(default)]
     pub stage: String,
-    /// The variant that ended it.
+    /// The variant of that stage.
     #[serde(default)]
     pub variant: String,
-    /// Its calibrated confidence in [0, 1], if it has one.
+    /// Calibrated confidence in [0, 1], if the variant has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confidence: Option<f64>,
-    /// The outputs, without a batch dimension; of a task that fanned out, its own outputs.
+    /// The outputs, without a batch dimension. For a task that fanned out, the task's own outputs.
     #[serde(default, with = "tensors", skip_serializing_if = "Vec::is_empty")]
     pub outputs: Vec<Tensor>,
     /// The error, if there are no outputs.

@@ -76,14 +76,14 @@ pub fn encode_reply(content_type: ContentType, reply: &InferReply) -> Result<Byt
 /// Encodes a fault as a body, for clients that do not read the service error headers.
 pub fn encode_fault(content_type: ContentType, fault: &Fault) -> Bytes {
     let body = Failure { error: fault };
-    // A map of two texts: neither format can refuse it, and an empty body still has its headers.
+    // Neither format can fail for a map of two texts; an empty body would still have its headers.
     match content_type {
         ContentType::MessagePack => rmp_serde::to_vec_named(&body).unwrap_or_default().into(),
         ContentType::Json => serde_json::to_vec(&body).unwrap_or_default().into(),
     }
 }
 
-/// Decodes a reply, or the fault in its place.
+/// Decodes a reply, or the fault sent instead.
 ///
 /// # Errors
 /// The server's fault, or [`Code::Malformed`] if the body is neither.
@@ -111,7 +111,7 @@ impl Message for FailureReceived {
     const NAME: &'static str = "fault";
 }
 
-/// The protocol's response also names the model.
+/// A reply as an Open Inference Protocol response, which also names the model.
 #[derive(Serialize)]
 struct OipReply<'a> {
     model_name: &'a str,
@@ -119,7 +119,7 @@ struct OipReply<'a> {
     reply: &'a InferReply,
 }
 
-/// Decodes another body of a client.
+/// Decodes the body of another client message.
 pub(super) fn from_body<M: Message>(content_type: ContentType, body: &Bytes) -> Result<M, CodecError> {
     decode(content_type, body)
 }
@@ -133,7 +133,7 @@ fn decode<M: Message>(content_type: ContentType, body: &Bytes) -> Result<M, Code
     }
     if content_type == ContentType::MessagePack {
         return M::decode(body).map_err(|error| match error {
-            // To MessagePack, the brace is a number.
+            // In MessagePack, the byte of the brace is a number.
             CodecError::Trailing { .. } if body.starts_with(b"{") => CodecError::Schema {
                 message: M::NAME,
                 reason: "it looks like JSON; send the header `content-type: application/json` with it"

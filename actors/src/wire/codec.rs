@@ -1,4 +1,4 @@
-//! Encodes and decodes messages: bounded before decoding, without copying tensor data.
+//! Encodes and decodes messages: limits are checked before decoding, and tensor data is not copied.
 
 use std::cell::RefCell;
 
@@ -10,10 +10,10 @@ use thiserror::Error;
 use super::scan;
 use crate::error::{Code, Fault};
 
-/// Bounds that a message must satisfy before it is decoded.
+/// Limits that a message must satisfy before it is decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the whole message.
+    /// Size of the whole message, bytes.
     pub bytes: usize,
     /// Nesting depth of maps and arrays, including the message itself.
     pub depth: usize,
@@ -23,7 +23,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 MiB (the most that a nats-server accepts), 16 levels, one million values.
+    /// Returns 64 MiB (the largest `max_payload` of a nats-server), 16 levels and one million values.
     fn default() -> Self {
         Self {
             bytes: 64 << 20,
@@ -33,10 +33,10 @@ impl Default for Limits {
     }
 }
 
-/// Why bytes could not be decoded, or a message not encoded.
+/// Error of decoding or encoding a message.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CodecError {
-    /// Over [`Limits::bytes`].
+    /// The message exceeds [`Limits::bytes`].
     #[error("the message has {size} bytes; at most {limit} are decoded")]
     TooLarge {
         /// Size of the message, bytes.
@@ -44,47 +44,47 @@ pub enum CodecError {
         /// The limit, bytes.
         limit: usize,
     },
-    /// Over [`Limits::depth`].
+    /// The message exceeds [`Limits::depth`].
     #[error("at byte {offset} the message nests deeper than {limit} levels")]
     TooDeep {
         /// The limit.
         limit: usize,
-        /// Position of the violation, bytes.
+        /// Offset of the violation, bytes.
         offset: usize,
     },
-    /// Over [`Limits::items`].
+    /// The message exceeds [`Limits::items`].
     #[error("the message holds more than {limit} values; send tensor data as bytes, not as an array")]
     TooManyItems {
         /// The limit.
         limit: usize,
     },
-    /// A length exceeds the remaining bytes.
+    /// A length in the message exceeds the remaining bytes.
     #[error(
         "at byte {offset} the message claims {claimed} more bytes or elements, but {left} bytes are left"
     )]
     Truncated {
-        /// Position of the length, bytes.
+        /// Offset of the length, bytes.
         offset: usize,
         /// Bytes or elements claimed.
         claimed: u64,
         /// Bytes left.
         left: usize,
     },
-    /// The byte that MessagePack reserves.
+    /// The message contains the byte that MessagePack reserves.
     #[error("byte {offset} is 0xc1, which MessagePack does not use")]
     Reserved {
-        /// Its position.
+        /// Offset of the byte.
         offset: usize,
     },
-    /// Bytes after the message.
+    /// There are bytes after the message.
     #[error("the message ends at byte {offset}, but {extra} bytes follow")]
     Trailing {
-        /// Where the message ends.
+        /// Offset of the end of the message, bytes.
         offset: usize,
-        /// Bytes after it.
+        /// Number of extra bytes.
         extra: usize,
     },
-    /// Well-formed, but not this message: a field is missing or has another type.
+    /// The message is well-formed, but a field is missing or has another type.
     #[error("not a valid {message}: {reason}")]
     Schema {
         /// The message expected.
@@ -92,7 +92,7 @@ pub enum CodecError {
         /// The problem.
         reason: String,
     },
-    /// A value that the format cannot represent, such as NaN in JSON.
+    /// The message contains a value that the format cannot represent, such as NaN in JSON.
     #[error("the {message} cannot be encoded: {reason}")]
     Unwritable {
         /// The message.
@@ -115,10 +115,10 @@ impl From<CodecError> for Fault {
 
 /// A message: a MessagePack map with field names.
 pub trait Message: Serialize + DeserializeOwned {
-    /// Its name, for errors.
+    /// Name of the message, for errors.
     const NAME: &'static str;
 
-    /// Returns the approximate encoded size, bytes, so that the message is written into one buffer.
+    /// Returns the approximate encoded size, bytes, to allocate the buffer once.
     fn size_hint(&self) -> usize {
         256
     }
@@ -126,7 +126,7 @@ pub trait Message: Serialize + DeserializeOwned {
     /// Encodes the message.
     ///
     /// # Errors
-    /// [`CodecError::Unwritable`], which no message of this crate returns.
+    /// [`CodecError::Unwritable`], which no message of this crate causes.
     fn encode(&self) -> Result<Bytes, CodecError> {
         let mut buffer = Vec::with_capacity(self.size_hint());
         rmp_serde::encode::write_named(&mut buffer, self).map_err(|error| CodecError::Unwritable {
@@ -136,7 +136,7 @@ pub trait Message: Serialize + DeserializeOwned {
         Ok(buffer.into())
     }
 
-    /// Decodes a message under the default [`Limits`]. Its tensors share the memory of `bytes`.
+    /// Decodes a message with the default [`Limits`]. Its tensors share the memory of `bytes`.
     ///
     /// # Errors
     /// Any [`CodecError`] but `Unwritable`.
@@ -144,7 +144,7 @@ pub trait Message: Serialize + DeserializeOwned {
         Self::decode_within(bytes, &Limits::default())
     }
 
-    /// Decodes a message under other limits.
+    /// Decodes a message with other limits.
     ///
     /// # Errors
     /// Any [`CodecError`] but `Unwritable`.
@@ -159,12 +159,12 @@ pub trait Message: Serialize + DeserializeOwned {
 }
 
 thread_local! {
-    // serde gives a visitor no context. This thread-local passes the received buffer, so that tensor data can be
-    // sliced from it without a second set of borrowing message types.
+    // serde passes no context to a visitor. This thread-local passes the received buffer, so that tensor data can be
+    // sliced from it without borrowing message types.
     static BUFFER: RefCell<Bytes> = const { RefCell::new(Bytes::new()) };
 }
 
-/// Restores the previous buffer when decoding ends, also after an error; otherwise the thread would keep the buffer
+/// Restores the previous buffer when decoding ends, also after an error. Otherwise the thread would keep the buffer
 /// alive.
 struct BufferGuard {
     before: Bytes,
@@ -182,7 +182,7 @@ fn use_buffer(bytes: &Bytes) -> BufferGuard {
     }
 }
 
-/// Returns `slice` as a part of the buffer being decoded, without a copy; copies it if it is not part of the buffer.
+/// Returns `slice` as a part of the buffer being decoded, without a copy; copies it if it is not part of that buffer.
 pub(super) fn share(slice: &[u8]) -> Bytes {
     BUFFER.with_borrow(|lent| {
         let whole = lent.as_ptr_range();

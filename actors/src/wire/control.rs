@@ -11,7 +11,7 @@ use super::{FanOuts, MAX_GEARS, Message, Runs};
 /// Sets the current gear.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct GearShift {
-    /// The plan that the gear belongs to; a shift for another epoch is ignored.
+    /// The plan of the gear; a shift for another epoch is ignored.
     pub epoch: u64,
     /// Index of the gear in that plan.
     pub gear: u32,
@@ -21,8 +21,8 @@ impl Message for GearShift {
     const NAME: &'static str = "GearShift";
 }
 
-/// An ingress's arrival count, published every tick (CascadeServe §5). It is a running total, so a lost message does
-/// no harm.
+/// An ingress's arrival count, published every tick (CascadeServe §5). It is a running total, so a lost message is
+/// harmless.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LoadCount {
     /// The ingress.
@@ -35,10 +35,10 @@ impl Message for LoadCount {
     const NAME: &'static str = "LoadCount";
 }
 
-/// A gear shift and its reason, for people and dashboards.
+/// A gear shift with its reason, for people and dashboards.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ShiftReport {
-    /// The running plan.
+    /// Epoch of the running plan.
     pub epoch: u64,
     /// The previous gear.
     pub from: u32,
@@ -46,7 +46,7 @@ pub struct ShiftReport {
     pub to: u32,
     /// Measured load, requests/s.
     pub qps: f64,
-    /// Requests that waited for the first stage.
+    /// Number of requests queued for the first stage.
     pub first_queue: u64,
 }
 
@@ -54,14 +54,14 @@ impl Message for ShiftReport {
     const NAME: &'static str = "ShiftReport";
 }
 
-/// The load has drifted from the plan (CascadeServe appendix C.2).
+/// Notice that the load has drifted from the plan (CascadeServe appendix C.2).
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct LoadDriftNotice {
-    /// The running plan.
+    /// Epoch of the running plan.
     pub epoch: u64,
     /// Total variation distance between the measured and the planned distribution of load, in [0, 1].
     pub distance: f64,
-    /// Measured share of time in each gear's range.
+    /// Measured share of time in the load range of each gear.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
     pub measured: Vec<f64>,
     /// Load of the busiest second of the last minutes, requests/s ([`kaskade_policy::load_drift::LoadDrift::peak_qps`]).
@@ -78,10 +78,10 @@ pub struct PlanRequest {
     /// The reason, for the log.
     #[serde(default)]
     pub reason: String,
-    /// The highest load to plan for, requests/s; `None` uses the planner's own setting.
+    /// Highest load to plan for, requests/s; `None` uses the planner's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak_qps: Option<f64>,
-    /// Measured share of time in each running gear's range; empty uses the planner's own prior.
+    /// Measured share of time in the load range of each running gear; empty uses the planner's prior.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_GEARS>")]
     pub measured: Vec<f64>,
     /// Fan-outs by worker and variant since the worker started.
@@ -90,7 +90,7 @@ pub struct PlanRequest {
     /// Batches by worker and variant since the worker started.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub runs: BTreeMap<String, BTreeMap<String, Runs>>,
-    /// The observation of a planner that decides itself when to plan; `None` for a request.
+    /// Observation of the load for a planner that decides by itself when to plan; `None` for a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed: Option<Observation>,
 }
@@ -98,7 +98,7 @@ pub struct PlanRequest {
 /// The load as observed by a planner.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Observation {
-    /// The time, on the planner's clock, microseconds.
+    /// Time on the planner's clock, microseconds.
     pub at_us: u64,
     /// Requests received by the ingresses since the planner subscribed.
     pub arrivals: u64,
@@ -111,13 +111,13 @@ impl Message for PlanRequest {
     const NAME: &'static str = "PlanRequest";
 }
 
-/// Outcome of a planning run. The running plan is unaffected unless the new one was adopted.
+/// Outcome of a planning run. The running plan changes only with `Adopted`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub enum PlanReport {
-    /// The new plan runs.
+    /// The new plan was adopted.
     Adopted {
-        /// As this epoch.
+        /// Epoch of the new plan.
         epoch: u64,
     },
     /// The new plan equals the running one.
@@ -175,7 +175,7 @@ impl Message for PlanReport {
 /// Announces a new plan in the plan store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PlanNotice {
-    /// Its epoch.
+    /// Epoch of the plan.
     pub epoch: u64,
 }
 

@@ -10,16 +10,17 @@ use super::Message;
 /// Energy used by a process, and the work done with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnergyReport {
-    /// The process.
+    /// Name of the process.
     pub node: String,
     /// Source of the readings.
     pub source: String,
-    /// The counter that was read, if it counts the energy of other processes too: reports that name the same counter tell the same energy.
+    /// Hardware counter that was read, if it also counts the energy of other processes. Reports with the same counter
+    /// report the same energy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter: Option<String>,
-    /// Energy since the start, idle included, joules; `None` if no source could be read.
+    /// Energy since the start, idle energy included, joules; `None` if no source could be read.
     pub joules: Option<f64>,
-    /// Requests that its replicas ran or its ingress answered since the start, whichever applies.
+    /// Requests since the start that the process answered or that its replicas ran, whichever number is larger.
     pub requests: u64,
     /// Joules per such request; `None` without a source, and before the first request.
     pub joules_per_request: Option<f64>,
@@ -30,7 +31,7 @@ pub struct EnergyReport {
     /// Work and energy of each model of the process.
     #[serde(default)]
     pub models: BTreeMap<String, ModelEnergy>,
-    /// Requests that its replicas sent on since the start, by stage and next stage.
+    /// Requests that the replicas of the process forwarded since the start, by stage and next stage.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub forwarded: BTreeMap<String, BTreeMap<String, u64>>,
 }
@@ -42,16 +43,16 @@ pub struct ModelEnergy {
     pub requests: u64,
     /// Batches run; 0 for language models and remote variants, which run in steps.
     pub batches: u64,
-    /// Time its threads were busy, seconds.
+    /// Time that the model threads were busy, seconds.
     pub busy_s: f64,
-    /// Its share of the process's joules, by busy time, idle included ([`kaskade_policy::energy::attributed`]); `None`
-    /// without a source.
+    /// The model's share of the process's energy, joules, by busy time and including idle energy
+    /// ([`kaskade_policy::energy::attributed`]); `None` without a source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joules: Option<f64>,
     /// Requests whose cost in money is known.
     #[serde(default)]
     pub priced: u64,
-    /// What those cost in money.
+    /// Total cost of the `priced` requests.
     #[serde(default)]
     pub spent: Spent,
     /// Token counts, for language models.
@@ -66,10 +67,10 @@ impl Message for EnergyReport {
     const NAME: &'static str = "EnergyReport";
 }
 
-/// Money, as whole billionths, so that sums over threads do not depend on their order.
+/// An amount of money in integer billionths, so that sums do not depend on the order of the threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
-    /// Billionths of the currency of the app's prices.
+    /// Billionths of the currency unit of the app's prices.
     pub billionths: u64,
     /// The least certain source of any part; `None` if nothing is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -105,8 +106,8 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// Counts the first tokens of an answer, which came `after_us` after its arrival: one, or all of an answer that is not
-    /// generated token by token.
+    /// Counts the first tokens of an answer, which came `after_us` microseconds after the request's arrival: one token,
+    /// or all if the answer is not generated token by token.
     pub const fn first(count: u32, after_us: u64) -> Self {
         Self {
             count: count as u64,
@@ -116,7 +117,7 @@ impl Tokens {
         }
     }
 
-    /// Counts further tokens of an answer, which came `after_us` after the previous ones.
+    /// Counts further tokens of an answer, which came `after_us` microseconds after the previous ones.
     pub const fn next(count: u32, after_us: u64) -> Self {
         Self {
             count: count as u64,
@@ -126,12 +127,12 @@ impl Tokens {
         }
     }
 
-    /// Mean time to first token, seconds; `None` before the first.
+    /// Returns the mean time to first token, seconds; `None` before the first token.
     pub fn to_first_s(&self) -> Option<f64> {
         (self.first > 0).then(|| self.to_first_us as f64 / self.first as f64 / 1e6)
     }
 
-    /// Mean time between tokens, seconds; `None` before the second token of an answer.
+    /// Returns the mean time between tokens, seconds; `None` before the second token of an answer.
     pub fn between_s(&self) -> Option<f64> {
         let further = self.count - self.first.min(self.count);
         (further > 0).then(|| self.between_us as f64 / further as f64 / 1e6)

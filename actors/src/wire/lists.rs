@@ -1,7 +1,7 @@
 //! Lists and maps of bounded length.
 //!
-//! The scan bounds the number of values of a message, but an empty map is one byte and the struct that it decodes to
-//! may be forty. A cap on each list bounds the memory of the decoded message.
+//! The scan limits the number of values of a message, but an empty map is one byte and may decode to a struct of forty.
+//! A limit on each list bounds the memory of the decoded message.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,8 +42,8 @@ where
     deserializer.deserialize_seq(AtMost::<T, N>(PhantomData))
 }
 
-/// Deserializes a map of names to texts; numbers and booleans become text, as the protocol's `parameters` may hold
-/// either. Null is an empty map, and a parameter that is null is left out: clients write fields that they do not set.
+/// Deserializes a map of names to texts. Numbers and booleans become text, as the protocol's `parameters` may contain
+/// either. Null is an empty map, and null parameters are omitted: clients write fields that they do not set.
 pub(super) fn parameters<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, String>, D::Error> {
@@ -79,7 +79,7 @@ pub(super) fn parameters<'de, D: Deserializer<'de>>(
     deserializer.deserialize_any(Parameters)
 }
 
-/// Any scalar as text; null is `None`.
+/// A scalar as text; null is `None`.
 struct Scalar(Option<String>);
 
 impl<'de> Deserialize<'de> for Scalar {

@@ -1,4 +1,4 @@
-//! What a model takes and answers, as workers announce it.
+//! Inputs and outputs of a model as announced by workers.
 
 use kaskade_models::{Answers, Datatype, Extent, Signature};
 use serde::{Deserialize, Serialize};
@@ -6,28 +6,28 @@ use serde::{Deserialize, Serialize};
 use super::lists::at_most;
 use super::{MAX_LABELS, MAX_RANK, MAX_TENSORS};
 
-/// Most bytes of the names of classes that are announced: heartbeats are small.
+/// Largest total size of announced class names, bytes, to keep heartbeats small.
 const MAX_LABEL_BYTES: usize = 64 << 10;
 
-/// What a model takes and answers.
+/// Inputs, outputs and class names of a model.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ModelInterface {
-    /// Its inputs; empty if it accepts any.
+    /// Inputs; empty if the model accepts any.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "at_most::<_, _, MAX_TENSORS>"
     )]
     pub inputs: Vec<TensorInterface>,
-    /// Its outputs; empty if they are unknown.
+    /// Outputs; empty if unknown.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
         deserialize_with = "at_most::<_, _, MAX_TENSORS>"
     )]
     pub outputs: Vec<TensorInterface>,
-    /// Names of its classes in the order of the logits; empty if there are none, if they have together more than 64 KiB, and in most
-    /// heartbeats, which repeat the rest alone.
+    /// Class names in the order of the logits. Empty if there are none, if they exceed 64 KiB in total, and in most
+    /// heartbeats, which repeat only the other fields.
     #[serde(
         default,
         skip_serializing_if = "Vec::is_empty",
@@ -39,11 +39,11 @@ pub struct ModelInterface {
 /// Name, type and shape of an input or output.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct TensorInterface {
-    /// Its name.
+    /// Name of the input or output.
     pub name: String,
-    /// Its element type, by the name in the Open Inference Protocol.
+    /// Element type, by its name in the Open Inference Protocol.
     pub datatype: String,
-    /// Its dimensions; -1 for one that varies.
+    /// Dimensions; -1 for one that varies.
     #[serde(deserialize_with = "at_most::<_, _, MAX_RANK>")]
     pub shape: Vec<i64>,
     /// Whether a request may omit it.
@@ -52,7 +52,7 @@ pub struct TensorInterface {
 }
 
 impl ModelInterface {
-    /// Describes a model; `None` if nothing is known of it.
+    /// Describes a model; `None` if nothing is known about it.
     pub(crate) fn of(signature: &Signature, answers: &Answers) -> Option<Self> {
         let inputs = signature.inputs.iter().map(|input| TensorInterface {
             name: input.name.clone(),
@@ -81,7 +81,7 @@ impl ModelInterface {
         (described != Self::default()).then_some(described)
     }
 
-    /// Returns about how many bytes it has when it is encoded.
+    /// Returns the approximate encoded size, bytes.
     pub(super) fn size_hint(&self) -> usize {
         let tensors = self.inputs.iter().chain(&self.outputs);
         let tensors = tensors.map(|tensor| tensor.name.len() + 48 + 9 * tensor.shape.len());
@@ -91,7 +91,7 @@ impl ModelInterface {
 }
 
 impl TensorInterface {
-    /// Returns its element type; `None` if the protocol has no such name.
+    /// Returns the element type; `None` if the protocol has no such name.
     pub fn datatype(&self) -> Option<Datatype> {
         Datatype::from_name(&self.datatype).ok()
     }

@@ -1,4 +1,4 @@
-//! What accompanies a request, besides its body.
+//! Options of a request besides its body.
 
 use std::time::Duration;
 
@@ -10,24 +10,25 @@ use super::{InferRequest, MAX_RANK, MAX_TENSORS};
 use crate::error::{Code, Fault};
 use crate::ids;
 
-/// The parameter by which a client asks for a streamed answer.
+/// Name of the parameter that requests a streamed answer.
 pub(crate) const STREAM: &str = "stream";
 
-/// Id, budget and trace of a request: in headers on the bus, beside the request within a process.
+/// Id, budget and trace of a request: sent as headers on the bus, passed directly within a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestOptions {
-    /// Its id; unique, unless the client wants to cancel several requests at once.
+    /// Request id; unique, unless the client wants to cancel several requests at once.
     pub id: String,
-    /// Whether no other request has the id, so that what is left of the request may be cancelled by it.
+    /// Whether the id is unique to this request, so that its remaining attempts may be cancelled by it.
     pub has_own_id: bool,
-    /// Its budget.
+    /// Budget of the request.
     pub budget: Duration,
-    /// Its place in a trace: the span that the ingress's is below.
+    /// Trace context: the span that becomes the parent of the ingress's span.
     pub trace: Trace,
 }
 
 impl RequestOptions {
-    /// Returns the options that headers state, with that budget; a new id if they and the request have none.
+    /// Returns the options in the headers, with `budget`; generates an id if neither the headers nor the request have
+    /// one.
     ///
     /// # Errors
     /// [`Code::Malformed`] for an invalid id.
@@ -55,18 +56,18 @@ impl RequestOptions {
 }
 
 impl InferRequest {
-    /// Asks for parts of the answer of stages that always reply, unless the request says otherwise.
+    /// Requests parts of the answer from stages that always reply, unless the request already states the parameter.
     pub(crate) fn ask_for_parts(&mut self) {
         let stream = self.parameters.entry(STREAM.to_owned());
         stream.or_insert_with(|| "true".to_owned());
     }
 
-    /// Asks for the complete answer alone.
+    /// Requests only the complete answer.
     pub(crate) fn ask_for_no_parts(&mut self) {
         self.parameters.remove(STREAM);
     }
 
-    /// Checks what decoding a request checks, for one that is not encoded.
+    /// Checks a request that is not encoded, as decoding would.
     ///
     /// # Errors
     /// [`Code::Malformed`].

@@ -1,7 +1,7 @@
 //! Scans untrusted bytes before they are decoded.
 //!
 //! A length in MessagePack is four bytes that cost the sender nothing, so five bytes can claim four billion elements.
-//! The scan checks every length without allocating; after it a decoder may trust the lengths, the depth and the
+//! The scan checks every length without allocating; afterwards a decoder may trust the lengths, the depth and the
 //! number of values.
 
 use rmp::Marker;
@@ -13,7 +13,7 @@ pub(super) fn messagepack(bytes: &[u8], limits: &Limits) -> Result<(), CodecErro
     check_size(bytes, limits)?;
     let mut walk = Walk { bytes, offset: 0 };
     let mut items = 0;
-    // Values still expected at each open level; the message itself is the one value of the outermost.
+    // Number of values still expected at each open level; the message itself is the one value of the outermost level.
     let mut open = Vec::with_capacity(limits.depth + 1);
     open.push(1_u64);
     while let Some(left) = open.last_mut() {
@@ -66,7 +66,7 @@ impl Walk<'_> {
         self.bytes.len() - self.offset
     }
 
-    /// Skips one value without its children, and returns their number.
+    /// Skips one value without its children, and returns the number of children.
     fn step(&mut self) -> Result<u64, CodecError> {
         let start = self.offset;
         let [byte] = self.take::<1>()?;
@@ -137,7 +137,8 @@ impl Walk<'_> {
     }
 }
 
-/// Checks that `bytes` nest and count like JSON within `limits`. The parser decides whether it is valid JSON.
+/// Checks that the nesting and the number of values in `bytes`, read as JSON, are within `limits`. The parser decides
+/// whether the JSON is valid.
 pub(super) fn json(bytes: &[u8], limits: &Limits) -> Result<(), CodecError> {
     check_size(bytes, limits)?;
     let mut depth = 0_usize;

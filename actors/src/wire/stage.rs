@@ -16,42 +16,41 @@ use super::{MAX_CANCELLED, MAX_HOPS, Message, Token, tensors};
     reason = "each is a flag of its own on the wire"
 )]
 pub struct StageRequest {
-    /// The request, as its ingress numbers it.
+    /// Number of the request at its ingress.
     pub id: u64,
-    /// The ingress that owns it.
+    /// The ingress that owns the request.
     pub ingress: String,
-    /// 0 for the first try, one more for every retry; results of older attempts are dropped.
+    /// 0 for the first attempt, 1 more for every retry; results of older attempts are dropped.
     #[serde(default)]
     pub attempt: u32,
-    /// Proves that a result answers this dispatch: the subject of the result carries it.
+    /// Token of this dispatch, which the subject of the result must carry as proof.
     #[serde(default)]
     pub token: Token,
-    /// The branch of a pipeline's request; the answer names it.
+    /// Branch of a pipeline's request, repeated in the result.
     #[serde(default, skip_serializing_if = "Branch::is_root")]
     pub branch: Branch,
-    /// The epoch that admitted it; it finishes under that plan.
+    /// The epoch that admitted the request; the request finishes under that plan.
     #[serde(default)]
     pub epoch: u64,
-    /// Index in its plan of the gear that admitted it.
+    /// Index of the gear that admitted the request, in the plan of `epoch`.
     #[serde(default)]
     pub gear: u32,
     /// The stage to run.
     pub stage: String,
-    /// The stages passed so far.
+    /// Hops passed so far.
     #[serde(default, deserialize_with = "at_most::<_, _, MAX_HOPS>")]
     pub hops: Vec<Hop>,
-    /// Whether the client asked for a streamed answer: a stage that always replies may send parts of its answer
-    /// early.
+    /// Whether the client requested a streamed answer: a stage that always replies may send parts of its answer early.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stream: bool,
-    /// Whether the client wants parts also of stages that may defer, although a later stage may replace them.
+    /// Whether the client accepts parts from stages that may defer, although a later stage may replace them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optimistic: bool,
     /// Whether the stage must reply even if it would defer, because no later stage could be reached.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub accept_below_threshold: bool,
-    /// Whether the stage must return its result to the ingress instead of sending the request on: a replica that may have
-    /// had the request was lost, so the ingress has to know where it is.
+    /// Whether the stage must return its result to the ingress instead of forwarding the request: a replica that may
+    /// have had the request was lost, so the ingress needs to know where the request is.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub return_to_ingress: bool,
     /// The inputs, without a batch dimension.
@@ -91,29 +90,29 @@ impl Message for StageRequest {
 pub struct Hop {
     /// The stage.
     pub stage: String,
-    /// Time in its queue, microseconds.
+    /// Time in the queue, microseconds.
     #[serde(default)]
     pub wait_us: u32,
-    /// Run time of its batch, microseconds.
+    /// Run time of the batch, microseconds.
     #[serde(default)]
     pub run_us: u32,
-    /// Requests in that batch.
+    /// Size of the batch, requests.
     #[serde(default)]
     pub batch: u32,
-    /// What the stage cost this request in money; `None` if unknown.
+    /// Cost of this request at the stage, in money; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cost: Option<Cost>,
-    /// Its answer, if a later stage of the plan decides by it.
+    /// The stage's answer, if a deferral score of a later stage reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<HopAnswer>,
 }
 
-/// The answer of a passed stage, as a deferral score of a later stage reads it.
+/// Answer of a passed stage as read by the deferral score of a later stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopAnswer {
     /// Calibrated confidence, in millionths.
     pub confidence_ppm: u32,
-    /// A number for the answer, the same for the same answer.
+    /// Answer number; equal answers have equal numbers.
     pub answer: u32,
 }
 
@@ -135,12 +134,12 @@ impl From<HopAnswer> for ScoredSample {
     }
 }
 
-/// Cancels requests of an ingress: replicas may drop them.
+/// Cancels requests of an ingress; replicas may drop them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StageCancel {
     /// The ingress that owned them.
     pub ingress: String,
-    /// The requests, as the ingress numbers them.
+    /// Numbers of the requests at the ingress.
     #[serde(deserialize_with = "at_most::<_, _, MAX_CANCELLED>")]
     pub ids: Vec<u64>,
 }

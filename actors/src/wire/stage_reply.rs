@@ -14,49 +14,49 @@ use crate::error::{Code, Fault};
 
 /// The result of a stage, for the ingress that owns the request.
 ///
-/// On the wire it is one flat map, and everything but the result has a default: a worker in any language may answer
+/// On the wire it is one flat map, and every field except the result has a default: a worker in any language may answer
 /// `{outputs: [...], confidence: 0.9}` or `{error: "why"}`. The reply subject identifies the request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StageReply {
-    /// The request, as its ingress numbers it; 0 if the worker omits it.
+    /// Number of the request at its ingress; 0 if the worker omits it.
     pub id: u64,
-    /// The attempt that this answers.
+    /// The attempt that this result answers.
     pub attempt: u32,
-    /// The branch of the request; the root unless a pipeline's task fanned out before.
+    /// Branch of the request; the root unless a preceding task fanned out.
     pub branch: Branch,
     /// The stage that ran; empty if the worker omits it.
     pub stage: String,
     /// The replica that ran it; empty if the worker omits it.
     pub replica: String,
-    /// Every stage passed, this one last.
+    /// Hops of all stages passed, this one last.
     pub hops: Vec<Hop>,
     /// The result.
     pub result: StageOutcome,
 }
 
-/// The outcome of a stage.
+/// Outcome of a stage.
 #[derive(Debug, Clone, PartialEq)]
 pub enum StageOutcome {
     /// Outputs of the model.
     Outputs {
-        /// Without a batch dimension.
+        /// Outputs without a batch dimension.
         outputs: Vec<Tensor>,
-        /// In [0, 1]; other values become [`Code::BadOutput`].
+        /// Confidence in [0, 1]; other values become [`Code::BadOutput`].
         confidence: Option<f64>,
-        /// Whether a router has applied the stage's exit; otherwise the ingress does.
+        /// Whether a router has applied the stage's exit; if not, the ingress does.
         routed: bool,
-        /// Number of requests that a router sent to each child task.
+        /// Number of requests that the router sent to each child task.
         children: BTreeMap<String, u32>,
     },
     /// A part of a streamed answer.
     Part {
-        /// Without a batch dimension.
+        /// Outputs without a batch dimension.
         outputs: Vec<Tensor>,
-        /// Index of its first piece.
+        /// Index of the first piece.
         from: u32,
-        /// Index after its last piece.
+        /// Index after the last piece.
         until: u32,
-        /// Whether another attempt would give another answer, as an endpoint does.
+        /// Whether another attempt would give a different answer, as with a remote endpoint.
         once: bool,
     },
     /// A typed error.
@@ -64,7 +64,7 @@ pub enum StageOutcome {
 }
 
 impl StageReply {
-    /// Returns whether it belongs to a pipeline's request: a branch below the root, or a root that fanned out.
+    /// Returns whether the result belongs to a pipeline's request: a branch below the root, or a root that fanned out.
     pub(crate) fn is_of_a_pipeline(&self) -> bool {
         !self.branch.is_root() || !self.children().is_empty()
     }
@@ -80,7 +80,7 @@ impl StageReply {
 }
 
 impl StageOutcome {
-    /// No outputs, no exit applied.
+    /// Returns an outcome without outputs, to which no exit was applied.
     pub(crate) fn nothing() -> Self {
         Self::Outputs {
             outputs: Vec::new(),
@@ -239,7 +239,8 @@ impl<'de> Deserialize<'de> for StageReply {
     }
 }
 
-/// Refuses a confidence that is not a probability before it reaches a threshold: NaN compares false with all of them.
+/// Replaces a confidence that is not a probability by a fault, before it is compared with a threshold: every comparison
+/// with NaN is false.
 fn judge(result: StageOutcome) -> StageOutcome {
     match result {
         StageOutcome::Outputs {

@@ -20,7 +20,7 @@ pub const MAX_TENSORS: usize = 64;
 /// Largest number of dimensions of a tensor.
 pub const MAX_RANK: usize = 16;
 
-/// Approximate MessagePack size of these tensors, bytes, rounded up.
+/// Returns the approximate MessagePack size of the tensors, bytes, rounded up.
 pub(super) fn size_hint(tensors: &[Tensor]) -> usize {
     tensors
         .iter()
@@ -66,8 +66,8 @@ struct Written<'a> {
     data: WrittenData<'a>,
 }
 
-/// The elements of a tensor, for encoding: bytes in MessagePack, an array in JSON. FP16, BF16, BYTES that are not text, NaN
-/// and infinities have no JSON form, which is an error of the serializer.
+/// Serializes the elements of a tensor: as bytes in MessagePack, as an array in JSON. FP16, BF16, BYTES that are not
+/// text, NaN and infinities have no JSON form, which is an error of the serializer.
 pub struct WrittenData<'a>(pub &'a Tensor);
 
 impl Serialize for WrittenData<'_> {
@@ -123,7 +123,7 @@ fn floats<S: Serializer, T: Copy + Serialize + fmt::Display>(
 ) -> Result<S::Ok, S::Error> {
     let mut list = serializer.serialize_seq(None)?;
     for value in values {
-        // serde_json would write null, which a reader could not tell from a gap.
+        // serde_json would write null, which a reader could not tell from a missing value.
         if !is_finite(value) {
             return Err(ser::Error::custom(format!(
                 "tensor `{}` holds {value}, which has no JSON form",
@@ -185,27 +185,27 @@ impl Received<'_> {
 /// Tensor data as received: bytes, or an array of numbers, booleans or texts, flat or nested.
 #[derive(Debug)]
 pub enum Data {
-    /// The bytes of the tensor.
+    /// Raw bytes of the tensor.
     Raw(Bytes),
     /// Booleans, one byte each.
     Booleans(Vec<u8>),
     /// Integers.
     Integers(Vec<i64>),
-    /// Integers, none negative, some above the largest `i64`.
+    /// Non-negative integers, some above `i64::MAX`.
     Unsigned(Vec<u64>),
     /// Floats, or floats and integers.
     Floats(Vec<f64>),
-    /// In the form of `BYTES`: each element preceded by its length.
+    /// Texts in the `BYTES` encoding: each element preceded by its length.
     Texts(Vec<u8>),
-    /// An array without elements fits every type.
+    /// An array without elements, which fits every type.
     Empty,
 }
 
 impl Data {
-    /// Returns the bytes of a tensor of that type.
+    /// Returns the bytes of a tensor with the element type `datatype`.
     ///
     /// # Errors
-    /// The reason, for people, if the elements are not of that type or do not fit it.
+    /// The reason, as text for users, if the elements do not have or fit that type.
     pub fn into_bytes(self, datatype: Datatype) -> Result<Bytes, String> {
         let mismatch = |held: &str| {
             Err(format!(
@@ -311,7 +311,7 @@ impl<'de> Visitor<'de> for DataVisitor {
     }
 }
 
-/// Appends one element, or a nested array of them, to the data.
+/// Appends an element, or a nested array of elements, to the data.
 struct Append<'a>(&'a mut Data);
 
 impl<'de> de::DeserializeSeed<'de> for Append<'_> {

@@ -1,4 +1,4 @@
-//! Round trips, hostile bytes, and hand-written peers.
+//! Tests of round trips, malformed bytes, and peers with hand-written messages.
 
 mod clients;
 mod foreign;

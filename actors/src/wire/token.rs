@@ -1,9 +1,9 @@
-//! Tokens that prove which attempt of a request a result answers.
+//! Tokens that prove which dispatch of a request a result answers.
 //!
-//! Ids of requests are small numbers. Without a token, an actor that may answer requests of its own stage could answer
-//! any other request. The ingress issues a token for every dispatch of a request, and the subject of a result carries
-//! it. A token of a branch is derived from the token of its parent by a one-way function, so that a task of a pipeline
-//! can answer its own branch and those below it, but not its parent or a sibling.
+//! Request numbers are small. Without a token, an actor that may answer requests of its own stage could answer any
+//! other request. The ingress issues a token for every dispatch of a request, and the subject of a result carries it.
+//! The token of a branch is derived from its parent's token by a one-way function, so that a pipeline's task can answer
+//! its own branch and those below it, but not its parent or a sibling.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,19 +22,18 @@ pub struct Token {
 }
 
 impl Token {
-    /// Returns how often the ingress had sent the request when it issued the token, from 1; 0 in a token that no ingress
-    /// issued.
+    /// Returns the number of the dispatch at its ingress, from 1; 0 in a token that no ingress issued.
     pub fn dispatch(self) -> u32 {
         self.dispatch
     }
 
-    /// Returns the token of the branch with that number to a task below this one.
+    /// Returns the token of the child branch `index` of a task.
     #[must_use]
     pub fn child(self, task: &str, index: u32) -> Self {
         self.below(&format!("{task}.{index}"))
     }
 
-    /// Returns the token of a branch of the request whose token this is.
+    /// Returns the token of a branch, derived from the root token `self`.
     #[must_use]
     pub(crate) fn of_branch(self, branch: &Branch) -> Self {
         if branch.is_root() {
@@ -60,7 +59,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// The text is not a token.
+/// Error of a text that is not a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("not a token; a token is `<dispatch>-<16 hex digits>-<16 hex digits>`")]
 pub struct NotAToken;
@@ -68,7 +67,7 @@ pub struct NotAToken;
 impl FromStr for Token {
     type Err = NotAToken;
 
-    /// Accepts only the spelling that `Display` writes.
+    /// Parses a token; accepts only the form that `Display` writes.
     fn from_str(text: &str) -> Result<Self, NotAToken> {
         let mut fields = text.split('-');
         let mut field = || fields.next().ok_or(NotAToken);
@@ -99,22 +98,22 @@ impl<'de> Deserialize<'de> for Token {
     }
 }
 
-/// The secret of an ingress, from which it makes its tokens. It never leaves the process.
+/// Secret key with which an ingress makes its tokens. It never leaves the process.
 #[derive(Clone)]
 pub struct TokenKey([u8; 32]);
 
 impl TokenKey {
-    /// Creates a key from the system's randomness.
+    /// Creates a key from the system's random numbers.
     ///
     /// # Errors
-    /// The system has no randomness.
+    /// An error if the system has no source of random numbers.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut key = [0; 32];
         getrandom::fill(&mut key)?;
         Ok(Self(key))
     }
 
-    /// Issues the token of the dispatch with this number, of this attempt of a request.
+    /// Issues the token of dispatch number `dispatch` in an attempt of a request.
     pub(crate) fn issue(&self, id: u64, attempt: u32, dispatch: u32) -> Token {
         let mut hash = Sha256::new();
         hash.update(self.0);
@@ -129,12 +128,12 @@ impl TokenKey {
         }
     }
 
-    /// Returns whether the token was issued for this attempt, or derived from one that was.
+    /// Returns whether the token was issued for this attempt, or derived from such a token.
     pub(crate) fn issued(&self, id: u64, attempt: u32, token: Token) -> bool {
         self.issue(id, attempt, token.dispatch).proof == token.proof
     }
 
-    /// Returns whether the token permits answering this branch: it is the branch's own, or that of a parent.
+    /// Returns whether the token permits answering a branch: it is the token of the branch or of an ancestor.
     pub fn permits(&self, id: u64, attempt: u32, token: Token, branch: &Branch) -> bool {
         let root = self.issue(id, attempt, token.dispatch);
         if root == token {

@@ -1,4 +1,4 @@
-//! A drawing of a placement: the dataflow above, and below it the devices by host, with what is on them.
+//! Draws a placement: the dataflow above, the devices with their replicas below, grouped by host.
 
 mod flow;
 
@@ -8,14 +8,14 @@ use plotters::style::text_anchor::{HPos, VPos};
 use super::ChartError;
 use super::drawing::{Area, Drawn, colour, palette, text, title, with_dark_mode};
 
-/// A drawing of a deployment.
+/// Description of a placement to draw.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Deployment {
     /// Title.
     pub title: String,
     /// Summary lines.
     pub says: String,
-    /// The models, in the cascade's order; each has a colour.
+    /// The models in the order of the cascade; each has a colour.
     pub models: Vec<Model>,
     /// Edges between boxes.
     pub edges: Vec<Edge>,
@@ -26,7 +26,7 @@ pub struct Deployment {
 /// A model of the dataflow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// Its name.
+    /// Name of the model.
     pub name: String,
     /// Details, line by line.
     pub says: Vec<String>,
@@ -35,11 +35,11 @@ pub struct Model {
 /// An edge of the dataflow.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Edge {
-    /// The model it leaves, by number.
+    /// Index of the source model.
     pub from: usize,
-    /// The model it leads to, a later one.
+    /// Index of the target model, larger than `from`.
     pub to: usize,
-    /// The share of requests that takes it, as text.
+    /// Share of the requests that take the edge, as text.
     pub says: String,
 }
 
@@ -52,65 +52,65 @@ impl Edge {
 /// The devices of one host.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Host {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Its devices.
+    /// Devices of the host.
     pub devices: Vec<Device>,
 }
 
 /// A device.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Device {
-    /// Its name on the host.
+    /// Name of the device on its host.
     pub name: String,
-    /// How busy it is, in [0, 1].
+    /// Utilisation, in [0, 1].
     pub utilisation: f64,
-    /// Its replicas.
+    /// Replicas on the device.
     pub instances: Vec<Instance>,
 }
 
-/// An instance on a device.
+/// A replica on a device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instance {
-    /// Its name.
+    /// Name of the replica.
     pub name: String,
-    /// Its model, by number.
+    /// Index of the model.
     pub model: usize,
-    /// How much of the device's memory it takes, in [0, 1].
+    /// Share of the device's memory that the replica takes, in [0, 1].
     pub memory: f64,
 }
 
-/// Devices that are drawn one by one; the others are counted.
+/// Number of devices that are drawn; the others are counted.
 const DRAWN: usize = 48;
 
-/// Width of everything, and of the margins.
+/// Width of the chart and of its margins, pixels.
 const WIDTH: i32 = 960;
 const MARGIN: i32 = 20;
 
-/// The dataflow: top of its boxes without skips, height of the boxes, and height that each skip adds above them.
+/// Dataflow: top of its boxes without skips, height of the boxes, and height that each skip adds above them, pixels.
 const FLOW: i32 = 70;
 const BOX: i32 = 72;
 const SKIP: i32 = 15;
 
-/// A device: its size, what parts it from the next, and how high its memory is.
+/// Device: width and height, gap to the next one, and height of the memory, pixels.
 const DEVICE: (i32, i32) = (132, 110);
 const GAP: i32 = 8;
 const MEMORY: i32 = 74;
 
-/// Devices beside each other in a host.
+/// Number of devices side by side in a host.
 const ABREAST: usize = 6;
 
-/// Room for the name of a host.
+/// Height of the host's name, pixels.
 const HOST_HEAD: i32 = 18;
 
-/// Minimum height of a visible strip, and of one with text.
+/// Minimum height of a visible strip, and of a strip with text, pixels.
 const THIN: f64 = 4.0;
 const WORDY: i32 = 11;
 
-/// Draws it.
+/// Draws the placement.
 ///
 /// # Errors
-/// When there is no model or no device.
+/// [`ChartError::Empty`] if there is no model or no device.
 pub fn svg(deployment: &Deployment) -> Result<String, ChartError> {
     let devices: usize = deployment.hosts.iter().map(|host| host.devices.len()).sum();
     if devices == 0 || deployment.models.is_empty() {
@@ -132,7 +132,7 @@ pub fn svg(deployment: &Deployment) -> Result<String, ChartError> {
     Ok(with_dark_mode(&drawn))
 }
 
-/// The hosts of the first few devices, and how many devices are left out.
+/// Returns the hosts with the devices that are drawn, and the number of devices left out.
 fn first_devices(hosts: &[Host]) -> (Vec<Host>, usize) {
     let mut room = DRAWN;
     let mut kept = Vec::new();
@@ -149,7 +149,7 @@ fn first_devices(hosts: &[Host]) -> (Vec<Host>, usize) {
     (kept, left_out)
 }
 
-/// Left, top, width and height of every host: side by side while there is room, then below.
+/// Returns left, top, width and height of every host: side by side while there is room, then in the next row.
 fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
     let (mut left, mut top, mut highest) = (MARGIN, from, 0);
     let mut found = Vec::with_capacity(hosts.len());
@@ -168,7 +168,7 @@ fn host_places(hosts: &[Host], from: i32) -> Vec<(i32, i32, i32, i32)> {
     found
 }
 
-/// Limit of boxes drawn side by side; larger counts are written as a number.
+/// Converts a count to a coordinate factor, limited to 1,000.
 fn places(count: usize) -> i32 {
     i32::try_from(count.min(1_000)).unwrap_or(1_000)
 }
@@ -278,7 +278,7 @@ fn draw_device(root: &Area<'_>, device: &Device, (left, top): (i32, i32)) -> Dra
     words(root, &says, (right, floor + 3), 12, palette::INK, HPos::Right)
 }
 
-/// The names of strips that are too thin for them.
+/// Returns a short list of the names of strips that are too thin for text.
 fn few(names: &[&str]) -> String {
     match names {
         [first, second, rest @ ..] if !rest.is_empty() => format!("{first}, {second}, +{}", rest.len()),
@@ -286,7 +286,7 @@ fn few(names: &[&str]) -> String {
     }
 }
 
-/// Returns the heights of the strips: by memory, but for those too thin to be seen.
+/// Returns the heights of the strips, pixels: proportional to memory, but at least visible.
 fn heights(instances: &[Instance]) -> Vec<f64> {
     let wanted: Vec<f64> = instances
         .iter()
@@ -297,7 +297,7 @@ fn heights(instances: &[Instance]) -> Vec<f64> {
     wanted.into_iter().map(|height| height * scale).collect()
 }
 
-/// The largest type, up to this size, in which the words are no wider than this.
+/// Returns the largest font size, up to `size`, at which the text fits into `width`.
 fn fitting(words: &str, width: i32, size: i32) -> i32 {
     let letters = i32::try_from(words.chars().count()).unwrap_or(i32::MAX).max(1);
     (width * 5 / 3 / letters).clamp(7, size)

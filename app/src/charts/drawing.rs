@@ -1,20 +1,20 @@
-//! Shared parts of all pictures: colours that read in light and dark, text, round ticks.
+//! Shared parts of all charts: colours for light and dark pages, text, round ticks.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// A picture, or a part of one.
+/// A chart, or a part of one.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// The result of drawing.
+/// Result of drawing.
 pub type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Colours on a light background, and their replacements on a dark one.
 pub mod palette {
     use plotters::style::RGBColor;
 
-    /// The ground.
+    /// Background.
     pub const GROUND: RGBColor = RGBColor(255, 255, 255);
     /// Names and titles.
     pub const INK: RGBColor = RGBColor(31, 41, 55);
@@ -22,12 +22,12 @@ pub mod palette {
     pub const FAINT: RGBColor = RGBColor(107, 114, 128);
     /// Grid lines and frames.
     pub const GRID: RGBColor = RGBColor(229, 231, 235);
-    /// The first series; a frontier.
+    /// First series; a frontier.
     pub const FRONTIER: RGBColor = RGBColor(29, 111, 216);
-    /// The second series; a marked point.
+    /// Second series; a marked point.
     pub const MARK: RGBColor = RGBColor(200, 58, 30);
 
-    /// Colours of series, in order; distinguishable in both modes and by most colour-blind readers.
+    /// Colours of series, in order; distinguishable in both modes and for most colour-blind readers.
     pub const SERIES: [RGBColor; 10] = [
         FRONTIER,
         MARK,
@@ -41,7 +41,7 @@ pub mod palette {
         RGBColor(120, 72, 48),
     ];
 
-    /// Light and dark of every colour above, in the notation of the SVG backend.
+    /// Light and dark value of every colour above, as the SVG backend writes it.
     pub const DARK: [(&str, &str); 13] = [
         ("#FFFFFF", "#0F1419"),
         ("#1F2937", "#E6E9EE"),
@@ -59,14 +59,14 @@ pub mod palette {
     ];
 }
 
-/// The colour of the series of that number.
+/// Returns the colour of a series, by its index.
 pub fn colour(number: usize) -> RGBColor {
     let [first, ..] = palette::SERIES;
     let place = number % palette::SERIES.len();
     palette::SERIES.get(place).copied().unwrap_or(first)
 }
 
-/// Draws text at a place, anchored there.
+/// Creates text at a position, with the given anchor.
 pub fn text(
     words: &str,
     at: (i32, i32),
@@ -82,10 +82,10 @@ pub fn text(
     Text::new(words.to_owned(), at, style)
 }
 
-/// Draws the title of a picture.
+/// Draws the title of a chart.
 ///
 /// # Errors
-/// Those of the back end.
+/// Errors of the back end.
 pub fn title(root: &Area<'_>, words: &str) -> Drawn {
     words_at(root, words, (20, 16), 18)
 }
@@ -93,7 +93,7 @@ pub fn title(root: &Area<'_>, words: &str) -> Drawn {
 /// Draws the name of an axis at its upper end.
 ///
 /// # Errors
-/// Those of the back end.
+/// Errors of the back end.
 pub fn axis(area: &Area<'_>, words: &str, at: (i32, i32)) -> Drawn {
     words_at(area, words, at, 13)
 }
@@ -103,10 +103,10 @@ fn words_at(area: &Area<'_>, words: &str, at: (i32, i32), size: i32) -> Drawn {
     Ok(())
 }
 
-/// The names of series in their colours, side by side under the title.
+/// Draws the names of series in their colours, side by side under the title.
 ///
 /// # Errors
-/// Those of the back end.
+/// Errors of the back end.
 pub fn legend(root: &Area<'_>, names: impl IntoIterator<Item = impl AsRef<str>>) -> Drawn {
     let mut left = 20;
     for (number, name) in names.into_iter().enumerate() {
@@ -119,7 +119,7 @@ pub fn legend(root: &Area<'_>, names: impl IntoIterator<Item = impl AsRef<str>>)
     Ok(())
 }
 
-/// About `wanted` round values inside a range.
+/// Returns about `wanted` round values inside a range.
 pub fn round_ticks((low, high): (f64, f64), wanted: usize) -> Vec<f64> {
     let rough = (high - low) / wanted.max(1) as f64;
     if !(rough.is_finite() && rough > 0.0) {
@@ -136,7 +136,7 @@ pub fn round_ticks((low, high): (f64, f64), wanted: usize) -> Vec<f64> {
     (first..=last).map(|n| n as f64 * step).collect()
 }
 
-/// A number as a tick shows it: no more digits than it needs.
+/// Formats a number for a tick, without unneeded digits.
 pub fn plain(value: f64) -> String {
     let rounded = (value * 1e4).round() / 1e4;
     if rounded.abs() >= 10_000.0 {
@@ -145,7 +145,7 @@ pub fn plain(value: f64) -> String {
     format!("{rounded}")
 }
 
-/// Adds the style that exchanges every colour where the reader prefers dark.
+/// Adds a style that replaces every colour if the reader prefers dark mode.
 pub fn with_dark_mode(svg: &str) -> String {
     let rule = |(light, dark): (&str, &str)| {
         [
@@ -164,7 +164,7 @@ pub fn with_dark_mode(svg: &str) -> String {
     }
 }
 
-/// Returns whether every colour of a picture has its dark counterpart; for tests.
+/// Returns whether every colour of a chart has a dark counterpart.
 #[cfg(test)]
 pub(super) fn colours_are_known(svg: &str) -> bool {
     let body = svg.split_once("</style>").unwrap().1;

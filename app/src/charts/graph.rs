@@ -1,4 +1,4 @@
-//! The accuracy-energy graph (HybridServe §IV-B, Figure 3) as an SVG that reads in light and dark.
+//! Draws the accuracy-energy graph (HybridServe §IV-B, Figure 3) as an SVG for light and dark pages.
 
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
@@ -11,13 +11,13 @@ use crate::report::units;
 /// Cost per request and accuracy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Joules per request, or their substitute.
+    /// Joules per request, or the substitute for energy.
     pub cost: f64,
-    /// Share of right answers, in [0, 1].
+    /// Share of correct answers, in [0, 1].
     pub accuracy: f64,
 }
 
-/// A point with a name beside it.
+/// A point with a label.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NamedPoint {
     /// The name.
@@ -31,15 +31,15 @@ pub struct NamedPoint {
 pub struct Graph {
     /// Title.
     pub title: String,
-    /// Name of the lower axis, and source of its figures.
+    /// Name of the x axis, and source of its values.
     pub axis: String,
-    /// Unit of that axis.
+    /// Unit of the x axis.
     pub unit: &'static str,
     /// Points of cascades, ascending by energy and accuracy.
     pub frontier: Vec<Point>,
     /// The single models.
     pub models: Vec<NamedPoint>,
-    /// The named points: AP, EO.
+    /// Named points: AP, EO.
     pub marks: Vec<NamedPoint>,
 }
 
@@ -50,7 +50,7 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// Draws the graph.
 ///
 /// # Errors
-/// When there is no point with a positive, finite cost and a finite accuracy.
+/// [`ChartError::NoCost`] if no point has a positive, finite cost and a finite accuracy.
 pub fn svg(graph: &Graph) -> Result<String, ChartError> {
     let mut drawn = String::new();
     let (x, y) = ranges(graph).ok_or(ChartError::NoCost)?;
@@ -58,7 +58,7 @@ pub fn svg(graph: &Graph) -> Result<String, ChartError> {
     Ok(with_dark_mode(&drawn))
 }
 
-/// Axis ranges: log10 of the energy, and the accuracy, both with some room around the points.
+/// Returns the axis ranges with some room around the points: log10 of the cost, and the accuracy.
 fn ranges(graph: &Graph) -> Option<((f64, f64), (f64, f64))> {
     let named = graph.models.iter().chain(&graph.marks).map(|named| named.at);
     let points: Vec<Point> = graph
@@ -112,7 +112,7 @@ fn draw(graph: &Graph, x: (f64, f64), y: (f64, f64), into: &mut String) -> Drawn
     Ok(())
 }
 
-/// The marks by place on the picture: those that would cover each other share one label.
+/// Returns the marks with their positions. Marks that would overlap share one label.
 fn shared(marks: &[NamedPoint], place: impl Fn(&NamedPoint) -> (i32, i32)) -> Vec<(String, (i32, i32))> {
     const APART: i32 = 24;
     let mut labels: Vec<(String, (i32, i32))> = Vec::new();
@@ -186,7 +186,7 @@ fn draw_axes(root: &Area<'_>, chart: &Chart<'_, '_>, graph: &Graph, x: (f64, f64
     Ok(())
 }
 
-/// The frontier as steps: between two points, the dearer one is not reached yet.
+/// Draws the frontier as steps: between two points, only the cheaper one is available.
 fn draw_frontier(root: &Area<'_>, chart: &mut Chart<'_, '_>, graph: &Graph, end: f64) -> Drawn {
     let mut steps: Vec<(f64, f64)> = Vec::new();
     for point in graph.frontier.iter().filter(|point| drawable(point)) {
@@ -213,7 +213,7 @@ fn draw_frontier(root: &Area<'_>, chart: &mut Chart<'_, '_>, graph: &Graph, end:
     Ok(())
 }
 
-/// A model's name, beside its point where the picture has room for it.
+/// Returns a model's name, placed beside its point where there is room.
 fn beside(name: &str, (x, y): (i32, i32)) -> Text<'static, (i32, i32), String> {
     let room = SIZE.0.cast_signed() * 3 / 4;
     let (x, side) = if x < room {
@@ -228,7 +228,7 @@ fn position(point: Point) -> (f64, f64) {
     (point.cost.log10(), point.accuracy)
 }
 
-/// 1, 2 and 5 times the powers of ten inside the range of log10; the powers alone where those would be too many.
+/// Returns 1, 2 and 5 times the powers of ten inside a log10 range, or the powers alone if those would be too many.
 fn energy_ticks((low, high): (f64, f64)) -> Vec<f64> {
     let steps: &[f64] = if high - low > 3.0 {
         &[1.0]
@@ -242,7 +242,7 @@ fn energy_ticks((low, high): (f64, f64)) -> Vec<f64> {
         .collect()
 }
 
-/// Four to ten round values inside the range.
+/// Returns four to ten round values inside the range.
 fn accuracy_ticks((low, high): (f64, f64)) -> Vec<f64> {
     let step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2]
         .into_iter()

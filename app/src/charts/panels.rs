@@ -1,5 +1,5 @@
-//! Stacked panels with a shared x axis: the course of a run (CascadeServe Figures 8 and 9), or frontiers
-//! (Figures 5 and 6) where there is one panel.
+//! Draws stacked panels with a shared x axis: the course of a run (CascadeServe Figures 8 and 9), or, as a single
+//! panel, frontiers (Figures 5 and 6).
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -9,44 +9,44 @@ use super::drawing::{
     self, Area, Drawn, colour, legend, palette, plain, round_ticks, text, title, with_dark_mode,
 };
 
-/// Panels above each other with a common lower axis.
+/// Stacked panels with a common x axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Panels {
     /// Title.
     pub title: String,
-    /// Name and unit of the lower axis.
+    /// Name and unit of the x axis.
     pub axis: String,
-    /// The panels, from top to bottom.
+    /// The panels, top to bottom.
     pub rows: Vec<Panel>,
 }
 
-/// A panel of the figure: series over one vertical axis.
+/// A panel: series over one y axis.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Panel {
-    /// Name and unit of its axis.
+    /// Name and unit of the y axis.
     pub axis: String,
-    /// The series. Those of one name have one colour in every panel.
+    /// The series. Series with the same name have the same colour in every panel.
     pub series: Vec<Series>,
-    /// A level to compare with, such as an objective, and its name.
+    /// A horizontal line to compare with, such as an objective, and its name.
     pub level: Option<(f64, String)>,
-    /// Highest value shown; values above are cut off and the axis notes it [default: all are shown].
+    /// Highest value shown; larger values are cut off, which the axis notes [default: all are shown].
     pub top: Option<f64>,
-    /// Places on the lower axis to mark with vertical lines.
+    /// Values on the x axis to mark with vertical lines.
     pub moments: Vec<f64>,
 }
 
-/// Points that belong together.
+/// A series of points.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// The name.
+    /// Name of the series.
     pub name: String,
-    /// Ascending by x; y may be NaN where there is none.
+    /// Points, ascending by x; y may be NaN for a missing value.
     pub points: Vec<(f64, f64)>,
-    /// How they are drawn.
+    /// Shape in which the points are drawn.
     pub shape: Shape,
 }
 
-/// Form in which a series is drawn.
+/// Shape in which a series is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// A line from point to point.
@@ -60,10 +60,10 @@ const PANEL: u32 = 190;
 const HEAD: u32 = 74;
 const FOOT: u32 = 56;
 
-/// Draws it.
+/// Draws the panels.
 ///
 /// # Errors
-/// When no series has a point.
+/// [`ChartError::Empty`] if no series has a point.
 pub fn svg(picture: &Panels) -> Result<String, ChartError> {
     let points = picture.rows.iter().flat_map(|panel| &panel.series);
     let xs: Vec<f64> = points
@@ -138,7 +138,7 @@ fn draw(picture: &Panels, x: (f64, f64), into: &mut String) -> Drawn {
 const LEFT: i32 = 72;
 const RIGHT: i32 = 28;
 
-/// The names of the series, each once, in order of mention.
+/// Returns the names of the series, each once, in order of appearance.
 fn names(picture: &Panels) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for series in picture.rows.iter().flat_map(|panel| &panel.series) {
@@ -161,7 +161,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> 
         .top
         .map_or(high, |top| high.min(top.max(low + f64::EPSILON)));
     let room = (high - low).max(f64::MIN_POSITIVE) * 0.06;
-    // Counts and times begin at zero unless they would then be indistinguishable.
+    // Axes begin at zero unless the values would then be indistinguishable.
     let low = if low >= 0.0 && low < 0.4 * high {
         0.0
     } else {
@@ -205,7 +205,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> 
         let ends = [y.0, y.1].map(|end| chart.backend_coord(&(*moment, end)));
         area_line(area, ends, palette::FAINT)?;
     }
-    // The first one named is drawn last, so that it stays visible where they coincide.
+    // The first series is drawn last, so that it stays visible where series coincide.
     for series in panel.series.iter().rev() {
         let number = names.iter().position(|name| *name == series.name).unwrap_or(0);
         for part in series.points.split(|(_, value)| !value.is_finite()) {
@@ -219,7 +219,7 @@ fn draw_panel(area: &Area<'_>, panel: &Panel, x: (f64, f64), names: &[&str]) -> 
     Ok(())
 }
 
-/// Places of the whole picture as places of this area of it.
+/// Converts positions on the whole chart to positions in this area.
 fn relative<const N: usize>(area: &Area<'_>, places: [(i32, i32); N]) -> [(i32, i32); N] {
     let (left, top) = area.get_base_pixel();
     places.map(|(x, y)| (x - left, y - top))

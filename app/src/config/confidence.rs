@@ -12,13 +12,13 @@ use serde::{Deserialize, Serialize};
 
 use super::remote::KeySource;
 
-/// Most samples of one answer.
+/// Largest number of samples of one answer.
 const MAX_SAMPLES: u32 = 64;
 
-/// Most tokens of a verdict.
+/// Largest length of a verdict, tokens.
 const VERDICT_TOKENS: usize = 8;
 
-/// Most probable tokens that a judge is asked for.
+/// Number of most probable tokens requested from a judge.
 const VERDICT_LOGPROBS: u32 = 20;
 
 /// Default prompt of a judge.
@@ -84,12 +84,12 @@ fn default_prompt() -> String {
 }
 
 impl ConfidenceConfig {
-    /// Returns whether it comes from log probabilities.
+    /// Returns whether the confidence comes from log probabilities.
     pub fn is_default(&self) -> bool {
         *self == Self::Logprobs
     }
 
-    /// Returns what the endpoint's client does, with the judge's key.
+    /// Converts the setting to that of the endpoint's client, and reads the judge's key.
     ///
     /// # Errors
     /// [`SecretError`] if the key cannot be read.
@@ -127,7 +127,7 @@ impl ConfidenceConfig {
         }
     }
 
-    /// Returns what is wrong with it, by field.
+    /// Returns the problems of the setting, by field.
     pub(super) fn problems(&self) -> Vec<(&'static str, String)> {
         match self {
             Self::Logprobs => Vec::new(),

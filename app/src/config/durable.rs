@@ -59,7 +59,7 @@ impl Default for DurableConfig {
     }
 }
 
-/// Returns the problem of a number of replicas that JetStream does not support.
+/// Returns a problem if JetStream does not support a number of replicas.
 pub(super) fn too_many_replicas(field: &str, replicas: Option<NonZeroU32>) -> Option<String> {
     let replicas = replicas.filter(|replicas| replicas.get() > MAX_REPLICAS)?;
     Some(format!(

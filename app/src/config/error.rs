@@ -1,10 +1,10 @@
-//! Errors of a configuration, and reading its files.
+//! Errors of a configuration, and functions that read its files.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Former names of settings and values, with the present ones.
+/// Former names of settings and values, with the current ones.
 const FORMER: [(&str, &str); 19] = [
     ("completions", "records"),
     ("hop", "hop_latency"),
@@ -27,7 +27,7 @@ const FORMER: [(&str, &str); 19] = [
     ("right_from", "min_score"),
 ];
 
-/// Names of tasks on the Hugging Face Hub, with those of this file.
+/// Task names on the Hugging Face Hub, with the names used in this file.
 const HUB_TASKS: [(&str, &str); 9] = [
     ("text-classification", "classification"),
     ("sentiment-analysis", "classification"),
@@ -40,10 +40,10 @@ const HUB_TASKS: [(&str, &str); 9] = [
     ("text-ranking", "reranking"),
 ];
 
-/// Endings of files of records, which are no names of formats.
+/// File extensions of record files, which are not names of formats.
 const RECORD_FILES: [&str; 7] = ["jsonl", "ndjson", "json", "csv", "tsv", "parquet", "gz"];
 
-/// An app's configuration cannot be used.
+/// Error of reading an app's configuration.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -94,10 +94,11 @@ pub(super) fn malformed(text: &str, error: &toml::de::Error) -> (usize, String) 
     (line_of(text, start), plain(text, reason))
 }
 
-/// Lists of an app, whose entries are arrays of tables.
+/// Settings of an app that are arrays of tables.
 const LISTS: [&str; 2] = ["variants", "workers"];
 
-/// Returns line and reason of a list that is written as a single table, `[variants]`: the parser says that it is a duplicate, or no sequence.
+/// Returns line and reason if an array of tables is written as a single table, `[variants]`. The parser reports it as a
+/// duplicate, or as not a sequence.
 fn single_table(text: &str, message: &str) -> Option<(usize, String)> {
     let is_meant = message.contains("duplicate key") || message.contains("expected a sequence");
     let mut lines = text.lines().zip(1..).filter(|_| is_meant);
@@ -110,7 +111,7 @@ fn single_table(text: &str, message: &str) -> Option<(usize, String)> {
     })
 }
 
-/// Returns a reason of the parser in the words of the file instead of those of Rust's types.
+/// Rewrites the parser's reason in terms of the file instead of Rust types.
 fn plain(text: &str, reason: String) -> String {
     if let Some((value, _)) = reason.split_once(", expected a nonzero ") {
         return format!("{value}; use a whole number of at least 1");
@@ -130,8 +131,8 @@ fn plain(text: &str, reason: String) -> String {
     })
 }
 
-/// Returns the reason for a name that is none of those that are allowed, with its present name or the nearest of them. The parser calls a value of an
-/// enumeration a variant, which is a model here.
+/// Returns the reason for an unknown name, with its current or most similar name. The parser calls a value of an
+/// enumeration a variant, which is a model in this file.
 fn unknown_name(reason: &str) -> Option<String> {
     let (kind, rest) = ["field", "variant"].into_iter().find_map(|kind| {
         let rest = reason.strip_prefix("unknown ")?.strip_prefix(kind)?;
@@ -166,7 +167,7 @@ fn unknown_name(reason: &str) -> Option<String> {
     Some(format!("unknown {what} `{found}`{hint}; known are {known}"))
 }
 
-/// Returns that a data set has several formats, if one does.
+/// Returns the reason for a data set with several formats, if there is one.
 fn several_formats(text: &str) -> Option<String> {
     let file: toml::Table = text.parse().ok()?;
     let sets = file.get("data")?.as_table()?;
@@ -188,7 +189,7 @@ fn several_formats(text: &str) -> Option<String> {
     ["validation", "test"].into_iter().find_map(several)
 }
 
-/// Returns the line of a position, from 1.
+/// Returns the line of a byte position, from 1.
 pub(super) fn line_of(text: &str, position: usize) -> usize {
     1 + text.bytes().take(position).filter(|byte| *byte == b'\n').count()
 }
@@ -251,7 +252,7 @@ mod tests {
         );
     }
 
-    /// The second such table was a "duplicate key", and a single one "invalid type: map".
+    /// Regression: a second such table was a "duplicate key", and a single one "invalid type: map".
     #[test]
     fn a_list_in_single_brackets_is_shown_in_double_brackets() {
         let variant = |name: &str| format!("[variants] # smallest\nname = \"{name}\"\ndir = \"d\"\n");
@@ -267,7 +268,7 @@ mod tests {
         assert!(other.contains("duplicate key"), "{other}");
     }
 
-    /// It listed all names of the table, and the nearest one was another.
+    /// Regression: the message listed all names of the table, and the most similar one was another setting.
     #[test]
     fn a_setting_that_was_renamed_comes_with_its_new_name() {
         let app = |extra: &str| format!("name = \"a\"\n[[variants]]\nname = \"v\"\ndir = \"v\"\n{extra}");

@@ -59,7 +59,7 @@ impl FamilyFile {
 }
 
 impl App {
-    /// Uses this family in place of the file that `family` names.
+    /// Replaces the file that `family` names by this family.
     #[must_use]
     pub fn with_family(self, family: FamilyFile) -> Self {
         let FamilyFile {
@@ -79,7 +79,7 @@ impl App {
     }
 }
 
-/// The tables that an app has either in its own file or in its family's.
+/// The tables that an app has in its own file or in its family file.
 #[derive(Deserialize)]
 struct Tables {
     family: Option<IgnoredAny>,
@@ -89,10 +89,10 @@ struct Tables {
     data: Option<Spanned<IgnoredAny>>,
 }
 
-/// Checks that an app has its family inline or in a file, and not both.
+/// Checks that an app has its family inline or in a file, not both.
 ///
 /// # Errors
-/// Line and reason of the first table that stands beside `family`.
+/// Line and reason of the first such table in a file with `family`.
 pub(super) fn check_tables(text: &str) -> Result<(), (usize, String)> {
     let tables: Tables = toml::from_str(text).map_err(|error| malformed(text, &error))?;
     if tables.family.is_none() {

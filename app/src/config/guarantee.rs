@@ -31,8 +31,8 @@ pub struct GuaranteeConfig {
 }
 
 impl GuaranteeConfig {
-    /// Returns what is to be certified; `None` if neither or both targets are given, which [`App::problems`](super::App::problems)
-    /// reports.
+    /// Returns the certification options; `None` if neither or both targets are stated, which
+    /// [`App::problems`](super::App::problems) reports.
     pub fn certify(&self) -> Option<CertifyOptions> {
         let target = match (self.max_loss, self.min_accuracy) {
             (Some(loss), None) => AccuracyTarget::MaxLoss { loss: loss.get() },
@@ -47,7 +47,7 @@ impl GuaranteeConfig {
         })
     }
 
-    /// Returns the problems of the guarantee; `pipeline` is whether the app has a pipeline.
+    /// Returns the problems of the guarantee; `pipeline` states whether the app has a pipeline.
     pub(super) fn problems(&self, pipeline: bool) -> Vec<String> {
         let mut problems = Vec::new();
         match (self.max_loss, self.min_accuracy) {

@@ -60,7 +60,8 @@ impl LatencyObjective {
         self.limit().as_micros()
     }
 
-    /// Returns a limit for the 95th percentile that implies this objective, or `None` for a higher quantile.
+    /// Returns a limit for the 95th percentile that implies this objective; `None` if the objective is a higher
+    /// quantile.
     pub(crate) const fn implied_by_p95(self) -> Option<HumanDuration> {
         match self {
             Self::P50(limit) | Self::P90(limit) | Self::P95(limit) => Some(limit),

@@ -86,7 +86,7 @@ impl Default for PipelinePlannerConfig {
 }
 
 impl PipelinePlannerConfig {
-    /// Returns the values that are out of range.
+    /// Returns the problems of values out of range.
     fn problems(&self) -> Vec<String> {
         let wrong = |is: bool, name: &str, value: f64, what: &str| {
             (!is).then(|| format!("pipeline.planner.{name}: is {value}, and must be {what}"))
@@ -116,13 +116,14 @@ impl PipelinePlannerConfig {
     }
 }
 
-/// Returns the values that are out of range, of the planner of this path in the file. `inf` is valid for a change: it is never reached.
+/// Returns the problems of values out of range; `path` is the planner's path in the file. `inf` is valid for a change,
+/// which is then never reached.
 pub(super) fn run_time_problems(options: &RunTimeOptions, path: &str) -> impl Iterator<Item = String> {
     let decay = options.decay;
     let decay = (!(0.0..1.0).contains(&decay))
         .then(|| format!("{path}.run_times.decay: is {decay}, and must be from 0 to below 1"));
     let change = options.change;
-    // Not a number is none from 0 on either.
+    // NaN is not a valid change either.
     let change = (change.is_nan() || change < 0.0)
         .then(|| format!("{path}.run_times.change: is {change}, and must be a share from 0 on"));
     decay.into_iter().chain(change)
@@ -145,8 +146,8 @@ impl PipelineConfig {
         self.tasks.iter().find(|task| !is_child(&task.name))
     }
 
-    /// Returns the tree with placeholders for measurements: every variant has accuracy 1, takes 1 µs and makes one request for
-    /// each child task.
+    /// Returns the task tree with placeholders for measurements: every variant has accuracy 1, takes 1 µs and sends one
+    /// request to each child task.
     pub fn unmeasured(&self, app: &App) -> Pipeline {
         let task = |task: &TaskConfig| Task {
             name: task.name.to_string(),
@@ -184,7 +185,7 @@ impl PipelineConfig {
         }
     }
 
-    /// Returns all problems of the pipeline in its app, each with the value's path.
+    /// Returns all problems of the pipeline in its app, each with the path of the value.
     pub(super) fn problems(&self, app: &App) -> Vec<String> {
         let mut problems = Vec::new();
         if let Err(invalid) = self.unmeasured(app).validate() {

@@ -1,4 +1,4 @@
-//! Contradictions between the values of an app, and files that it names and that cannot be used.
+//! Validates an app: contradictions between its values, and files that cannot be used.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,13 +15,13 @@ use super::pipeline::run_time_problems;
 use super::scalar::SubjectToken;
 use super::variant::{PlanSource, Task, VariantConfig};
 
-/// Most threads that move the messages of a process.
+/// Largest number of threads that process messages.
 const MAX_SHARDS: u32 = 64;
-/// Most cores of a replica.
+/// Largest number of cores of a replica.
 const MAX_CORES: usize = 1024;
 
 impl App {
-    /// Returns all contradictions between values and all unusable files that they name, each with the value's path first.
+    /// Returns all contradictions between values and all unusable files, each beginning with the path of the value.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.planning_problems();
         problems.extend(self.missing_profiles());
@@ -36,21 +36,22 @@ impl App {
         problems
     }
 
-    /// Returns [`App::problems`] without missing data files and a missing plan: a stored plan, or one of a flag, may be served.
+    /// Returns [`App::problems`] except missing data files and a missing plan: a stored plan, or one from a flag, may
+    /// be served.
     pub(super) fn serving_problems(&self) -> Vec<String> {
         let mut problems = self.contradictions();
         problems.extend(self.missing_profiles());
         problems
     }
 
-    /// Returns [`App::problems`] without missing plans and profiles: profiling and planning write these.
+    /// Returns [`App::problems`] except missing plans and profiles, which profiling and planning write.
     pub(super) fn planning_problems(&self) -> Vec<String> {
         let mut problems = self.contradictions();
         problems.extend(self.data.missing_files());
         problems
     }
 
-    /// Returns a problem for every profile that a planner needs and that is not there.
+    /// Returns a problem for every missing profile that a planner needs.
     fn missing_profiles(&self) -> impl Iterator<Item = String> {
         let of_gears = self.planner.as_ref().map(|config| ("planner", &config.profile));
         let pipeline = self.pipeline.as_ref();
@@ -66,7 +67,7 @@ impl App {
         })
     }
 
-    /// Returns all contradictions between values, and the unusable files that Kaskade does not write itself.
+    /// Returns all contradictions between values, and unusable files that Kaskade does not write itself.
     fn contradictions(&self) -> Vec<String> {
         let mut problems = self.list_problems();
         for (index, variant) in self.variants.iter().enumerate() {
@@ -90,7 +91,7 @@ impl App {
         problems
     }
 
-    /// Returns what is wrong with the lists of variants and workers, and with the number of shards.
+    /// Returns the problems of the lists of variants and workers, and of the number of shards.
     fn list_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.variants.is_empty() {
@@ -151,7 +152,7 @@ impl App {
         problems
     }
 
-    /// Returns what is wrong with the names of the classes.
+    /// Returns the problems of the class names.
     fn class_problems(&self) -> Vec<String> {
         if self.classes.is_empty() {
             return Vec::new();
@@ -171,7 +172,7 @@ impl App {
             .collect()
     }
 
-    /// Returns what is wrong with the plan, the planners and the guarantee.
+    /// Returns the problems of the plan, the planners and the guarantee.
     fn plan_problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if let PlanSource::Single(name) = &self.plan
@@ -193,7 +194,7 @@ impl App {
 }
 
 impl App {
-    /// Checks that a variant has one source, and that it can be used.
+    /// Checks that a variant has exactly one source, and that it is usable.
     fn variant_problems(&self, index: usize, variant: &VariantConfig) -> Vec<String> {
         let at = format!("variants[{index}]");
         let mut problems = Vec::new();
@@ -207,7 +208,7 @@ impl App {
                 "{at}.dtype: only checkpoints of `dir` have weights to convert; leave it out"
             ));
         }
-        // A plan may place it on any worker.
+        // A plan may place the variant on any worker.
         let mut devices = self.workers.iter().map(|worker| self.device_on(worker, variant));
         let runs_on_cpu = if self.workers.is_empty() {
             self.device_of(variant) == DeviceChoice::Cpu
@@ -269,7 +270,7 @@ impl App {
     }
 }
 
-/// Checks that a variant's directory is a checkpoint of an architecture that this build supports.
+/// Checks that a variant's directory is a checkpoint of a supported architecture.
 fn checkpoint_problem(index: usize, variant: &VariantConfig, path: &Path) -> Option<String> {
     let (name, dir) = (&variant.name, path.display());
     if !kaskade_models::checkpoint::is_checkpoint(path) {

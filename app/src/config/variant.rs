@@ -56,7 +56,7 @@ impl Task {
         match self {
             Self::Classification | Self::Ranking => Estimator::MaxSquared,
             Self::QuestionAnswering => Estimator::Span,
-            // The engine computes a confidence at each step and returns the lowest of the answer.
+            // The engine computes a confidence at each step and returns the lowest one of the answer.
             Self::Generation
             | Self::MultiLabel
             | Self::TokenClassification
@@ -79,7 +79,7 @@ impl Task {
         }
     }
 
-    /// Returns the task whose answers a model gives; `None` if no app without a pipeline has it.
+    /// Returns the task of apps whose models give these answers; `None` if only pipelines use them.
     pub(crate) const fn of_model(answers: kaskade_models::Task) -> Option<Self> {
         use kaskade_models::Task as Answers;
         match answers {
@@ -91,12 +91,12 @@ impl Task {
             Answers::QuestionAnswering => Some(Self::QuestionAnswering),
             Answers::TokenClassification => Some(Self::TokenClassification),
             Answers::Generation => Some(Self::Generation),
-            // Detection, which a pipeline begins with.
+            // Detection, the first task of a pipeline.
             _ => None,
         }
     }
 
-    /// Returns the answers of the models of an app with this task.
+    /// Returns the kind of answers of the models in an app with this task.
     pub(crate) const fn answers(self) -> kaskade_models::Task {
         use kaskade_models::Task as Answers;
         match self {
@@ -111,7 +111,7 @@ impl Task {
         }
     }
 
-    /// Returns whether answers have a confidence, which a cascade needs.
+    /// Returns whether answers have a confidence, which cascades require.
     pub const fn has_confidence(self) -> bool {
         !matches!(self, Self::Embedding | Self::Reranking)
     }

@@ -36,7 +36,7 @@ const fn one() -> NonZeroU32 {
     NonZeroU32::MIN
 }
 
-/// Returns the workers of an app that names none: `local`.
+/// Returns the workers of an app that states none: one worker called `local`.
 pub(super) fn default_workers() -> Vec<WorkerConfig> {
     vec![WorkerConfig {
         name: SubjectToken::local(),

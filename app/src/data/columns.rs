@@ -1,4 +1,4 @@
-//! Samples from records with named columns, and from directories of classes.
+//! Reads samples from records with named columns, and from directories of classes.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -14,7 +14,7 @@ use super::records::{self, Record, column};
 use super::{DataError, Origins, Samples, conversations, rankings, token_labels};
 use crate::config::records::{Columns, Folder, Records};
 
-/// Columns with two texts, first those that are surely a pair.
+/// Names of paired text columns, the least ambiguous pairs first.
 const PAIRS: [(&str, &str); 7] = [
     ("text", "text_pair"),
     ("sentence1", "sentence2"),
@@ -37,18 +37,19 @@ const TEXTS: [&str; 8] = [
 const IMAGES: [&str; 2] = ["image", "file_name"];
 const LABELS: [&str; 6] = ["label", "labels", "answer", "answers", "target", "class"];
 
-/// The columns that are used.
+/// The columns used for samples.
 #[derive(Debug, PartialEq, Eq)]
 struct SelectedColumns {
     text: Option<String>,
     text_pair: Option<String>,
     image: Option<String>,
-    /// `None` if there is none and none is needed.
+    /// Column of the label; `None` if there is none and none is needed.
     label: Option<String>,
 }
 
 impl SelectedColumns {
-    /// Chooses the columns that are configured, or the usual ones that a record has; of images only if the model takes their `files`.
+    /// Selects the configured columns, or the usual ones that a record has. Image columns are considered only if the
+    /// model accepts image `files`.
     ///
     /// # Errors
     /// [`DataError::NoColumn`] if there is nothing to send, or no label where one is needed.
@@ -59,7 +60,7 @@ impl SelectedColumns {
         files: bool,
     ) -> Result<Self, DataError> {
         let label = label_column(columns, values);
-        // The right answer is no part of the request.
+        // The label is not part of the request.
         let asked = |name: &str| column(values, name).filter(|name| label.as_deref() != Some(*name));
         let usual = |names: &[&str]| names.iter().find_map(|name| asked(name)).map(str::to_owned);
         let missing = |what: &'static str| DataError::NoColumn {
@@ -76,7 +77,7 @@ impl SelectedColumns {
                 None
             }
         });
-        // A column `text` is the request, whatever else a record tells.
+        // A column `text` is the request, whatever other columns a record has.
         let pair = PAIRS.iter().find_map(|(text, pair)| {
             let found = asked(text).zip(asked(pair))?;
             (*text == TEXTS[0] || asked(TEXTS[0]).is_none()).then_some(found)
@@ -100,7 +101,7 @@ impl SelectedColumns {
         })
     }
 
-    /// Returns the inputs of a record; `folder` is where paths of images begin.
+    /// Returns the inputs of a record. Image paths are relative to `folder`.
     fn inputs(&self, record: &Record, folder: &Path) -> Result<Inputs, DataError> {
         let values = &record.values;
         let mut inputs = Vec::new();
@@ -122,7 +123,7 @@ impl SelectedColumns {
     }
 }
 
-/// Returns the column of the right answer.
+/// Returns the column of the label.
 fn label_column(columns: &Columns, values: &Map<String, Value>) -> Option<String> {
     let usual = || {
         LABELS
@@ -133,7 +134,8 @@ fn label_column(columns: &Columns, values: &Map<String, Value>) -> Option<String
     configured(columns.label.as_ref(), values).or_else(usual)
 }
 
-/// Returns the column of a configured name as the record writes it; the name itself if there is none, for the error that names it.
+/// Returns a configured column in the record's spelling, or as configured if the record lacks it, so that an error can
+/// name it.
 fn configured(name: Option<&String>, values: &Map<String, Value>) -> Option<String> {
     name.map(|name| column(values, name).unwrap_or(name).to_owned())
 }
@@ -159,7 +161,7 @@ fn read_image(path: &Path) -> Result<Tensor, DataError> {
     Ok(image_file(&bytes)?)
 }
 
-/// Collects samples after the first `skip`, at most `take`.
+/// Collects at most `take` samples after the first `skip`.
 struct Collector<'a> {
     samples: Samples,
     labels: &'a LabelReader,
@@ -170,15 +172,15 @@ struct Collector<'a> {
 }
 
 impl Collector<'_> {
-    /// Returns whether the next sample is skipped.
+    /// Returns whether the next sample is skipped, and counts it.
     fn skips(&mut self) -> bool {
         let skips = self.skip > 0;
         self.skip = self.skip.saturating_sub(1);
         skips
     }
 
-    /// Returns the columns of a file whose numbers are read as the names that the file gives the classes. Notes the names of the right answers
-    /// if the model has others.
+    /// Returns the columns whose class numbers are replaced by the class names stated in the file. Records the names of
+    /// the label column if the model has other class names.
     fn named_columns(&mut self, record: &Record, columns: &Columns) -> Vec<String> {
         let answers = if self.labels.tags() {
             token_labels::label_column(&record.values, columns)
@@ -198,8 +200,9 @@ impl Collector<'_> {
         named
     }
 
-    /// Returns the column of conversations if records are read as such: by the settings, or because the model has a chat template.
-    /// Without any text, the model refuses them by name.
+    /// Returns the conversation column if records are conversations: by configuration, or because the model has a chat
+    /// template. A model without a chat template gets it only if there is no text column, and then reports the
+    /// unsupported input.
     fn conversation(&self, values: &Map<String, Value>, columns: &Columns) -> Option<String> {
         let is_default = columns.messages.is_none();
         let label = label_column(columns, values);
@@ -208,8 +211,8 @@ impl Collector<'_> {
         conversations::find(values, columns).filter(|_| !is_default || !has_text)
     }
 
-    /// Reads a record whose columns belong together, if it is not skipped: a query with passages, a text with entities, or a
-    /// conversation.
+    /// Reads a record whose columns belong together, unless it is skipped: a query with passages, a text with entities,
+    /// or a conversation.
     fn whole(
         &mut self,
         record: &Record,
@@ -232,7 +235,8 @@ impl Collector<'_> {
         self.push(inputs, label, (file, Some(record.line)))
     }
 
-    /// Reads one record of a file, if it is not skipped. Where labels may be missing, each record has its own column of them.
+    /// Reads one record of a file, unless it is skipped. If labels are optional, the label column is selected per
+    /// record.
     fn record(
         &mut self,
         record: &Record,
@@ -256,7 +260,7 @@ impl Collector<'_> {
         self.push(inputs, label, (file, Some(record.line)))
     }
 
-    /// Adds a sample of a file, of which one without a line is the sample.
+    /// Adds a sample from a file. Without a line, the whole file is the sample.
     fn push(
         &mut self,
         inputs: Inputs,
@@ -358,8 +362,8 @@ impl Samples {
                 count,
             });
         }
-        // A model without names has the classes in the order of their directories, as `datasets` numbers them, unless all directories are
-        // numbers.
+        // If the model has no class names, classes are in the order of their directories, as `datasets` numbers them,
+        // unless all directory names are numbers.
         let label_of = |(number, (name, _)): (usize, &(String, Vec<PathBuf>))| {
             let written = if by_order {
                 Value::from(number)
@@ -394,9 +398,9 @@ impl Samples {
     }
 }
 
-/// Names the line that is wrong if no column is a usual one: the first, if it has no names but a sample.
+/// Locates an error about columns: at line 1 if the header is missing and that line is a sample.
 fn about_header(error: DataError, record: &Record) -> DataError {
-    // The first record of a file with names is not in its first line.
+    // With a header, the first record is not on line 1.
     match &error {
         DataError::NoColumn { found, .. } if record.line > 1 && found.iter().any(|name| is_value(name)) => {
             DataError::NoHeader.at(1)
@@ -405,13 +409,13 @@ fn about_header(error: DataError, record: &Record) -> DataError {
     }
 }
 
-/// Returns whether a text is rather a value than the name of a column: a number, or a sentence.
+/// Returns whether a text looks like a value rather than a column name: a number, or a sentence.
 fn is_value(name: &str) -> bool {
     name.parse::<f64>().is_ok() || name.split_whitespace().count() > 3 || name.len() > 60
 }
 
-/// Returns the files of a kind that the model reads: images without the texts beside them (`readme.txt`), or texts without images. All
-/// files of a folder without such ones stay, for the error that names them.
+/// Returns the files of the kind that the model reads: images without the texts beside them (`readme.txt`), or texts
+/// without images. If a folder has no such files, all are kept, so that an error can name them.
 fn without_other_kind(
     classes: &[(String, Vec<PathBuf>)],
     signature: &Signature,

@@ -1,4 +1,4 @@
-//! Samples of a chat model: the messages of a conversation, and the answer that is expected next.
+//! Reads samples of a chat model: the messages of a conversation and the expected answer.
 
 use kaskade_models::{Inputs, Signature, Tensor};
 use serde_json::{Map, Value};
@@ -8,10 +8,10 @@ use super::records::column;
 use super::{DataError, Label};
 use crate::config::records::Columns;
 
-/// Name of the input, and of the usual column.
+/// Name of the input, and the usual name of the column.
 pub(super) const MESSAGES: &str = "messages";
 
-/// Returns whether a model takes conversations: it has a chat template.
+/// Returns whether a model accepts conversations, that is, has a chat template.
 pub(super) fn are_taken(signature: &Signature) -> bool {
     signature.inputs.iter().any(|input| input.name == MESSAGES)
 }
@@ -24,10 +24,11 @@ pub(super) fn find(values: &Map<String, Value>, columns: &Columns) -> Option<Str
     }
 }
 
-/// Returns the request and the label of a record. Without a column of labels, the last message is the label if it is the assistant's.
+/// Returns the request and the label of a record. Without a label column, the last message is the label if it is the
+/// assistant's.
 ///
 /// # Errors
-/// [`DataError`] if the column holds no messages, or if there is no label and one is needed.
+/// [`DataError`] if the column contains no messages, or if a required label is missing.
 pub(super) fn read(
     values: &Map<String, Value>,
     (column, label_column): (&str, Option<&str>),
@@ -75,7 +76,7 @@ mod tests {
     use crate::data::{LabelUse, Samples};
     use crate::report::in_one_line;
 
-    /// Reads records of a model with or without a chat template.
+    /// Reads records for a model with or without a chat template.
     fn read(content: &str, extra: &str, chats: bool, used: LabelUse) -> Result<Samples, String> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("a.jsonl");

@@ -1,17 +1,17 @@
-//! Folders as Hugging Face's `datasets` lays them out: which files a split has.
+//! Finds the files of a split in a folder laid out like Hugging Face's `datasets`.
 
 use std::path::{Path, PathBuf};
 
 use super::DataError;
 use crate::config::records::{Folder, Format, FormatError};
 
-/// Endings of files that are samples themselves.
+/// File extensions of supported images.
 const IMAGES: [&str; 8] = ["png", "jpg", "jpeg", "jpe", "jfif", "webp", "gif", "bmp"];
-/// Endings of images that are not read. To leave them out would leave out their classes, or make them rarer than they are.
+/// File extensions of unsupported images. Skipping them would drop their classes or distort the class frequencies.
 const OTHER_IMAGES: [&str; 6] = ["tif", "tiff", "avif", "heic", "ppm", "jp2"];
 const TEXT: &str = "txt";
 
-/// Files that `datasets` writes beside those of a set.
+/// Description files that `datasets` writes beside a set.
 const DESCRIPTIONS: [&str; 4] = [
     "dataset_info.json",
     "dataset_infos.json",
@@ -22,7 +22,7 @@ const DESCRIPTIONS: [&str; 4] = [
 /// Other names of the split `validation`.
 const VALIDATION: [&str; 4] = ["validation", "valid", "val", "dev"];
 
-/// Usual names of splits, from the one that suits best.
+/// Usual names of splits, most suitable first.
 const USUAL: [&str; 6] = ["test", "validation", "valid", "val", "dev", "train"];
 
 /// The files of one split.
@@ -30,7 +30,7 @@ const USUAL: [&str; 6] = ["test", "validation", "valid", "val", "dev", "train"];
 pub(super) enum Split {
     /// Files of records, in their order.
     Records(Vec<PathBuf>),
-    /// One directory per class, by name, ascending, with its files, ascending.
+    /// One directory per class with its files, both ascending by name.
     Classes(Vec<(String, Vec<PathBuf>)>),
 }
 
@@ -81,7 +81,7 @@ impl Split {
         }
         for folder in [folder.to_owned(), folder.join("data")] {
             if folder.is_dir() {
-                // `test.csv`, `test-00000-of-00002.jsonl`, `test_1.csv`; not `testing.csv`.
+                // Matches `test.csv`, `test-00000-of-00002.jsonl`, `test_1.csv`; not `testing.csv`.
                 let of_split = |name: &str| {
                     let rest = name.strip_prefix(split);
                     rest.is_some_and(|rest| rest.starts_with(['.', '-', '_']))
@@ -96,7 +96,7 @@ impl Split {
     }
 }
 
-/// Returns whether a folder has a split of this name, or for `validation` one of its other names.
+/// Returns whether a folder has a split with this name, or for `validation` one of its other names.
 pub(crate) fn has_split(folder: &Path, split: &str) -> bool {
     let spec = Folder {
         folder: folder.to_owned(),
@@ -126,7 +126,7 @@ fn name_of(path: &Path) -> String {
         .into_owned()
 }
 
-/// The files of records whose name is `of_split`.
+/// Returns the record files whose name satisfies `of_split`.
 fn records(folder: &Path, of_split: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, DataError> {
     let files = entries(folder)?
         .into_iter()
@@ -164,7 +164,7 @@ fn classes(folder: &Path) -> Result<Vec<(String, Vec<PathBuf>)>, DataError> {
     Ok(classes)
 }
 
-/// Returns whether a directory has samples, which would be left out.
+/// Returns whether a directory contains samples, which would otherwise be left out silently.
 fn holds_samples(folder: &Path) -> bool {
     let files = entries(folder).unwrap_or_default();
     files.iter().any(|file| is_image(file) || is_text(file))
@@ -179,7 +179,7 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     endings.contains(&ending.as_str())
 }
 
-/// Returns whether a file is an image by its name.
+/// Returns whether a file is an image, by its extension.
 pub(super) fn is_image(path: &Path) -> bool {
     has_ending(path, &IMAGES)
 }
@@ -188,8 +188,8 @@ fn is_text(path: &Path) -> bool {
     has_ending(path, &[TEXT])
 }
 
-/// Returns the files of all classes with the position of their class, interleaved in proportion to their number, so that a part of them
-/// has the classes as often as all have.
+/// Returns the files of all classes with the index of their class, interleaved in proportion to their numbers, so that
+/// every prefix has about the same class frequencies as the whole.
 pub(super) fn interleaved(classes: &[(String, Vec<PathBuf>)]) -> Vec<(usize, &Path)> {
     let files = classes.iter().enumerate().flat_map(|(class, (_, files))| {
         let count = files.len() as u128;
@@ -199,7 +199,8 @@ pub(super) fn interleaved(classes: &[(String, Vec<PathBuf>)]) -> Vec<(usize, &Pa
             .map(move |(place, file)| ((place, count), class, file.as_path()))
     });
     let mut all: Vec<((u128, u128), usize, &Path)> = files.collect();
-    // A file's share of its class is `place / (2 count)`; of equal shares, that of the rarer class comes first.
+    // Files are sorted by their relative position in their class, `place / (2 count)`; in a tie the rarer class comes
+    // first.
     all.sort_by(
         |((place, count), class, _), ((other_place, other_count), other, _)| {
             let shares = (place * other_count).cmp(&(other_place * count));

@@ -1,4 +1,4 @@
-//! Right answers: how they are written in data sets, and what they mean to a model.
+//! Labels: how data sets write correct answers, and what they mean to a model.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,42 +10,43 @@ use serde_json::Value;
 
 use super::DataError;
 
-/// An answer, right or not.
+/// An answer, as a label or as predicted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 #[non_exhaustive]
 pub enum Label {
-    /// A class.
+    /// A class index.
     Class(usize),
-    /// A text, without space around it.
+    /// A text, trimmed.
     Text(String),
     /// All classes that apply, ascending.
     Classes(Vec<usize>),
-    /// Texts of which each is right, without space around them.
+    /// Alternative correct texts, trimmed.
     Texts(Vec<String>),
-    /// Classes of which each is right, ascending: the relevant passages of a ranking, or several classes of one name.
+    /// Alternative correct classes, ascending: the relevant passages of a ranking, or several classes with one name.
     AnyOf(Vec<usize>),
-    /// No right answer is known: of a sample that a judge decides on.
+    /// Unknown; a judge decides whether an answer is correct.
     Unknown,
-    /// An answer as a span: the strongest tokens as its start and end.
+    /// A span: the most probable start and end token.
     Span {
         /// Position of the start.
         start: usize,
         /// Position of the end.
         end: usize,
-        /// Its text, without space around it, by which it is compared with others that have one: positions are those of a tokenizer.
+        /// The text of the span, trimmed. Spans that both have a text are compared by it, because positions depend on
+        /// the tokenizer.
         #[serde(skip_serializing_if = "Option::is_none")]
         text: Option<String>,
     },
 }
 
 impl Label {
-    /// A text as an answer.
+    /// Creates a text label.
     pub fn text(text: &str) -> Self {
         Self::Text(text.trim().to_owned())
     }
 
-    /// Returns whether an answer is right where this is the label.
+    /// Returns whether an answer is correct if `self` is the label.
     pub fn accepts(&self, answer: &Self) -> bool {
         match (self, answer) {
             (Self::Texts(right), Self::Text(answer)) => right.contains(answer),
@@ -73,32 +74,33 @@ impl std::fmt::Display for Label {
 /// Use of the labels of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LabelUse {
-    /// They decide what is right: every sample needs one.
+    /// Labels decide correctness: every sample needs one.
     Required,
-    /// They are references for a judge: a sample may lack one.
+    /// Labels are references for a judge: a sample may lack one.
     Reference,
-    /// None are read.
+    /// Labels are not read.
     Ignored,
 }
 
-/// Reads labels for one model.
+/// Reads labels for a model.
 pub(super) struct LabelReader {
     task: Task,
     pub(super) used: LabelUse,
-    /// Numbers of the classes with a name; empty if the model names none.
+    /// Class indices by class name; empty if the model has no class names.
     classes: HashMap<String, Vec<usize>>,
-    /// The names that are the same but for their spelling.
+    /// Class names that differ only in spelling, by their normalised form.
     spellings: HashMap<String, Vec<String>>,
-    /// Names of the labels of tokens.
+    /// Names of the token labels.
     names: Vec<String>,
-    /// Number of classes; `None` if unknown, as of a remote model.
+    /// Number of classes; `None` if unknown, for instance for a remote model.
     count: Option<usize>,
-    /// Whether the names of all classes are numbers, and not those of their positions: a number may then be either.
+    /// Whether all class names are numbers that differ from the class indices; a number in a data set is then
+    /// ambiguous.
     numbered: bool,
 }
 
 impl LabelReader {
-    /// Reads labels for the task and the class names of a model.
+    /// Creates a reader for the task and the class names of a model.
     pub(super) fn of(loaded: &Loaded, used: LabelUse) -> Self {
         Self {
             used,
@@ -136,17 +138,17 @@ impl LabelReader {
         }
     }
 
-    /// Returns whether its requests are queries with passages.
+    /// Returns whether requests are queries with passages.
     pub(super) fn ranks(&self) -> bool {
         self.task == Task::Ranking
     }
 
-    /// Returns whether its requests are texts whose tokens are labelled.
+    /// Returns whether requests are texts whose tokens are labelled.
     pub(super) fn tags(&self) -> bool {
         self.task == Task::TokenClassification
     }
 
-    /// Returns the name of a tag that is written as a number or a name.
+    /// Returns the name of a token label written as a number or a name.
     ///
     /// # Errors
     /// [`DataError::LabelRange`] or [`DataError::LabelForm`].
@@ -171,7 +173,8 @@ impl LabelReader {
         }
     }
 
-    /// Returns the label of an entity as the model names it, without a prefix. Any is one of a model that names none.
+    /// Returns the label of an entity in the model's spelling, without a prefix. If the model names no labels, every
+    /// label is accepted.
     ///
     /// # Errors
     /// [`DataError::UnknownLabel`].
@@ -199,15 +202,16 @@ impl LabelReader {
         self.used == LabelUse::Required
     }
 
-    /// Returns whether no label is read.
+    /// Returns whether labels are not read.
     pub(super) fn ignored(&self) -> bool {
         self.used == LabelUse::Ignored
     }
 
-    /// Returns a class as a label, of a format that has no others.
+    /// Converts a class index to a label, for a data format that has only classes.
     ///
     /// # Errors
-    /// [`DataError::ClassesOnly`] if the answers of the model are no classes; [`DataError::LabelRange`] if it has no such class.
+    /// [`DataError::ClassesOnly`] if the model's answers are not classes; [`DataError::LabelRange`] if it has no such
+    /// class.
     pub(super) fn class_only(&self, class: usize) -> Result<Label, DataError> {
         let others = [
             Task::Generation,
@@ -224,7 +228,7 @@ impl LabelReader {
         }
     }
 
-    /// Returns whether the model names its classes.
+    /// Returns whether the model has class names.
     pub(super) fn has_names(&self) -> bool {
         !self.classes.is_empty()
     }
@@ -234,11 +238,11 @@ impl LabelReader {
         self.count
     }
 
-    /// Returns what a written label means to the model.
+    /// Converts a written label to the model's form.
     ///
     /// # Errors
-    /// [`DataError::UnknownLabel`], [`DataError::EmptyLabel`], [`DataError::LabelRange`], [`DataError::LabelForm`] or, for an
-    /// empty list of texts that would decide what is right, [`DataError::NoRightAnswer`].
+    /// [`DataError::UnknownLabel`], [`DataError::EmptyLabel`], [`DataError::LabelRange`], [`DataError::LabelForm`], or
+    /// [`DataError::NoRightAnswer`] for an empty list of texts that would decide correctness.
     pub(super) fn read(&self, written: &Value) -> Result<Label, DataError> {
         match self.task {
             Task::Classification => self.class(written).map(|classes| match classes.as_slice() {
@@ -261,8 +265,8 @@ impl LabelReader {
         }
     }
 
-    /// Returns what a label means that may be missing: as a value that is null, or an empty cell of CSV. An empty cell of a classifier of
-    /// several labels says that none applies.
+    /// Converts a label that may be missing, that is, null or an empty CSV cell. For a multi-label classifier an empty
+    /// cell means that no label applies.
     ///
     /// # Errors
     /// As [`LabelReader::read`].
@@ -277,12 +281,12 @@ impl LabelReader {
         }
     }
 
-    /// Returns whether a label is one class.
+    /// Returns whether labels are single classes.
     fn is_class(&self) -> bool {
         self.task == Task::Classification && !self.classes.contains_key("-1")
     }
 
-    /// Returns the classes that a label may mean, of which there are several only if they have one name.
+    /// Returns the classes that a label may mean; several only if they share one name.
     fn class(&self, written: &Value) -> Result<Vec<usize>, DataError> {
         let form = || DataError::LabelForm {
             label: shortened(written),
@@ -315,7 +319,7 @@ impl LabelReader {
         }
         let number = name.parse().ok();
         let number = number.or_else(|| name.parse().ok().and_then(whole));
-        // As transformers names the classes of a model without names.
+        // transformers uses these placeholders if a model has no class names.
         let placeholder = || name.strip_prefix("LABEL_")?.parse().ok();
         let number = match number {
             None if self.classes.is_empty() => placeholder(),
@@ -324,7 +328,7 @@ impl LabelReader {
         if let Some(class) = number {
             return self.in_range(class).map(|class| vec![class]);
         }
-        // Data sets and checkpoints often differ in spelling alone: `positive`, `POSITIVE`.
+        // Data sets and checkpoints often differ only in spelling: `positive`, `POSITIVE`.
         if let Some([known]) = self.spellings.get(&comparable_name(name)).map(Vec::as_slice)
             && let Some(classes) = self.classes.get(known)
         {
@@ -336,23 +340,24 @@ impl LabelReader {
         })
     }
 
-    /// Returns the names of the classes, each once, in their order; none if they say nothing.
+    /// Returns the distinct class names in class order; empty if the model has no meaningful names.
     fn known(&self) -> Vec<String> {
         let mut known: Vec<(&String, &Vec<usize>)> = self.classes.iter().collect();
         known.sort_by_key(|(_, classes)| classes.first().copied());
         known.into_iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns whether the numbers of a column whose file names the classes so are read as these names. They are numbers of the model's classes
-    /// if the model has no names, or has as many that are all others, or if the names are numerals that are no names of the model: they would
-    /// be read as other numbers of classes.
+    /// Returns whether class numbers in a column are replaced by `names`, the class names that the data file states.
+    /// They are kept as the model's class indices if the model has no names, if it has as many classes with entirely
+    /// different names, or if `names` are numerals that the model does not know, because those would be read as other
+    /// indices.
     pub(super) fn reads_names(&self, names: &[String]) -> bool {
         let are_numerals = names.iter().all(|name| name.trim().parse::<f64>().is_ok());
         let are_known = names.iter().all(|name| self.classes.contains_key(name.trim()));
         !are_placeholders(&self.names) && !self.has_other_names(names) && (are_known || !are_numerals)
     }
 
-    /// Returns whether the model has as many classes, all of them with other names.
+    /// Returns whether the model has the same number of classes with entirely different names.
     pub(super) fn has_other_names(&self, names: &[String]) -> bool {
         let comparable = |names: &[String]| -> HashSet<String> {
             names.iter().map(|name| comparable_name(name)).collect()
@@ -369,11 +374,11 @@ impl LabelReader {
         }
     }
 
-    /// Returns the classes of a list with a zero or a one for each class, as models of several labels are trained on. A list of
-    /// numbers of classes names no class twice.
+    /// Converts a multi-hot list (a zero or one for each class), as multi-label models are trained on, to class
+    /// indices. `None` if the list is not multi-hot: a list of class numbers names no class twice.
     ///
     /// # Errors
-    /// [`DataError::LabelForm`] if a list of two may be either.
+    /// [`DataError::LabelForm`] if a list of two is ambiguous.
     fn one_hot(&self, listed: &[Value]) -> Result<Option<Vec<usize>>, DataError> {
         let marks = listed.iter().map(|mark| match mark {
             Value::Bool(mark) => Some((*mark, true)),
@@ -401,7 +406,7 @@ impl LabelReader {
         Ok(Some(set.map(|(class, _)| class).collect()))
     }
 
-    /// Returns a class of several that apply, which has its name alone.
+    /// Returns one class of a multi-label answer, whose name must be unique.
     fn single_class(&self, written: &Value) -> Result<usize, DataError> {
         match self.class(written)?.as_slice() {
             [class] => Ok(*class),
@@ -411,7 +416,7 @@ impl LabelReader {
         }
     }
 
-    /// A list of classes; in CSV, where a column holds no list, JSON or names with commas between them.
+    /// Reads a list of classes. In CSV, whose columns hold no lists, it may be JSON or comma-separated names.
     fn classes(&self, written: &Value) -> Result<Vec<usize>, DataError> {
         let mut classes = match written {
             Value::Array(listed) => match self.one_hot(listed)? {
@@ -438,7 +443,7 @@ impl LabelReader {
                     let is_name = self.classes.contains_key(name);
                     Some(Value::Number(number)).filter(|_| !is_name)
                 });
-                // One number is a class, several may be a mark for each class.
+                // One number is a class; several may be a multi-hot list.
                 let numbers: Option<Vec<Value>> = numbers.collect();
                 if let Some(numbers) = numbers.filter(|numbers| numbers.len() > 1) {
                     return self.classes(&Value::Array(numbers));
@@ -455,7 +460,7 @@ impl LabelReader {
     }
 }
 
-/// A text, a list of texts, or that of `SQuAD`, `{"text": [..], "answer_start": [..]}`.
+/// Reads a text, a list of texts, or the `SQuAD` form `{"text": [..], "answer_start": [..]}`.
 fn texts(written: &Value) -> Option<Label> {
     match written {
         Value::String(text) => Some(Label::text(text)),
@@ -471,7 +476,7 @@ fn texts(written: &Value) -> Option<Label> {
     }
 }
 
-/// Returns a list as Python prints it, and pandas therefore writes it to CSV: `['joy', "don't"]`, of `NumPy` `[1 0 1]`.
+/// Parses a list as Python prints it, which pandas writes to CSV: `['joy', "don't"]`, or with `NumPy` `[1 0 1]`.
 fn python_list(text: &str) -> Option<Vec<Value>> {
     let mut rest = text.trim().strip_prefix('[')?.strip_suffix(']')?;
     let mut listed = Vec::new();
@@ -482,7 +487,7 @@ fn python_list(text: &str) -> Option<Vec<Value>> {
         };
         if matches!(first, '\'' | '"') {
             let (name, after) = rest.strip_prefix(first)?.split_once(first)?;
-            // What Python escapes is in no name of a class.
+            // Class names contain no characters that Python escapes.
             if name.contains('\\') {
                 return None;
             }
@@ -494,7 +499,7 @@ fn python_list(text: &str) -> Option<Vec<Value>> {
             listed.push(match word {
                 "True" => Value::Bool(true),
                 "False" => Value::Bool(false),
-                // NumPy writes `1.`.
+                // NumPy prints `1.`.
                 number => {
                     Value::Number(serde_json::from_str(number.strip_suffix('.').unwrap_or(number)).ok()?)
                 }
@@ -504,7 +509,7 @@ fn python_list(text: &str) -> Option<Vec<Value>> {
     }
 }
 
-/// A written label for an error.
+/// Formats a written label for an error message.
 pub(super) fn shortened(written: &Value) -> String {
     const MAX_CHARS: usize = 60;
     let text = written.to_string();
@@ -514,7 +519,7 @@ pub(super) fn shortened(written: &Value) -> String {
     }
 }
 
-/// Returns whether a label is -1, as the Hub writes those of rows without one.
+/// Returns whether a label is -1, which the Hub uses for unlabelled rows.
 fn is_unlabelled(written: &Value) -> bool {
     match written {
         Value::Number(number) => number.as_f64() == Some(-1.0),
@@ -523,7 +528,7 @@ fn is_unlabelled(written: &Value) -> bool {
     }
 }
 
-/// Returns a class that is written with a fraction of zero, as pandas writes a column of numbers from which some are missing.
+/// Returns the class of a number with a zero fraction, as pandas writes a column of integers with missing values.
 fn whole(number: f64) -> Option<usize> {
     let is_class = number >= 0.0 && number.fract() == 0.0 && number <= f64::from(u32::MAX);
     is_class.then_some(number as usize)

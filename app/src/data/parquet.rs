@@ -1,4 +1,4 @@
-//! Records of Parquet files, as Hugging Face's `datasets`, pandas and polars write them.
+//! Reads records of Parquet files as written by Hugging Face's `datasets`, pandas and polars.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -15,17 +15,17 @@ use serde_json::{Map, Number, Value};
 use super::DataError;
 use super::records::{ClassNames, Record};
 
-/// The fields of an image in a file of `datasets`: the bytes of a file, or its path.
+/// Fields of an image in a file of `datasets`: its bytes, or its path.
 const IMAGE_FIELDS: [&str; 2] = ["bytes", "path"];
 
-/// Key of the metadata in which `datasets` describes the columns.
+/// Metadata key under which `datasets` describes the columns.
 const DESCRIPTION: &str = "huggingface";
 
-/// Calls `visit` with one row after the other, until it breaks or the file ends.
+/// Calls `visit` with each row, until it breaks or the file ends.
 ///
 /// # Errors
-/// [`DataError::Parquet`] for a file that is damaged, [`DataError::ParquetCompression`] for one that is compressed by another method than
-/// those; errors of `visit`.
+/// [`DataError::Parquet`] for a damaged file, [`DataError::ParquetCompression`] for an unsupported compression; errors
+/// of `visit`.
 pub(super) fn each(
     file: File,
     visit: &mut impl FnMut(Record) -> Result<ControlFlow<()>, DataError>,
@@ -60,7 +60,7 @@ pub(super) fn each(
     Ok(ControlFlow::Continue(()))
 }
 
-/// Refuses a file that is compressed by a method that is not read.
+/// Checks that the compression of a file is supported.
 fn check_compression(metadata: &ParquetMetaData) -> Result<(), DataError> {
     let columns = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
     let mut methods = columns.map(ColumnChunkMetaData::compression);
@@ -76,7 +76,7 @@ fn check_compression(metadata: &ParquetMetaData) -> Result<(), DataError> {
     })
 }
 
-/// Returns the names of the classes whose numbers a column holds, as `datasets` states them; none for a file that says nothing of them.
+/// Returns the class names by column, as stated by `datasets`; empty if the file states none.
 fn class_names(reader: &SerializedFileReader<File>) -> ClassNames {
     let metadata = reader.metadata().file_metadata().key_value_metadata();
     let described = metadata
@@ -96,7 +96,8 @@ fn class_names(reader: &SerializedFileReader<File>) -> ClassNames {
     named.collect()
 }
 
-/// Returns the names of a `ClassLabel`, or of those in a list: `Sequence` or `List` with a `feature`, or a list of it in older files.
+/// Returns the names of a `ClassLabel`, also inside a list: `Sequence` or `List` with a `feature`, or a plain list in
+/// older files.
 fn names_of(feature: &Value) -> Option<&Vec<Value>> {
     match feature {
         Value::Array(of) => names_of(of.first()?),
@@ -105,7 +106,8 @@ fn names_of(feature: &Value) -> Option<&Vec<Value>> {
     }
 }
 
-/// Returns path and bytes of an image. Bytes alone are also a text, if they are UTF-8: some programs write texts so.
+/// Returns path and bytes of an image. Bytes without a path that are UTF-8 are also returned as a text, because some
+/// programs write texts so.
 fn image(field: &Field) -> Option<(Value, Option<Bytes>)> {
     let Field::Group(row) = field else {
         return match field {
@@ -134,12 +136,12 @@ fn image(field: &Field) -> Option<(Value, Option<Bytes>)> {
     }
 }
 
-/// A value that is there, where `null` would be none, and that is neither a text nor a label.
+/// Returns a value that is present, unlike `null`, but is neither a text nor a label.
 fn no_text() -> Value {
     Value::Object(Map::new())
 }
 
-/// Returns a value as JSON lines would have it.
+/// Converts a field to the value that JSON lines would contain.
 fn json(field: &Field) -> Value {
     let float = |value: f64| Number::from_f64(value).map_or(Value::Null, Value::Number);
     match field {

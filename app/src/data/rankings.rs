@@ -1,4 +1,4 @@
-//! Samples of a ranking: a query with passages, of which some are relevant.
+//! Reads samples of a ranking: a query with passages, some of which are relevant.
 
 use kaskade_models::{Inputs, Tensor};
 use kaskade_policy::confidence::deferral::number_of_text;
@@ -13,14 +13,14 @@ use crate::ranker::{PASSAGES, QUERY};
 const QUERIES: [&str; 4] = ["query", "question", "text", "anchor"];
 const LISTED: [&str; 3] = ["passages", "documents", "texts"];
 const LABELS: [&str; 3] = ["label", "labels", "relevant"];
-/// Columns of relevant and of other passages.
+/// Names of the columns with relevant and with other passages.
 const SPLIT: [(&str, &str); 2] = [("positive", "negative"), ("pos", "neg")];
 
-/// Returns the request and the label of a record: `query` with `positive` and `negative` passages, or with `passages` and the numbers of
-/// the relevant ones.
+/// Returns the request and the label of a record: `query` with `positive` and `negative` passages, or with `passages`
+/// and the indices of the relevant ones.
 ///
-/// The passages are put in an order that depends on their texts alone. Data sets often list the relevant passage first, and neither a
-/// tie nor a learned score may profit from that.
+/// Passages are sorted in an order that depends only on their texts. Data sets often list the relevant passage first,
+/// and neither a tie nor a learned score may benefit from that.
 ///
 /// # Errors
 /// [`DataError`] if a column is missing or malformed, there are fewer than two passages, or none is relevant.
@@ -59,7 +59,7 @@ fn enough(found: usize) -> Result<(), DataError> {
     (found > 1).then_some(()).ok_or(DataError::FewPassages { found })
 }
 
-/// The passages of a record, each with whether it is relevant.
+/// Returns the passages of a record, each with whether it is relevant.
 fn passages<'a>(
     values: &'a Map<String, Value>,
     columns: &Columns,
@@ -78,7 +78,7 @@ fn passages<'a>(
     }
     let column = chosen(values, columns.passages.as_deref(), &LISTED, "passages")?;
     let texts = texts(values, column)?;
-    // The number of a passage is out of range where there is none, which says less.
+    // With too few passages an index may also be out of range; report the cause.
     enough(texts.len())?;
     let relevant = match chosen(values, columns.label.as_deref(), &LABELS, "label") {
         Ok(label) => match values.get(label).unwrap_or(&Value::Null) {
@@ -94,7 +94,7 @@ fn passages<'a>(
         .collect())
 }
 
-/// The configured column, or the first usual one, as the record writes its name.
+/// Returns the configured column, or else the first usual one, in the record's spelling.
 pub(super) fn chosen<'a>(
     values: &'a Map<String, Value>,
     configured: Option<&str>,
@@ -112,7 +112,7 @@ pub(super) fn chosen<'a>(
     })
 }
 
-/// A text or a list of texts.
+/// Reads a text or a list of texts.
 fn texts<'a>(values: &'a Map<String, Value>, column: &str) -> Result<Vec<&'a str>, DataError> {
     let malformed = || DataError::NoText {
         column: column.to_owned(),
@@ -127,7 +127,7 @@ fn texts<'a>(values: &'a Map<String, Value>, column: &str) -> Result<Vec<&'a str
     }
 }
 
-/// The numbers of the relevant passages: one, or a list.
+/// Reads the indices of the relevant passages: one, or a list.
 fn places(written: &Value, passages: usize) -> Result<Vec<usize>, DataError> {
     let one = |number: &Value| {
         let place = number.as_u64().and_then(|place| usize::try_from(place).ok());
@@ -161,7 +161,7 @@ mod tests {
         read(value.as_object().unwrap(), &Columns::default(), &labels)
     }
 
-    /// The passages of a request that the label accepts.
+    /// Returns the passages of a request that the label accepts.
     fn relevant((inputs, label): &(Inputs, Label)) -> Vec<String> {
         let texts = inputs[1].to_texts().unwrap();
         let right = |place: &usize| label.accepts(&Label::Class(*place));
@@ -222,7 +222,7 @@ mod tests {
                 json!({"query": "q", "positive": [], "negative": ["a", "b"]}),
                 "no passage is relevant",
             ),
-            // It said that there are classes 0 to 18446744073709551615.
+            // Regression: the error said that there are classes 0 to 18446744073709551615.
             (
                 json!({"query": "q", "passages": [], "label": 0}),
                 "it has 0 passages",

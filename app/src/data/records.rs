@@ -1,4 +1,4 @@
-//! Records with named columns, read one after the other: JSON lines, CSV, TSV, Parquet.
+//! Reads records with named columns one by one: JSON lines, CSV, TSV, Parquet.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,29 +13,29 @@ use serde_json::{Map, Value};
 use super::{DataError, parquet};
 use crate::config::records::Format;
 
-/// Longest line of a JSON file, bytes: a longer one is no record, and would be held in memory as a whole.
+/// Longest line of a JSON file, bytes. A longer line is not a record, and would be held in memory as a whole.
 const MAX_LINE: u64 = 16 << 20;
 
-/// Longest header of a file of columns, bytes, of which the separator is read.
+/// Longest header of a CSV or TSV file in which the separator is searched, bytes.
 const MAX_HEADER: u64 = 1 << 16;
 
-/// What separates the columns of a file that is called CSV and whose header has no comma: spreadsheets write semicolons where the comma
-/// is the decimal mark.
+/// Separators tried if the header of a CSV file has no comma: spreadsheets write semicolons where the comma is the
+/// decimal mark.
 const OTHER_SEPARATORS: [u8; 3] = [b';', b'\t', b'|'];
 
 /// A record of a data set.
 pub(super) struct Record {
-    /// Its line in the file, from 1; in a Parquet file its row.
+    /// Line of the record in the file, from 1; in a Parquet file, its row.
     pub(super) line: usize,
-    /// Its values by column; those of CSV are texts.
+    /// Values by column; texts in CSV.
     pub(super) values: Map<String, Value>,
-    /// The files that it holds itself, by column; their values are their paths.
+    /// Embedded files by column; `values` has their paths.
     pub(super) files: Vec<(String, Bytes)>,
-    /// The names of the classes whose numbers a column holds, by column, as the file states them.
+    /// Class names by column, for columns of class numbers, as stated in the file.
     pub(super) class_names: Arc<ClassNames>,
 }
 
-/// Names of classes, by the column that holds their numbers.
+/// Class names, by the column with the class numbers.
 pub(super) type ClassNames = BTreeMap<String, Vec<String>>;
 
 impl Record {
@@ -48,7 +48,7 @@ impl Record {
         }
     }
 
-    /// Replaces the numbers of classes in these columns by their names, also in lists.
+    /// Replaces class numbers in these columns, also in lists, by class names.
     pub(super) fn name_classes(&mut self, columns: &[String]) {
         for column in columns {
             if let (Some(value), Some(names)) = (self.values.get_mut(column), self.class_names.get(column)) {
@@ -57,14 +57,14 @@ impl Record {
         }
     }
 
-    /// Returns the file that the record holds itself in a column.
+    /// Returns the embedded file of a column.
     pub(super) fn file(&self, column: &str) -> Option<&Bytes> {
         let found = self.files.iter().find(|(name, _)| name == column);
         found.map(|(_, bytes)| bytes)
     }
 }
 
-/// Replaces numbers of classes by names; others, such as -1, stay.
+/// Replaces class numbers by names; other numbers, such as -1, stay.
 fn name_classes(value: &mut Value, names: &[String]) {
     match value {
         Value::Array(listed) => listed.iter_mut().for_each(|value| name_classes(value, names)),
@@ -78,7 +78,7 @@ fn name_classes(value: &mut Value, names: &[String]) {
     }
 }
 
-/// Returns the column of this name, or the only one whose name differs in case alone: `Text`.
+/// Returns the column with this name, or the only one whose name differs from it only in case: `Text`.
 pub(super) fn column<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     if let Some((exact, _)) = values.get_key_value(name) {
         return Some(exact);
@@ -90,10 +90,10 @@ pub(super) fn column<'a>(values: &'a Map<String, Value>, name: &str) -> Option<&
     }
 }
 
-/// Calls `visit` with one record after the other, until it breaks or the file ends.
+/// Calls `visit` with each record, until it breaks or the file ends.
 ///
 /// # Errors
-/// [`DataError`] of the file with the line, or of `visit`.
+/// [`DataError`] of the file, with the line, or of `visit`.
 pub(super) fn each(
     path: &Path,
     mut visit: impl FnMut(Record) -> Result<ControlFlow<()>, DataError>,
@@ -124,7 +124,7 @@ pub(super) fn each(
     }
 }
 
-/// Returns the separator of the columns: `usual`, or another one that the header has in its place.
+/// Returns the column separator: `usual`, or another one if the header contains that instead.
 fn separator_of(head: &[u8], usual: u8) -> u8 {
     let end = head.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
     let header = head.get(..end.unwrap_or(head.len())).unwrap_or_default();
@@ -135,7 +135,7 @@ fn separator_of(head: &[u8], usual: u8) -> u8 {
     others.find(|other| header.contains(other)).unwrap_or(usual)
 }
 
-/// Names what is wrong with a file of columns.
+/// Converts an error of reading CSV or TSV.
 fn malformed(error: csv::Error) -> DataError {
     match error.kind() {
         csv::ErrorKind::Utf8 { .. } => DataError::NotUtf8,
@@ -143,7 +143,7 @@ fn malformed(error: csv::Error) -> DataError {
     }
 }
 
-/// Names what is wrong with a record of a file of columns, as far as it was read.
+/// Converts an error of reading a CSV or TSV record, as far as the record was read.
 fn malformed_record(error: csv::Error, record: &csv::StringRecord) -> DataError {
     match error.kind() {
         csv::ErrorKind::UnequalLengths {
@@ -157,7 +157,7 @@ fn malformed_record(error: csv::Error, record: &csv::StringRecord) -> DataError 
     }
 }
 
-/// Returns the number of line ends in the texts of a record.
+/// Returns the number of line breaks in the texts of a record.
 fn line_ends(record: &csv::StringRecord) -> usize {
     record.iter().map(|value| value.matches('\n').count()).sum()
 }
@@ -187,7 +187,7 @@ fn json_lines(
         let values = match serde_json::from_slice(json) {
             Ok(Value::Object(values)) => values,
             Ok(_) => return Err(DataError::NoObject.at(line)),
-            // The beginning of an array or of an object over several lines.
+            // Probably the first line of an array or object that spans several lines.
             Err(error) if error.is_eof() && line == 1 => return Err(DataError::NoObject.at(line)),
             Err(_) if std::str::from_utf8(json).is_err() => return Err(DataError::NotUtf8.at(line)),
             Err(error) => return Err(DataError::Json(error).at(line)),
@@ -212,7 +212,7 @@ fn separated(
         .map(|name| name.trim_start_matches('\u{feff}').trim().to_owned())
         .collect();
     let mut record = csv::StringRecord::new();
-    // With `\r\n`, the reader counts the end of a line when it reads the next one.
+    // With `\r\n`, the reader counts a line end only when it reads the next line.
     let late = u64::from(reader.position().line() == 1);
     let line_at = |line: u64| usize::try_from(line + late).unwrap_or(usize::MAX);
     loop {
@@ -224,7 +224,8 @@ fn separated(
         let line = record
             .position()
             .map_or(before, |position| line_at(position.line()));
-        // Many tab-separated files do not quote: there, a mark that begins a text is part of it, and the next one is lines away.
+        // Many TSV files do not quote: there, a quotation mark that begins a text is part of it, and the next one may
+        // be lines away.
         let lines = line_ends(&record);
         if separator == b'\t' && lines > 0 {
             return Err(DataError::OpenQuote { lines }.at(line));
@@ -289,10 +290,10 @@ mod tests {
             );
             assert_eq!(records[1].1["label"], "1", "{separator}");
         }
-        // A comma decides, whatever else a name holds.
+        // A comma in the header decides, whatever else a name contains.
         let records = read("a.csv", b"text;long,label\na;b,0\n").unwrap();
         assert_eq!(records[0].1["text;long"], "a;b");
-        // A header alone, and a file without an end of line.
+        // A header without records, and a file without a final line break.
         assert_eq!(read("a.csv", b"text;label").unwrap(), []);
     }
 
@@ -360,7 +361,7 @@ mod tests {
                 "goes on for 3 lines, because a quotation mark begins it",
             ),
             ("a.csv", b"a,b\n1,\xff\n", "line 2"),
-            // Three samples of a file without quoting were read as one.
+            // Regression: three samples of a file without quoting were read as one.
             (
                 "a.tsv",
                 b"text\tlabel\n\"good\t1\nbad\t0\n\"nice one\t1\n",

@@ -1,56 +1,56 @@
-//! Decodes a model's outputs: a class, a text, entities, or a span.
+//! Decodes a model's outputs into a class, a text, entities or a span.
 
 use kaskade_models::{Tensor, TensorError, entities};
 use thiserror::Error;
 
 use super::Label;
 
-/// The output that classes are read from, as Hugging Face names it.
+/// Output with class scores, named as in Hugging Face models.
 pub const LOGITS: &str = "logits";
 
-/// The output in which a language model gives its answer.
+/// Output with the answer of a language model.
 const TEXT: &str = "text";
 
-/// The output with the span that answers a question.
+/// Output with the text of a span that answers a question.
 const ANSWER: &str = "answer";
 
-/// The output of a classifier that judges each label by itself: those above one half apply.
+/// Output of a multi-label classifier: labels with a probability above one half apply.
 const PROBABILITIES: &str = "probabilities";
 
-/// The output in which a model states its own confidence.
+/// Output with the model's own confidence.
 pub(crate) const CONFIDENCE: &str = "confidence";
 
-/// The output in which a model that gives several labels names them.
+/// Output with the names of the labels that apply.
 const LABELS: &str = "labels";
 
-/// A reply cannot be read.
+/// Error of decoding a reply.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplyError {
-    /// It has no class scores.
+    /// The reply has no class scores.
     #[error("there is no output `{LOGITS}` to read a class from, only {outputs:?}")]
     NoLogits {
-        /// The outputs that it has.
+        /// Names of the outputs that it has.
         outputs: Vec<String>,
     },
-    /// It has no scores at all.
+    /// The reply has an empty list of scores.
     #[error("a reply has no class")]
     NoClass,
-    /// It has a text, entities or several labels and no confidence.
+    /// The reply has a text, entities or several labels but no confidence.
     #[error("a reply has a text, entities or several labels and no `confidence`")]
     NoConfidence,
-    /// It has a span and no text of it.
+    /// The reply has a span without its text.
     #[error("a reply has a span without its text; ask with `text` and `text_pair` in place of token ids")]
     NoAnswer,
-    /// An output is of another type.
+    /// An output has another type.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// Decodes a reply: a class, several classes, or a text; entities are a text of one line each.
+/// Decodes a reply: a class, several classes, a text, or entities as a text with one line each.
 ///
 /// # Errors
-/// When it is neither.
+/// [`ReplyError`] if the reply is none of these.
 pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
     let text = text_of(outputs).or_else(|| answer_of(outputs));
     if let Some(text) = text.or_else(|| entities_of(outputs)) {
@@ -67,10 +67,10 @@ pub fn label_of(outputs: &[Tensor]) -> Result<Label, ReplyError> {
 /// Logits of every position as the start and as the end of a span.
 pub(crate) type SpanLogits = (Vec<f32>, Vec<f32>);
 
-/// The logits of a span's start and end, if the reply has them.
+/// Returns the logits of a span's start and end, if the reply has them.
 ///
 /// # Errors
-/// When they are not FP32.
+/// [`ReplyError::Tensor`] if they are not FP32.
 pub(crate) fn span_of(outputs: &[Tensor]) -> Result<Option<SpanLogits>, ReplyError> {
     let of = |name: &str| outputs.iter().find(|output| output.name == name);
     match (of("start_logits"), of("end_logits")) {
@@ -79,21 +79,21 @@ pub(crate) fn span_of(outputs: &[Tensor]) -> Result<Option<SpanLogits>, ReplyErr
     }
 }
 
-/// The text of a reply, if it is a language model's.
+/// Returns the text of a language model's reply.
 pub(crate) fn text_of(outputs: &[Tensor]) -> Option<Label> {
     first_text(outputs, TEXT)
 }
 
-/// The answer of a token classifier as a text: a line `START-END LABEL` per entity.
+/// Returns the answer of a token classifier as a text: a line `START-END LABEL` per entity.
 fn entities_of(outputs: &[Tensor]) -> Option<Label> {
     entities::answer(outputs).map(|entities| Label::text(&entities))
 }
 
-/// Decodes a reply in the form in which the answers of two models are compared: a question's as positions of tokens with its text, or, if
-/// `spans_as_text`, as its text alone.
+/// Decodes a reply into the form in which the answers of two models are compared. A span has its token positions and
+/// its text, or, with `spans_as_text`, only its text.
 ///
 /// # Errors
-/// When it is no answer.
+/// [`ReplyError`] if the reply is not an answer.
 pub(crate) fn comparable(outputs: &[Tensor], spans_as_text: bool) -> Result<Label, ReplyError> {
     if let Some(answer) = given_answer(outputs)? {
         return Ok(answer);
@@ -119,12 +119,12 @@ pub(crate) fn comparable(outputs: &[Tensor], spans_as_text: bool) -> Result<Labe
 /// Decodes the answer of a model that states its own confidence: a text, entities or several labels.
 ///
 /// # Errors
-/// When the probabilities of the labels are not FP32.
+/// [`ReplyError::Tensor`] if the probabilities of the labels are not FP32.
 pub(crate) fn given_answer(outputs: &[Tensor]) -> Result<Option<Label>, ReplyError> {
     if let Some(text) = text_of(outputs).or_else(|| entities_of(outputs)) {
         return Ok(Some(text));
     }
-    // Probabilities of a softmax come without a confidence.
+    // Softmax probabilities come without a confidence output.
     let confident = outputs.iter().any(|output| output.name == CONFIDENCE);
     if let Some(classes) = classes_of(outputs)?.filter(|_| confident) {
         return Ok(Some(classes));
@@ -134,7 +134,7 @@ pub(crate) fn given_answer(outputs: &[Tensor]) -> Result<Option<Label>, ReplyErr
     Ok(names.map(|names| Label::text(&names.join("\n"))))
 }
 
-/// The labels that apply, of a classifier that judges each by itself.
+/// Returns the labels that apply, for a multi-label classifier.
 fn classes_of(outputs: &[Tensor]) -> Result<Option<Label>, ReplyError> {
     let Some(probabilities) = outputs.iter().find(|output| output.name == PROBABILITIES) else {
         return Ok(None);
@@ -146,12 +146,12 @@ fn classes_of(outputs: &[Tensor]) -> Result<Option<Label>, ReplyError> {
     Ok(Some(Label::Classes(applies.map(|(class, _)| class).collect())))
 }
 
-/// The text of a span.
+/// Returns the text of a span.
 pub(crate) fn answer_of(outputs: &[Tensor]) -> Option<Label> {
     first_text(outputs, ANSWER)
 }
 
-/// The names of an answer's classes, if the model names them.
+/// Returns the class names of an answer, if the model outputs them.
 pub(crate) fn names_of(outputs: &[Tensor]) -> Option<Vec<String>> {
     let output = outputs
         .iter()
@@ -166,10 +166,10 @@ fn first_text(outputs: &[Tensor], name: &str) -> Option<Label> {
     texts.first().map(|text| Label::text(text))
 }
 
-/// The class scores among a reply's outputs.
+/// Returns the class scores of a reply.
 ///
 /// # Errors
-/// When there are none, or they are not FP32.
+/// [`ReplyError`] if there are none, or they are not FP32.
 pub(crate) fn logits_of(outputs: &[Tensor]) -> Result<Vec<f32>, ReplyError> {
     let logits = outputs.iter().find(|output| output.name == LOGITS);
     let logits = logits.ok_or_else(|| ReplyError::NoLogits {
@@ -178,7 +178,7 @@ pub(crate) fn logits_of(outputs: &[Tensor]) -> Result<Vec<f32>, ReplyError> {
     Ok(logits.to_f32()?)
 }
 
-/// The class with the highest score, the first of equals; none where there is no score.
+/// Returns the class with the highest score, the first of equal scores; `None` without scores.
 pub(crate) fn class_of(logits: &[f32]) -> Option<usize> {
     let mut best: Option<(usize, f32)> = None;
     for (class, score) in logits.iter().copied().enumerate() {

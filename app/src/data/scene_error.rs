@@ -1,79 +1,79 @@
-//! Why scenes cannot be used.
+//! Errors of scenes.
 
 use kaskade_models::{ModelError, TensorError};
 use thiserror::Error;
 
 use super::error::DataError;
 
-/// The output in which a detector reports objects: `[found, 4]`, of which the first three are kind, top and left.
+/// Output in which a detector reports objects: `[found, 4]`, beginning with kind, top and left.
 pub(super) const BOXES: &str = "boxes";
 
-/// Scenes cannot be used, or a reply does not have the form that they need.
+/// Error of reading scenes, or of a reply about them.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SceneError {
-    /// The images are of another shape.
+    /// The images have another shape.
     #[error("the images have shape {shape:?}; scenes are [n, height, width]")]
     Images {
-        /// The shape.
+        /// Shape of the images.
         shape: Vec<usize>,
     },
-    /// The objects are of another shape.
+    /// The objects have another shape.
     #[error("the objects have shape {shape:?}; they are [n, rows, columns]")]
     Objects {
-        /// The shape.
+        /// Shape of the objects.
         shape: Vec<usize>,
     },
-    /// The files are of different sets.
+    /// The files belong to different sets.
     #[error("there are {images} images and the objects of {labelled}")]
     Counts {
-        /// Images.
+        /// Number of images.
         images: usize,
-        /// Images whose objects are known.
+        /// Number of images with known objects.
         labelled: usize,
     },
-    /// Cells are not of one size.
+    /// The cells of the grid have different sizes.
     #[error("an image of {height}x{width} pixels has no {rows}x{columns} cells of one size")]
     Cells {
-        /// Pixels from top to bottom.
+        /// Height of the image, pixels.
         height: usize,
-        /// Pixels from left to right.
+        /// Width of the image, pixels.
         width: usize,
-        /// Rows of cells.
+        /// Number of rows of cells.
         rows: usize,
-        /// Columns of cells.
+        /// Number of columns of cells.
         columns: usize,
     },
-    /// An object has a label that no kind has.
+    /// An object has a label that no kind contains.
     #[error("an object has label {label}, and the kinds have fewer classes together")]
     Label {
         /// The label.
         label: usize,
     },
-    /// No scene is left.
+    /// No scene is left after skipping.
     #[error("no scene is left after the first {skip}")]
     Empty {
-        /// How many were skipped.
+        /// Number of scenes skipped.
         skip: usize,
     },
     /// A detector reports objects in another form.
     #[error("`{BOXES}` has shape {shape:?}, not [found, 4]")]
     Boxes {
-        /// The shape.
+        /// Shape of the output.
         shape: Vec<usize>,
     },
-    /// A detector found an object of a kind that the set does not name.
+    /// A detector found an object of a kind that the set does not contain.
     #[error("`{BOXES}` has an object of kind {kind}; the set names {kinds}")]
     Kind {
-        /// The kind, from 0.
+        /// Index of the kind, from 0.
         kind: usize,
-        /// How many kinds the set names.
+        /// Number of kinds in the set.
         kinds: usize,
     },
-    /// The model takes no images.
+    /// The model accepts no images.
     #[error(transparent)]
     Input(Box<DataError>),
-    /// A scene is not what the model takes.
+    /// The model does not accept a scene.
     #[error(transparent)]
     Model(#[from] ModelError),
     /// A tensor has the wrong type or shape.

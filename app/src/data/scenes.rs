@@ -1,4 +1,4 @@
-//! Scenes with several objects each: requests of a pipeline, and the accuracy of its answers.
+//! Scenes: images with several objects each, as requests of a pipeline, and the accuracy of its answers.
 
 use std::num::NonZeroUsize;
 
@@ -15,15 +15,15 @@ use crate::config::data::{DataSet, Scenes as Spec};
 /// Scenes with their objects.
 #[derive(Debug, Clone)]
 pub struct Scenes {
-    /// What each request brings.
+    /// Inputs of the request for each scene.
     pub inputs: Vec<Inputs>,
     /// The tasks that classify objects.
     pub kinds: Vec<String>,
-    /// Of each scene, by cell: kind and class of its object.
+    /// Object in each cell, by scene.
     truths: Vec<Vec<Option<Object>>>,
     /// Height and width of a cell, pixels.
     cell: [usize; 2],
-    /// Cells in a row.
+    /// Number of cells in a row.
     columns: usize,
 }
 
@@ -37,40 +37,41 @@ struct Object {
 /// An object that a detector found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Detection {
-    /// Which of the kinds.
+    /// Index of the object's kind.
     pub kind: usize,
-    /// In which cell, row-major.
+    /// Index of the cell, row-major.
     pub cell: usize,
 }
 
-/// A found object and its classification.
+/// A found object with its classification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassifiedObject {
     /// The found object.
     pub found: Detection,
-    /// Its class; `None` if the branch was dropped or failed.
+    /// Class of the object; `None` if the branch was dropped or failed.
     pub class: Option<usize>,
 }
 
-/// Counts of right and wrong answers, of one kind or of all.
+/// Counts of reported and correct objects, of one kind or of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Score {
     /// Objects reported with the right kind, cell and class.
     pub right: u64,
     /// Objects reported.
     pub told: u64,
-    /// Objects there.
+    /// Objects in the scene.
     pub there: u64,
 }
 
 impl Score {
-    /// F1: the harmonic mean of precision and recall; `None` if there are neither reported nor real objects.
+    /// Returns the F1 score, the harmonic mean of precision and recall; `None` if there are neither reported nor real
+    /// objects.
     pub fn f1(&self) -> Option<f64> {
         let both = self.told + self.there;
         (both > 0).then(|| 2.0 * self.right as f64 / both as f64)
     }
 
-    /// Adds another's counts.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Self) {
         self.right += other.right;
         self.told += other.told;
@@ -79,10 +80,10 @@ impl Score {
 }
 
 impl Scenes {
-    /// Reads scenes in the form that the root task's models take.
+    /// Reads scenes in the input form of the root task's models.
     ///
     /// # Errors
-    /// When the location of the files is not configured, they are no scenes, or the scenes are not what the models take.
+    /// [`DataError`] if the path is not configured, the files are not scenes, or the models do not accept the scenes.
     pub fn read(set: &DataSet, signature: &Signature) -> Result<Self, DataError> {
         if let Some(name) = set.unset_variable() {
             return Err(DataError::UnsetVariable {
@@ -154,7 +155,7 @@ impl Scenes {
         Ok(scenes)
     }
 
-    /// Number of scenes.
+    /// Returns the number of scenes.
     pub fn len(&self) -> usize {
         self.inputs.len()
     }
@@ -164,10 +165,10 @@ impl Scenes {
         self.inputs.is_empty()
     }
 
-    /// The objects in a detector's outputs.
+    /// Returns the objects in a detector's outputs.
     ///
     /// # Errors
-    /// When they have another form.
+    /// [`SceneError`] if the outputs have another form.
     pub fn found(&self, outputs: &[Tensor]) -> Result<Vec<Detection>, SceneError> {
         let Some(boxes) = outputs.iter().find(|output| output.name == BOXES) else {
             return Ok(Vec::new());
@@ -196,7 +197,7 @@ impl Scenes {
         found.collect()
     }
 
-    /// The objects in a reply, each with the class that its branch gave it.
+    /// Returns the objects in a reply, each with the class from its branch.
     ///
     /// # Errors
     /// As [`found`](Self::found).
@@ -220,8 +221,8 @@ impl Scenes {
         Ok(told.collect())
     }
 
-    /// Precision of the report on a scene, by kind. Objects without a class are left out: they count as dropped and not as
-    /// wrong.
+    /// Compares the reported objects with a scene, by kind. Objects without a class are left out: they count as
+    /// dropped, not as wrong.
     pub fn judge(&self, scene: usize, told: &[ClassifiedObject]) -> Vec<Score> {
         let empty = Vec::new();
         let truth = self.truths.get(scene).unwrap_or(&empty);
@@ -252,7 +253,7 @@ impl Scenes {
         (0..self.kinds.len()).map(of_kind).collect()
     }
 
-    /// Precision and recall of the objects found in a scene, without their classes.
+    /// Compares the found objects with a scene, regardless of their classes.
     pub(crate) fn judge_found(&self, scene: usize, found: &[Detection]) -> Score {
         let truth = self.truths.get(scene).map_or(&[][..], Vec::as_slice);
         let is_there = |found: &&Detection| self.kind_at(scene, found.cell) == Some(found.kind);
@@ -263,19 +264,19 @@ impl Scenes {
         }
     }
 
-    /// The kind of the object in a cell.
+    /// Returns the kind of the object in a cell.
     fn kind_at(&self, scene: usize, cell: usize) -> Option<usize> {
         Some(self.truths.get(scene)?.get(cell).copied()??.kind)
     }
 
-    /// The class of the object in the cell of a found one, if it is of that kind.
+    /// Returns the class of the object in the cell of a found one, if it has the same kind.
     pub(crate) fn class_at(&self, scene: usize, found: Detection) -> Option<usize> {
         let object = self.truths.get(scene)?.get(found.cell).copied()??;
         (object.kind == found.kind).then_some(object.class)
     }
 }
 
-/// Meaning of a label: 0 is nothing, then come the classes of one kind after the other.
+/// Decodes a label: 0 is an empty cell, followed by the classes of the first kind, then of the next.
 fn object(spec: &Spec, label: usize) -> Result<Option<Object>, SceneError> {
     let Some(mut class) = label.checked_sub(1) else {
         return Ok(None);
@@ -296,7 +297,7 @@ mod tests {
 
     use super::*;
 
-    /// Two scenes of 2x2 cells of 2x3 pixels: digits are labels 1 to 3, signs 4 and 5.
+    /// Creates two scenes of 2x2 cells of 2x3 pixels: digits have the labels 1 to 3, signs 4 and 5.
     fn scenes(labels: &[u8]) -> Result<Scenes, SceneError> {
         let spec: Spec = toml::from_str(
             "images = 'i'\nobjects = 'o'\nkinds = [{ task = 'digit', classes = 3 }, { task = 'sign', classes = 2 }]",
@@ -341,7 +342,7 @@ mod tests {
     fn what_is_told_is_right_with_kind_cell_and_class() {
         let scenes = scenes(&LABELS).unwrap();
         assert_eq!(scenes.len(), 2);
-        // In the first scene: digit 2 at the upper right, sign 0 at the lower left.
+        // The first scene has digit 2 at the upper right and sign 0 at the lower left.
         let all = reply(
             &[[0.0, 0.0, 4.0, 1.0], [1.0, 3.0, 0.0, 1.0]],
             &[("digit.0", Some(2)), ("sign.0", Some(0))],
@@ -353,7 +354,7 @@ mod tests {
             there: 1,
         };
         assert_eq!(scenes.judge(0, &told), [right, right]);
-        // In the second one, none of these exist: two are reported, two others are missed.
+        // In the second scene none of these exist: two objects are reported wrongly, two others are missed.
         let scores = scenes.judge(1, &told);
         assert_eq!(
             scores,

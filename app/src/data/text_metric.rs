@@ -1,4 +1,4 @@
-//! Whether a text is right: it is compared with the reference texts by a metric of the field.
+//! Decides whether a text answer is correct by comparing it with reference texts.
 
 use kaskade_policy::text_metrics::{Metric, TextComparison};
 
@@ -6,16 +6,17 @@ use super::Label;
 use crate::config::data::DataSets;
 use crate::config::scalar::Finite;
 
-/// Decides whether an answer is right. A cascade is certified by right and wrong answers, so the score of a metric counts by a threshold.
+/// Grades text answers. A cascade is certified with binary outcomes, so a metric's score counts as correct from a
+/// threshold on.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Grading {
     metric: Metric,
-    /// Least score of a right answer.
+    /// Threshold: the lowest score of a correct answer.
     min_score: Option<f64>,
 }
 
 impl Grading {
-    /// Returns the grading that an app's data sets name.
+    /// Returns the grading configured for an app's data sets.
     pub fn of(sets: &DataSets) -> Self {
         Self {
             metric: sets.metric,
@@ -23,21 +24,21 @@ impl Grading {
         }
     }
 
-    /// Least score of a right answer; `None` if the app names none.
+    /// Returns the lowest score of a correct answer; `None` if the app states none.
     pub fn min_score(&self) -> Option<f64> {
         self.min_score
     }
 
-    /// Returns how texts are compared by a metric with a score; `None` if they must be the same.
+    /// Returns the comparison by a metric with a score; `None` if texts must be equal.
     pub fn comparison(&self) -> Option<TextComparison> {
         (self.metric != Metric::Exact).then(|| TextComparison {
             metric: self.metric,
-            // `App::problems` demands it.
+            // `App::problems` requires it.
             min_score: self.min_score.unwrap_or(1.0),
         })
     }
 
-    /// Returns whether an answer is right where this is the label. Only texts have a score; other answers are compared exactly.
+    /// Returns whether an answer is correct for a label. Only texts are scored; other answers must be equal.
     pub fn accepts(&self, label: &Label, answer: &Label) -> bool {
         let comparison = self.comparison();
         let right = |reference: &String, text: &String| {
@@ -70,13 +71,13 @@ mod tests {
             "a keeper".to_owned(),
         ]);
         let keeper = Label::text("The keeper.");
-        // 2 of 1 + 3 words agree with the first reference, all with the second.
+        // Two of 1 + 3 words match the first reference, all words match the second.
         assert!(grading("metric = 'f1'\nmin_score = 1.0").accepts(&references, &keeper));
         let first = Label::text("the old lighthouse keeper");
         assert!(grading("metric = 'f1'\nmin_score = 0.5").accepts(&first, &keeper));
         assert!(!grading("metric = 'f1'\nmin_score = 0.51").accepts(&first, &keeper));
         assert!(!grading("").accepts(&references, &keeper));
-        // "the" and "keeper" are a common subsequence: 4 of 6 words.
+        // The common subsequence "the keeper" matches 4 of 6 words.
         assert!(grading("metric = 'rouge_l'\nmin_score = 0.66").accepts(&first, &keeper));
         assert!(!grading("metric = 'rouge_l'\nmin_score = 0.67").accepts(&first, &keeper));
     }

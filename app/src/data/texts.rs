@@ -1,4 +1,4 @@
-//! Texts and their expected continuations.
+//! Reads texts and their expected continuations.
 
 use std::path::Path;
 
@@ -18,7 +18,8 @@ const MIN_CHARS: usize = 2;
 /// Reads a file of text.
 ///
 /// # Errors
-/// [`DataError::File`] with [`DataError::Utf16`] or [`DataError::NotUtf8`] for another encoding, or what the system reports.
+/// [`DataError::File`] with [`DataError::Utf16`] or [`DataError::NotUtf8`] for another encoding, or with the system's
+/// error.
 pub(super) fn read(path: &Path) -> Result<String, DataError> {
     let bytes = std::fs::read(path).map_err(DataError::of(path))?;
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
@@ -27,21 +28,22 @@ pub(super) fn read(path: &Path) -> Result<String, DataError> {
     String::from_utf8(bytes).map_err(|_| DataError::of(path)(DataError::NotUtf8))
 }
 
-/// Returns the lines of a text with their numbers from 1, without blank ones.
+/// Returns the non-blank lines of a text with their numbers, from 1.
 pub(super) fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = (1..).zip(super::without_mark(text).lines());
     lines.filter(|(_, line)| !line.trim().is_empty())
 }
 
-/// Words of a running text, evenly spaced over its part, each with the text before it: from the beginning of a line up to the word.
+/// Returns words of a running text, evenly spaced over the configured section, each with the preceding text from the
+/// beginning of a line.
 ///
 /// # Errors
-/// Where the part has too few words.
+/// [`DataError`] if the section has too few words.
 pub(super) fn words(text: &str, spec: &Words) -> Result<Vec<Completion>, DataError> {
     let [begin, end] = [spec.from.get(), spec.to.get()].map(|share| line_after(text, share));
     let part = text.get(begin..end).unwrap_or_default();
     let shown = |word: &str| word.char_indices().nth(spec.shown).map(|(at, _)| at);
-    // A word that is part of the prompt as a whole cannot be predicted.
+    // A word that the prompt contains completely cannot be predicted.
     let words = words_of(part).filter_map(|(at, word)| Some((at, word, shown(word)?)));
     let words: Vec<(usize, &str, usize)> = words.collect();
     let take = spec.take.get();
@@ -64,7 +66,7 @@ pub(super) fn words(text: &str, spec: &Words) -> Result<Vec<Completion>, DataErr
     Ok(completions.collect())
 }
 
-/// Returns where the first line begins after a share of the text.
+/// Returns the start of the first line after a share of the text.
 fn line_after(text: &str, share: f64) -> usize {
     let at = (text.len() as f64 * share) as usize;
     if at == 0 {
@@ -75,7 +77,7 @@ fn line_after(text: &str, share: f64) -> usize {
     line.map_or(text.len(), |line| at + line + 1)
 }
 
-/// Words that follow a space, with their places: what comes before them ends there.
+/// Returns the words that follow a space, with their positions, at which the preceding text ends.
 fn words_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let spaces = text.match_indices(' ').map(|(at, _)| at + 1);
     spaces.filter_map(|at| {
@@ -88,7 +90,7 @@ fn words_of(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The last characters before a place, at most so many, from the beginning of a line where one begins among them.
+/// Returns at most the last `most` characters before a position, from the beginning of a line if one begins among them.
 fn before(text: &str, at: usize, most: usize) -> &str {
     let before = text.get(..at).unwrap_or_default();
     let start = before

@@ -1,4 +1,4 @@
-//! Samples of token classification: the words of a text with their tags, or a text with its entities.
+//! Reads samples of token classification: the words of a text with their tags, or a text with its entities.
 
 use kaskade_models::entities::{groups, lines, trimmed};
 use kaskade_models::{Inputs, Tensor};
@@ -13,16 +13,16 @@ const TEXTS: [&str; 6] = ["text", "sentence", "tokens", "words", "content", "rev
 const LABELS: [&str; 8] = [
     "entities", "ner_tags", "tags", "labels", "label", "pos_tags", "spans", "ner",
 ];
-/// Names of the label of an entity: those of data sets, and of transformers' answers.
+/// Names of the field with an entity's label: in data sets, and in transformers' answers.
 const NAMES: [&str; 4] = ["label", "entity_group", "entity", "type"];
 
-/// A part of a text with its label: first character, the one after the last, label.
+/// A labelled part of a text: first character, character after the last, label.
 type Entity<'a> = (usize, usize, &'a str);
 
-/// Returns the column of the entities, or of the tags.
+/// Returns the column with the entities or the tags.
 ///
 /// # Errors
-/// [`DataError::NoColumn`].
+/// [`DataError::NoColumn`] if there is none.
 pub(super) fn label_column<'a>(
     values: &'a Map<String, Value>,
     columns: &'a Columns,
@@ -30,8 +30,8 @@ pub(super) fn label_column<'a>(
     chosen(values, columns.label.as_deref(), &LABELS, "label")
 }
 
-/// Returns the request and the label of a record: a text with entities, `{"start", "end", "label"}` in characters, or words with a tag
-/// each, which are joined by spaces.
+/// Returns the request and the label of a record: a text with entities, `{"start", "end", "label"}` in characters, or a
+/// list of words with a tag each, which are joined by spaces.
 ///
 /// # Errors
 /// [`DataError`] if a column is missing or malformed, or names a label that the model does not have.
@@ -62,7 +62,7 @@ pub(super) fn read(
                 Some(Value::String(json)) if !labels.required() && json.trim().is_empty() => {
                     return Ok((inputs()?, Label::Unknown));
                 }
-                // As a column of CSV holds a list.
+                // CSV columns contain lists as JSON.
                 Some(Value::String(json)) => {
                     parsed = serde_json::from_str(json).map_err(DataError::Json)?;
                     &parsed
@@ -92,7 +92,7 @@ impl Words<'_> {
     }
 }
 
-/// Reads the right answer.
+/// Reads the label of a record.
 fn reference(
     written: &Value,
     words: &Words<'_>,
@@ -134,7 +134,7 @@ fn entity(written: &Value, characters: usize) -> Result<Entity<'_>, DataError> {
     }
 }
 
-/// Groups the tags of words to entities, as tokens are grouped.
+/// Groups the tags of words into entities, as tokens are grouped.
 fn tagged<'a>(
     words: &[&str],
     tags: &'a [Value],
@@ -218,7 +218,7 @@ mod tests {
         }
         let (_, none) = record(&json!({"text": "nothing", "entities": []}), "").unwrap();
         assert_eq!(none, Label::text(""));
-        // Neighbours of one label are two entities if the second begins another.
+        // Adjacent words with one label are two entities if the second begins a new one.
         let (_, two) = record(&json!({"tokens": ["a", "b"], "ner_tags": [1, 1]}), "").unwrap();
         assert_eq!(two, Label::text("0-1 PER\n2-3 PER"));
         let csv = json!({"text": "Rome", "entities": "[{\"start\": 0, \"end\": 4, \"label\": \"LOC\"}]"});

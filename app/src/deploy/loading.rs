@@ -1,4 +1,4 @@
-//! What workers report of the replicas of a new plan.
+//! Tracks the loading of a new plan's replicas from heartbeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -6,24 +6,24 @@ use std::time::{Duration, Instant};
 use kaskade_actors::wire::Heartbeat;
 use kaskade_policy::plan::Replica;
 
-/// Time for which replicas must have failed to load before a plan counts as one that cannot be served: a worker may load them again.
+/// Time for which replicas must have failed to load before a plan counts as unusable, since workers retry.
 pub(super) const FAILED_FOR: Duration = Duration::from_secs(5);
 
-/// The replicas of an epoch, as far as workers have reported them.
+/// Loading state of the replicas of an epoch, as reported by workers.
 #[derive(Debug)]
 pub(super) struct Loading {
     epoch: u64,
     placed: Vec<Replica>,
-    /// Workers that have loaded what the plan places on them, except what failed.
+    /// Workers that have loaded all their replicas of the plan, except the failed ones.
     in_place: BTreeSet<String>,
-    /// The replicas of custom actors and stages, by actor.
+    /// Replicas of custom actors and stages, by actor.
     attached: BTreeMap<String, Vec<String>>,
-    /// The replicas that failed to load, by worker, with the time of the first heartbeat that says so.
+    /// Replicas that failed to load, by worker, with the time of the first heartbeat that reported it.
     failed: BTreeMap<String, (Vec<String>, Instant)>,
 }
 
 impl Loading {
-    /// Creates the state of an epoch that places these replicas, before any report.
+    /// Creates the state of an epoch with these replicas, before any report.
     pub(super) fn new(epoch: u64, placed: Vec<Replica>) -> Self {
         Self {
             epoch,
@@ -34,7 +34,7 @@ impl Loading {
         }
     }
 
-    /// Takes a heartbeat.
+    /// Updates the state from a heartbeat.
     pub(super) fn record(&mut self, beat: Heartbeat, now: Instant) {
         if beat.kind != "worker" {
             let replicas = beat.replicas.into_iter().filter(|_| !beat.leaving);
@@ -55,7 +55,7 @@ impl Loading {
         self.failed.insert(beat.actor, (beat.failed, since));
     }
 
-    /// Returns the replicas, by worker, of variants and partitions of them that nothing serves.
+    /// Returns the replicas, by worker, of variants and partitions that no replica serves.
     pub(super) fn missing(&self) -> BTreeMap<String, Vec<String>> {
         let part = |replica: &Replica| (replica.variant.clone(), replica.partition.map(|part| part.index));
         let is_attached = |replica: &Replica| self.attached.values().flatten().any(|id| *id == replica.id);
@@ -80,7 +80,7 @@ impl Loading {
         missing
     }
 
-    /// Returns what has failed to load for [`FAILED_FOR`], by worker, if anything has.
+    /// Returns the replicas that have failed to load for [`FAILED_FOR`], by worker; `None` if there are none.
     pub(super) fn lasting_failures(&self, now: Instant) -> Option<BTreeMap<String, Vec<String>>> {
         let lasting = self.failed.iter();
         let lasting = lasting.filter(|(_, (_, since))| now.saturating_duration_since(*since) >= FAILED_FOR);
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(loading.lasting_failures(begun + FAILED_FOR / 2), None);
         let lasting = loading.lasting_failures(begun + FAILED_FOR).unwrap();
         assert_eq!(lasting["w"], ["large-0"]);
-        // It was loaded after all, or another epoch is in place.
+        // The load succeeded after all, or another epoch is in place.
         loading.record(beat("w", 5, &[]), begun + FAILED_FOR);
         assert_eq!(loading.lasting_failures(begun + 2 * FAILED_FOR), None);
         loading.record(beat("w", 4, &["large-0"]), begun);
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(loading.missing().len(), 1);
     }
 
-    /// Plans place them on a worker that no process is.
+    /// Plans place such replicas on a worker without a process.
     #[test]
     fn a_custom_actor_serves_its_replica() {
         let mut loading = loading(&[("rounder-0", "rounder", "unused")]);

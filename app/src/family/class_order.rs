@@ -1,27 +1,28 @@
-//! A classifier that answers with the classes of the app, whatever their order and names in its checkpoint.
+//! Wraps a classifier so that it answers with the app's classes, whatever their order and names in its checkpoint.
 
 use kaskade_models::class_names::are_placeholders;
 use kaskade_models::{Model, ModelError, Outputs, Tensor, best_class};
 
 use crate::changed_answers::ChangedAnswers;
 
-/// Outputs with a value for each class.
+/// Names of outputs with one value per class.
 const SCORES: [&str; 2] = ["logits", "probabilities"];
 
-/// How answers are changed.
+/// Mapping of the model's answers to the app's classes.
 struct Answers {
-    /// The model's number of each class; `None` if the numbers are the same.
+    /// The model's class index of each of the app's classes; `None` if the indices are the same.
     order: Option<Vec<usize>>,
-    /// Names of the classes.
+    /// The app's class names.
     names: Vec<String>,
     /// Whether the classes have names.
     has_names: bool,
-    /// Whether exactly one class is right.
+    /// Whether exactly one class applies.
     one: bool,
 }
 
-/// Puts the scores of a model into the order of the app's classes, and names the classes as the app does. `order` has the model's number of
-/// each class, `None` if the numbers are the same; `one` says whether exactly one class is right.
+/// Wraps a model so that its scores are in the order of the app's classes and its answers have the app's class names.
+/// `order` is the model's class index of each class, `None` if the indices are the same; `one` states whether exactly
+/// one class applies.
 pub(super) fn in_class_order(
     model: Box<dyn Model>,
     order: Option<Vec<usize>>,
@@ -57,7 +58,7 @@ impl Answers {
         Ok(outputs)
     }
 
-    /// Names the best class, or those that apply.
+    /// Adds the name of the best class, or the names of those that apply.
     fn name_classes(&self, outputs: &mut Outputs) -> Result<(), ModelError> {
         let [logits, probabilities] = SCORES.map(|name| outputs.iter().find(|output| output.name == name));
         let (name, chosen) = if self.one {
@@ -130,10 +131,10 @@ mod tests {
         let answered = answer(outputs, Some(vec![1, 2, 0]), true).unwrap();
         assert_eq!(answered[0], floats("logits", &[1.0, 2.0, 3.0]));
         assert_eq!(answered[1].to_texts().unwrap(), ["positive"]);
-        // A checkpoint without names.
+        // The checkpoint has no class names.
         let answered = answer(vec![floats("logits", &[3.0, 3.0, 2.0])], None, true).unwrap();
         assert_eq!(answered[1].to_texts().unwrap(), ["negative"]);
-        // The name was that of class 1, and the number 0.
+        // Regression: the name was that of class 1, and the number 0.
         let answered = answer(vec![floats("logits", &[-0.0, 0.0, -1.0])], None, true).unwrap();
         assert_eq!(answered[1].to_texts().unwrap(), ["negative"]);
     }

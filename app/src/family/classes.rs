@@ -1,4 +1,4 @@
-//! The classes of an app: their names in the order in which every variant answers.
+//! The classes of an app: their names, in the order in which every variant answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
@@ -15,14 +15,15 @@ use super::variant::Source;
 use crate::config::{App, Task};
 use crate::report::progress::say;
 
-/// Names shown in an error.
+/// Number of names shown in an error.
 const SHOWN: usize = 6;
 
-/// The answers of a variant cannot be put into the order of the app's classes: one number would stand for two answers.
+/// Error of a variant whose answers cannot be mapped to the app's classes, so that one class number would stand for two
+/// answers.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OtherClasses {
-    /// There are more or fewer, or some are the same at other places.
+    /// The numbers of classes differ, or some names occur at different indices.
     #[error(
         "its classes are {}, and those of {of} {}: the variants of a family have the same classes, in any order; give them the same names \
          in `id2label` of each checkpoint, each in the checkpoint's own order",
@@ -30,14 +31,14 @@ pub enum OtherClasses {
         listed(expected)
     )]
     Others {
-        /// What states the classes of the app.
+        /// Source of the app's class names.
         of: String,
-        /// Names of the app's classes.
+        /// The app's class names.
         expected: Vec<String>,
-        /// Names of the variant's classes.
+        /// The variant's class names.
         found: Vec<String>,
     },
-    /// Only some of the names are the same, at the same places, so that the others may stand for any of the rest.
+    /// Only some names are equal, at the same indices, so the mapping of the others is ambiguous.
     #[error(
         "its classes {} have other names than those of {of} with the same numbers, {}, while the rest have the same names, so that their \
          order is not known: give them the same names in `id2label` of each checkpoint, each in the checkpoint's own order",
@@ -45,40 +46,40 @@ pub enum OtherClasses {
         listed(expected)
     )]
     Partly {
-        /// What states the classes of the app.
+        /// Source of the app's class names.
         of: String,
-        /// Names of the app's classes that the variant names otherwise.
+        /// The app's class names that differ.
         expected: Vec<String>,
-        /// The variant's names at their places.
+        /// The variant's class names at the same indices.
         found: Vec<String>,
     },
-    /// A variant that may state the classes of the app has no checkpoint on this host.
+    /// A preceding variant, which may state the classes of the app, has no checkpoint on this host.
     #[error(
         "its classes are {}, and their order in this app is that of `{first}`, whose checkpoint is not on this host: state `classes` in the \
          app's file, or put the `config.json` of `{first}` there",
         listed(found)
     )]
     Unknown {
-        /// The variant without a checkpoint.
+        /// Name of that variant.
         first: String,
-        /// Names of the variant's classes.
+        /// Class names of the variant that is checked.
         found: Vec<String>,
     },
-    /// The files of a variant that may state the classes of the app cannot be read.
+    /// The files of a preceding variant, which may state the classes of the app, cannot be read.
     #[error(
         "its classes are {}, and their order in this app is that of `{first}`, whose files do not tell it ({reason}): correct that, or state \
          `classes` in the app's file",
         listed(found)
     )]
     Unreadable {
-        /// The variant whose files cannot be read.
+        /// Name of that variant.
         first: String,
-        /// Why.
+        /// The error of reading the files.
         reason: String,
-        /// Names of the variant's classes.
+        /// Class names of the variant that is checked.
         found: Vec<String>,
     },
-    /// The order is known only after the models are loaded.
+    /// The order of the classes is known only after the models are loaded.
     #[error(
         "its classes are {}, and those of `{first}` {}, which no `config.json` says: state `classes` in the app's file",
         listed(found),
@@ -87,14 +88,14 @@ pub enum OtherClasses {
     Unstated {
         /// The variant that was loaded before.
         first: String,
-        /// Names of its classes.
+        /// Class names of that variant.
         expected: Vec<String>,
-        /// Names of the variant's classes.
+        /// Class names of the variant that is checked.
         found: Vec<String>,
     },
 }
 
-/// The classes of an app: `classes` of its file, else those of the first variant whose classes have names.
+/// The classes of an app: `classes` of its file, or else those of the first variant with class names.
 #[derive(Debug, Default)]
 pub struct FamilyClasses {
     /// `classes` of the app's file.
@@ -102,30 +103,30 @@ pub struct FamilyClasses {
     /// The variants, smallest to largest.
     sources: Vec<(String, Source)>,
     found: OnceLock<Found>,
-    /// Variants whose order was reported.
+    /// Variants whose class order was reported.
     reported: Mutex<BTreeSet<String>>,
 }
 
-/// What the files on this host say about the classes.
+/// Class names stated by the files on this host.
 #[derive(Debug, Default)]
 struct Found {
     names: Vec<String>,
-    /// The variant that states them; `None` for the app's file.
+    /// The variant that states the names; `None` for the app's file.
     variant: Option<String>,
-    /// The first variant before that one whose files do not tell whether it states some.
+    /// The first preceding variant whose files do not show whether it states names.
     unread: Option<Unread>,
 }
 
-/// A variant that may state classes.
+/// A variant that may state class names.
 #[derive(Debug)]
 struct Unread {
     variant: String,
-    /// What is wrong with its files; `None` if they are not on this host.
+    /// The error of reading its files; `None` if they are not on this host.
     reason: Option<String>,
 }
 
 impl FamilyClasses {
-    /// Returns the classes of an app; none if its answers are no classes. No file is read yet.
+    /// Returns the classes of an app; empty if its answers are not classes. Reads no file yet.
     pub fn of(app: &App) -> Self {
         let classifies = matches!(app.task, Task::Classification | Task::MultiLabel);
         if !classifies || app.pipeline.is_some() {
@@ -177,7 +178,8 @@ impl FamilyClasses {
         })
     }
 
-    /// Returns the names; none if no variant has any, or if a variant that may state them is not on this host or cannot be read.
+    /// Returns the class names; empty if no variant states any, or if a variant that may state them is not on this host
+    /// or cannot be read.
     pub fn names(&self) -> &[String] {
         let found = self.found();
         if found.unread.is_some() {
@@ -186,12 +188,14 @@ impl FamilyClasses {
         &found.names
     }
 
-    /// Returns the order in which a variant with classes of these names has the classes of the app: at the place of each class, the variant's
-    /// number of it. `None` if the numbers are the same, as is assumed of names that say nothing (`LABEL_0`) or have none in common.
+    /// Returns the order of a variant with the class names `own`: the variant's class index of each of the app's
+    /// classes. `None` if the indices are the same, which is assumed if the names are placeholders (`LABEL_0`) or have
+    /// none in common.
     ///
     /// # Errors
-    /// [`OtherClasses`] if there are more or fewer, if only some are the same, or if a variant before it is not on this host or cannot be
-    /// read. All but one of the same at the same places are all of them.
+    /// [`OtherClasses`] if the numbers of classes differ, if only some names are equal, or if a preceding variant is
+    /// not on this host or cannot be read. A single differing name is accepted if all others are equal at the same
+    /// indices.
     pub fn order(&self, own: &[String]) -> Result<Option<Vec<usize>>, OtherClasses> {
         let found = self.found();
         if let Some(Unread { variant, reason }) = &found.unread {
@@ -226,14 +230,14 @@ impl FamilyClasses {
         }
     }
 
-    /// Returns that the order of a variant's classes is assumed, because their names are not the app's, if it is.
+    /// Returns a remark if the order of a variant's classes is assumed because their names are not the app's.
     pub(super) fn assumption(&self, variant: &str, own: &[String]) -> Option<String> {
         let found = self.found();
         let is_assumed = Order::of(&found.names, own) == Order::Assumed;
         is_assumed.then(|| assumption((variant, own), (&found.stated_by(), &found.names)))
     }
 
-    /// Returns whether a variant is reported for the first time in this process.
+    /// Returns whether this process reports a variant for the first time, and records it.
     pub(super) fn first_report(&self, variant: &str) -> bool {
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
         reported.insert(variant.to_owned())
@@ -241,7 +245,7 @@ impl FamilyClasses {
 }
 
 impl Found {
-    /// Returns what states the names, for a message.
+    /// Returns the source of the names, for a message.
     fn stated_by(&self) -> String {
         match &self.variant {
             Some(variant) => format!("`{variant}`"),
@@ -250,7 +254,7 @@ impl Found {
     }
 }
 
-/// Returns whether a file of a checkpoint is not on this host.
+/// Returns whether the error means that a file of the checkpoint is not on this host.
 fn is_absent(error: &LoadError) -> bool {
     match error {
         LoadError::MissingFile { .. } | LoadError::MissingShard { .. } => true,
@@ -259,7 +263,7 @@ fn is_absent(error: &LoadError) -> bool {
     }
 }
 
-/// Says that classes with other names are taken to be the same ones.
+/// Returns the remark that classes with different names are assumed to be the same.
 fn assumption((variant, own): (&str, &[String]), (of, expected): (&str, &[String])) -> String {
     format!(
         "`{variant}` has other names for its classes ({}) than {of} ({}): they are taken to be the same classes in the same order; if they \
@@ -269,19 +273,22 @@ fn assumption((variant, own): (&str, &[String]), (of, expected): (&str, &[String
     )
 }
 
-/// Compares the classes of variants whose names are known only after they are loaded, as those in the metadata of ONNX files.
+/// Compares the classes of variants whose names are known only after loading, for instance from the metadata of ONNX
+/// files.
 #[derive(Debug, Clone, Default)]
 pub struct Classes {
     first: Option<(String, Vec<String>)>,
-    /// Variants whose order is assumed, which was said.
+    /// Variants whose order is assumed, and was reported.
     assumed: BTreeSet<String>,
 }
 
 impl Classes {
-    /// Compares the classes of the next variant with those of the first that has names. Says once for each variant that an order is assumed.
+    /// Compares the classes of the next variant with those of the first variant that has names. Reports an assumed
+    /// order once per variant.
     ///
     /// # Errors
-    /// [`OtherClasses::Unstated`] if there are more or fewer, or the same in another order, or only some are the same.
+    /// [`OtherClasses::Unstated`] if the numbers of classes differ, the same names are in another order, or only some
+    /// names are equal.
     pub fn check(&mut self, variant: &str, info: &ModelInfo) -> Result<(), OtherClasses> {
         if !matches!(info.task, Answers::Classification | Answers::MultiLabel) || info.labels.is_empty() {
             return Ok(());
@@ -313,26 +320,27 @@ impl Classes {
     }
 }
 
-/// Of that many classes, one may have another name while the others agree: checkpoints of `ImageNet` spell some of its classes differently.
+/// Minimum number of classes per differing name for which the order is still assumed: `ImageNet` checkpoints spell some
+/// classes differently.
 const OTHERS_PER_RENAMED: usize = 10;
 
-/// How the classes of a variant relate to those of the app.
+/// Relation of a variant's classes to the app's.
 #[derive(Debug, PartialEq, Eq)]
 enum Order {
-    /// They have the same numbers.
+    /// The class indices are the same.
     Same,
-    /// They have none of the names in common, or nearly all at the same places, and are taken to have the same numbers.
+    /// The class indices are assumed to be the same: no names are equal, or nearly all are, at the same indices.
     Assumed,
-    /// At the place of each class of the app, the variant's number of it.
+    /// The variant's class index of each of the app's classes.
     Other(Vec<usize>),
-    /// Only some have the same names, at the same places; the app's names and the variant's of the others.
+    /// Only some names are equal, at the same indices; the differing pairs of the app's and the variant's name.
     Partly(Vec<(String, String)>),
-    /// It cannot be known.
+    /// The relation is unknown.
     Unknown,
 }
 
 impl Order {
-    /// Compares names. Those that say nothing are taken to have the same numbers.
+    /// Compares class names. Placeholder names are assumed to have the same indices.
     fn of(expected: &[String], found: &[String]) -> Self {
         if expected.len() != found.len() {
             return Self::Unknown;
@@ -344,7 +352,7 @@ impl Order {
             |names: &[String]| -> Vec<String> { names.iter().map(|name| comparable_name(name)).collect() };
         let spelled = (expected, found);
         let (expected, found) = (comparable(expected), comparable(found));
-        // Names that differ in spelling alone may be those of two classes.
+        // Names that differ only in spelling may belong to two classes, so compare the exact spelling first.
         let order = permutation(spelled.0, spelled.1).or_else(|| permutation(&expected, &found));
         match order {
             Some(order) if order.iter().enumerate().all(|(place, own)| place == *own) => Self::Same,
@@ -353,13 +361,13 @@ impl Order {
         }
     }
 
-    /// Compares names of which not all are the same, as they are spelled and in the form in which they are compared.
+    /// Compares class names that are not a permutation, in their original spelling and in normalised form.
     fn of_places(spelled: (&[String], &[String]), (expected, found): (&[String], &[String])) -> Self {
         let known: BTreeSet<&String> = expected.iter().collect();
         if !found.iter().any(|name| known.contains(name)) {
             return Self::Assumed;
         }
-        // Two classes of `ImageNet` are called `crane`.
+        // Names may repeat: two classes of `ImageNet` are called `crane`.
         let at_own_place: BTreeSet<&String> = expected
             .iter()
             .zip(found)
@@ -383,7 +391,7 @@ impl Order {
             are_certain &= is_placeholder(class, pair.0) || is_placeholder(class, pair.1);
             differing.push((pair.0.clone(), pair.1.clone()));
         }
-        // Where one name alone differs, it can be that of no other class.
+        // A single differing name can belong to no other class.
         if are_certain || (differing.len() <= 1 && !is_one_taken) {
             Self::Same
         } else if differing.len() * OTHERS_PER_RENAMED <= expected.len() {
@@ -394,14 +402,14 @@ impl Order {
     }
 }
 
-/// Returns the first of several names of a class, in the form in which names are compared: lists of the classes of `ImageNet` have all
-/// (`tench, Tinca tinca`) or the first (`tench`).
+/// Returns the first synonym of a class name, normalised: lists of `ImageNet` classes have all synonyms (`tench, Tinca
+/// tinca`) or only the first (`tench`).
 fn first_synonym(name: &str) -> String {
     comparable_name(name.split(',').next().unwrap_or(name))
 }
 
-/// Returns the place of each expected name among those found, if they are the same, each once: of two classes with one name, either may be
-/// either.
+/// Returns the index of each expected name among the found ones, if both have the same distinct names. Repeated names
+/// are ambiguous.
 fn permutation(expected: &[String], found: &[String]) -> Option<Vec<usize>> {
     let places: BTreeMap<&String, usize> = found.iter().zip(0..).collect();
     let order = expected.iter().map(|name| places.get(name).copied());
@@ -410,20 +418,20 @@ fn permutation(expected: &[String], found: &[String]) -> Option<Vec<usize>> {
     (places.len() == found.len() && distinct.len() == order.len()).then_some(order)
 }
 
-/// Returns the names that the files of a source state for its classes; `None` if they state none.
+/// Returns the class names stated by the files of a source; `None` if they state none.
 ///
 /// # Errors
-/// For a file that is missing or malformed.
+/// [`LoadError`] for a file that is missing or malformed.
 pub(crate) fn stated_names(source: &Source) -> Result<Option<Vec<String>>, LoadError> {
     let config = match source {
         Source::Directory(dir) => match Checkpoint::open(dir) {
             Ok(checkpoint) => checkpoint.config,
-            // A host may have the configuration alone.
+            // A host may have only the configuration.
             Err(error) => config_in(dir)?.ok_or(error)?,
         },
         Source::Onnx(file) => match config_beside(file)? {
             Some(config) => config,
-            // One that is elsewhere may have names there.
+            // A missing ONNX file may state names on another host.
             None => {
                 return match std::fs::metadata(file) {
                     Ok(_) => Ok(None),
@@ -455,7 +463,8 @@ fn config_in(folder: &Path) -> Result<Option<Config>, LoadError> {
     }
 }
 
-/// Returns the configuration of an ONNX file: beside it, or beside its folder if that is called `onnx`, as on the Hugging Face Hub.
+/// Returns the configuration of an ONNX file: beside the file, or beside its folder if that is called `onnx`, as on the
+/// Hugging Face Hub.
 fn config_beside(file: &Path) -> Result<Option<Config>, LoadError> {
     let folder = file.parent().unwrap_or(Path::new(""));
     let above = || {
@@ -477,7 +486,7 @@ fn config_beside(file: &Path) -> Result<Option<Config>, LoadError> {
     Ok(None)
 }
 
-/// Returns the labels that only some of the token classifiers of a family have, as remarks.
+/// Returns remarks about entity labels that only some of a family's token classifiers have.
 pub(super) fn unequal_entities(labels: &[(String, Vec<String>)]) -> Vec<String> {
     let groups = |names: &[String]| -> BTreeSet<String> {
         let groups = names
@@ -510,7 +519,7 @@ pub(super) fn unequal_entities(labels: &[(String, Vec<String>)]) -> Vec<String> 
     differing.collect()
 }
 
-/// Returns the first of some names, between backticks.
+/// Returns the first names of a list, between backticks.
 pub(crate) fn listed(names: &[String]) -> String {
     let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`"));
     let shown = shown.collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! What the models of a family answer, for clients that ask before their first request.
+//! Determines the outputs of a family's models, for clients that query them before their first request.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +6,13 @@ use std::sync::{Mutex, PoisonError};
 use kaskade_models::class_names::are_placeholders;
 use kaskade_models::{Answers, Model, ModelInfo, OutputSpec, Task, observe_outputs};
 
-/// The outputs of the variants that were observed. The replicas of a variant have the same, so that one of them is observed.
+/// Observed outputs by variant. Replicas of a variant have the same outputs, so only one is observed.
 #[derive(Debug, Default)]
 pub(super) struct Observed(Mutex<BTreeMap<String, Vec<OutputSpec>>>);
 
 impl Observed {
-    /// Returns what a variant's model answers. `runs_here` is false of one whose requests cost money elsewhere: its outputs stay unknown.
+    /// Returns the outputs and class names of a variant's model. With `runs_here` false, for requests that cost money
+    /// elsewhere, the outputs stay unknown.
     pub(super) fn answers(
         &self,
         variant: &str,
@@ -38,7 +39,7 @@ impl Observed {
         if let Some(outputs) = known().get(variant) {
             return outputs.clone();
         }
-        // Not under the lock: other replicas load meanwhile.
+        // Not under the lock, because other replicas load at the same time.
         let outputs = observe_outputs(model);
         known().insert(variant.to_owned(), outputs.clone());
         outputs

@@ -16,7 +16,8 @@ fn an_attached_variant_is_not_loaded() {
     );
 }
 
-/// It was served: a classifier's logits as vectors, and a text classifier among language models.
+/// Regression: such a checkpoint was served, for instance a classifier's logits as embeddings, or a text classifier
+/// among language models.
 #[test]
 fn a_checkpoint_of_another_task_is_refused() {
     let fixtures = std::path::Path::new(kaskade_testkit::ROOT).join("models/fixtures");
@@ -51,7 +52,7 @@ fn a_checkpoint_of_another_task_is_refused() {
     }
 }
 
-/// An app of two checkpoints, of which the second names its classes so.
+/// Returns an app with two checkpoints; `id2label` states the class names of the second.
 fn app_with_second_classes(folder: &std::path::Path, id2label: &str) -> App {
     let fixture = std::path::Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
     let config = std::fs::read_to_string(fixture.join("config.json")).unwrap();
@@ -72,7 +73,7 @@ fn app_with_second_classes(folder: &std::path::Path, id2label: &str) -> App {
     App::parse(&app).unwrap()
 }
 
-/// An app whose small variant reads texts by a tokenizer, and whose large one has none, was valid, and escalated requests failed.
+/// Regression: an app was valid although only its small variant had a tokenizer, and escalated requests failed.
 #[test]
 fn every_variant_that_reads_texts_needs_a_tokenizer_if_one_has_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -116,7 +117,7 @@ fn every_variant_that_reads_texts_needs_a_tokenizer_if_one_has_it() {
     );
 }
 
-/// `serve` answered with classes of another order.
+/// Regression: `serve` answered with classes in another order.
 #[test]
 fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
@@ -136,10 +137,10 @@ fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
         let app = app_with_second_classes(folder.path(), id2label);
         assert!(Family::of(&app).check_classes().is_ok());
     }
-    // A host that has only the checkpoints of its own replicas.
+    // This host has only the checkpoints of its own replicas.
     std::fs::remove_dir_all(folder.path().join("large")).unwrap();
     assert!(Family::of(&app).check_classes().is_ok());
-    // A configuration that cannot be read was left out.
+    // Regression: an unreadable configuration was skipped.
     let app = app_with_second_classes(folder.path(), r#"{"0": "good", "1": "bad", "2": "neutral"}"#);
     std::fs::write(folder.path().join("small/config.json"), "{").unwrap();
     let refused = Family::of(&app).check_classes().unwrap_err().to_string();
@@ -149,7 +150,7 @@ fn an_app_whose_checkpoints_have_other_classes_is_not_served() {
     );
 }
 
-/// Classes that no `config.json` names, as those of ONNX files, were compared by `profile` alone.
+/// Regression: classes not named in a `config.json`, such as those of ONNX files, were compared only by `profile`.
 #[test]
 fn classes_that_only_loading_shows_are_compared_when_they_are_served() {
     let folder = tempfile::tempdir().unwrap();
@@ -174,7 +175,7 @@ fn classes_that_only_loading_shows_are_compared_when_they_are_served() {
     assert_eq!(load("small"), Ok(()));
 }
 
-/// The advice for such a checkpoint was to rename its classes, which made its answers wrong.
+/// Regression: the error suggested renaming the classes, which made the answers wrong.
 #[test]
 fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
     let folder = tempfile::tempdir().unwrap();
@@ -194,7 +195,7 @@ fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
         .unwrap();
     let label = ordered.iter().find(|output| output.name == "label").unwrap();
     assert_eq!(label.to_texts().unwrap(), [["bad", "good", "neutral"][best]]);
-    // The file of the app says the order where the checkpoint that states it is elsewhere.
+    // The app's file states the order if the checkpoint that states it is on another host.
     std::fs::remove_dir_all(folder.path().join("small")).unwrap();
     let refused = Family::of(&app).members[1]
         .load(DeviceChoice::Cpu)
@@ -208,7 +209,8 @@ fn a_checkpoint_with_its_classes_in_another_order_answers_in_that_of_the_app() {
     assert_eq!(loaded.info.labels, ["good", "bad", "neutral"]);
 }
 
-/// A plan served whatever lay in the directory: retrained weights under the thresholds of the ones before.
+/// Regression: any checkpoint in the directory was served, such as retrained weights with the thresholds of the
+/// previous ones.
 #[test]
 fn a_worker_refuses_another_checkpoint_than_the_profiled_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,7 +232,7 @@ fn a_worker_refuses_another_checkpoint_than_the_profiled_one() {
         "{refused}"
     );
     assert_eq!(load(&replica.clone().with_checkpoint(None)), Ok(()));
-    // `serve`, `validate` and `plan apply --app` say so before anything starts.
+    // `serve`, `validate` and `plan apply --app` report it before anything starts.
     let mut plan = crate::planning::initial::single(&app, "large");
     let named = plan.placement[0].clone().with_checkpoint(profiled.as_deref());
     plan.placement[0] = named;
@@ -241,7 +243,7 @@ fn a_worker_refuses_another_checkpoint_than_the_profiled_one() {
         refused.starts_with("placement[0].checkpoint: `large` is another"),
         "{refused}"
     );
-    // A host that has no files of this variant.
+    // A host without files of this variant.
     std::fs::remove_dir_all(folder.path().join("large")).unwrap();
     assert!(crate::planning::initial::check(&app, &plan).is_ok());
 }

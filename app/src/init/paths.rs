@@ -1,19 +1,20 @@
-//! Paths as the file of an app states them: relative to its folder.
+//! Paths as written to the app file: relative to its folder.
 
 use std::io;
 use std::path::{Component, Path, PathBuf, absolute};
 
-/// Returns the path of an existing file as a file in `folder` states it: relative to the folder, which need not exist, but absolute if it was
-/// given so, or if the folder leads over a parent folder or a link, where `..` may be another folder.
+/// Returns the path of an existing file as written to a file in `folder`: relative to the folder, which need not exist.
+/// Absolute if the given path is absolute, or if the folder's path contains `..` or a link, so that a relative path
+/// might lead elsewhere.
 ///
 /// # Errors
-/// When the current folder is not known, or the file cannot be found.
+/// An error if the current folder is unknown or the file does not exist.
 pub(super) fn from_folder(path: &Path, folder: &Path) -> io::Result<PathBuf> {
     if path.is_absolute() {
         return Ok(path.to_owned());
     }
     let leads_up = |path: &Path| path.components().any(|part| part == Component::ParentDir);
-    // An empty path is the current folder.
+    // An empty path means the current folder.
     let (from, to) = (absolute(folder.join("."))?, absolute(path)?);
     let existing = from.ancestors().find(|ancestor| ancestor.exists());
     let is_link =

@@ -1,4 +1,4 @@
-//! Which kind of data set a file or a folder is, and whether it can be read.
+//! Detects the format of data sets, and checks that they can be read.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -20,29 +20,29 @@ pub(super) struct Sets {
     pub(super) test: Option<Set>,
 }
 
-/// A data set.
+/// A data set with its format.
 #[derive(Debug, Clone)]
 pub(super) struct Set {
     pub(super) path: PathBuf,
     pub(super) format: SetFormat,
 }
 
-/// How a data set is stored.
+/// Storage format of a data set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SetFormat {
     /// Records with named columns.
     Records,
-    /// Texts and the numbers of their labels, without a header.
+    /// Texts with label numbers, without a header.
     Tsv,
-    /// A folder with the usual split, or one whose classes are its own folders.
+    /// A folder with the usual split, or with one subfolder per class.
     Folder { is_split: bool },
 }
 
 impl Sets {
-    /// Finds the formats of the sets. A folder with the split `test` is both sets.
+    /// Detects the formats of the sets. A validation folder with the split `test` is also the test set.
     ///
     /// # Errors
-    /// [`InitError::Data`] for a path that is not there or has no known format.
+    /// [`InitError::Data`] for a path that does not exist or has an unknown format.
     pub(super) fn find(validation: Option<&Path>, test: Option<&Path>) -> Result<Self, InitError> {
         let find = |path: Option<&Path>, split| path.map(|path| Set::find(path, split)).transpose();
         let folder = validation.filter(|folder| folder.is_dir() && has_split(folder, "test"));
@@ -68,7 +68,7 @@ impl Set {
 
 fn format_of(path: &Path, split: &str) -> Result<SetFormat, DataError> {
     if path.is_dir() {
-        // A folder with other splits is no folder of classes.
+        // A folder with other splits is not a folder of classes.
         let is_split = has_split(path, split) || ["train", "test"].iter().any(|split| has_split(path, split));
         return Ok(SetFormat::Folder { is_split });
     }
@@ -88,8 +88,8 @@ fn format_of(path: &Path, split: &str) -> Result<SetFormat, DataError> {
     })
 }
 
-/// Reads the sets of an app for its smallest variant, and returns the number of validation samples. A language model and models elsewhere
-/// are not loaded: they take texts.
+/// Reads the sets of an app for its smallest variant and returns the number of validation samples. Language models,
+/// ONNX files and endpoints are not loaded.
 ///
 /// # Errors
 /// [`InitError::Data`] for a set that cannot be read.
@@ -119,12 +119,12 @@ pub(super) fn read(app: &App, family: &Family, sets: &Sets) -> Result<Option<usi
     Ok(validation)
 }
 
-/// Returns the requests of models of texts that are not loaded, and the names of their classes.
+/// Returns the request form of variants that are not loaded, with the class names.
 fn form_of(task: Task, family: &Family) -> RequestForm {
     let text = |name| InputSpec::optional(name, Datatype::Bytes, vec![Extent::Exactly(1)]);
     let inputs = match task {
         Task::Generation => vec![text("text"), text("messages")],
-        // What an ONNX file or an endpoint takes is known only there.
+        // The inputs of an ONNX file or an endpoint are unknown here.
         _ => Vec::new(),
     };
     RequestForm {

@@ -1,4 +1,4 @@
-//! What a variant is made of: its task and its size, read from its files.
+//! Reads the task and the size of a variant from its files.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ use crate::family::{Source as ModelSource, stated_names};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Variant {
-    /// Its name.
+    /// Name of the variant.
     pub name: SubjectToken,
-    /// Number of its parameters; `None` behind an endpoint.
+    /// Number of parameters; `None` for an endpoint.
     pub parameters: Option<u64>,
-    /// What it answers; `None` if nothing states it.
+    /// Kind of answers; `None` if nothing states it.
     pub(super) answers: Option<kaskade_models::Task>,
-    /// Names of its classes, if its configuration has names for them.
+    /// Class names, if the configuration states them.
     pub(super) classes: Vec<String>,
     pub(super) source: Source,
 }
@@ -33,7 +33,7 @@ pub(super) enum Source {
     Checkpoint(PathBuf),
     /// An ONNX file.
     Onnx(PathBuf),
-    /// An endpoint of the OpenAI API.
+    /// An endpoint with the OpenAI API.
     Endpoint {
         url: String,
         model: String,
@@ -42,7 +42,7 @@ pub(super) enum Source {
 }
 
 impl Variant {
-    /// Reads what a variant is.
+    /// Reads the description of a variant.
     ///
     /// # Errors
     /// [`InitError::NoCheckpoint`] and [`InitError::Checkpoint`].
@@ -120,7 +120,7 @@ impl Variant {
         })
     }
 
-    /// Returns the flag of `kaskade init` that gives it another name.
+    /// Returns the flag of `kaskade init` that renames the variant.
     pub(super) fn naming_flag(&self) -> String {
         match &self.source {
             Source::Checkpoint(path) | Source::Onnx(path) => format!("--variant NAME={}", path.display()),
@@ -129,7 +129,7 @@ impl Variant {
     }
 }
 
-/// Returns names of classes; none if they say nothing.
+/// Returns class names; empty if they are placeholders.
 fn without_placeholders(names: Vec<String>) -> Vec<String> {
     if are_placeholders(&names) {
         Vec::new()
@@ -138,7 +138,7 @@ fn without_placeholders(names: Vec<String>) -> Vec<String> {
     }
 }
 
-/// Returns the name of a variant after its file or folder.
+/// Returns the name of a variant, made from its file or folder.
 fn name_of(path: &Path) -> SubjectToken {
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let name = if path.is_file() {
@@ -149,7 +149,7 @@ fn name_of(path: &Path) -> SubjectToken {
     name_from(&name.unwrap_or_default().to_string_lossy())
 }
 
-/// Returns a text as a name: every character that no name may have becomes `-`.
+/// Converts a text to a name: every invalid character becomes `-`.
 fn name_from(text: &str) -> SubjectToken {
     let usable = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let letters = text
@@ -160,10 +160,10 @@ fn name_from(text: &str) -> SubjectToken {
     name.parse().unwrap_or_else(|_| SubjectToken::model())
 }
 
-/// Returns the task of all variants: the stated one, or that of the checkpoints.
+/// Returns the task of all variants: the stated one, or the checkpoints' common task.
 ///
 /// # Errors
-/// [`InitError`] if they differ, or none states one.
+/// [`InitError`] if the tasks differ, or none is known.
 pub(super) fn common_task(stated: Option<Task>, variants: &[Variant]) -> Result<Task, InitError> {
     let mut first: Option<(&Variant, Task)> = None;
     for variant in variants {
@@ -174,7 +174,7 @@ pub(super) fn common_task(stated: Option<Task>, variants: &[Variant]) -> Result<
             variant: variant.name.to_string(),
         })?;
         if let Some(stated) = stated {
-            // Vectors and scores rank passages.
+            // Embeddings and pair scores can rank passages.
             let ranks = stated == Task::Ranking && matches!(found, Task::Embedding | Task::Reranking);
             if found != stated && !ranks {
                 return Err(InitError::NotTheTask {

@@ -14,14 +14,14 @@ const SENTIMENT: [&str; 2] = [
     "examples/sentiment/weights/sentiment-pico",
 ];
 
-/// Two sentences with labels as lines of a file in `folder`.
+/// Writes two labelled sentences to a file in `folder`.
 fn samples(folder: &Path, name: &str, text: &str) -> PathBuf {
     let file = folder.join(name);
     std::fs::write(&file, text).unwrap();
     file
 }
 
-/// Writes the draft and loads it as `validate` does.
+/// Writes the draft and loads it like `validate`.
 fn written(app: &NewApp) -> (Draft, App) {
     let draft = app.draft().unwrap();
     crate::report::write_file(&draft.file, &draft.text).unwrap();
@@ -110,7 +110,7 @@ fn folders_of_classes_and_of_splits_are_found() {
     assert!(message.contains("train.jsonl"), "{message}");
 }
 
-/// A GGUF file, an endpoint and a model of images.
+/// Uses a GGUF file, an endpoint and an image model.
 #[test]
 fn the_task_is_that_of_the_checkpoints() {
     let folder = tempfile::tempdir().unwrap();
@@ -216,7 +216,8 @@ fn a_variant_may_be_named() {
     assert_eq!(origin, Origin::Path(None, "checkpoints/a".into()));
 }
 
-/// Two endpoints of one model could not be told apart: "give one another name: `--variant NAME=`".
+/// Regression: two endpoints of one model could not be told apart in the error "give one another name: `--variant
+/// NAME=`".
 #[test]
 fn endpoints_of_one_model_are_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -241,7 +242,8 @@ fn endpoints_of_one_model_are_named() {
     assert_eq!(names, ["big", "far"]);
 }
 
-/// The names in the data were refused, and an endpoint had none, although `config.json` beside the file has them.
+/// Regression: names in the data were refused and endpoints had none, although `config.json` beside the file states
+/// them.
 #[test]
 fn an_onnx_file_has_the_names_of_its_classes_beside_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The text of the file of a new app.
+//! Writes the text of a new app file.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,10 +10,10 @@ use crate::config::Task;
 use crate::config::scalar::SubjectToken;
 use crate::report::units;
 
-/// Returns the text of the file of an app with this name and task, whose paths are relative to `folder`, or absolute without one.
+/// Returns the text of the app file. Paths are relative to `folder`, or absolute if it is `None`.
 ///
 /// # Errors
-/// [`InitError::NoClassNames`], and [`InitError::Path`] for a path that cannot be stated.
+/// [`InitError::NoClassNames`], and [`InitError::Path`] for a path that cannot be written.
 pub(super) fn of(
     folder: Option<&Path>,
     (name, task): (&SubjectToken, Task),
@@ -90,7 +90,7 @@ fn write_variant(
     Ok(())
 }
 
-/// Writes what an endpoint is asked for.
+/// Writes the request settings of an endpoint.
 fn write_request(
     text: &mut String,
     task: Task,
@@ -157,7 +157,7 @@ fn write_set(
     Ok(())
 }
 
-/// Returns a path as the file of the app states it.
+/// Returns a path as written to the app file.
 fn stated(path: &Path, folder: Option<&Path>) -> Result<String, InitError> {
     let stated = match folder {
         Some(folder) => paths::from_folder(path, folder),
@@ -170,7 +170,7 @@ fn stated(path: &Path, folder: Option<&Path>) -> Result<String, InitError> {
     Ok(quoted(&stated.to_string_lossy()))
 }
 
-/// Returns a text as a string of TOML.
+/// Quotes a text as a TOML string.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
@@ -179,7 +179,7 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// The message was that the current folder cannot be read.
+    /// Regression: the error was that the current folder cannot be read.
     #[test]
     fn a_path_that_cannot_be_stated_is_named() {
         let error = stated(Path::new("../no/such/file"), Some(Path::new("reviews"))).unwrap_err();

@@ -1,5 +1,4 @@
-//! The samples of an app as a client sends them: read without the weights of a model and without its runtime where the files beside them say
-//! what it takes.
+//! Reads the samples of an app as client requests, without loading a model if the checkpoint's files state its inputs.
 
 use std::path::Path;
 
@@ -13,11 +12,11 @@ use crate::data::{RequestForm, Samples};
 use crate::family::{Family, FamilyError, Source, VariantSpec};
 use crate::ranker::{PASSAGES, QUERY};
 
-/// Reads a set of an app without a pipeline, whose samples may lack labels. The smallest variant is loaded only if nothing else says what it
-/// takes, as the name and the shape of an image tensor.
+/// Reads a set of an app without a pipeline; samples may lack labels. The smallest variant is loaded only if no file
+/// states its inputs, such as the name and shape of an image tensor.
 ///
 /// # Errors
-/// When the set cannot be read, or is not what the models take.
+/// [`QuestionError`] if the set cannot be read, or the models do not accept it.
 pub fn read(app: &App, set: &DataSet) -> Result<Samples, QuestionError> {
     let family = Family::of(app);
     if matches!(set, DataSet::Idx(_)) {
@@ -35,7 +34,7 @@ fn loaded(family: &Family, set: &DataSet) -> Result<Samples, QuestionError> {
     Ok(Samples::read_labelled_or_not(set, &first.load(first.device)?)?)
 }
 
-/// Returns what a variant takes and answers, by the files of its checkpoint; `None` if they do not say it.
+/// Returns the request form of a variant as stated by the checkpoint's files; `None` if they do not state it.
 fn form(member: &VariantSpec) -> Option<RequestForm> {
     let Source::Directory(dir) = &member.source else {
         return None;
@@ -63,7 +62,7 @@ fn form(member: &VariantSpec) -> Option<RequestForm> {
     if checkpoint.preprocessor.is_some() {
         inputs.push(one(IMAGE_FILE));
     }
-    // Without inputs, a network takes tensors, whose names are not in the files.
+    // Without such inputs the model reads tensors, whose names the files do not state.
     (!inputs.is_empty()).then(|| RequestForm {
         task: member.task.answers(),
         labels,
@@ -71,7 +70,7 @@ fn form(member: &VariantSpec) -> Option<RequestForm> {
     })
 }
 
-/// A GGUF file has its tokenizer in it.
+/// Returns whether the checkpoint is a GGUF file, which contains its tokenizer.
 fn is_gguf(dir: &Path) -> bool {
     dir.extension().is_some_and(|extension| extension == "gguf")
 }
@@ -93,7 +92,7 @@ mod tests {
     use super::*;
     use crate::data::Label;
 
-    /// An app of an ONNX file and a checkpoint whose weights have only their header.
+    /// Returns an app with an ONNX file, and a checkpoint whose weight file has only a header.
     fn app(folder: &Path, fixture: &str, set: &str) -> App {
         let fixture = PathBuf::from(ROOT).join("models/fixtures").join(fixture);
         let dir = folder.join("large");
@@ -109,7 +108,7 @@ mod tests {
         App::parse(&app).unwrap()
     }
 
-    /// A load generator needed ONNX Runtime and the weights of the smallest variant.
+    /// Regression: a load generator needed ONNX Runtime and the weights of the smallest variant.
     #[test]
     fn samples_are_read_without_a_model() {
         let folder = tempfile::tempdir().unwrap();

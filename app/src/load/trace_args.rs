@@ -1,4 +1,4 @@
-//! Flags of the command line for a trace, with the feature `clap`.
+//! Command line flags for a trace, with the feature `clap`.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ impl TraceArgs {
     /// Reads the trace, if one is given.
     ///
     /// # Errors
-    /// When the file cannot be read, is not a trace, or is shorter than the given part.
+    /// [`TraceFileError`] if the file cannot be read, is not a trace, or is shorter than the given part.
     pub fn read(&self) -> Result<Option<Trace>, TraceFileError> {
         let Some(path) = &self.trace else { return Ok(None) };
         let file = TraceFile {
@@ -53,7 +53,7 @@ struct Part(Range<usize>);
 /// Parses a number above zero.
 ///
 /// # Errors
-/// When the text is not such a number.
+/// A message if the text is not such a number.
 pub fn positive(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
     if number.is_finite() && number > 0.0 {

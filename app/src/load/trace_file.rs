@@ -1,4 +1,4 @@
-//! Trace files, and how they are played.
+//! Reads trace files of arrivals.
 
 use std::io::{self, Read as _};
 use std::ops::Range;
@@ -9,7 +9,7 @@ use flate2::read::MultiGzDecoder;
 use kaskade_simulator::trace::{Trace, TraceError};
 use thiserror::Error;
 
-/// A trace file cannot be played.
+/// Error of reading a trace file.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TraceFileError {
@@ -24,35 +24,35 @@ pub enum TraceFileError {
     /// A file cannot be read.
     #[error("cannot be read")]
     Unreadable(#[source] io::Error),
-    /// A file is compressed and cannot be unpacked.
+    /// A compressed file cannot be decompressed.
     #[error("is not valid gzip; unpack it, or save it again")]
     Packed(#[source] io::Error),
-    /// A file is no text.
+    /// A file is not UTF-8 text.
     #[error("is not UTF-8 text; a trace is text or CSV (docs/how-to/simulate.md)")]
     NoText(#[from] FromUtf8Error),
-    /// A file has one integer per line, which may be counts or times.
+    /// A file has one integer per line, which may be counts or arrival times.
     #[error(
         "has one whole number per line, which may be the requests of each second or the seconds at which they arrive; give \
          `--trace-format counts` or `--trace-format times`"
     )]
     Ambiguous,
-    /// A text is no trace, or has no such part.
+    /// A text is not a trace, or is shorter than the requested part.
     #[error(transparent)]
     Trace(#[from] TraceError),
 }
 
-/// A trace file, and how it is played.
+/// A trace file, with options for its use.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TraceFile {
     /// The file, plain or compressed by gzip.
     pub path: PathBuf,
-    /// Its format [default: detected].
+    /// Format of the file [default: detected].
     pub format: Option<Format>,
-    /// The part to play, in seconds from its beginning.
+    /// Part to use, seconds from the beginning.
     pub excerpt: Option<Range<usize>>,
-    /// Requests in the busiest second, to which the trace is scaled.
+    /// Rate to which the trace is scaled: requests in its busiest second.
     pub peak: Option<f64>,
-    /// Whether the seconds without requests are left out.
+    /// Whether seconds without requests are left out.
     pub skip_idle: bool,
 }
 
@@ -72,7 +72,7 @@ impl TraceFile {
     /// Reads the trace.
     ///
     /// # Errors
-    /// When the file cannot be read, is no trace, or is shorter than the part asked for.
+    /// [`TraceFileError`] if the file cannot be read, is not a trace, or is shorter than the requested part.
     pub fn read(&self) -> Result<Trace, TraceFileError> {
         self.prepared().map_err(|source| TraceFileError::File {
             path: self.path.clone(),
@@ -95,7 +95,7 @@ impl TraceFile {
     }
 }
 
-/// Reads a text, which may be compressed, without a byte order mark.
+/// Reads a text file, decompressing it if necessary, and removes a byte order mark.
 fn text(path: &Path) -> Result<String, TraceFileError> {
     let text = unpacked(path)?;
     Ok(match text.strip_prefix('\u{feff}') {
@@ -129,7 +129,7 @@ fn parse(text: &str, format: Option<Format>) -> Result<Trace, TraceFileError> {
     })
 }
 
-/// Counts stand side by side, arrival times one on a line.
+/// Detects the format: counts are on one line, arrival times on a line each.
 ///
 /// # Errors
 /// [`TraceFileError::Ambiguous`] for one integer per line.
@@ -171,7 +171,7 @@ mod tests {
         packed.write_all(b"4 4 4 8").unwrap();
         let packed = file(&packed.finish().unwrap());
         assert_eq!(read(packed.path()).unwrap().rates().len(), 4);
-        // `cat a.gz b.gz` is a valid file.
+        // The output of `cat a.gz b.gz` is a valid file.
         let members = [b"4 4 \n", b"8 8 8"].map(|part| {
             let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
             packed.write_all(part).unwrap();
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(read(joined.path()).unwrap().rates(), [4.0, 4.0, 8.0, 8.0, 8.0]);
     }
 
-    /// Counts and times of a file by Excel or Notepad were refused.
+    /// Regression: counts and times in a file written by Excel or Notepad were refused.
     #[test]
     fn a_byte_order_mark_is_no_part_of_a_trace() {
         let read = |content: &str| parse(&text(file(content.as_bytes()).path()).unwrap(), None).unwrap();
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(read(azure).tokens().len(), 1);
     }
 
-    /// 10, 20 and 30 requests per second were read as three requests.
+    /// Regression: 10, 20 and 30 requests per second were read as three requests.
     #[test]
     fn one_whole_number_per_line_needs_a_format() {
         let numbers = "10\n20\n\n30\n";

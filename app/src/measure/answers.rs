@@ -1,4 +1,4 @@
-//! The answers of a model on a labelled set, with their confidence.
+//! Records a model's answers on a labelled set, with their confidences.
 
 use kaskade_actors::dispatch::answer::answer_number;
 use kaskade_actors::dispatch::cost;
@@ -20,47 +20,49 @@ use crate::data::reply::{
 use crate::data::text_metric::Grading;
 use crate::data::{Label, Samples};
 
-/// Requests per batch: here only the answers count.
+/// Requests per batch; run times are not measured here.
 const BATCH: usize = 32;
 
-/// Answers on a set, calibrated.
+/// Calibrated answers on a set.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answers {
-    /// The estimator with its temperature.
+    /// Estimator and fitted temperature.
     pub calibration: Calibration,
-    /// Calibration error before and after.
+    /// Expected calibration error before and after calibration.
     pub ece: BeforeAfter,
-    /// The answers themselves.
+    /// Answers, confidences and correctness by sample.
     pub validation: Validation,
-    /// Their texts, by sample, without those of samples that are too long; absent for answers that are no texts.
+    /// Texts of the answers by sample, `None` for samples that are too long; absent if answers are not texts.
     pub texts: Option<Vec<Option<String>>>,
-    /// The samples that are too long for the model, ascending.
+    /// Indices of samples that are too long for the model, ascending.
     pub too_long: Vec<usize>,
-    /// Mean of what they cost, if each states it.
+    /// Mean cost of an answer in money, if every answer states it.
     pub money: Option<Money>,
 }
 
-/// Criterion for correct answers.
+/// Criterion of correctness.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Correctness<'a> {
-    /// How texts are compared with the labels.
+    /// Comparison of texts with labels.
     pub grading: Grading,
-    /// A program that decides in place of the labels.
+    /// Program that decides instead of the labels.
     pub program: Option<&'a JudgeProgram>,
-    /// The model's names of classes, which the program gets.
+    /// The model's class names, for the program.
     pub classes: &'a [String],
-    /// Whether a sample that is too long for the model is forwarded to the next one, as a request does.
+    /// Whether samples that are too long for the model are forwarded to the next one, as requests are.
     pub forwards_too_long: bool,
 }
 
-/// Stands for the answer to a sample that is too long: no answer has it, but for one in 2^32 texts.
+/// Answer number of samples that are too long. A text has this number with a probability of 2^-32.
 const NO_ANSWER: u32 = u32::MAX;
 
-/// Runs a model over a labelled set and calibrates its confidence on the selection part: a classifier's by its scores, a language
-/// model's own as it is. Samples that are too long and forwarded are wrong with a confidence of 0, and nothing is fitted to them.
+/// Runs a model over a labelled set and calibrates its confidence on the selection part. Class scores are calibrated; a
+/// language model's own confidence is used unchanged. Forwarded samples that are too long count as wrong with
+/// confidence 0, and are excluded from the fit.
 ///
 /// # Errors
-/// When the model fails on a sample, an answer and its label are of different kinds, the judge fails, or the scores cannot be calibrated.
+/// [`MeasureError`] if the model fails on a sample, an answer and its label are of different kinds, the judge fails, or
+/// the scores cannot be calibrated.
 pub fn calibrated(
     model: &mut dyn Model,
     set: &Samples,
@@ -99,7 +101,7 @@ pub fn calibrated(
             label,
         })
         .collect();
-    // The other part proves the cascades that are chosen by these confidences.
+    // The other part is reserved to certify the cascades chosen by these confidences.
     let selection: Vec<Labelled<'_>> = parts(count)
         .selection
         .iter()
@@ -120,7 +122,7 @@ pub fn calibrated(
         .collect();
     let numbers: Vec<usize> = answered.iter().map(|(number, _)| *number).collect();
     let predictions: Vec<u32> = answered.iter().map(|(_, answered)| answered.number).collect();
-    // Of a distribution that is spread evenly where there is none.
+    // Default: the value of a uniform distribution.
     let spread_of = |pick: fn(&ClassSpread) -> f64, even| {
         let values: Vec<f64> = spreads.iter().map(pick).collect();
         let count = if values.is_empty() { 0 } else { count };
@@ -143,7 +145,7 @@ pub fn calibrated(
     })
 }
 
-/// Returns `count` values: those of the samples of these numbers, and `other` for the rest.
+/// Returns `count` values: `values` at the indices `numbers`, and `other` elsewhere.
 fn by_sample<T: Clone>(
     count: usize,
     other: T,
@@ -159,7 +161,7 @@ fn by_sample<T: Clone>(
     all
 }
 
-/// Mean of costs; `None` if one is unknown, or if there is none.
+/// Returns the mean cost; `None` if a cost is unknown or there are none.
 fn mean_cost(costs: impl ExactSizeIterator<Item = Option<Cost>>) -> Option<Money> {
     let count = costs.len();
     Cost::total(costs).map(|total| Money {
@@ -168,15 +170,15 @@ fn mean_cost(costs: impl ExactSizeIterator<Item = Option<Cost>>) -> Option<Money
     })
 }
 
-/// A model's answers to some requests.
+/// Returns a model's answers to requests.
 ///
 /// # Errors
-/// When the model fails on one, or its answer is neither a class nor a text.
+/// [`MeasureError`] if the model fails, or an answer is neither a class nor a text.
 pub fn answers(model: &mut dyn Model, requests: &[Inputs]) -> Result<Vec<Label>, MeasureError> {
     each(model, requests, |answer| Ok(comparable(&answer?, false)?), |_| ())
 }
 
-/// The answers of a model as labels for others. With a metric, spans are compared by their texts.
+/// Returns a model's answers as labels for other models. With a metric, spans are compared by their texts.
 ///
 /// # Errors
 /// As [`answers`].
@@ -220,7 +222,7 @@ fn each<T>(
     Ok(all)
 }
 
-/// Returns what the labels say about the answers.
+/// Returns what the labels state about the answers.
 fn truths<'a>(
     set: &Samples,
     answered: &[(usize, &Answered)],
@@ -244,7 +246,7 @@ fn truths<'a>(
     truths.collect()
 }
 
-/// Which answers are right by a program.
+/// Returns which answers are correct according to a program.
 fn judged(
     program: &JudgeProgram,
     set: &Samples,
@@ -269,7 +271,7 @@ fn judged(
     Ok(program.judge(&questions, correctness.grading.min_score())?)
 }
 
-/// A label as a judge gets it: classes by their names, if the model names them, as its answers are.
+/// Converts a label for a judge: class names if the model has them, as in its answers.
 fn named(label: &Label, classes: &[String]) -> Value {
     if are_placeholders(classes) {
         return json!(label);
@@ -281,14 +283,14 @@ fn named(label: &Label, classes: &[String]) -> Value {
     };
     match label {
         Label::Class(class) => name(class),
-        // Several classes of one name.
+        // Several classes with one name.
         Label::AnyOf(classes) => classes.first().map_or(Value::Null, name),
         Label::Classes(classes) => classes.iter().map(name).collect(),
         other => json!(other),
     }
 }
 
-/// The texts of a request, by input; one alone is no list.
+/// Returns the texts of a request by input. A single text is not wrapped in a list.
 fn texts(inputs: &Inputs) -> Map<String, Value> {
     let texts = inputs.iter().filter(|input| input.datatype == Datatype::Bytes);
     let texts = texts.filter_map(|input| {
@@ -305,26 +307,26 @@ fn texts(inputs: &Inputs) -> Map<String, Value> {
 /// A model's answer to a request.
 struct Answered {
     judgement: Judgement,
-    /// A number for the answer, the same for the same answer.
+    /// Answer number; equal answers have equal numbers.
     number: u32,
-    /// The answer for a judge.
+    /// The answer in the form for a judge.
     said: Value,
-    /// What the answer cost in money, if it states that.
+    /// Cost of the answer in money, if stated.
     cost: Option<Cost>,
 }
 
-/// What an answer is compared by, and the score of its confidence.
+/// The comparable form of an answer, with the scores of its confidence.
 enum Judgement {
     /// A classifier, or a ranking of passages.
     Logits(Vec<f32>),
-    /// A model that finds an answer in a context.
+    /// Model that finds a span in a context.
     Span {
         start: Vec<f32>,
         end: Vec<f32>,
-        /// The text; `None` if the question came as token ids.
+        /// Text of the span; `None` if the question was sent as token ids.
         answer: Option<Label>,
     },
-    /// A language model, or one that gives several labels or the entities of a text.
+    /// Language model, multi-label classifier, or token classifier.
     Given { answer: Label, confidence: f64 },
 }
 
@@ -369,7 +371,7 @@ impl Judgement {
         }
     }
 
-    /// The text of the answer.
+    /// Returns the text of the answer.
     fn text(&self) -> Option<String> {
         match self {
             Self::Given {
@@ -384,7 +386,8 @@ impl Judgement {
         }
     }
 
-    /// Returns the class of a label that means any of several, among others that mean one: the class that was answered, if it is one of them.
+    /// Returns the class of a label that permits several, among labels with one class: the answered class if it is
+    /// permitted, else the first.
     fn class_of_several<'a>(&self, label: &Label) -> Option<Truth<'a>> {
         match (self, label) {
             (Self::Logits(logits), Label::AnyOf(classes)) => {
@@ -395,7 +398,7 @@ impl Judgement {
         }
     }
 
-    /// Returns what a label says about the answer.
+    /// Returns what a label states about the answer.
     fn truth<'a>(&self, label: &Label, grading: Grading) -> Result<Truth<'a>, MeasureError> {
         Ok(match (self, label) {
             (_, Label::Unknown) => return Err(MeasureError::Unlabelled),
@@ -430,7 +433,7 @@ impl Judgement {
         })
     }
 
-    /// The answer for a judge: texts, or numbers of classes that have no names.
+    /// Returns the answer for a judge: texts, or class numbers if the classes have no names.
     fn said(&self, outputs: &[Tensor]) -> Value {
         match (self, names_of(outputs)) {
             (Self::Logits(_), Some(names)) if names.len() == 1 => json!(names.first()),

@@ -1,7 +1,8 @@
-//! How long a message takes from stage to stage, by its size: `T(b)` of each channel (HybridServe §V-A).
+//! Measures the time of a message between stages by its size: `T(b)` of each channel (HybridServe §V-A).
 //!
-//! What is timed is a stage request with one tensor, from its encoding to its decoding: between two tasks of a process, which copies
-//! nothing, and over a broker back to this process, which is the path between two processes at that broker.
+//! The message is a stage request with one tensor; the time runs from its encoding to its decoding. Between two tasks
+//! of a process nothing is copied. Over a broker the message returns to this process, which is the same path as between
+//! two processes on that broker.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +18,13 @@ use kaskade_planners::placement::{Channel, TransferSample};
 use kaskade_policy::profile::HopTime;
 use thiserror::Error;
 
-/// Longest that one message may take.
+/// Longest time of one message.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Messages of each size that are not counted.
+/// Number of messages of each size that are not counted.
 const WARM_UP: usize = 8;
 
-/// A channel cannot be measured.
+/// Error of measuring a channel.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
@@ -36,36 +37,36 @@ pub enum ChannelError {
     /// A message was lost at the broker.
     #[error("a message of {bytes} bytes did not come back in {ECHO_TIMEOUT:?}")]
     Late {
-        /// Its size.
+        /// Size of the tensor, bytes.
         bytes: usize,
     },
     /// The broker ended the subscription.
     #[error("the broker closed the subscription")]
     Closed,
-    /// Another message came back.
+    /// Another message arrived.
     #[error("the broker returned a message that differs from the one sent")]
     Other,
-    /// The broker carries no message of the smallest size.
+    /// The broker's limit is below the smallest message.
     #[error("the broker's max_payload is {carried} bytes, less than the smallest message")]
     TooSmall {
-        /// Bytes of the largest message that it carries.
+        /// Largest message that the broker accepts, bytes.
         carried: usize,
     },
     /// The broker fails.
     #[error(transparent)]
     Bus(#[from] BusError),
-    /// The name of the channel is no subject.
+    /// The name of the channel is invalid in a subject.
     #[error(transparent)]
     Subject(#[from] SubjectError),
     /// A message cannot be encoded or decoded.
     #[error(transparent)]
     Codec(#[from] CodecError),
-    /// A message is no tensor.
+    /// A message's tensor cannot be created.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
 
-/// Sizes of the tensors, bytes.
+/// Returns the tensor sizes to measure, bytes.
 pub fn sizes(largest: usize) -> Vec<usize> {
     (8..=24)
         .map(|power| 1_usize << power)
@@ -83,10 +84,10 @@ fn request(bytes: usize) -> Result<StageRequest, ChannelError> {
     })
 }
 
-/// Between two tasks of this process.
+/// Measures the channel between two tasks of this process.
 ///
 /// # Errors
-/// When a message does not arrive.
+/// [`ChannelError`] if a message does not arrive.
 pub async fn in_process(sizes: &[usize], rounds: usize) -> Result<Channel, ChannelError> {
     let (sender, mut receiver) = tokio::sync::mpsc::channel::<StageRequest>(1);
     let mut samples = Vec::new();
@@ -107,16 +108,16 @@ pub async fn in_process(sizes: &[usize], rounds: usize) -> Result<Channel, Chann
     Ok(Channel::Measured { samples })
 }
 
-/// Messages of which the time of a hop is measured.
+/// Number of messages for the time of a hop.
 const HOPS: usize = 400;
 
-/// Largest message of which the time of a hop is measured, bytes: larger ones travel in parts.
+/// Largest message for the time of a hop, bytes; larger ones travel in chunks.
 const MAX_HOP: usize = 512 << 10;
 
-/// Measures the time of a message of this size between two actors, over a broker of its own on this machine.
+/// Measures the time of a message with this tensor size between two actors, over an embedded broker on this machine.
 ///
 /// # Errors
-/// The broker's error, or when a message does not arrive.
+/// [`ChannelError`] if the broker fails or a message does not arrive.
 pub async fn hop(bytes: usize) -> Result<Option<HopTime>, ChannelError> {
     let sizes = [bytes.clamp(4, MAX_HOP)];
     let times = times_over_broker(BusConfig::new("hops"), &sizes, HOPS).await?;
@@ -127,10 +128,10 @@ pub async fn hop(bytes: usize) -> Result<Option<HopTime>, ChannelError> {
     Ok(HopTime::of(&seconds))
 }
 
-/// Over a broker; sizes that it does not carry whole are left out.
+/// Measures the channel over a broker. Sizes above the broker's limit are left out.
 ///
 /// # Errors
-/// The broker's error, or when a message does not arrive.
+/// [`ChannelError`] if the broker fails or a message does not arrive.
 pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> Result<Channel, ChannelError> {
     let mut measured = times_over_broker(bus, sizes, rounds).await?;
     let samples = measured.iter_mut().map(|(size, times)| sample(*size, times));
@@ -139,7 +140,7 @@ pub async fn over_broker(bus: BusConfig, sizes: &[usize], rounds: usize) -> Resu
     })
 }
 
-/// Times of messages by size, over a broker.
+/// Returns the times of messages by size, over a broker.
 async fn times_over_broker(
     bus: BusConfig,
     sizes: &[usize],
@@ -181,7 +182,7 @@ async fn times_over_broker(
     Ok(measured)
 }
 
-/// The median: other processes on the machine delay some messages, but not half of them.
+/// Returns the median time. Other processes on the machine may delay some messages, but not half of them.
 fn sample(bytes: usize, times: &mut [Duration]) -> TransferSample {
     times.sort_unstable();
     let median = times.get(times.len() / 2).copied().unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Whether a classifier would be right much more often if its classes were others: its `id2label` is probably wrong then.
+//! Detects a classifier whose `id2label` is probably wrong, because another assignment of its classes would be correct
+//! much more often.
 
 #![expect(
     clippy::indexing_slicing,
@@ -8,16 +9,16 @@
 use crate::data::Label;
 use crate::report::units;
 
-/// Most classes that are assigned: the time grows with their cube.
+/// Largest number of classes to assign: the time grows with their cube.
 const MAX_CLASSES: usize = 256;
 
-/// Classes that a remark names.
+/// Number of classes that a remark names.
 const SHOWN: usize = 6;
 
-/// Standard errors by which the other classes must be better.
+/// Number of standard errors by which the other assignment must be better.
 const SURE: f64 = 4.0;
 
-/// Share of the samples by which they must be better.
+/// Share of the samples by which the other assignment must be better.
 const CLEARLY: f64 = 0.02;
 
 /// Number of samples by label and predicted class.
@@ -39,8 +40,7 @@ impl Confusion {
         self.counts[predicted * self.classes + label]
     }
 
-    /// Returns the samples that are right if each predicted class is the one assigned to it, counted only where that is another one, and those
-    /// that are right there as it is.
+    /// Returns the number of correct samples with the assignment and without it, counting only reassigned classes.
     fn moved(&self, assigned: &[usize]) -> (i64, i64) {
         let moved = assigned.iter().enumerate().filter(|(own, other)| own != *other);
         moved.fold((0, 0), |(better, now), (own, other)| {
@@ -48,8 +48,8 @@ impl Confusion {
         })
     }
 
-    /// Returns for each predicted class the class with which most samples are right, each class once; the same one where that makes no
-    /// difference.
+    /// Returns the assignment of predicted classes to distinct classes with the most correct samples. In a tie a class
+    /// keeps its own.
     fn assigned(&self) -> Vec<usize> {
         let scale = i64::try_from(self.classes).unwrap_or(i64::MAX - 1) + 1;
         let cost = |own: usize, other: usize| -(self.count(own, other) * scale + i64::from(own == other));
@@ -57,9 +57,9 @@ impl Confusion {
     }
 }
 
-/// Returns the column of each row with which the sum of the costs is least (the Hungarian method, with potentials, O(n^3)).
+/// Returns the column of each row with the lowest sum of costs (the Hungarian method with potentials, O(n^3)).
 fn assignment(count: usize, cost: impl Fn(usize, usize) -> i64) -> Vec<usize> {
-    // Column 0 stands for none, and so does row 0.
+    // Row 0 and column 0 are sentinels.
     let (mut of_row, mut of_column) = (vec![0_i64; count + 1], vec![0_i64; count + 1]);
     let mut row_of = vec![0_usize; count + 1];
     for row in 1..=count {
@@ -103,8 +103,9 @@ fn assignment(count: usize, cost: impl Fn(usize, usize) -> i64) -> Vec<usize> {
     columns
 }
 
-/// Returns that a variant would be right clearly more often if its classes were others, if it would. The other classes are chosen on every
-/// second sample of each label and compared on the rest: samples may be in the order of their labels. `names` are those of the classes.
+/// Returns a remark if another assignment of a variant's classes would be correct clearly more often. The assignment is
+/// chosen on every second sample of each label, since samples may be sorted by label, and compared on the rest. `names`
+/// are the class names.
 pub(super) fn remark(
     variant: &str,
     names: &[String],
@@ -118,7 +119,7 @@ pub(super) fn remark(
             Label::Class(label) => Some((usize::try_from(*predicted).ok()?, *label)),
             _ => None,
         });
-    // A sample that is too long for the variant has no answer.
+    // Samples that are too long for the variant have no answer.
     let pairs: Vec<(usize, usize)> = pairs
         .filter(|(predicted, _)| *predicted < u32::MAX as usize)
         .collect();
@@ -190,7 +191,7 @@ mod tests {
         remark("v1", &names(count), &labels, &predictions)
     }
 
-    /// Only a variant that was never right was named.
+    /// Regression: only a variant that was never correct was reported.
     #[test]
     fn swapped_classes_are_named() {
         let swapped = said(3, 400, |_, label| [0, 2, 1][label]).unwrap();
@@ -203,7 +204,7 @@ mod tests {
         assert!(turned.contains("(now 0.00 %)"), "{turned}");
     }
 
-    /// Each half of the samples had half of the classes.
+    /// Regression: each half of the samples had half of the classes.
     #[test]
     fn labels_in_turn_are_halved_each() {
         let labels: Vec<usize> = (0..400).map(|sample| sample % 4).collect();
@@ -215,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_poor_model_is_not_named() {
-        // Wrong answers without a pattern, few samples for each of many classes, and a model that is mostly right.
+        // Random wrong answers, few samples per class, and a mostly correct model.
         let random = |count: usize| move |sample: usize, _: usize| (sample * 104_729 / 31) % count;
         for (count, samples) in [(2, 100), (3, 400), (10, 1_000), (200, 600)] {
             assert_eq!(said(count, samples, random(count)), None, "{count}");

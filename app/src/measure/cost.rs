@@ -1,7 +1,7 @@
-//! The cost of a batch: latency, energy and utilisation by batch size.
+//! Measures the cost of a batch: latency, energy and utilisation by batch size.
 //!
-//! Every batch size is measured in several rounds, and the rounds go through all sizes in order, so that other load that
-//! lasts a second affects one round of each size and not all rounds of one size. Medians leave that round out.
+//! Every batch size is measured in several rounds, each of which goes through all sizes in order. Other load that lasts
+//! a second then affects one round of each size instead of all rounds of one size, and medians exclude that round.
 
 use std::time::{Duration, Instant};
 
@@ -14,25 +14,25 @@ use rand_chacha::ChaCha8Rng;
 use super::MeasureError;
 use super::meter::{IntervalCost, Meter};
 
-/// How often sources that integrate a power are read.
+/// Interval for reading energy sources that integrate power.
 const SAMPLED_EVERY: Duration = Duration::from_millis(100);
 
-/// Seed of the order in which samples are run.
+/// Seed of the order of the samples.
 const ORDER: u64 = 7;
 
-/// Batch sizes, rounds and duration of the measurement of costs.
+/// Options of the cost measurement: batch sizes, rounds and duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CostOptions {
     /// Batch sizes, ascending.
     pub batches: Vec<u32>,
-    /// Passes through all sizes.
+    /// Number of passes through all sizes.
     pub rounds: u32,
-    /// How long each size is run in each round, at least; one run is always finished.
+    /// Minimum duration for each size in each round; at least one run is measured.
     pub measure_for: Duration,
 }
 
 impl CostOptions {
-    /// Powers of two up to 64, three rounds.
+    /// Returns options with powers of two up to 64 and three rounds.
     pub fn new(measure_for: Duration) -> Self {
         Self {
             batches: (0..=6).map(|power| 1 << power).collect(),
@@ -41,7 +41,7 @@ impl CostOptions {
         }
     }
 
-    /// Number of measured stretches.
+    /// Returns the number of measured intervals.
     pub fn steps(&self) -> u64 {
         self.batches.len() as u64 * u64::from(self.rounds)
     }
@@ -55,10 +55,10 @@ struct BatchSamples {
     utilisations: Vec<f64>,
 }
 
-/// Measures a model on requests that are like the ones to come.
+/// Measures a model on representative requests.
 ///
 /// # Errors
-/// When the model fails on a request, or there are none.
+/// [`MeasureError`] if the model fails on a request, or there are no requests.
 pub fn measure(
     model: &mut dyn Model,
     requests: &[Inputs],
@@ -70,10 +70,10 @@ pub fn measure(
         return Err(MeasureError::NoRequests);
     }
     let largest = options.batches.iter().max().copied().unwrap_or(1) as usize;
-    // The first samples of a file may be alike. The same seed gives every variant the same order.
+    // Adjacent samples of a file may be alike. The same seed gives every variant the same order.
     let mut order: Vec<&Inputs> = requests.iter().collect();
     order.shuffle(&mut ChaCha8Rng::seed_from_u64(ORDER));
-    // Long enough for every window of the largest batch to be contiguous.
+    // Repeat the first requests, so that every window of the largest batch is contiguous.
     let padded: Vec<Inputs> = order
         .into_iter()
         .cycle()
@@ -81,7 +81,7 @@ pub fn measure(
         .cloned()
         .collect();
     let mut seen: Vec<BatchSamples> = options.batches.iter().map(|_| BatchSamples::default()).collect();
-    // Each size continues where it ended in the round before: few runs of a slow model are of different samples.
+    // Each size continues where its previous round ended, so that the few runs of a slow model use different samples.
     let batches = options.batches.iter().map(|batch| Batches {
         padded: &padded,
         count: requests.len(),
@@ -103,7 +103,7 @@ pub fn measure(
     }
     let costs = options.batches.iter().zip(seen).map(|(batch, mut seen)| {
         let energies = (seen.energies.len() == options.rounds as usize).then_some(&mut seen.energies);
-        // The median sorts them.
+        // `median` sorts the latencies.
         let latency_s = median(&mut seen.latencies).ok_or(MeasureError::Nothing)?;
         Ok(BatchCost {
             batch: *batch,
@@ -117,14 +117,14 @@ pub fn measure(
     costs.collect()
 }
 
-/// The batches of one size, one after the other and again from the first.
+/// Cycles through the batches of one size.
 struct Batches<'a> {
-    /// The requests, and so many of the first ones again that a batch may begin with any.
+    /// The requests, followed by the first ones again, so that a batch may begin at any request.
     padded: &'a [Inputs],
     /// Number of requests.
     count: usize,
     size: usize,
-    /// Where the next batch begins.
+    /// Index of the next batch's first request.
     next: usize,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Batches<'a> {
     }
 }
 
-/// Runs one batch size for a stretch of time. The first run warms caches up and does not count.
+/// Runs one batch size for a time. The first run warms up caches and does not count.
 fn run_round(
     model: &mut dyn Model,
     batches: &mut Batches<'_>,
@@ -174,7 +174,7 @@ fn run_round(
     Ok(())
 }
 
-/// The middle value; the mean of the middle two where there are two.
+/// Returns the median.
 fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -193,7 +193,7 @@ mod tests {
     use kaskade_models::power::{PowerConfig, SourceKind};
     use kaskade_models::{ModelError, Outputs, Tensor};
 
-    /// Works for a while per request, and fails on an input called `bad`.
+    /// Computes for a while per request, and fails on an input called `bad`.
     struct Busy;
 
     impl Model for Busy {
@@ -254,7 +254,7 @@ mod tests {
         );
     }
 
-    /// Notes the samples that it runs, by their number.
+    /// Records the numbers of the samples that it runs.
     struct Noting(Vec<f32>);
 
     impl Model for Noting {
@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// A model that takes a second was measured on the second sample of the file alone.
+    /// Regression: a model that takes a second was measured only on the second sample of the file.
     #[test]
     fn rounds_run_different_samples_from_all_over_the_set() {
         let requests: Vec<Inputs> = (0..100_u8)
@@ -279,13 +279,13 @@ mod tests {
         let mut model = Noting(Vec::new());
         measure(&mut model, &requests, &options, &mut meter(), || ()).unwrap();
         let ran = &mut model.0;
-        // Each round warms up by one run and measures one.
+        // Each round has one warm-up run and one measured run.
         assert_eq!(ran.len(), 6);
         assert!(ran.iter().any(|number| *number >= 50.0), "{ran:?}");
         ran.sort_by(f32::total_cmp);
         ran.dedup();
         assert_eq!(ran.len(), 6, "{ran:?}");
-        // Batches larger than the set have samples twice.
+        // Batches larger than the set repeat samples.
         let mut model = Noting(Vec::new());
         let few = requests.get(..3).unwrap();
         let options = CostOptions {

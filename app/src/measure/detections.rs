@@ -1,4 +1,4 @@
-//! The objects that a detector found in scenes, and their accuracy with different classifiers.
+//! Records the objects that a detector finds in scenes, and measures the accuracy with different classifiers.
 
 use kaskade_models::{Inputs, Model, Tensor};
 use kaskade_policy::pipeline::TaskVariant;
@@ -8,17 +8,17 @@ use super::MeasureError;
 use crate::data::reply::{class_of, logits_of};
 use crate::data::scenes::{ClassifiedObject, Detection, Scenes, Score};
 
-/// Requests per batch where only answers count.
+/// Requests per batch; run times are not measured here.
 const BATCH: usize = 32;
 
-/// The results of a variant of the root task for every scene.
+/// Results of a variant of the root task for all scenes.
 pub(super) struct Findings {
     found: Vec<Vec<Detection>>,
-    /// By kind: the scene and place of each crop, and the crop as a request.
+    /// Crops by kind: index of the scene, the detection, and the crop as a request.
     crops: Vec<Vec<(usize, Detection, Inputs)>>,
 }
 
-/// The requests to a task in a detector's outputs: the rows of `<task>/<input>`.
+/// Returns the requests to a task in a detector's outputs: the rows of `<task>/<input>`.
 fn requests(outputs: &[Tensor], task: &str) -> Result<Vec<Inputs>, MeasureError> {
     let mut requests: Vec<Inputs> = Vec::new();
     for output in outputs {
@@ -64,7 +64,7 @@ impl Findings {
     /// Runs a detector over all scenes.
     ///
     /// # Errors
-    /// When it fails on one, or reports objects in another form.
+    /// [`MeasureError`] if the detector fails on a scene, or reports objects in another form.
     pub(super) fn of(model: &mut dyn Model, scenes: &Scenes) -> Result<Self, MeasureError> {
         let mut findings = Self {
             found: Vec::new(),
@@ -89,14 +89,14 @@ impl Findings {
         Ok(findings)
     }
 
-    /// The found objects of a task, as requests to it.
+    /// Returns the found objects of a task as requests.
     pub(super) fn requests(&self, scenes: &Scenes, task: &str) -> Vec<Inputs> {
         let kind = scenes.kinds.iter().position(|kind| kind == task);
         let crops = kind.and_then(|kind| self.crops.get(kind)).into_iter().flatten();
         crops.map(|(.., inputs)| inputs.clone()).collect()
     }
 
-    /// Accuracy of the detection.
+    /// Returns the accuracy of the detection.
     pub(super) fn score(&self, scenes: &Scenes) -> Score {
         let mut sum = Score::default();
         for (scene, found) in self.found.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Findings {
         sum
     }
 
-    /// Number of requests that a scene becomes, by task.
+    /// Sets the mean number of child requests per scene, and its distribution over the tasks.
     pub(super) fn factors(&self, scenes: &Scenes, variant: &mut TaskVariant) {
         let counts: Vec<f64> = self.crops.iter().map(|crops| crops.len() as f64).collect();
         let all: f64 = counts.iter().sum();
@@ -116,7 +116,7 @@ impl Findings {
             .collect();
     }
 
-    /// Returns how often a scene became so many requests to each task.
+    /// Returns the distribution of the number of child requests per scene, by task.
     pub(super) fn copies(&self, variant: &str, scenes: &Scenes) -> Vec<MeasuredCopies> {
         let of_kind = |(kind, task): (usize, &String)| {
             let counts = self
@@ -139,7 +139,7 @@ impl Findings {
         scenes.kinds.iter().enumerate().map(of_kind).collect()
     }
 
-    /// Share of the objects found for what they are that a classifier gives the right class.
+    /// Returns the share of the objects of the right kind to which a classifier assigns the right class.
     pub(super) fn single(
         &self,
         kind: usize,
@@ -156,7 +156,7 @@ impl Findings {
         Ok(f64::from(right) / f64::from(all.max(1)))
     }
 
-    /// The accuracy of the path through this detector and a classifier.
+    /// Returns the accuracy (F1) of the path through this detector and a classifier.
     pub(super) fn path(
         &self,
         kind: usize,

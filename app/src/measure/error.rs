@@ -1,4 +1,4 @@
-//! Why a family or a pipeline cannot be measured.
+//! Errors of measuring a family or a pipeline.
 
 use kaskade_models::{DeviceError, ModelError, TensorError, power::PowerError};
 use kaskade_policy::confidence::ConfidenceError;
@@ -14,7 +14,7 @@ use crate::data::{DataError, Samples};
 use crate::family::{FamilyError, OtherClasses};
 use crate::serving::ServingError;
 
-/// A family or a pipeline cannot be measured.
+/// Error of measuring a family or a pipeline.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MeasureError {
@@ -29,7 +29,7 @@ pub enum MeasureError {
     /// A batch of one size cannot be run.
     #[error("at batch size {batch}")]
     BatchSize {
-        /// Requests in the batch.
+        /// Batch size, requests.
         batch: u32,
         /// The error.
         source: Box<MeasureError>,
@@ -37,9 +37,9 @@ pub enum MeasureError {
     /// A sample of the set has no usable answer.
     #[error("sample {number}{}", origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})")))]
     Sample {
-        /// Its number, from 0.
+        /// Index of the sample, from 0.
         number: usize,
-        /// Where it comes from.
+        /// Location of the sample in its file, if known.
         origin: Option<String>,
         /// The error.
         source: Box<MeasureError>,
@@ -50,15 +50,15 @@ pub enum MeasureError {
     /// The model refuses every sample of the set as too long.
     #[error("every sample of the set is too long for the model")]
     AllTooLong,
-    /// The model gave fewer answers than requests.
+    /// The model returned fewer answers than requests.
     #[error("the model answered {answered} of {requests} requests")]
     Unanswered {
-        /// Answers.
+        /// Number of answers.
         answered: usize,
-        /// Requests.
+        /// Number of requests.
         requests: usize,
     },
-    /// There are samples without labels.
+    /// The set has samples without labels.
     #[error("every sample needs a label")]
     Unlabelled,
     /// A label and an answer cannot be compared.
@@ -75,10 +75,10 @@ pub enum MeasureError {
     /// The judge fails.
     #[error(transparent)]
     Judge(#[from] JudgeError),
-    /// The app names no labelled set to measure on.
+    /// The app states no labelled set to measure on.
     #[error("data.validation: is missing; name the labelled set to measure on")]
     NoValidationSet,
-    /// Workers serve a variant on devices of different kinds, and it states none of them.
+    /// Workers serve a variant on devices of different kinds, and the variant does not state which one to use.
     #[error(
         "variant `{variant}` is served on {} by worker `{}` and on {} by `{}`, and its times differ between them: state as its `device` the one \
          that plans place it on",
@@ -89,10 +89,10 @@ pub enum MeasureError {
         variant: String,
         /// Names of two workers.
         workers: [String; 2],
-        /// Their devices.
+        /// Devices of these workers.
         devices: [String; 2],
     },
-    /// The limit of spending is for a variant, or for its judge, whose calls have no price.
+    /// A spending limit applies to a variant or its judge, whose calls have no known price.
     #[error(
         "`--spend-limit` cannot bound what `{variant}` costs: its {field} is not stated; state it in the app's file, `{{ request = 0 }}` if calls \
          cost nothing"
@@ -100,7 +100,7 @@ pub enum MeasureError {
     NoPrice {
         /// The variant.
         variant: String,
-        /// What is missing.
+        /// The missing setting.
         field: &'static str,
     },
     /// Answers of the app's task have no labelled data format.
@@ -118,13 +118,13 @@ pub enum MeasureError {
     /// There are no requests to measure with.
     #[error("there is nothing to measure with")]
     NoRequests,
-    /// There are fewer requests than a batch takes.
+    /// There are fewer requests than the batch size.
     #[error("there are fewer requests than a batch")]
     TooFewRequests,
     /// No run was measured.
     #[error("nothing was measured")]
     Nothing,
-    /// The app is no pipeline.
+    /// The app has no pipeline.
     #[error("the app has no `[pipeline]` to measure")]
     NoPipeline,
     /// A task names a variant that the app does not have.
@@ -136,10 +136,10 @@ pub enum MeasureError {
     /// The root task has no variants.
     #[error("the root task has no variants")]
     EmptyRoot,
-    /// Every task is another one's child.
+    /// Every task is the child of another task.
     #[error("every task has a parent; a pipeline needs a root")]
     NoRoot,
-    /// A kind of object without a task.
+    /// A kind of object has no task.
     #[error("a kind is not a task")]
     NoTask,
     /// The tree has more than two levels.
@@ -151,7 +151,7 @@ pub enum MeasureError {
         /// The task below the root that has children.
         task: String,
     },
-    /// The set's kinds are not the tasks below the root.
+    /// The kinds of the set differ from the tasks below the root.
     #[error("the set's kinds are {kinds:?} and the tasks below the root {tasks:?}; they must be the same")]
     Kinds {
         /// Kinds of the set.
@@ -168,7 +168,7 @@ pub enum MeasureError {
     /// The time of a message cannot be measured.
     #[error("the time of a message cannot be measured")]
     Hop(#[source] ChannelError),
-    /// The app cannot be served to measure the overhead of serving.
+    /// The app cannot be served to measure the serving overhead.
     #[error("the overhead of serving cannot be measured: the app cannot be served")]
     Serving(#[source] Box<ServingError>),
     /// The latencies of the served requests cannot be recorded.
@@ -204,10 +204,10 @@ pub enum MeasureError {
     /// The meter cannot be set up.
     #[error(transparent)]
     Power(#[from] PowerError),
-    /// The model fails.
+    /// The model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// A request is no tensor.
+    /// A request's tensor is invalid.
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// The measurements are not a valid pipeline.
@@ -222,7 +222,7 @@ impl From<ServingError> for MeasureError {
 }
 
 impl MeasureError {
-    /// Says where in the set a sample comes from.
+    /// Adds the location of the sample in the set.
     pub(super) fn in_set(self, set: &Samples) -> Self {
         match self {
             Self::Sample { number, source, .. } => Self::Sample {
@@ -234,7 +234,7 @@ impl MeasureError {
         }
     }
 
-    /// Names the variant that something is wrong with.
+    /// Adds the name of the variant.
     pub(super) fn of<E: Into<Self>>(variant: &str) -> impl FnOnce(E) -> Self {
         move |source| Self::Variant {
             variant: variant.to_owned(),

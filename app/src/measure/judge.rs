@@ -1,4 +1,4 @@
-//! A program that judges answers: one JSON object per line in, one verdict per line out.
+//! Runs a program that judges answers: it reads one JSON object per line and writes one verdict per line.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// Longest verdict, bytes.
+/// Longest verdict line, bytes.
 const MAX_LINE: u64 = 1 << 20;
 
-/// Interval at which a program that has answered everything is polled until it has ended.
+/// Poll interval for the exit of a program that has answered everything.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A judge cannot be used.
+/// Error of a judge program.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum JudgeError {
-    /// The command is empty, or has an open quotation mark.
+    /// The command is empty, or has an unclosed quotation mark.
     #[error("`{command}` is not a command; write a program and its arguments, quoted as in a shell")]
     Command {
         /// The command.
         command: String,
     },
-    /// The program does not start.
+    /// The program cannot be started.
     #[error("the judge `{program}` does not start")]
     Start {
         /// The program.
         program: String,
-        /// Reason that the system reports.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The program ended early, or with an error.
@@ -39,42 +39,42 @@ pub enum JudgeError {
     Ended {
         /// Its exit status.
         status: ExitStatus,
-        /// Verdicts.
+        /// Number of verdicts.
         answered: usize,
-        /// Questions.
+        /// Number of questions.
         asked: usize,
     },
-    /// The program is silent for too long.
+    /// The program wrote nothing for too long.
     #[error(
         "the judge gave {answered} of {asked} verdicts and then none for {} s; it must answer every line, flush its output and end with \
          its input (`--judge-timeout` is the limit)",
         after.as_secs_f64()
     )]
     Silent {
-        /// The limit.
+        /// The time limit.
         after: Duration,
-        /// Verdicts.
+        /// Number of verdicts.
         answered: usize,
-        /// Questions.
+        /// Number of questions.
         asked: usize,
     },
-    /// A line is no verdict.
+    /// A line is not a verdict.
     #[error(
         "line {line} of the judge is not a verdict: {found}; write {{\"right\": true}}, {{\"right\": false}} or {{\"score\": NUMBER}}"
     )]
     Garbage {
         /// Number of the line, from 1.
         line: usize,
-        /// Its beginning.
+        /// Beginning of the line.
         found: String,
     },
-    /// The program gives more verdicts than answers it was given.
+    /// The program wrote more verdicts than there are questions.
     #[error("the judge gives more than {asked} verdicts; it must write one line for each of its input")]
     TooMany {
-        /// Questions.
+        /// Number of questions.
         asked: usize,
     },
-    /// A score without the least score of a right answer.
+    /// The program returned a score, but the app states no lowest score of a correct answer.
     #[error("the judge gives scores; set `min_score` under `[data]`, the least score of a right answer")]
     NoThreshold,
     /// The program's output cannot be read.
@@ -91,21 +91,21 @@ pub struct JudgeProgram {
     silence: Duration,
 }
 
-/// An answer to a sample, which is judged.
+/// A question to the judge: an answer to a sample.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Question<'a> {
-    /// Number of the sample, from 0.
+    /// Index of the sample, from 0.
     pub sample: usize,
-    /// Texts of the request by input; numbers and images are left out.
+    /// Texts of the request by input; numbers and images are omitted.
     pub input: &'a Map<String, Value>,
     /// The answer.
     pub answer: &'a Value,
-    /// The right answer, if the set states one.
+    /// The reference answer, if the set has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<&'a Value>,
 }
 
-/// A line of the program.
+/// A line written by the program.
 #[derive(Deserialize)]
 struct Verdict {
     right: Option<bool>,
@@ -113,7 +113,8 @@ struct Verdict {
 }
 
 impl JudgeProgram {
-    /// A command: a program and its arguments, with the quotation marks of a shell. It may be silent for five minutes.
+    /// Creates a judge from a command: a program with arguments, quoted as in a shell. Its time limit without a verdict
+    /// is five minutes.
     ///
     /// # Errors
     /// [`JudgeError::Command`] if it is empty or malformed.
@@ -128,22 +129,24 @@ impl JudgeProgram {
         })
     }
 
-    /// Sets how long it may be silent.
+    /// Sets the longest time without a verdict.
     #[must_use]
     pub fn silent_for(mut self, longest: Duration) -> Self {
         self.silence = longest;
         self
     }
 
-    /// The command.
+    /// Returns the command.
     pub fn command(&self) -> &str {
         &self.command
     }
 
-    /// Runs the program once over all questions, and returns which answers are right. Scores count from `min_score` on.
+    /// Runs the program once over all questions, and returns which answers are correct. Scores are correct from
+    /// `min_score` on.
     ///
     /// # Errors
-    /// [`JudgeError`] if the program does not start, dies, is silent, or writes something else than one verdict per question.
+    /// [`JudgeError`] if the program does not start, fails, is silent for too long, or does not write one verdict per
+    /// question.
     pub fn judge(&self, questions: &[Question<'_>], min_score: Option<f64>) -> Result<Vec<bool>, JudgeError> {
         let lines: Vec<String> = questions
             .iter()
@@ -201,7 +204,7 @@ impl JudgeProgram {
     }
 }
 
-/// Returns whether a line says that an answer is right.
+/// Parses a verdict: returns whether the answer is correct.
 fn right(text: &[u8], line: usize, min_score: Option<f64>) -> Result<bool, JudgeError> {
     const SHOWN: usize = 80;
     let garbage = || {
@@ -224,13 +227,13 @@ fn right(text: &[u8], line: usize, min_score: Option<f64>) -> Result<bool, Judge
 struct ChildGuard(Child);
 
 impl ChildGuard {
-    /// Writes the lines to the process and returns the lines that it writes, each from a thread of its own: a process that reads
-    /// everything before it answers, or answers before it has read everything, blocks neither.
+    /// Writes the lines to the process and returns the lines that it writes. Separate threads read and write, so that
+    /// neither a process that reads everything first nor one that answers early blocks.
     fn talk(&mut self, lines: Vec<String>) -> Receiver<std::io::Result<Vec<u8>>> {
         if let Some(mut input) = self.0.stdin.take() {
             thread::spawn(move || {
                 for line in lines {
-                    // A process that reads no further has ended or will be found to lack verdicts.
+                    // A process that stops reading has ended, or will lack verdicts.
                     if writeln!(input, "{line}").is_err() {
                         return;
                     }
@@ -244,7 +247,7 @@ impl ChildGuard {
         replies
     }
 
-    /// Waits for the end; `None` if it does not come.
+    /// Waits at most `longest` for the exit of the process; `None` if it still runs.
     fn ended(&mut self, longest: Duration) -> std::io::Result<Option<ExitStatus>> {
         let began = Instant::now();
         loop {
@@ -261,7 +264,7 @@ impl ChildGuard {
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
-        // It has ended already, or is of no use any more.
+        // The process has ended, or is no longer needed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -290,7 +293,7 @@ mod tests {
     use super::*;
     use crate::report::in_one_line;
 
-    /// Judges the numbers 0, 1, ... by a program of Python.
+    /// Judges the numbers 0, 1, ... with a Python program.
     fn judged(program: &str, questions: usize, min_score: Option<f64>) -> Result<Vec<bool>, JudgeError> {
         let command = format!("python3 -c {}", shlex::try_quote(program).unwrap());
         let judge = JudgeProgram::new(&command)?.silent_for(Duration::from_secs(20));
@@ -320,7 +323,7 @@ for line in sys.stdin:
     print(json.dumps({"right": asked["answer"] == asked.get("reference"), "reason": "none"}), flush=True)
 "#;
         assert_eq!(judged(echo, 4, None).unwrap(), [false, false, true, false]);
-        // Reads everything before it writes, more than a pipe holds.
+        // A program that reads more than a pipe holds before it writes.
         let whole = r#"
 import json, sys
 asked = [json.loads(line) for line in sys.stdin]
@@ -366,7 +369,7 @@ print("\n".join(json.dumps({"score": one["answer"] / 10}) for one in asked))
     #[test]
     fn a_silent_judge_is_ended() {
         for program in [
-            // Answers nothing; answers and does not end.
+            // A program that answers nothing, and one that answers but does not exit.
             "import sys, time\ntime.sleep(1000)",
             "import sys, time\nfor line in sys.stdin: print('{\"right\": true}', flush=True)\nsys.stdout.close()\ntime.sleep(1000)",
         ] {

@@ -1,7 +1,7 @@
-//! Memory of a model, or of a partition of it, on its device: `w_i(b)` (HybridServe §V-B).
+//! Measures the memory of a model or a partition on its device: `w_i(b)` (HybridServe §V-B).
 //!
-//! On the processor that is what a process gains by loading the model and running a batch, so every measurement has a process of its own:
-//! in one that has held another model, freed memory would be reused without being counted.
+//! On the CPU this is the memory that a process gains by loading the model and running a batch. Every measurement
+//! therefore needs a new process: a process that has held another model would reuse freed memory without counting it.
 
 use kaskade_models::memory::MemoryReader;
 use kaskade_models::{
@@ -12,26 +12,26 @@ use thiserror::Error;
 
 use crate::family::{FamilyError, VariantSpec};
 
-/// Memory cannot be measured.
+/// Error of measuring memory.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The device has no reader.
+    /// The memory of the device cannot be read.
     #[error("{0}")]
     Unsupported(String),
-    /// The reader gives no reading.
+    /// The current memory cannot be read.
     #[error("the system does not report how much memory is in use")]
     NoReading,
-    /// The peak of a process cannot be measured more than once.
+    /// The peak memory of a process cannot be reset, so only one peak can be measured.
     #[error("the system cannot reset the peak memory counter of a process")]
     NoReset,
-    /// The reader gives no peak.
+    /// The peak memory cannot be read.
     #[error("the system does not report a peak")]
     NoPeak,
     /// The model refuses a synthetic request.
     #[error("the model refuses a synthetic request")]
     Refused(#[source] ModelError),
-    /// No synthetic request can be made.
+    /// No synthetic request can be created.
     #[error(transparent)]
     Sample(#[from] SampleError),
     /// The model cannot be loaded.
@@ -42,21 +42,21 @@ pub enum MemoryError {
     Device(#[from] DeviceError),
 }
 
-/// Measurements of a model.
+/// Memory of a model or partition.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MeasuredMemory {
     /// The variant.
     pub variant: String,
-    /// Which partition of it, from 0.
+    /// Index of the partition, from 0.
     pub partition: u32,
-    /// Of how many.
+    /// Number of partitions.
     pub of: u32,
-    /// Weights of the partition.
+    /// Number of parameters of the partition.
     pub parameters: u64,
-    /// Taken by loading it, bytes.
+    /// Memory used by loading, bytes.
     pub loaded_bytes: u64,
-    /// Taken while a batch runs, loading included, by batch size.
+    /// Memory used while a batch runs, loading included, by batch size.
     pub batches: Vec<BatchMemory>,
 }
 
@@ -64,17 +64,17 @@ pub struct MeasuredMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct BatchMemory {
-    /// Requests in the batch.
+    /// Batch size, requests.
     pub batch: u32,
-    /// The most in use while it ran, loading included, bytes.
+    /// Peak memory, loading included, bytes.
     pub bytes: u64,
 }
 
-/// Measures in this process, which should have done nothing else. The requests are synthetic, as long as the model takes them, a text of
-/// 16 words: what a request holds does not matter here, how much does.
+/// Measures in this process, which should have done nothing else. The requests are synthetic and as long as the model
+/// accepts, or texts of 16 words: only their size matters.
 ///
 /// # Errors
-/// When the device cannot be read, or the model not be loaded or run.
+/// [`MemoryError`] if the memory cannot be read, or the model cannot be loaded or run.
 pub fn here(
     member: &VariantSpec,
     partition: Partition,
@@ -86,7 +86,7 @@ pub fn here(
     let now = || reader.now().ok_or(MemoryError::NoReading);
     let before = now()?;
     let mut loaded = member.load_partition(member.device, partition)?;
-    // Memory that the process had already is not counted, so the weights are the minimum.
+    // Memory that the process already had is not counted, so the size of the weights is the minimum.
     let least = loaded.info.parameters * 4;
     let loaded_bytes = now()?.saturating_sub(before).max(least);
     let request = sample_request(&loaded.model.signature(), SampleSize::LONGEST)?;

@@ -1,4 +1,4 @@
-//! Costs of intervals of work.
+//! Measures energy and utilisation over intervals of work.
 
 use kaskade_models::device::nvml::{Gpu, KernelUtilisation};
 use kaskade_models::device::{self, DeviceChoice, DeviceInfo};
@@ -6,35 +6,35 @@ use kaskade_models::power::{EnergySample, PowerConfig, PowerMeter};
 
 use super::MeasureError;
 
-/// Reads one device's energy over stretches of work.
+/// Meter of one device.
 pub struct Meter {
     power: PowerMeter,
     device: DeviceInfo,
     gpu: Option<Gpu>,
-    /// When the driver's newest sample before the stretch was taken, by its clock.
+    /// Time of the driver's newest sample before the interval, on the driver's clock.
     sampled: u64,
 }
 
-/// The cost of an interval of work.
+/// Energy and utilisation of an interval of work.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntervalCost {
-    /// Energy of the device, idle included, joules; unknown where no source could be read.
+    /// Energy of the device, idle energy included, joules; `None` if no source can be read.
     pub joules: Option<f64>,
-    /// Share of the processor's cores kept busy, or of the time in which a GPU ran kernels, in [0, 1]; unknown where the driver took no
-    /// sample in the stretch.
+    /// Utilisation in [0, 1]: share of the busy CPU cores, or of the time in which a GPU ran kernels. `None` if the
+    /// driver took no sample in the interval.
     pub utilisation: Option<f64>,
 }
 
 impl Meter {
-    /// A meter of a device.
+    /// Creates the meter of a device.
     ///
     /// # Errors
-    /// When the device cannot be opened or a stated power cannot be.
+    /// [`MeasureError`] if the device, or a configured power source, cannot be opened.
     pub fn of(choice: DeviceChoice, config: &PowerConfig) -> Result<Self, MeasureError> {
         let device = device::describe(choice, &device::open(choice)?);
         let mut power = PowerMeter::detect(config, &device)?;
         if choice != DeviceChoice::Cpu {
-            // From here on its busy time is reported, so that a modelled total is known from the start.
+            // Report its busy time from now on, so that a modelled total is known from the start.
             power.add_device_busy(0.0);
         }
         let gpu = Gpu::open(&device).ok();
@@ -46,7 +46,7 @@ impl Meter {
         })
     }
 
-    /// The device, for people: `cpu (2 cores)`.
+    /// Returns the device as text: `cpu (2 cores)`.
     pub fn device(&self) -> String {
         self.device.to_string()
     }
@@ -64,17 +64,17 @@ impl Meter {
         self.power.sample()
     }
 
-    /// The samples of the driver since the interval started.
+    /// Returns the driver's utilisation samples since the interval started.
     fn kernels(&self) -> Option<KernelUtilisation> {
         self.gpu.as_ref()?.kernel_utilisation(self.sampled).ok()
     }
 
-    /// Reads in between, which sampled sources need about every 100 ms.
+    /// Samples within an interval, which sampled sources need about every 100 ms.
     pub fn touch(&mut self) {
         self.power.sample();
     }
 
-    /// Ends a stretch of time during which the model worked throughout.
+    /// Ends an interval during which the model was busy throughout.
     pub(crate) fn end_busy(&mut self, begun: EnergySample) -> IntervalCost {
         if self.device.choice != DeviceChoice::Cpu {
             let now = self.power.sample();
@@ -83,7 +83,7 @@ impl Meter {
         self.end(begun)
     }
 
-    /// Ends a stretch.
+    /// Ends an interval.
     pub fn end(&mut self, begun: EnergySample) -> IntervalCost {
         let ended = self.power.sample();
         let wall = ended.wall_s - begun.wall_s;

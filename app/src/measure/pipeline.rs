@@ -21,9 +21,9 @@ use crate::report::progress::Progress;
 /// The measurements of a pipeline.
 #[non_exhaustive]
 pub struct Measured {
-    /// The pipeline for planners.
+    /// The pipeline, as planners read it.
     pub pipeline: Pipeline,
-    /// Distribution of the number of objects in a scene, for simulators.
+    /// Distribution of the number of objects per scene, for simulators.
     pub copies: Vec<MeasuredCopies>,
 }
 
@@ -31,22 +31,22 @@ pub struct Measured {
 pub struct PipelineMeasurement<'a> {
     /// The app.
     pub app: &'a App,
-    /// Its tasks.
+    /// Pipeline configuration of the app.
     pub config: &'a PipelineConfig,
-    /// Passes through all batch sizes.
+    /// Number of passes through all batch sizes.
     pub rounds: u32,
-    /// How long each size is run in each of them.
+    /// Duration for each size in each pass.
     pub measure_for: Duration,
-    /// Whether progress is kept to oneself.
+    /// Whether to print no progress.
     pub quiet: bool,
 }
 
 impl PipelineMeasurement<'_> {
-    /// Measures the pipeline on a set of scenes. Accuracies are F1: the harmonic mean of precision and
-    /// recall.
+    /// Measures the pipeline on a set of scenes. Accuracies are F1 scores, the harmonic means of precision and recall.
     ///
     /// # Errors
-    /// When the tree has more than two levels, a task is none of the set's kinds, or a model cannot be loaded or fails.
+    /// [`MeasureError`] if the tree has more than two levels, a task is not a kind of the set, or a model cannot be
+    /// loaded or fails.
     pub fn measure(&self, set: &DataSet) -> Result<Measured, MeasureError> {
         let mut pipeline = self.config.unmeasured(self.app);
         let root = root(&pipeline)?;
@@ -82,7 +82,7 @@ impl PipelineMeasurement<'_> {
         })
     }
 
-    /// Latency by batch size, with the member held to its share of a core.
+    /// Returns the latency by batch size, limited to the variant's core share.
     fn latency(&self, member: &VariantSpec, requests: &[Inputs]) -> Result<Vec<BatchLatency>, MeasureError> {
         let options = CostOptions {
             batches: self.config.batches.iter().map(|batch| batch.get()).collect(),
@@ -109,7 +109,7 @@ impl PipelineMeasurement<'_> {
     }
 }
 
-/// The models of the app.
+/// The variants of the app.
 struct Members(Vec<VariantSpec>);
 
 impl Members {
@@ -120,7 +120,7 @@ impl Members {
         })
     }
 
-    /// A model with whole cores, for its answers.
+    /// Loads a model without a core share limit, to record answers.
     fn model(&self, name: &str) -> Result<Box<dyn Model>, MeasureError> {
         let member = self.get(name)?;
         let loaded = member.unpaced().load(member.device);
@@ -128,21 +128,21 @@ impl Members {
     }
 }
 
-/// The results of the tasks below the root for the found objects.
+/// Accuracies of the tasks below the root on the found objects.
 struct Readings {
-    /// By path, how much is right.
+    /// Accuracy by path.
     paths: Vec<ProfiledPath>,
-    /// By variant, the share of the objects found for what they are that it reads rightly.
+    /// Share of correct classes among objects of the right kind, by variant.
     singles: BTreeMap<String, f64>,
 }
 
-/// Names of a task's variants.
+/// Returns the names of a task's variants.
 fn variants(pipeline: &Pipeline, task: usize) -> impl Iterator<Item = &str> {
     let variants = pipeline.tasks.get(task).map_or(&[][..], |task| &task.variants);
     variants.iter().map(|variant| variant.name.as_str())
 }
 
-/// The scenes, in the form that the root task's models take.
+/// Reads the scenes in the input form of the root task's models.
 fn read(set: &DataSet, pipeline: &Pipeline, root: usize, members: &Members) -> Result<Scenes, MeasureError> {
     let first = variants(pipeline, root).next().ok_or(MeasureError::EmptyRoot)?;
     let scenes = Scenes::read(set, &members.model(first)?.signature())?;
@@ -150,7 +150,7 @@ fn read(set: &DataSet, pipeline: &Pipeline, root: usize, members: &Members) -> R
     Ok(scenes)
 }
 
-/// Returns what each variant of the root task finds.
+/// Returns the findings of each variant of the root task.
 fn find_all(
     pipeline: &Pipeline,
     root: usize,
@@ -165,7 +165,7 @@ fn find_all(
     findings.collect()
 }
 
-/// The findings that are most right.
+/// Returns the findings with the highest accuracy.
 fn best<'a>(findings: &'a BTreeMap<String, Findings>, scenes: &Scenes) -> Result<&'a Findings, MeasureError> {
     let f1 = |findings: &Findings| findings.score(scenes).f1().unwrap_or(0.0);
     let best = findings
@@ -174,7 +174,7 @@ fn best<'a>(findings: &'a BTreeMap<String, Findings>, scenes: &Scenes) -> Result
     best.ok_or(MeasureError::EmptyRoot)
 }
 
-/// Returns what every variant below the root makes of what every variant of the root finds.
+/// Returns the accuracies of every variant below the root, on the findings of every variant of the root.
 fn answer_all(
     pipeline: &Pipeline,
     members: &Members,
@@ -207,7 +207,7 @@ fn answer_all(
     Ok(readings)
 }
 
-/// The root of a tree of two levels.
+/// Returns the root of a tree of two levels.
 fn root(pipeline: &Pipeline) -> Result<usize, MeasureError> {
     let is_child = |name: &String| pipeline.tasks.iter().any(|task| task.children.contains(name));
     let root = pipeline.tasks.iter().position(|task| !is_child(&task.name));

@@ -1,15 +1,15 @@
-//! Answers of remote variants, recorded once.
+//! Records the answers of remote variants, once.
 
 use kaskade_models::{Inputs, Model, ModelError};
 use kaskade_policy::profile::BatchCost;
 
 use super::MeasureError;
 
-/// Asks a remote model for every sample at once: answers that are on disk cost nothing again. One that is too long is no error if such
-/// requests are forwarded to the next variant.
+/// Sends every sample to a remote model at once; answers already on disk cost nothing. With `forwards_too_long`,
+/// samples that are too long are no errors.
 ///
 /// # Errors
-/// The first sample without an answer, such as the one that would have exceeded the limit of spending.
+/// The error of the first unanswered sample, such as one that would have exceeded the spending limit.
 pub(super) fn record(
     model: &mut dyn Model,
     requests: &[Inputs],
@@ -28,7 +28,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Removes what was measured on this machine while it waited: a remote variant's energy and utilisation are unknown here.
+/// Removes the energy and utilisation of this machine while it waited: those of a remote variant are unknown.
 pub(super) fn forget_local_work(costs: &mut [BatchCost]) {
     for cost in costs {
         cost.energy_j = None;
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use kaskade_models::Outputs;
 
-    /// Answers the first request alone.
+    /// Answers only the first request.
     struct Limited;
 
     impl Model for Limited {

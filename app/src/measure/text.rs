@@ -1,4 +1,4 @@
-//! Profiles as text for people.
+//! Formats profiles as text.
 
 use kaskade_policy::pipeline::{BatchLatency, PathAccuracy, Pipeline, Task as PipelineTask};
 use kaskade_policy::profile::Profile;
@@ -7,7 +7,7 @@ use crate::report::profile_warnings;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
-/// A pipeline's profile for people.
+/// Formats the profile of a pipeline.
 pub fn pipeline(pipeline: &Pipeline) -> String {
     let of_task = |task: &PipelineTask| {
         let rows = task.variants.iter().map(|variant| {
@@ -58,7 +58,7 @@ pub fn pipeline(pipeline: &Pipeline) -> String {
     format!("{variants}\n\n{paths}")
 }
 
-/// A profile for people.
+/// Formats a profile.
 pub fn profile(profile: &Profile) -> String {
     let rows = profile.variants.iter().map(|variant| {
         let right = variant.validation.correct.iter().filter(|right| **right).count();

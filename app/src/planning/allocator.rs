@@ -1,4 +1,4 @@
-//! Plans an app that is a pipeline: its initial plan, and its planner while it serves.
+//! Plans pipelines: the initial plan, and the planner while the app serves.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,13 +23,13 @@ use crate::planning::check::check;
 use crate::planning::worker_device::worker_device;
 use crate::report::in_one_line;
 
-/// Longest interval at which a planner that forecasts observes the load.
+/// Longest interval at which a forecasting planner observes the load.
 const FORECAST_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Returns the slots of an app's workers, each of which runs one variant.
+/// Returns the slots of an app's workers. Each slot runs one variant.
 ///
 /// # Errors
-/// [`PlanningError::SharedGpu`] if a worker has several slots on a GPU: nothing bounds what each uses of it;
+/// [`PlanningError::SharedGpu`] if a worker has several slots on a GPU, whose use by each is not limited;
 /// [`PlanningError::SeveralDevices`] if variants run on different devices of a worker.
 pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
     let mut slots = Vec::new();
@@ -54,10 +54,10 @@ pub fn slots(app: &App) -> Result<Vec<Slot>, PlanningError> {
     Ok(slots)
 }
 
-/// Returns the measured pipeline of an app, checked against the app.
+/// Returns the measured pipeline of an app, checked against the app's configuration.
 ///
 /// # Errors
-/// When there is no such file, or it is of another pipeline.
+/// [`PlanningError`] if the file does not exist, or belongs to another pipeline.
 pub fn measured(app: &App, config: &PipelineConfig) -> Result<Pipeline, PlanningError> {
     let path = config.profile.as_deref();
     let path = path.ok_or(PlanningError::NoPipelineProfile)?;
@@ -79,16 +79,16 @@ fn read(app: &App, config: &PipelineConfig, path: &Path) -> Result<Pipeline, Pla
             app: app.name.to_string(),
         });
     }
-    // The objective and the message time come from the app; the file has the measurements.
+    // The latency objective and the message time come from the app, the measurements from the file.
     pipeline.slo_us = app.slo.as_micros();
     pipeline.hop_us = config.hop_latency.as_micros();
     Ok(pipeline)
 }
 
-/// Returns the manager that plans an app's pipeline, from the time 0 on.
+/// Returns the manager that plans an app's pipeline, starting at time 0.
 ///
 /// # Errors
-/// When nothing was measured, or the objective cannot be met by any of its paths.
+/// [`PlanningError`] if there are no measurements, or no path can meet the objective.
 pub fn manager(
     app: &App,
     config: &PipelineConfig,
@@ -116,17 +116,17 @@ pub fn options(app: &App, allocator: &PipelinePlannerConfig) -> Result<ManagerOp
     })
 }
 
-/// Returns the initial plan of a pipeline, for the smallest demand that is planned for.
+/// Returns the initial plan of a pipeline, for the lowest demand that is planned for.
 ///
 /// # Errors
-/// As [`manager`], or when there are fewer places than tasks.
+/// As [`manager`], or if there are fewer slots than tasks.
 pub fn first_plan(app: &App, config: &PipelineConfig) -> Result<Plan, PlanningError> {
     let allocator = config.planner.unwrap_or_default();
     let mut manager = manager(app, config, &allocator)?;
     Ok(manager.begin(allocator.demand.min_rate, 0)?)
 }
 
-/// The planner of an app that is a pipeline, if its file configures one.
+/// Returns the planner of an app with a pipeline, if one is configured.
 ///
 /// # Errors
 /// As [`manager`].
@@ -159,7 +159,7 @@ pub fn planner(app: &App, config: &PipelineConfig) -> Result<Option<PlannerConfi
     }))
 }
 
-/// Returns how often the load is observed: a forecast notices a rise within a step.
+/// Returns the interval at which the load is observed. A forecast must notice a rise within a step.
 pub fn observation_interval(demand: &DemandOptions) -> Duration {
     let step = Duration::from_micros(demand.step_us);
     if demand.forecast_us > 0 {
@@ -169,10 +169,10 @@ pub fn observation_interval(demand: &DemandOptions) -> Duration {
     }
 }
 
-/// A manager, and the totals of workers and ingresses that it has received.
+/// A manager, with the latest totals received from workers and ingresses.
 struct PipelinePlanner {
     manager: Manager,
-    /// All places, of the living and the dead.
+    /// All slots, including those of lost workers.
     slots: Vec<Slot>,
     arrivals: u64,
     now_us: u64,
@@ -184,7 +184,7 @@ impl PipelinePlanner {
     fn plan(&mut self, request: &PlanRequest, running: Option<&Plan>) -> Result<Plan, PlanningError> {
         self.manager.follow(running);
         let Some(seen) = &request.observed else {
-            // An explicit request: for a load, or for the current one.
+            // An explicit request: plan for the stated load, or for the current demand.
             let qps = request.peak_qps.unwrap_or_else(|| self.manager.demand_qps());
             return Ok(self.manager.begin(qps, self.now_us)?);
         };
@@ -204,13 +204,13 @@ impl PipelinePlanner {
         }
     }
 
-    /// The places of these workers; all if none has sent a heartbeat yet.
+    /// Returns the slots of these workers, or all slots if no worker has sent a heartbeat yet.
     fn places(&self, workers: &[String]) -> Vec<Slot> {
         let alive = |slot: &&Slot| workers.is_empty() || workers.contains(&slot.worker);
         self.slots.iter().filter(alive).cloned().collect()
     }
 
-    /// Passes the requests' outcomes since the last call to the manager. A total that falls is that of a worker that restarted.
+    /// Passes the fan-outs since the last call to the manager. A total that falls means that its worker restarted.
     fn record(&mut self, request: &PlanRequest) {
         if !request.fan_outs.is_empty() {
             self.forks
@@ -234,7 +234,7 @@ impl PipelinePlanner {
         }
     }
 
-    /// Passes the batches run since the last call to the manager.
+    /// Passes the batch runs since the last call to the manager.
     fn record_runs(&mut self, request: &PlanRequest) {
         for (variant, ran) in self.runs.since(&request.runs) {
             self.manager.ran(variant, ran);

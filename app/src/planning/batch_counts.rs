@@ -1,17 +1,17 @@
-//! Batches that variants have run since the last observation, from the totals in workers' heartbeats.
+//! Computes the batches that variants ran since the last observation, from the totals in heartbeats.
 
 use std::collections::BTreeMap;
 
 use kaskade_actors::wire::Runs;
 use kaskade_policy::demand::RunCounts;
 
-/// The last totals of every worker and variant.
+/// Last totals by worker and variant.
 #[derive(Debug, Default)]
 pub(super) struct RunTotals(BTreeMap<(String, String), Runs>);
 
 impl RunTotals {
-    /// Returns what each variant of each worker has run since the last call, by variant. A total that falls is that of a worker that
-    /// restarted. Workers that a report leaves out are forgotten; one without any worker says nothing.
+    /// Returns the counts since the last call for each worker, by variant. A total that falls means that its worker
+    /// restarted. Workers missing from a report are forgotten, unless the report is empty.
     pub(super) fn since<'a>(
         &mut self,
         runs: &'a BTreeMap<String, BTreeMap<String, Runs>>,
@@ -49,7 +49,7 @@ mod tests {
         BTreeMap::from([("w".to_owned(), BTreeMap::from([("small".to_owned(), runs)]))])
     }
 
-    /// Totals of every worker ever seen were kept.
+    /// Regression: totals of every worker ever seen were kept.
     #[test]
     fn workers_that_are_gone_are_forgotten() {
         let mut totals = RunTotals::default();

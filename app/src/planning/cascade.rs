@@ -1,4 +1,4 @@
-//! Cascades from a profile.
+//! Plans cascades from a profile.
 
 mod text;
 
@@ -14,7 +14,7 @@ use crate::config::App;
 use crate::planning::{PlanningError, initial};
 use crate::report::units;
 
-/// Plans confidence cascades from a profile; [`cascade`](super::cascade()) begins one.
+/// Builder of a confidence cascade plan from a profile; created by [`cascade`](super::cascade()).
 ///
 /// The same profile, settings and seed give the same plan.
 #[derive(Debug, Clone)]
@@ -38,33 +38,34 @@ impl<'a> CascadePlanner<'a> {
         }
     }
 
-    /// Places the plan on the workers and devices of an app, with the app's batching. Without an app, it is one worker `local` on the CPU.
+    /// Places the plan on the workers and devices of an app, with the app's batching. Without an app, the plan has one
+    /// worker `local` on the CPU.
     pub fn app(mut self, app: &'a App) -> Self {
         self.app = Some(app);
         self.options.batching = app.batching.into();
         self
     }
 
-    /// Sets the objective; by default the app's guarantee, and without one the accuracy of the best variant at the least energy
-    /// ([`Objective::Ap`]).
+    /// Sets the objective. The default is the app's guarantee, or without one the accuracy of the best variant at the
+    /// lowest energy ([`Objective::Ap`]).
     pub fn objective(mut self, objective: Objective) -> Self {
         self.objective = Some(objective);
         self
     }
 
-    /// Sets what is to be minimised; by default joules per request.
+    /// Sets the cost to minimise; by default joules per request.
     pub fn minimise(mut self, minimise: Minimise) -> Self {
         self.options.minimise = minimise;
         self
     }
 
-    /// Sets the batch size at which costs are taken; by default the largest batch of the app.
+    /// Sets the batch size for which costs are taken; by default the app's largest batch.
     pub fn batch(mut self, batch: u32) -> Self {
         self.batch = Some(batch);
         self
     }
 
-    /// Sets how sure the named points must be.
+    /// Sets the non-inferiority test that the named points must pass.
     pub fn safety_margin(mut self, margin: NonInferiorityTest) -> Self {
         self.options.safety_margin = margin;
         self
@@ -76,13 +77,14 @@ impl<'a> CascadePlanner<'a> {
         self
     }
 
-    /// Sets whether the stages of a certified cascade may decide by a learned score in place of their confidence; by default they may.
+    /// Sets whether stages of a certified cascade may use a learned deferral score instead of their confidence; by
+    /// default they may.
     pub fn learn_scores(mut self, learn: bool) -> Self {
         self.options.learn_scores = learn;
         self
     }
 
-    /// Sets how much accuracy skip connections may cost under given thresholds, in [0, 1].
+    /// Sets the accuracy that skip connections may cost at given thresholds, in [0, 1].
     pub fn skip_loss(mut self, loss: f64) -> Self {
         self.options.skip_loss = loss;
         self
@@ -94,7 +96,7 @@ impl<'a> CascadePlanner<'a> {
         self
     }
 
-    /// Returns the batch size at which costs are taken.
+    /// Returns the batch size for which costs are taken.
     pub fn costs_at(&self) -> u32 {
         let of_app = || self.app.map(|app| app.batching.max_batch.get());
         self.batch.or_else(of_app).unwrap_or(self.options.batch)
@@ -103,9 +105,9 @@ impl<'a> CascadePlanner<'a> {
     /// Plans the cascade.
     ///
     /// # Errors
-    /// When the profile or a setting is unusable, or the profile is another app's.
+    /// [`PlanningError`] if the profile or a setting is unusable, or the profile belongs to another app.
     pub fn plan(&self) -> Result<CascadePlan, PlanningError> {
-        // Planning may take minutes.
+        // Check first, since planning may take minutes.
         if let Some(app) = self.app.filter(|app| self.profile.app != app.name.as_str()) {
             return Err(PlanningError::OtherProfile {
                 profile: self.profile.app.clone(),
@@ -136,7 +138,7 @@ impl<'a> CascadePlanner<'a> {
     }
 }
 
-/// The accuracy-energy graph of a family: its frontier, its models, AP and EO.
+/// Returns the accuracy-energy graph of a family: its frontier, its models, AP and EO.
 pub fn graph(profile: &Profile, planned: &CascadePlan, batch: u32) -> Graph {
     let basis = planned.estimates.basis;
     let point = |point: &Point| graph::Point {
@@ -195,14 +197,14 @@ fn unit(basis: CostBasis) -> &'static str {
     }
 }
 
-/// The named points' plans of one family, and its graph.
+/// Plans of the named points of a family, with its graph.
 #[non_exhaustive]
 pub struct Cascades {
     /// The graph.
     pub graph: Graph,
-    /// Accuracy-preserving.
+    /// Accuracy-preserving plan.
     pub ap: CascadePlan,
-    /// Energy-optimising.
+    /// Energy-optimising plan.
     pub eo: CascadePlan,
 }
 

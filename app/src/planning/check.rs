@@ -1,4 +1,4 @@
-//! Whether a plan fits an app.
+//! Checks whether a plan fits an app.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,12 @@ use crate::config::App;
 use crate::family::{Family, FamilyError};
 use crate::planning::PlanningError;
 
-/// Checks that the app can be served by the plan.
+/// Checks that an app can be served with a plan.
 ///
 /// # Errors
-/// When it is another app's, names a variant or worker that the app does not have, splits a variant into more partitions than its checkpoint
-/// has layers, or was made for another checkpoint than the one on this host.
+/// [`PlanningError`] if the plan belongs to another app, names a variant or worker that the app does not have, splits a
+/// variant into more partitions than its checkpoint has layers, or was made for a different checkpoint than the one on
+/// this host.
 pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     if plan.app != app.name.as_str() {
         return Err(PlanningError::OtherApp {
@@ -48,8 +49,8 @@ pub fn check(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     check_checkpoints(app, plan)
 }
 
-/// Compares the number of partitions of each replica with the layers of its checkpoint. One that is not on this host is left to the worker
-/// that loads it.
+/// Compares the number of partitions of each replica with the layers of its checkpoint. Checkpoints that are not on
+/// this host are checked by the worker that loads them.
 fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     for member in Family::of(app).members {
         let of = |replica: &Replica| replica.partition.map_or(1, |partition| partition.of);
@@ -75,12 +76,13 @@ fn check_partitions(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     Ok(())
 }
 
-/// Compares each variant's checkpoint with the plan's. One that is not on this host is left to the worker that loads it.
+/// Compares each variant's checkpoint with the plan's. Checkpoints that are not on this host are checked by the worker
+/// that loads them.
 fn check_checkpoints(app: &App, plan: &Plan) -> Result<(), PlanningError> {
     for member in Family::of(app).members {
         let replicas = plan.placement.iter().enumerate();
         let replicas = replicas.filter(|(_, replica)| replica.variant == member.name);
-        // Files are read once for each checkpoint that is named.
+        // Read the files of each checkpoint only once.
         let mut named = BTreeSet::new();
         for (index, replica) in replicas {
             if !replica.checkpoint.as_ref().is_some_and(|one| named.insert(one)) {
@@ -102,7 +104,7 @@ mod tests {
     use super::*;
     use crate::planning::initial;
 
-    /// Such a plan was valid, and `serve` ended with the error of the worker.
+    /// Regression: such a plan was valid, and `serve` ended with the worker's error.
     #[test]
     fn a_variant_is_split_into_no_more_partitions_than_it_has_layers() {
         let check = |fixture: &str, of: u32| {
@@ -116,7 +118,7 @@ mod tests {
             check_partitions(&app, &plan).map_err(|error| error.to_string())
         };
         assert_eq!(check("bert-classification", 2), Ok(()));
-        // The first split replica was the only one that was checked.
+        // Regression: only the first split replica was checked.
         let app = std::path::Path::new(kaskade_testkit::ROOT).join("models/fixtures/bert-classification");
         let app = format!("name = \"a\"\n[[variants]]\nname = \"one\"\ndir = {app:?}\n");
         let app = App::parse(&app).unwrap();

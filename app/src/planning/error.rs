@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::family::FamilyError;
 
-/// A plan for an app cannot be made, or its inputs cannot be used.
+/// Error of planning for an app.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PlanningError {
@@ -29,7 +29,7 @@ pub enum PlanningError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The system's message.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A profile cannot be read.
@@ -37,63 +37,63 @@ pub enum PlanningError {
     UnreadableProfile {
         /// The file.
         path: PathBuf,
-        /// The system's message.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// A plan cannot be read.
     #[error("cannot be read; `kaskade plan` writes plans")]
     UnreadablePlan(#[source] io::Error),
-    /// The system does not read a file.
+    /// A file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// A file is not of its format.
+    /// A file does not have the required format.
     #[error(transparent)]
     Format(#[from] FileError),
-    /// A file is no TOML of its format.
+    /// A file is not valid TOML of its format.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
-    /// A file is no JSON of its format.
+    /// A file is not valid JSON of its format.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// A plan or pipeline is not sound.
+    /// A plan or pipeline is invalid.
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// Neither a file nor the app names the pipeline.
+    /// Neither a file nor the app states the pipeline.
     #[error("no pipeline is given: give `--pipeline FILE`, or `--app FILE` of an app with `[pipeline]`")]
     NoPipeline,
     /// The app has no variants.
     #[error("the app has no variants; add `[[variants]]` to its file")]
     NoVariants,
-    /// The plan is another app's.
+    /// The plan belongs to another app.
     #[error("the plan is for app `{plan}`, not for `{app}`; make one with `kaskade plan`")]
     OtherApp {
-        /// The app that it is for.
+        /// App of the plan.
         plan: String,
-        /// The app that is to be served.
+        /// App to be served.
         app: String,
     },
-    /// The profile is another app's.
+    /// The profile belongs to another app.
     #[error("the profile is of app `{profile}`, not of `{app}`; profile this one")]
     OtherProfile {
-        /// The app that it is of.
+        /// App of the profile.
         profile: String,
-        /// The app that is planned.
+        /// App to be planned.
         app: String,
     },
-    /// The profile that a planner is given is another app's.
+    /// A planner's profile file belongs to another app.
     #[error("{}: is the profile of app `{profile}`, not of `{app}`; `kaskade profile` makes one", path.display())]
     OtherProfileFile {
         /// The file.
         path: PathBuf,
-        /// The app that it is of.
+        /// App of the profile.
         profile: String,
-        /// The app that is planned.
+        /// App to be planned.
         app: String,
     },
     /// The plan names a variant that the app does not have.
     #[error("variants[{index}].name: the app has no variant `{variant}`; profile and plan again")]
     UnknownVariant {
-        /// Its place in the plan.
+        /// Index of the variant's replica in the plan.
         index: usize,
         /// The variant.
         variant: String,
@@ -101,54 +101,54 @@ pub enum PlanningError {
     /// The plan names a worker that the app does not have.
     #[error("placement[{index}].worker: the app has no worker `{worker}`; plan again with `--app`")]
     UnknownWorker {
-        /// The place of its replica in the plan.
+        /// Index of the worker's replica in the plan.
         index: usize,
         /// The worker.
         worker: String,
     },
-    /// The plan splits a variant that cannot be split so.
+    /// The plan splits a variant into more partitions than possible.
     #[error(
         "placement[{index}].partition: `{variant}` is split into {of} partitions, and {}; plan again with `--app`, or with a new profile",
         layers_text(*.most)
     )]
     Partitions {
-        /// The place of its replica in the plan.
+        /// Index of the replica in the plan.
         index: usize,
         /// The variant.
         variant: String,
-        /// Partitions in the plan.
+        /// Number of partitions in the plan.
         of: u32,
-        /// Most partitions of the checkpoint.
+        /// Largest number of partitions of the checkpoint.
         most: u32,
     },
-    /// A checkpoint is not the one that the plan was made for.
+    /// A checkpoint differs from the one that the plan was made for.
     #[error("placement[{index}].checkpoint: {source}")]
     OtherCheckpoint {
-        /// The place of its replica in the plan.
+        /// Index of the replica in the plan.
         index: usize,
-        /// How it differs.
+        /// The difference.
         source: Box<FamilyError>,
     },
-    /// The planner cannot bound the quantile of the objective.
+    /// The planner cannot bound the quantile of the latency objective.
     #[error(
         "slo: the gear planner bounds p95, not {quantile}; write `slo = {{ p95 = \"{limit}\" }}`, or give the planner another objective"
     )]
     Quantile {
         /// The quantile of the app's objective.
         quantile: &'static str,
-        /// Its limit.
+        /// Limit of the objective.
         limit: String,
     },
-    /// A GPU is to hold several variants of a pipeline.
+    /// A GPU has slots for several variants of a pipeline.
     #[error(
         "workers: `{worker}` has {places} replicas on `{device}`; in a pipeline a GPU runs one variant, name a worker for each"
     )]
     SharedGpu {
         /// The worker.
         worker: String,
-        /// Its replicas.
+        /// Number of replicas of the worker.
         places: u32,
-        /// Its device.
+        /// Device of the worker.
         device: String,
     },
     /// Variants run on different devices of a worker.
@@ -160,22 +160,22 @@ pub enum PlanningError {
     SeveralDevices {
         /// The worker.
         worker: String,
-        /// Two variants.
+        /// Names of two variants.
         variants: [String; 2],
-        /// Their devices.
+        /// Devices of these variants.
         devices: [String; 2],
     },
-    /// Nothing was measured of the app's pipeline.
+    /// The app's pipeline has no measurements.
     #[error("pipeline.profile: is absent; `kaskade profile` makes one")]
     NoPipelineProfile,
-    /// The profile is of another pipeline.
+    /// The profile belongs to another pipeline.
     #[error(
         "is of pipeline `{pipeline}` and not of `{app}` as the app describes it; `kaskade profile` makes one"
     )]
     OtherPipeline {
-        /// The pipeline that it is of.
+        /// Pipeline of the profile.
         pipeline: String,
-        /// The app that is planned.
+        /// App to be planned.
         app: String,
     },
     /// There is no load to plan for.
@@ -183,7 +183,7 @@ pub enum PlanningError {
         "there is no load to plan for: no request has come, and none is stated; send requests, or `kaskade plan request APP --rate N`"
     )]
     NothingToPlan,
-    /// The highest load is unknown.
+    /// The highest load is not stated.
     #[error("the highest load is unknown: the running plan has none; give `--rate`")]
     NoPeak,
     /// No cascade can be planned.
@@ -208,7 +208,7 @@ fn layers_text(most: u32) -> String {
 }
 
 impl PlanningError {
-    /// Names the file in which something is wrong.
+    /// Adds the file that the error is about.
     pub(super) fn of<E: Into<Self>>(path: &Path) -> impl FnOnce(E) -> Self {
         move |source| Self::File {
             path: path.to_owned(),
@@ -216,7 +216,7 @@ impl PlanningError {
         }
     }
 
-    /// Names the file that cannot be read.
+    /// Adds the file that cannot be read.
     pub(super) fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Unreadable {
             path: path.to_owned(),

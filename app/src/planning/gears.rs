@@ -1,4 +1,4 @@
-//! Gear plans from a profile: the planner's options of an app, and the text output.
+//! Plans gears for an app: the planner's options and the text output.
 
 use kaskade_planners::gears::{Cascade, DeviceSpec, GearOptions, GearPlan, Unaudited};
 use kaskade_policy::plan::{Gear, Guarantee, MAX_CERTIFIED, Plan, Slo};
@@ -13,8 +13,8 @@ use crate::report::profile_warnings;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
-/// Returns the objective that gears of an app are planned for. The planner bounds the 95th percentile, which bounds lower
-/// quantiles too.
+/// Returns the latency objective for planning the gears of an app. The planner bounds the 95th percentile, which also
+/// bounds lower quantiles.
 ///
 /// # Errors
 /// [`PlanningError::Quantile`] if the app's objective is a higher quantile.
@@ -28,7 +28,7 @@ pub fn objective(app: &App) -> Result<Slo, PlanningError> {
     })
 }
 
-/// Returns the devices of an app: one per worker, with `memory_bytes` each for workers that state no memory.
+/// Returns the devices of an app, one per worker, with `memory_bytes` for workers that state no memory.
 ///
 /// # Errors
 /// [`PlanningError::SeveralDevices`] if variants run on different devices of a worker.
@@ -44,14 +44,14 @@ pub fn devices(app: &App, memory_bytes: u64) -> Result<Vec<DeviceSpec>, Planning
     app.workers.iter().map(device).collect()
 }
 
-/// Keeps the batches of a plan within what the app allows.
+/// Limits the batch sizes in the options to those that the app allows.
 pub fn limit_batches(options: &mut GearOptions, app: &App) {
     let limits = &mut options.batching;
     limits.max_batch = app.batching.max_batch.get();
     limits.max_min_queue = limits.max_min_queue.min(limits.max_batch);
 }
 
-/// A gear plan for people.
+/// Formats a gear plan as text.
 pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     let plan = &planned.plan;
     let promise = match plan.slo {
@@ -104,7 +104,7 @@ pub fn as_text(profile: &Profile, planned: &GearPlan) -> String {
     )
 }
 
-/// Why a plan cannot be audited, and what to do about it.
+/// Explains why a plan cannot be audited, with a remedy.
 fn not_audited(profile: &Profile, reason: Unaudited) -> String {
     match reason {
         Unaudited::LargestNotPlaced => format!(
@@ -164,7 +164,7 @@ fn row(profile: &Profile, planned: &GearPlan, gear: &Gear) -> [String; 8] {
     ]
 }
 
-/// The cascade of a gear as its variants and the thresholds between them: `tiny 0.83> base`.
+/// Formats the cascade of a gear as its variants with the thresholds between them: `tiny 0.83> base`.
 fn cascade_of(profile: &Profile, planned: &GearPlan, gear: &Gear) -> String {
     let variants: Vec<&str> = gear
         .wiring
@@ -201,7 +201,7 @@ fn micros(us: u64) -> String {
     units::seconds(us as f64 / 1e6)
 }
 
-/// Accuracy, latency and utilisation by load, as planned.
+/// Returns charts of the planned accuracy, latency and utilisation by load.
 pub fn picture(plan: &Plan) -> Panels {
     let steps = |of: &dyn Fn(&kaskade_policy::plan::Expected) -> f64| {
         let gears = plan.gears.iter();
@@ -263,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// "Promises accuracy at least 98 %", of the samples that it was chosen on.
+    /// Regression: the text promised "accuracy at least 98 %" on the samples that the plan was chosen on.
     #[test]
     fn a_plan_says_whether_its_accuracies_are_certified() {
         let path = Path::new(kaskade_testkit::ROOT).join("examples/digits/profile.json");

@@ -1,4 +1,4 @@
-//! The app's first plan: from a file, one variant alone, or a pipeline's initial allocation.
+//! The first plan of an app: from a file, with a single variant, or a pipeline's initial allocation.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,11 @@ use crate::config::{App, PlanSource, WorkerConfig};
 pub use crate::planning::check::check;
 use crate::planning::{PlanningError, allocator};
 
-/// Returns the plan of an app, checked against the app: of a pipeline without a file, the initial plan of its planner.
+/// Returns the plan of an app, checked against the app. For a pipeline without a plan file it is the planner's initial
+/// plan.
 ///
 /// # Errors
-/// When a plan file cannot be read, is unsound, or is another app's.
+/// [`PlanningError`] if the plan file cannot be read, is invalid, or belongs to another app.
 pub fn of(app: &App) -> Result<Plan, PlanningError> {
     match (&app.plan, &app.pipeline) {
         (PlanSource::File(path), _) => read(app, path),
@@ -25,7 +26,7 @@ pub fn of(app: &App) -> Result<Plan, PlanningError> {
     }
 }
 
-/// A plan file, checked against the app that is to be served by it.
+/// Reads a plan file, and checks it against the app.
 ///
 /// # Errors
 /// As [`of`].
@@ -38,7 +39,7 @@ pub fn read(app: &App, path: &std::path::Path) -> Result<Plan, PlanningError> {
     Ok(plan)
 }
 
-/// Returns a plan that answers every request with one variant, which has its replicas on every worker of the app.
+/// Returns a plan that answers every request with one variant, replicated on every worker of the app.
 pub fn single(app: &App, variant: &str) -> Plan {
     Plan::cascade(app.name.as_str())
         .made_by(format!("single/{variant}"))
@@ -48,7 +49,7 @@ pub fn single(app: &App, variant: &str) -> Plan {
         .build_unchecked()
 }
 
-/// Returns the replicas of these variants on every worker of the app, each on the worker's device.
+/// Returns replicas of these variants on every worker of the app, each on the worker's device.
 pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
     let device = |worker: &WorkerConfig, name: &str| {
         let known = app.variants.iter().find(|variant| variant.name.as_str() == name);
@@ -76,7 +77,8 @@ pub fn placement(app: &App, variants: &[&str]) -> Vec<Replica> {
         .collect()
 }
 
-/// Returns the id of a replica: variant, worker and number, cut to [`MAX_TOKEN`] bytes, with another number if that id is taken.
+/// Returns the id of a replica: variant, worker and number, truncated to [`MAX_TOKEN`] bytes, with another number if
+/// the id is taken.
 fn new_id(variant: &str, worker: &str, copy: u32, ids: &mut BTreeSet<String>) -> String {
     let stem = format!("{variant}-{worker}");
     let with = |suffix: &str| {
@@ -98,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Names with `-` gave two replicas the same id, and long names gave ids that no plan may hold.
+    /// Regression: names with `-` gave two replicas the same id, and long names gave invalid ids.
     #[test]
     fn every_replica_has_an_id_of_its_own_that_a_plan_may_hold() {
         let (long, longer) = ("x".repeat(64), format!("{}y", "x".repeat(63)));

@@ -10,7 +10,8 @@ use crate::planning::{PlanningError, allocator};
 /// Reads the pipeline of `file` (TOML or JSON); without one, the measured pipeline of `app`.
 ///
 /// # Errors
-/// When there is neither, or when a file cannot be read or does not describe a valid pipeline, with its field or line.
+/// [`PlanningError`] if neither is given, or if a file cannot be read or is not a valid pipeline, with the field or
+/// line.
 pub fn read(file: Option<&Path>, app: Option<&App>) -> Result<Pipeline, PlanningError> {
     if let Some(path) = file {
         return of_file(path).map_err(PlanningError::of(path));

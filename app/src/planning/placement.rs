@@ -1,10 +1,10 @@
-//! Placements from a profile and a cascade: text and pictures.
+//! Formats placements of a cascade: text and charts.
 //!
 //! | module | holds |
 //! |---|---|
-//! | [`partitions`] | into how many partitions a checkpoint can be cut |
+//! | [`partitions`] | the number of partitions into which a checkpoint can be split |
 //! | [`text`] | a placement as tables |
-//! | [`picture`] | a placement as a drawing |
+//! | [`picture`] | a placement as a chart |
 
 pub mod partitions;
 pub mod picture;
@@ -14,7 +14,7 @@ use kaskade_planners::placement::{Placement, Proof};
 
 use crate::report::units;
 
-/// Returns the known quality of a placement as text.
+/// Describes the proven quality of a placement.
 pub fn proof(placed: &Placement) -> String {
     match placed.proof {
         Proof::Optimal => "optimal: no placement has less transfer time".to_owned(),

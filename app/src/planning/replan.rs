@@ -1,4 +1,4 @@
-//! New plans for an app while it is served, on request.
+//! Plans again while an app is served, on request.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,10 +18,10 @@ use crate::planning::batch_counts::RunTotals;
 use crate::planning::{PlanningError, allocator, gears, initial};
 use crate::report::in_one_line;
 
-/// The planner of an app, if its file configures one.
+/// Returns the gear planner of an app, if one is configured.
 ///
 /// # Errors
-/// When the profile cannot be read or is another app's.
+/// [`PlanningError`] if the profile cannot be read or belongs to another app.
 pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
     if let Some(config) = &app.pipeline {
         return allocator::planner(app, config);
@@ -56,7 +56,7 @@ pub fn planner(app: &App) -> Result<Option<PlannerConfig>, PlanningError> {
     }))
 }
 
-/// A profile, corrected by the run times that workers report.
+/// A profile corrected by the run times that workers report.
 struct MeasuredProfile {
     profile: Profile,
     run_times: RunTimeEstimator,
@@ -80,7 +80,8 @@ impl MeasuredProfile {
     }
 }
 
-/// Another plan, for the objective and the guarantee of the running one; the app's, where the running plan has none.
+/// Returns a new plan for the objective and the guarantee of the running plan, or the app's if the running plan has
+/// none.
 fn plan(
     app: &App,
     config: &GearPlannerConfig,
@@ -111,7 +112,7 @@ fn plan(
     Ok(plan)
 }
 
-/// The highest load that a plan was made for, requests/s.
+/// Returns the highest load that a plan was made for, requests/s.
 fn highest_load(plan: &Plan) -> Option<f64> {
     let last = plan.gears.last()?;
     last.load
@@ -130,7 +131,7 @@ mod tests {
 
     use super::*;
 
-    /// So many batches of one, each three times as slow as profiled.
+    /// Returns a report of `batches` batches of one request, each three times as slow as profiled.
     fn told(profile: &Profile, batches: u64) -> PlanRequest {
         let variant = &profile.variants[0];
         let runs = Runs {
@@ -145,7 +146,7 @@ mod tests {
         }
     }
 
-    /// A plan of `plan gears --max-loss` was replaced by one that nothing is proven about.
+    /// Regression: a plan made with `plan gears --max-loss` was replaced by one without a certificate.
     #[test]
     fn a_new_plan_is_certified_as_the_running_one_is() {
         let folder = Path::new(kaskade_testkit::ROOT).join("examples/digits");
@@ -189,7 +190,7 @@ mod tests {
             let times = now.costs[0].latency_s / before.costs[0].latency_s;
             assert!((2.9..3.1).contains(&times), "{}: {times}", now.name);
         }
-        // Without reports the last correction stays.
+        // Without reports the last correction is kept.
         assert_eq!(measured.corrected(&PlanRequest::default()), corrected);
     }
 }

@@ -1,11 +1,12 @@
-//! The device that a worker is planned with.
+//! Determines the device with which a worker is planned.
 
 use kaskade_models::DeviceChoice;
 
 use crate::config::{App, WorkerConfig};
 use crate::planning::PlanningError;
 
-/// Returns the device of every variant on a worker: planners have one device per worker. Remote variants run on none.
+/// Returns the common device of all variants on a worker, since planners model one device per worker. Remote variants
+/// have no device.
 ///
 /// # Errors
 /// [`PlanningError::SeveralDevices`] if two variants run on different devices of the worker.
@@ -41,7 +42,7 @@ mod tests {
         .unwrap()
     }
 
-    /// Plans moved variants to the worker's device, and their figures were of another.
+    /// Regression: plans moved variants to the worker's device, although they were profiled on another.
     #[test]
     fn variants_on_different_devices_of_a_worker_are_refused() {
         let app = app("");

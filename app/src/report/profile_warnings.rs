@@ -1,4 +1,4 @@
-//! Remarks on a profile that planners do not refuse.
+//! Remarks about profiles that planners accept.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,29 @@ use kaskade_policy::profile::{Profile, VariantProfile};
 
 use super::units;
 
-/// Share of an earlier variant's time per sample below which a later one seems to be the smaller of both.
+/// Ratio of times per sample below which a later variant seems to be smaller than an earlier one.
 const CHEAPER: f64 = 0.5;
 
-/// Share of repeated samples from which a certificate says less than it claims.
+/// Share of repeated samples from which a certificate claims too much.
 const REPEATED: f64 = 0.05;
 
-/// Number of validation samples below which nothing about accuracy is sure.
+/// Number of validation samples below which accuracies are uncertain.
 const FEW: usize = 200;
 
-/// Samples of a class below which nothing is known of the class.
+/// Number of samples of a class below which its accuracy is unknown.
 const FEW_OF_CLASS: usize = 10;
 
-/// Classes up to which each of them should have a hundredth of the samples.
+/// Number of classes up to which each should have at least 1 % of the samples.
 const FEW_CLASSES: usize = 50;
 
-/// Classes that a remark names.
+/// Number of classes that a remark names.
 const SHOWN: usize = 6;
 
-/// Standard errors by which a variant must be better than the largest one.
+/// Number of standard errors by which a variant must be better than the largest one.
 const SURE: f64 = 2.0;
 
-/// Returns that a variant is more accurate than the largest one, if it clearly is: losses are bounded against the largest, whose accuracy
-/// a user takes for the best one.
+/// Returns a remark if a variant is clearly more accurate than the largest one: losses are bounded against the largest
+/// variant, which users expect to be the best.
 fn better_than_largest(profile: &Profile) -> Option<String> {
     let largest = profile.variants.last()?;
     let right = |correct: &[bool]| correct.iter().filter(|right| **right).count();
@@ -53,8 +53,8 @@ fn better_than_largest(profile: &Profile) -> Option<String> {
     ))
 }
 
-/// Returns that a variant takes much less time than an earlier one, if one does: variants are listed smallest to largest, and a cascade asks
-/// the first ones first. Variants that cost money compute elsewhere, where run times say little.
+/// Returns a remark if a variant takes much less time than an earlier one: variants are listed smallest to largest, and
+/// a cascade runs the first ones first. Variants that cost money run elsewhere, so their run times say little.
 fn reversed_order(profile: &Profile) -> Option<String> {
     let local = || profile.variants.iter().filter(|variant| variant.money.is_none());
     let pairs = local()
@@ -68,7 +68,7 @@ fn reversed_order(profile: &Profile) -> Option<String> {
         let joules =
             |variant: &VariantProfile| linear_fit::per_request(&variant.costs, batch, |cost| cost.energy_j);
         let (before, after) = (seconds(earlier)?, seconds(later)?);
-        // A large model on a GPU may be faster than a small one on the processor, and take more energy.
+        // A large model on a GPU may be faster than a small one on the CPU, and use more energy.
         let takes_more = joules(later)
             .zip(joules(earlier))
             .is_some_and(|(later, earlier)| later > earlier);
@@ -91,18 +91,18 @@ fn reversed_order(profile: &Profile) -> Option<String> {
     ))
 }
 
-/// Returns the remarks on a profile whatever is planned from it, each on a line of its own after a line break.
+/// Returns the remarks on a profile that apply to any plan, each on its own line after a line break.
 pub(crate) fn remarks(profile: &Profile) -> String {
     lines([reversed_order(profile), better_than_largest(profile)])
 }
 
-/// Returns the remarks on a profile and on what is certified from it, likewise.
+/// Returns the remarks on a profile and on what is certified from it, each on its own line after a line break.
 pub(crate) fn remarks_on_plan(profile: &Profile, certified: bool) -> String {
     let repeated = repeated_samples(profile).filter(|_| certified);
     remarks(profile) + &lines([few_samples(profile), classes_of(profile), repeated])
 }
 
-/// Returns that a plan is made from few samples, with how far an accuracy may be off: half the widest interval of 95 %.
+/// Returns a remark if there are few samples, with the possible error of an accuracy: half the widest 95 % interval.
 fn few_samples(profile: &Profile) -> Option<String> {
     let samples = profile.samples;
     (samples < FEW).then(|| {
@@ -114,8 +114,8 @@ fn few_samples(profile: &Profile) -> Option<String> {
     })
 }
 
-/// Returns that thresholds say nothing of some classes: there is one class alone, or a class has fewer than ten samples or than a hundredth of
-/// them. `counts` has the number of samples by class.
+/// Returns a remark if thresholds are unreliable for some classes: there is only one class, or a class has fewer than
+/// ten samples or less than 1 % of them. `counts` has the number of samples by class.
 pub(crate) fn unequal_classes(counts: &BTreeMap<u64, usize>, name: impl Fn(u64) -> String) -> Option<String> {
     let all: usize = counts.values().sum();
     if let (1, Some(only)) = (counts.len(), counts.keys().next()) {
@@ -150,7 +150,7 @@ pub(crate) fn unequal_classes(counts: &BTreeMap<u64, usize>, name: impl Fn(u64) 
     })
 }
 
-/// The same of the samples of a profile. It has no labels: the class of a sample is what a variant answers rightly.
+/// Returns the same remark for a profile. It has no labels, so the class of a sample is a correct answer to it.
 fn classes_of(profile: &Profile) -> Option<String> {
     let has_classes = |variant: &VariantProfile| !variant.validation.margins.is_empty();
     if !profile.variants.iter().all(has_classes) {
@@ -180,7 +180,7 @@ fn lines<const N: usize>(remarks: [Option<String>; N]) -> String {
         .fold(String::new(), |lines, remark| lines + "\n" + &remark)
 }
 
-/// Returns that many samples repeat others, if they do and the profile knows it: a certificate counts each of them as an independent draw.
+/// Returns a remark if many samples are known to repeat others: a certificate counts each as an independent draw.
 fn repeated_samples(profile: &Profile) -> Option<String> {
     let repeats = profile.repeats?;
     let share = repeats as f64 / profile.samples.max(1) as f64;

@@ -1,4 +1,4 @@
-//! Progress of long work on standard error: a bar on a terminal, plain lines elsewhere.
+//! Shows the progress of long work on standard error: a bar on a terminal, plain lines elsewhere.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -11,7 +11,7 @@ use super::units;
 /// Interval of progress lines if standard error is not a terminal.
 const PLAIN_EVERY: Duration = Duration::from_secs(5);
 
-/// A piece of work with a known number of steps.
+/// Progress of work with a known number of steps.
 #[derive(Debug)]
 pub struct Progress {
     label: String,
@@ -31,7 +31,7 @@ enum Kind {
 }
 
 impl Progress {
-    /// Begins a piece of work of `total` steps. A `quiet` one prints nothing.
+    /// Starts the progress of `total` steps. With `quiet`, prints nothing.
     pub fn begin(label: impl Into<String>, total: u64, quiet: bool) -> Self {
         let label = label.into();
         let started = Instant::now();
@@ -49,7 +49,7 @@ impl Progress {
         Self { label, started, kind }
     }
 
-    /// Reports that `steps` more are done.
+    /// Adds `steps` finished steps.
     pub fn advance(&mut self, steps: u64) {
         match &mut self.kind {
             Kind::Bar(bar) => bar.inc(steps),
@@ -68,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// Ends the work and prints its result.
+    /// Ends the progress and prints the result of the work.
     pub fn end(self, outcome: &str) {
         let line = || {
             let took = units::seconds(self.started.elapsed().as_secs_f64());
@@ -85,14 +85,14 @@ impl Progress {
     }
 }
 
-/// The result of work, and its duration.
+/// Runs work, and returns its result and duration.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let started = Instant::now();
     let done = work();
     (done, started.elapsed())
 }
 
-/// Does work whose steps cannot be counted, printing every few seconds that it is still going on. A `quiet` one prints nothing.
+/// Runs work without countable steps, and prints every few seconds that it continues. With `quiet`, prints nothing.
 pub fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T {
     if quiet {
         return work();
@@ -111,9 +111,9 @@ pub fn while_saying<T>(label: &str, quiet: bool, work: impl FnOnce() -> T) -> T 
     })
 }
 
-/// Prints one line on standard error.
+/// Prints a line on standard error.
 pub fn say(line: &str) {
-    // The work continues if standard error is closed.
+    // Continue if standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 

@@ -1,8 +1,8 @@
-//! Tables for people.
+//! Formats tables.
 
 use comfy_table::{CellAlignment, ContentLineStyle, LineStyle, Table, TableStyle};
 
-/// Lines above, below and under the heads; none between rows or columns.
+/// Lines above, below and under the header; none between rows or columns.
 const STYLE: TableStyle = TableStyle::new()
     .top_border(LineStyle::none().fill('─').junction('─'))
     .header_lines(ContentLineStyle::none().junction(' '))
@@ -13,13 +13,13 @@ const STYLE: TableStyle = TableStyle::new()
 /// Alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// Left, for text.
     Left,
-    /// Numbers.
+    /// Right, for numbers.
     Right,
 }
 
-/// A table with the given heads; each row has one cell per head.
+/// Formats a table with the given column headers; each row has one cell per header.
 pub fn table<const N: usize>(
     heads: [(&str, Align); N],
     rows: impl IntoIterator<Item = [String; N]>,

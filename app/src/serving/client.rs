@@ -13,7 +13,7 @@ use kaskade_models::{Inputs, Tensor, TensorError};
 
 use super::ServingError;
 
-/// Default time budget of a request; the default of an app's `ingress.default_budget`.
+/// Default budget of a request, also of an app's `ingress.default_budget`.
 pub const DEFAULT_BUDGET: Duration = Duration::from_secs(2);
 
 /// A client of one app. Cheap to clone.
@@ -39,7 +39,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the app of that name on a nats-server, or on the broker that another process embeds.
+    /// Connects to an app on a nats-server, or on the broker embedded by another process.
     ///
     /// # Errors
     /// [`ServingError::Bus`], or [`ServingError::Subject`] for an invalid name.
@@ -47,7 +47,7 @@ impl Client {
         Self::connect_with(BusConfig::new(app).url(url), app).await
     }
 
-    /// Connects with options of the connection, such as an nkey. The connection belongs to the runtime that this is awaited on.
+    /// Connects with connection options, such as an nkey. The connection belongs to the runtime that awaits this call.
     ///
     /// # Errors
     /// As [`Client::connect`].
@@ -62,13 +62,13 @@ impl Client {
         })
     }
 
-    /// Sets the time budget of every request [default: 2 s].
+    /// Sets the budget of every request [default: 2 s].
     #[must_use]
     pub fn budget(self, budget: Duration) -> Self {
         Self { budget, ..self }
     }
 
-    /// Sets whether a request is sent again after a failure ([`actors::Client::retry`]) [default: true].
+    /// Enables or disables retries of requests ([`actors::Client::retry`]) [default: enabled].
     #[must_use]
     pub fn retry(self, retries: bool) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Client {
     /// Starts a request with a text.
     ///
     /// # Errors
-    /// When the text is no tensor.
+    /// [`TensorError`] if the text cannot be a tensor.
     pub fn text(&self, text: &str) -> Result<Request<'_>, TensorError> {
         Ok(self.tensors(vec![Tensor::from_texts("text", &[text])?]))
     }
@@ -114,10 +114,11 @@ impl Client {
         self.tensors(inputs).send().await
     }
 
-    /// Submits a durable request, which gets one result even if processes are lost meanwhile. Without an id, it gets one.
+    /// Submits a durable request, which gets one result even if processes are lost meanwhile. An id is generated if
+    /// none is given.
     ///
     /// # Errors
-    /// The fault of the app or of the stream.
+    /// The fault of the app, or of submitting.
     pub async fn submit(&self, inputs: Inputs, id: Option<&str>) -> Result<Accepted, Fault> {
         let request = self.tensors(inputs);
         match id {
@@ -129,7 +130,7 @@ impl Client {
     /// Returns the result of a durable request; `None` if it has none yet, or if its result has expired.
     ///
     /// # Errors
-    /// The request's fault, or the reason why the result cannot be read.
+    /// The fault of the request, or the reason why the result cannot be read.
     pub async fn result(&self, id: &str) -> Result<Option<InferReply>, Fault> {
         self.inner.result(id).await?.transpose()
     }
@@ -137,12 +138,12 @@ impl Client {
     /// Waits at most `timeout` for the result of a durable request, and returns it.
     ///
     /// # Errors
-    /// The request's fault; [`kaskade_actors::Code::NoReply`] if it has no result yet.
+    /// The fault of the request; [`kaskade_actors::Code::NoReply`] if it has no result yet.
     pub async fn wait(&self, id: &str, timeout: Duration) -> Result<InferReply, Fault> {
         self.inner.wait_for(id, timeout).await
     }
 
-    /// Cancels the requests of that id, which [`Request::id`] sets. They fail with [`kaskade_actors::Code::Cancelled`].
+    /// Cancels the requests with an id, as set by [`Request::id`]. They fail with [`kaskade_actors::Code::Cancelled`].
     ///
     /// # Errors
     /// [`kaskade_actors::Code::Malformed`] for an invalid id; [`kaskade_actors::Code::Unavailable`] if the connection is closed.
@@ -150,7 +151,7 @@ impl Client {
         self.inner.cancel(id).await
     }
 
-    /// Sends the right answer to a request that was answered before, by its id ([`actors::Client::feedback`]).
+    /// Sends the correct answer (the label) of an earlier request, identified by its id ([`actors::Client::feedback`]).
     ///
     /// # Errors
     /// The app's fault.
@@ -172,7 +173,7 @@ impl Client {
     }
 }
 
-/// A request that is being put together.
+/// Builder of a request.
 #[derive(Debug, Clone)]
 #[must_use = "a request is sent by `send` or `submit`"]
 pub struct Request<'a> {
@@ -186,28 +187,28 @@ impl Request<'_> {
     /// Adds a second text, such as the context of a question.
     ///
     /// # Errors
-    /// When the text is no tensor.
+    /// [`TensorError`] if the text cannot be a tensor.
     pub fn text_pair(mut self, text: &str) -> Result<Self, TensorError> {
         self.inputs.push(Tensor::from_texts("text_pair", &[text])?);
         Ok(self)
     }
 
-    /// Bounds a language model's answer.
+    /// Limits the length of a language model's answer, tokens.
     ///
     /// # Errors
-    /// When the number is no tensor.
+    /// [`TensorError`] if the number cannot be a tensor.
     pub fn max_tokens(mut self, most: NonZeroU32) -> Result<Self, TensorError> {
         self.inputs
             .push(Tensor::from_i64("max_tokens", &[1], &[most.get().into()])?);
         Ok(self)
     }
 
-    /// Sets the time within which the request is answered, or fails.
+    /// Sets the budget, after which the request fails.
     pub fn budget(self, budget: Duration) -> Self {
         Self { budget, ..self }
     }
 
-    /// Sets the request's id, for [`Client::cancel`], [`Client::feedback`] and [`Client::wait`]. Each request needs another.
+    /// Sets the request id, for [`Client::cancel`], [`Client::feedback`] and [`Client::wait`]. Ids must be unique.
     pub fn id(self, id: impl Into<String>) -> Self {
         Self {
             id: Some(id.into()),
@@ -271,7 +272,7 @@ mod tests {
     use crate::config::App;
     use crate::serving::Service;
 
-    /// The Rust client could not name its requests, so it could not cancel them.
+    /// Regression: the Rust client could not set request ids, so it could not cancel requests.
     #[tokio::test]
     async fn requests_are_named_by_the_client() {
         let file = Path::new(kaskade_testkit::ROOT).join("examples/digits/app.toml");

@@ -1,4 +1,4 @@
-//! The HTTP gateway of an app, as its file configures it.
+//! Configures the HTTP gateway of an app from the app's file.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use crate::config::{App, Task};
 use crate::family::FamilyClasses;
 use crate::ranker;
 
-/// Starts the listener of the app's gateway. It serves no app yet: [`Gateway::serve`] adds it, with [`options`].
+/// Starts the listener of the app's gateway. It serves no app until [`Gateway::serve`] adds one, with [`options`].
 ///
 /// # Errors
 /// [`ServingError::Gateway`] if the address is taken; [`ServingError::Key`] if the key of a tenant cannot be read.
@@ -21,7 +21,7 @@ pub fn listen(app: &App, address: SocketAddr) -> Result<Gateway, ServingError> {
     Ok(Gateway::listen(address, limits(app)?)?)
 }
 
-/// Returns why the files of keys and certificates that the app's file names cannot be used; only a gateway reads them.
+/// Returns the problems of the key and certificate files named in the app's file. Only a gateway reads them.
 pub fn problems(app: &App) -> Vec<String> {
     let keys = app.gateway.keys.iter();
     let keys = keys.filter_map(|(tenant, config)| Some(key(tenant.as_str(), config).err()?.to_string()));
@@ -41,7 +41,7 @@ fn files(tls: &TlsConfig) -> TlsFiles {
     }
 }
 
-/// Returns the limits that the app's file sets.
+/// Returns the limits set in the app's file.
 pub(super) fn limits(app: &App) -> Result<Limits, ServingError> {
     let config = &app.gateway;
     let keys = config
@@ -98,8 +98,9 @@ pub fn options(app: &App) -> AppOptions {
         .max_model_len(app.generation.max_model_len.map(size))
 }
 
-/// Returns what the answers of an app are. Variants that are not this program's may give others beside those of the task, the root of a
-/// pipeline has a task of its own, and an ONNX model answers what it was made for, whatever the task is if none is stated.
+/// Returns the kind of answers of an app. `None` if it is unknown: variants of other programs may give other answers,
+/// the root of a pipeline has its own task, and the answers of an ONNX model are unknown unless the app states its
+/// task.
 fn answers(app: &App) -> Option<AnswerKind> {
     let is_stated = app.task != Task::default();
     let is_own = app
@@ -115,7 +116,7 @@ fn answers(app: &App) -> Option<AnswerKind> {
     })
 }
 
-/// Returns the checkpoints of an app's variants, in the order of the variants.
+/// Returns the tokenizer paths of an app's variants, in the order of the variants.
 fn tokenizers(app: &App) -> Vec<TokenizerPath> {
     let paths = app.variants.iter().filter_map(|variant| {
         let beside = || variant.file.as_deref().map(folder_of_onnx);
@@ -127,7 +128,7 @@ fn tokenizers(app: &App) -> Vec<TokenizerPath> {
     paths.collect()
 }
 
-/// Returns the names of an app's classes; none if no variant states them.
+/// Returns the class names of an app; empty if no variant states them.
 fn labels(app: &App) -> Vec<String> {
     FamilyClasses::of(app).names().to_vec()
 }
@@ -141,7 +142,8 @@ mod tests {
         answers(&App::parse(&text).unwrap())
     }
 
-    /// Requests for other answers are refused, although a pipeline or an ONNX model may give them.
+    /// The gateway refuses requests for other answers, so the kind must be unknown if a pipeline or ONNX model may give
+    /// them.
     #[test]
     fn the_kind_of_answers_is_that_of_the_task_if_the_models_are_known() {
         let (dir, onnx) = ("dir = \"v\"", "file = \"v.onnx\"");

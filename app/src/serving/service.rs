@@ -1,4 +1,4 @@
-//! A share of an app, or the whole of it, in this process.
+//! Serves an app, or a part of it, in this process.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use crate::config::App;
 use crate::family::Family;
 use crate::planning::initial;
 
-/// An app that is served by this process.
+/// An app, or a part of it, served by this process.
 ///
 /// ```no_run
 /// use kaskade_app::config::App;
@@ -30,20 +30,20 @@ use crate::planning::initial;
 /// # }
 /// ```
 ///
-/// Dropping it stops it without grace; [`Service::stop`] lets requests in flight finish.
+/// Dropping it stops it without a grace time; [`Service::stop`] drains it first.
 pub struct Service {
     node: Node,
     app: App,
     bus: BusConfig,
 }
 
-/// A service that is being set up.
+/// Builder of a [`Service`].
 #[derive(Debug, Clone)]
 #[must_use = "a service is started by `start`"]
 pub struct ServiceBuilder {
     app: App,
     family: Family,
-    /// Whether the models passed their checks.
+    /// Whether the family has passed its checks.
     is_checked: bool,
     plan: PlanChoice,
     role: Role,
@@ -53,20 +53,20 @@ pub struct ServiceBuilder {
     shards: Option<NonZeroU32>,
 }
 
-/// Which plan is written to an empty plan store.
+/// Plan to write to an empty plan store.
 #[derive(Debug, Clone)]
 enum PlanChoice {
-    /// The one that the app's file asks for.
+    /// The plan configured in the app's file.
     App,
-    /// None.
+    /// None; a stored plan is awaited.
     Stored,
-    /// This one.
+    /// The given plan.
     Given(Box<Plan>),
 }
 
 impl ServiceBuilder {
-    /// Serves this plan instead of the one that the app's file asks for, if the plan store is empty. A stored plan is never
-    /// overwritten ([`crate::deploy`] does that).
+    /// Sets the plan to write if the plan store is empty, instead of the one configured in the app's file. A stored
+    /// plan is never overwritten (use [`crate::deploy`] for that).
     pub fn plan(self, plan: Plan) -> Self {
         Self {
             plan: PlanChoice::Given(Box::new(plan)),
@@ -74,7 +74,7 @@ impl ServiceBuilder {
         }
     }
 
-    /// Serves the plan in the plan store, and waits for one if it is empty.
+    /// Serves the stored plan, and waits for one if the plan store is empty.
     pub fn stored_plan(self) -> Self {
         Self {
             plan: PlanChoice::Stored,
@@ -82,7 +82,7 @@ impl ServiceBuilder {
         }
     }
 
-    /// Moves messages on this many threads, instead of as many as the app's file says.
+    /// Sets the number of threads that process messages, instead of the app file's setting.
     pub fn shards(self, shards: NonZeroU32) -> Self {
         Self {
             shards: Some(shards),
@@ -90,31 +90,31 @@ impl ServiceBuilder {
         }
     }
 
-    /// Uses a nats-server of 2.10 or newer.
+    /// Connects to a nats-server (2.10 or newer).
     pub fn nats(mut self, url: impl Into<String>) -> Self {
         self.connection.url = Some(url.into());
         self
     }
 
-    /// Connects as the user whose seed is in this file.
+    /// Connects as the user whose seed is in a file.
     pub fn nkey(mut self, file: impl Into<PathBuf>) -> Self {
         self.connection.nkey = Some(file.into());
         self
     }
 
-    /// Trusts the certificates in this file beside the system's.
+    /// Trusts the certificates in a file in addition to the system's.
     pub fn ca(mut self, file: impl Into<PathBuf>) -> Self {
         self.connection.ca = Some(file.into());
         self
     }
 
-    /// Sets where the embedded broker listens, if no nats-server is named; port 0 takes a free one.
+    /// Sets the address of the embedded broker, if no nats-server is configured; port 0 selects a free port.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.connection.listen = Some(address);
         self
     }
 
-    /// Uses this connection to the broker, whatever the app's file says.
+    /// Sets the connection to the broker, instead of the app file's settings.
     pub fn bus(self, bus: BusConfig) -> Self {
         Self {
             bus: Some(bus),
@@ -122,12 +122,12 @@ impl ServiceBuilder {
         }
     }
 
-    /// Takes on only a part of the app.
+    /// Serves only a part of the app.
     pub fn role(self, role: Role) -> Self {
         Self { role, ..self }
     }
 
-    /// Sets which of the app's workers this process is.
+    /// Sets the worker, by its name in the app's file.
     pub fn worker(self, name: impl Into<String>) -> Self {
         Self {
             worker: Some(name.into()),
@@ -135,13 +135,13 @@ impl ServiceBuilder {
         }
     }
 
-    /// Makes this process the first of the app's workers.
+    /// Selects the first worker of the app.
     pub fn first_worker(mut self) -> Self {
         self.worker = self.app.workers.first().map(|worker| worker.name.to_string());
         self
     }
 
-    /// Uses these models instead of the directories that the app's file names.
+    /// Sets the models, instead of those in the app's file.
     pub fn family(self, family: Family) -> Self {
         Self {
             family,
@@ -150,8 +150,8 @@ impl ServiceBuilder {
         }
     }
 
-    /// Uses these models, which passed [`Family::check_classes`] and [`Family::check_tokenizers`]: their files are not opened for that
-    /// again.
+    /// Sets models that have passed [`Family::check_classes`] and [`Family::check_tokenizers`], so that their files are
+    /// not opened again for these checks.
     pub fn checked_family(self, family: Family) -> Self {
         Self {
             family,
@@ -163,8 +163,8 @@ impl ServiceBuilder {
     /// Starts the service, and returns once it serves.
     ///
     /// # Errors
-    /// What the broker, the plan or a model says; that the app has several workers and none was named; that a part of an app has no
-    /// broker that the other parts reach.
+    /// [`ServingError`] if the broker, the plan or a model fails; if the app has several workers and none is selected;
+    /// or if a part of an app has no broker that the other parts can reach.
     pub fn start(self) -> Result<Service, ServingError> {
         let Self {
             app,
@@ -203,8 +203,8 @@ impl ServiceBuilder {
 }
 
 impl Service {
-    /// Begins to set up a service of an app: the whole app in this process, by its own plan, on the broker that its file names or
-    /// else on an embedded one.
+    /// Creates a builder that serves the whole app in this process, with the app's plan, on the broker in the app's
+    /// file or else an embedded one.
     pub fn builder(app: &App) -> ServiceBuilder {
         ServiceBuilder {
             family: Family::of(app),
@@ -219,42 +219,43 @@ impl Service {
         }
     }
 
-    /// The address of the broker, without credentials: what [`Client::connect`] takes.
+    /// Returns the address of the broker, without credentials, for [`Client::connect`].
     pub fn url(&self) -> &str {
         self.node.bus().url()
     }
 
-    /// The actors.
+    /// Returns the node with the actors.
     pub fn node(&self) -> &Node {
         &self.node
     }
 
-    /// Connects a client to the same broker. The connection belongs to the runtime that this is awaited on.
+    /// Connects a client to the same broker. The connection belongs to the runtime that awaits this call.
     ///
     /// # Errors
-    /// What the broker says.
+    /// [`ServingError`] if the connection fails.
     pub async fn client(&self) -> Result<Client, ServingError> {
         let budget = self.app.ingress.default_budget.duration();
         let client = Client::connect_with(self.bus.clone(), self.app.name.as_str()).await?;
         Ok(client.budget(budget))
     }
 
-    /// Waits until a core task of the service fails while it runs. The service then ends by itself; the process should end
-    /// with this error.
+    /// Waits until a core task of the service fails. The service then ends by itself; the process should end with this
+    /// error.
     pub async fn failure(&self) -> NodeError {
         self.node.failure().await
     }
 
-    /// Stops: no more requests are accepted, those in flight are finished within the app's `ingress.drain_timeout`.
+    /// Stops the service: accepts no more requests, and finishes those in flight within the app's
+    /// `ingress.drain_timeout`.
     pub fn stop(self) {
         self.node.stop();
     }
 }
 
-/// The worker that a process is: the one that was named, or the app's only one; none if the process hosts no replicas.
+/// Returns the worker of a process: the named one, or the app's only one; empty if the process hosts no replicas.
 ///
 /// # Errors
-/// When the app has no such worker, or has several and none was named.
+/// [`ServingError`] if the app has no such worker, or has several and none is named.
 pub fn worker_of(app: &App, role: Role, named: Option<String>) -> Result<String, ServingError> {
     let workers = || app.workers.iter().map(|worker| worker.name.to_string()).collect();
     match (named, app.workers.as_slice()) {

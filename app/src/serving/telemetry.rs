@@ -1,17 +1,17 @@
-//! Export of traces, as the app's file and the environment configure it.
+//! Exports traces as configured by the app's file and the environment.
 
 use kaskade_telemetry::{Exporter, ExporterConfig, TelemetryError};
 
 use crate::config::App;
 
-/// Variables of OpenTelemetry (specification, "OTLP exporter").
+/// Environment variables of OpenTelemetry (specification, "OTLP exporter").
 const TRACES_ENDPOINT: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
 const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 const HEADERS: &str = "OTEL_EXPORTER_OTLP_HEADERS";
 const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 
-/// Starts to export the process's traces, if the app's file or the environment names a collector. Dropping the exporter sends what
-/// waits.
+/// Starts to export the process's traces if the app's file or the environment states a collector. Dropping the exporter
+/// sends the remaining spans.
 ///
 /// # Errors
 /// [`TelemetryError`].

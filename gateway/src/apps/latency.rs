@@ -5,11 +5,11 @@ use kaskade_actors::metrics::histogram::Histogram;
 /// Histograms of an app's requests, seconds.
 #[derive(Debug)]
 pub(crate) struct LatencyHistograms {
-    /// From the request to the complete answer.
+    /// Time from the request to the complete answer.
     pub(crate) request: Histogram,
-    /// From a streamed request to its first token.
+    /// Time from a streamed request to its first token.
     pub(crate) first_token: Histogram,
-    /// Between two tokens of a streamed answer, its mean.
+    /// Mean time between two tokens of a streamed answer.
     pub(crate) per_token: Histogram,
 }
 

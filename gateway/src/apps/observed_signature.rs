@@ -1,9 +1,9 @@
-//! Names, types and shapes of the tensors that an app takes and answers, as they were seen.
+//! Names, types and shapes of an app's inputs and outputs, as observed in requests and replies.
 
 use kaskade_actors::wire::MAX_TENSORS;
 use kaskade_models::{Datatype, Tensor};
 
-/// The tensors that answered requests had.
+/// Inputs and outputs of answered requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ObservedSignature {
     /// Inputs by name.
@@ -12,7 +12,7 @@ pub(crate) struct ObservedSignature {
     pub(crate) outputs: Vec<TensorInfo>,
 }
 
-/// Name, type and shape of a tensor; a dimension of several sizes is -1.
+/// Name, type and shape of a tensor; a varying dimension is -1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TensorInfo {
     pub(crate) name: String,
@@ -20,7 +20,7 @@ pub(crate) struct TensorInfo {
     pub(crate) shape: Vec<i64>,
 }
 
-/// The tensors of answered requests; outputs since the plan that is in force, because another one may have other variants.
+/// Signature learned from answered requests. Outputs are reset at every new plan, which may have other variants.
 #[derive(Debug, Default)]
 pub(crate) struct LearnedSignature {
     epoch: u64,
@@ -28,7 +28,7 @@ pub(crate) struct LearnedSignature {
 }
 
 impl LearnedSignature {
-    /// Adds the tensors of a request that was answered while the plan of an epoch was in force.
+    /// Adds the tensors of a request that was answered under an epoch.
     pub(crate) fn add(&mut self, epoch: u64, inputs: &[TensorInfo], outputs: &[TensorInfo]) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -39,7 +39,7 @@ impl LearnedSignature {
     }
 }
 
-/// Returns whether tensors add nothing to what is known.
+/// Returns whether the known signature covers the tensors.
 pub(crate) fn covers(known: &[TensorInfo], tensors: &[Tensor]) -> bool {
     tensors.iter().all(|tensor| {
         let mut named = known.iter().filter(|info| info.name == tensor.name);
@@ -65,8 +65,8 @@ pub(crate) fn infos(tensors: &[Tensor]) -> Vec<TensorInfo> {
     infos.collect()
 }
 
-/// Adds new tensors, up to the most that a request may have; widens the shapes of known ones. An app that takes any name would
-/// otherwise make the list longer with every request.
+/// Adds new tensors, up to the largest number that a request may have, and widens the shapes of known ones. Without the
+/// limit, the list would grow with every request to an app that accepts any input name.
 pub(crate) fn merge(known: &mut Vec<TensorInfo>, seen: &[TensorInfo]) {
     for new in seen {
         let is_full = known.len() >= MAX_TENSORS;
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(known.len(), MAX_TENSORS);
     }
 
-    /// The outputs of replaced variants stayed in the metadata until the gateway restarted.
+    /// Regression: the outputs of replaced variants stayed in the metadata until the gateway restarted.
     #[test]
     fn outputs_are_those_of_the_plan_in_force() {
         let info = |name: &str, size: i64| TensorInfo {

@@ -1,7 +1,7 @@
 //! Overview of a running app from its heartbeats, energy reports, ingress counters and gear shifts.
 //!
-//! Rates are differences between a process's oldest and newest report of the last few seconds, over the process's clock. The reports
-//! of a process before its restart are discarded, and so are those of a process that sends no more.
+//! Rates are differences between the oldest and the newest report of a process in the last few seconds, divided by the
+//! time on the process's clock. Reports from before a restart, and those of silent processes, are discarded.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub use rows::{AppSnapshot, EdgeRow, IngressRates, ModelRow, NodeRow};
 /// Window of the rates.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// Time without a report after which a process is discarded; reports come every second.
+/// Time without a report after which a process is discarded; processes report every second.
 const SILENCE: Duration = Duration::from_secs(4);
 
 /// Counters of an ingress since it started.
@@ -31,15 +31,15 @@ pub struct Counts {
     pub answered: u64,
     /// Requests answered or refused with an error.
     pub errors: u64,
-    /// Attempts that were sent again.
+    /// Attempts that were retried.
     pub retried: u64,
-    /// Time between arrival and answer, over all answers.
+    /// Time between arrival and answer, summed over all answers.
     pub processing: Duration,
-    /// Latencies by bucket, as [`kaskade_actors::metrics::quantile`] reads them.
+    /// Latency counts by bucket, for [`kaskade_actors::metrics::quantile`].
     pub latencies: Vec<u64>,
 }
 
-/// The last few reports of one process, with their times.
+/// Recent reports of one process, with their times.
 #[derive(Debug)]
 struct ReportHistory<T>(VecDeque<(Duration, T)>);
 
@@ -50,7 +50,8 @@ impl<T> Default for ReportHistory<T> {
 }
 
 impl<T> ReportHistory<T> {
-    /// Adds a report. `follows` returns whether it continues the last one, which it does not after a restart.
+    /// Adds a report. `follows` returns whether it continues the last one; if not, the process has restarted and older
+    /// reports are dropped.
     fn add(&mut self, now: Duration, report: T, follows: impl Fn(&T, &T) -> bool) {
         if self.0.back().is_some_and(|(_, last)| !follows(last, &report)) {
             self.0.clear();
@@ -65,7 +66,7 @@ impl<T> ReportHistory<T> {
         self.0.back().map(|(_, report)| report)
     }
 
-    /// Returns the oldest report, the newest, and the seconds between them; `None` with fewer than two reports.
+    /// Returns the oldest and the newest report, and the seconds between them; `None` with fewer than two reports.
     fn ends(&self) -> Option<(&T, &T, f64)> {
         let (from, first) = self.0.front()?;
         let (until, last) = self.0.back()?;
@@ -78,7 +79,7 @@ impl<T> ReportHistory<T> {
     }
 }
 
-/// All recent reports of an app. Times are the caller's, since any origin.
+/// Recent reports of an app. Times have an origin chosen by the caller.
 #[derive(Debug, Default)]
 pub struct Overview {
     energy: BTreeMap<String, ReportHistory<EnergyReport>>,
@@ -107,12 +108,12 @@ impl Overview {
         history.add(now, beat, |_, _| true);
     }
 
-    /// Sets the gear in force.
+    /// Sets the current gear.
     pub fn shifted(&mut self, shift: GearShift) {
         self.gear = Some(shift);
     }
 
-    /// Sets what is known of the plan's certificates.
+    /// Sets the state of the plan's certificates.
     pub fn watched(&mut self, report: CertificateReport) {
         self.certificates = Some(report);
     }
@@ -130,7 +131,7 @@ impl Overview {
         let (money, money_source) = money(&models).unzip();
         let newest = self.beats.values().filter_map(ReportHistory::newest);
         let epoch = newest.map(|beat| beat.epoch).max().unwrap_or(0);
-        // What was found about the certificates of another plan says nothing of this one.
+        // Certificate reports of another plan do not apply.
         let certificates = self.certificates.as_ref().filter(|report| report.epoch == epoch);
         AppSnapshot {
             app: app.to_owned(),
@@ -211,7 +212,7 @@ impl Overview {
         rows.collect()
     }
 
-    /// `nodes` have each process's part of the energy that it read.
+    /// Returns the rows of the variants. `nodes` have each process's share of the energy that it read.
     fn models(&self, nodes: &[NodeRow]) -> Vec<ModelRow> {
         let mut rows: BTreeMap<&str, ModelRow> = BTreeMap::new();
         for beat in self.beats.values().filter_map(ReportHistory::newest) {
@@ -236,7 +237,7 @@ impl Overview {
     }
 }
 
-/// Adds the rates of one process's models between two of its reports, between which it used `watts`.
+/// Adds the rates of one process's models between two of its reports, during which it used `watts`.
 fn add_rates<'a>(
     rows: &mut BTreeMap<&'a str, ModelRow>,
     first: &'a EnergyReport,
@@ -270,7 +271,8 @@ fn add_rates<'a>(
     }
 }
 
-/// Adds what a variant's requests cost between two reports. If the cost of one of them is unknown, so is the sum.
+/// Adds the cost of a variant's requests between two reports. If the cost of one request is unknown, the sum is
+/// unknown.
 fn add_money(row: &mut ModelRow, then: &ModelEnergy, now: &ModelEnergy, seconds: f64) {
     let requests = now.requests.saturating_sub(then.requests);
     if requests == 0 {
@@ -291,7 +293,8 @@ fn add_money(row: &mut ModelRow, then: &ModelEnergy, now: &ModelEnergy, seconds:
         .and_then(|_| row.money_source.max(now.spent.source));
 }
 
-/// Money per second of all variants, and its least certain source; `None` if that of one that runs requests is unknown.
+/// Returns the money per second of all variants, with its least certain source; `None` if the cost of an active variant
+/// is unknown.
 fn money(models: &[ModelRow]) -> Option<(f64, CostSource)> {
     let running = models.iter().filter(|row| row.requests_per_s > 0.0);
     let parts: Option<Vec<(f64, CostSource)>> =
@@ -340,7 +343,7 @@ fn node(history: &ReportHistory<EnergyReport>) -> Option<NodeRow> {
     })
 }
 
-/// Sums the parts; `None` if one is unknown or there is none.
+/// Sums the parts; `None` if one is unknown or there are none.
 fn all(parts: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     let parts: Option<Vec<f64>> = parts.collect();
     parts

@@ -1,8 +1,8 @@
-//! Bodies of requests that are refused before they are read.
+//! Reads and drops the unread bodies of refused requests.
 //!
-//! A server that closes a connection with unread bytes makes the system reset it, and the client, which still sends, sees no answer
-//! but a broken connection; on HTTP/2 the same happens to a stream. The rest of such a body is therefore read and dropped for a
-//! while (RFC 9112, section 9.6).
+//! If a server closes a connection with unread bytes, the system resets it, and a client that is still sending sees a
+//! broken connection instead of the answer; on HTTP/2 the same happens to a stream. The rest of such a body is
+//! therefore read and dropped for a limited time (RFC 9112, section 9.6).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,20 +16,20 @@ use hyper::header::EXPECT;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// Longest time for the rest of a body.
+/// Longest time for reading the rest of a body.
 const MAX_DRAIN: Duration = Duration::from_secs(30);
 
-/// The body of a request; what its handler leaves unread is dropped when it arrives.
+/// Body of a request whose unread rest is read and dropped.
 pub(super) struct Discarded {
     body: Option<Incoming>,
-    /// Whether the client sends it without being asked to.
+    /// Whether the client sends the body without waiting for `100 Continue`.
     is_sent: bool,
-    /// Whether nothing had arrived when it was read last.
+    /// Whether the last poll was pending.
     has_stopped: bool,
 }
 
 impl Discarded {
-    /// Returns the request with such a body.
+    /// Wraps the body of a request.
     pub(super) fn of(request: Request<Incoming>) -> Request<Self> {
         let is_sent = !request.headers().contains_key(EXPECT);
         request.map(|body| Self {
@@ -67,7 +67,7 @@ impl Body for Discarded {
 
 impl Drop for Discarded {
     fn drop(&mut self) {
-        // A client that has stopped sending, or is gone, is not waited for again.
+        // Do not wait for a client that has stopped sending or is gone.
         let is_awaited = self.is_sent && !self.has_stopped;
         let rest = self
             .body

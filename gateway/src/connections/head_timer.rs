@@ -1,5 +1,6 @@
-//! The timer for the heads of a connection's requests. One sleep lasts for the whole connection: it is set to the newest deadline
-//! only when an earlier one has passed, because setting it takes a lock of all connections, and almost every head comes in time.
+//! Timer for the request heads of a connection. One sleep is reused for the whole connection and reset to the newest
+//! deadline only when an earlier one has passed, because resetting takes a lock shared by all connections and almost
+//! every head arrives in time.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
 
-/// The sleep of a connection, once a head is waited for.
+/// The sleep of a connection, created when the first head is awaited.
 #[derive(Clone, Default)]
 pub(super) struct HeadTimer(Arc<Mutex<Option<Pin<Box<tokio::time::Sleep>>>>>);
 
@@ -63,7 +64,7 @@ mod tests {
         drop(first);
         after(60).await;
         assert!(begun.elapsed() >= Duration::from_millis(60));
-        // The sleep has ended; a later deadline sets it again, an earlier one has passed.
+        // The sleep has ended: a later deadline resets it, and an earlier one has passed.
         after(30).await;
         after(90).await;
         assert!(begun.elapsed() >= Duration::from_millis(90));

@@ -1,4 +1,4 @@
-//! The protocol of a connection: negotiated in its TLS handshake, or recognised by its first bytes.
+//! Determines the protocol of a connection: negotiated in the TLS handshake, or recognised by the first bytes.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,10 +8,10 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// What a client of HTTP/2 sends first (RFC 9113, section 3.4).
+/// Connection preface of an HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A protocol that the gateway serves.
+/// A supported protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Http1,
@@ -20,7 +20,7 @@ pub(super) enum Protocol {
 
 /// A connection whose protocol may be known before its first byte.
 pub(crate) trait Negotiated {
-    /// Returns the protocol that the client has chosen by ALPN (RFC 7301), if it has chosen any.
+    /// Returns the protocol that the client chose by ALPN (RFC 7301), if it chose any.
     fn alpn(&self) -> Option<&[u8]> {
         None
     }
@@ -34,10 +34,10 @@ impl Negotiated for Box<TlsStream<TcpStream>> {
     }
 }
 
-/// A connection whose first bytes were read to recognise its protocol, and are read again.
+/// A connection whose first bytes were read to recognise its protocol, and are replayed to its reader.
 pub(super) struct Recognised<Io> {
     io: Io,
-    /// The bytes from `again` to `filled` are read before any of `io`.
+    /// First bytes; those from `again` to `filled` are read before any of `io`.
     first: [u8; PREFACE.len()],
     filled: usize,
     again: usize,
@@ -53,11 +53,11 @@ impl<Io: Negotiated + AsyncRead + Unpin> Recognised<Io> {
         }
     }
 
-    /// Returns the protocol as soon as the bytes that have arrived determine it. What begins otherwise than HTTP/2 is HTTP/1, which
-    /// refuses what it cannot read.
+    /// Returns the protocol once the received bytes determine it. Any connection that does not begin with the HTTP/2
+    /// preface is HTTP/1, whose parser refuses invalid input.
     ///
     /// # Errors
-    /// Those of the connection.
+    /// Errors of the connection.
     pub(super) async fn protocol(&mut self) -> io::Result<Protocol> {
         match self.io.alpn() {
             Some(b"h2") => return Ok(Protocol::Http2),
@@ -79,14 +79,15 @@ impl<Io: Negotiated + AsyncRead + Unpin> Recognised<Io> {
 }
 
 impl<Io> Recognised<Io> {
-    /// Returns the bytes that are read again.
+    /// Returns the bytes still to be replayed.
     fn replayed(&self) -> &[u8] {
         self.first.get(self.again..self.filled).unwrap_or_default()
     }
 }
 
 impl<Io: AsyncRead + Unpin> AsyncRead for Recognised<Io> {
-    /// Reads the first bytes and what has arrived since at once: HTTP/1 doubles its buffer if a head comes in two reads.
+    /// Reads the replayed bytes together with those received since, because HTTP/1 doubles its buffer if a head arrives
+    /// in two reads.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -99,7 +100,7 @@ impl<Io: AsyncRead + Unpin> AsyncRead for Recognised<Io> {
         buffer.put_slice(self.replayed().get(..count).unwrap_or_default());
         self.again += count;
         if buffer.remaining() > 0 {
-            // An error comes again with the next read.
+            // An error occurs again at the next read.
             let _ = Pin::new(&mut self.io).poll_read(cx, buffer);
         }
         Poll::Ready(Ok(()))
@@ -140,7 +141,7 @@ mod tests {
 
     impl Negotiated for DuplexStream {}
 
-    /// A connection whose handshake has chosen a protocol.
+    /// A connection whose handshake negotiated a protocol.
     struct Chosen(DuplexStream, &'static [u8]);
 
     impl Negotiated for Chosen {
@@ -159,7 +160,7 @@ mod tests {
         }
     }
 
-    /// Sends bytes in pieces of a size and closes. Returns the protocol, and what is read then.
+    /// Sends bytes in pieces of a given size, then closes. Returns the protocol and the bytes that are read afterwards.
     async fn recognise(sent: &[u8], piece: usize) -> (Protocol, Vec<u8>) {
         let (mut client, server) = duplex(1 << 16);
         let mut io = Recognised::new(server);
@@ -188,7 +189,7 @@ mod tests {
                 Protocol::Http1,
             ),
             (&preface, Protocol::Http2),
-            // A part of the preface, and it with a wrong end.
+            // A part of the preface, and a preface with a wrong end.
             (b"PRI * HTTP/2.0\r\n", Protocol::Http1),
             (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\t", Protocol::Http1),
             (b"\x16\x03\x01", Protocol::Http1),

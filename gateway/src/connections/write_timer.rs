@@ -1,4 +1,4 @@
-//! A limit of the time in which a client takes nothing of what is sent to it.
+//! Limits the time in which a client reads nothing of what is sent to it.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A connection whose writes fail once the client has taken nothing for a while. Otherwise a client that stops reading keeps its
-/// request in progress until it leaves.
+/// A connection whose writes fail once the client has read nothing for a while. Otherwise a client that stops reading
+/// would keep its request in progress until it disconnects.
 pub(super) struct WriteTimer<Io> {
     io: Io,
     pause: Duration,
-    /// Set while a write waits. In a box, because few connections need it.
+    /// Sleep while a write waits. Boxed, because few connections need it.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
@@ -28,7 +28,7 @@ impl<Io> WriteTimer<Io> {
 }
 
 impl<Io: AsyncWrite + Unpin> WriteTimer<Io> {
-    /// Writes, or fails if writes have waited too long.
+    /// Writes, or fails if writing has been blocked for too long.
     fn limited<T>(
         &mut self,
         cx: &mut Context<'_>,

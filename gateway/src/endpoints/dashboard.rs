@@ -1,4 +1,4 @@
-//! The dashboard: one self-contained page, and the events that feed it.
+//! The dashboard: one self-contained page, and the events that update it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::state::{GatewayState, Served};
 
 const PAGE: &str = include_str!("dashboard/page.html");
 
-/// Where the paths of the events begin. Where keys are needed, only that of an operator opens them: they show messages of errors, which
-/// quote parts of inputs, of all tenants.
+/// Prefix of the paths of events. If keys are needed, only an operator's key gives access, because the events show
+/// error messages of all tenants, which quote parts of inputs.
 pub(crate) const EVENTS: &str = "/dashboard/events/";
 
-/// The page may load nothing from elsewhere.
+/// Content security policy: the page may load nothing from other origins.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -42,7 +42,7 @@ pub(crate) async fn page() -> Response<Body> {
     response
 }
 
-/// Returns the apps, with what the playground needs.
+/// Returns the apps, with the data that the playground needs.
 pub(crate) async fn apps(State(shared): State<Arc<GatewayState>>) -> Response<Body> {
     let apps = shared.apps();
     let mut listed = Vec::new();
@@ -58,7 +58,7 @@ pub(crate) async fn apps(State(shared): State<Arc<GatewayState>>) -> Response<Bo
     json_response(StatusCode::OK, Value::from(listed).to_string())
 }
 
-/// Streams everything that is known of an app, and then an update per second.
+/// Streams a snapshot of an app, then an update per second.
 pub(crate) async fn events(
     State(shared): State<Arc<GatewayState>>,
     Extension(permits): Extension<Permits>,
@@ -98,14 +98,15 @@ struct Reader {
     app: Arc<Served>,
     updates: watch::Receiver<(u64, Arc<str>)>,
     stopping: watch::Receiver<bool>,
-    /// The newest update that it has.
+    /// Number of the newest update sent.
     known: Option<u64>,
-    /// A stream is a request in progress until it ends.
+    /// Permits: a stream counts as a request in progress until it ends.
     _permits: Permits,
 }
 
 impl Reader {
-    /// The next event: everything first, and again after an update was missed by a slow reader; `None` when the gateway stops.
+    /// Returns the next event: a snapshot first, and again if a slow reader missed an update. `None` when the gateway
+    /// stops.
     async fn next(&mut self) -> Option<Arc<str>> {
         while let Some(known) = self.known {
             tokio::select! {

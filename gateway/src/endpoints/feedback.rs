@@ -1,4 +1,4 @@
-//! `POST /v1/feedback`: the right answer to a request that was answered before.
+//! `POST /v1/feedback`: delayed labels, that is, the correct answers to earlier requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::limits::permits::Permits;
 use crate::requests::request_ids;
 use crate::state::GatewayState;
 
-/// Time within which the ingress that answered the request replies; without a reply, none remembers it.
+/// Timeout for the reply of the ingress that answered the request; without a reply, no ingress remembers it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns the route.

@@ -1,4 +1,4 @@
-//! OpenAI's API: models, chat, completions, responses, embeddings. An app is a model.
+//! The OpenAI API: models, chat, completions, responses, embeddings. An app is a model.
 
 mod chat;
 mod choice;

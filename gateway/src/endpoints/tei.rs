@@ -1,5 +1,6 @@
-//! The endpoints of text-embeddings-inference, `/predict`, `/rerank`, `/embed` and `/similarity`, and `/`, which answers as the Inference
-//! API of Hugging Face does. They serve the gateway's only app, or the one that the header `x-kaskade-app` names.
+//! The endpoints of text-embeddings-inference, `/predict`, `/rerank`, `/embed` and `/similarity`, and `/`, which
+//! answers like Hugging Face's Inference API. They serve the gateway's only app, or the one named in the header
+//! `x-kaskade-app`.
 
 mod embed;
 mod hugging_face;
@@ -29,7 +30,7 @@ use crate::http::json_body;
 use crate::requests::call::Call;
 use crate::state::{GatewayState, Served};
 
-/// Largest number of texts of one request.
+/// Largest number of texts in one request.
 const MAX_TEXTS: usize = 2_048;
 
 /// Returns the routes.
@@ -44,7 +45,7 @@ pub(crate) fn routes() -> Router<Arc<GatewayState>> {
         .route("/similarity", post(embed::similarity))
 }
 
-/// An answer, with the headers of text-embeddings-inference that say how much was computed for it, and those that say how a single
+/// An answer with the headers of text-embeddings-inference on the computation, and those that describe how a single
 /// request was answered.
 struct Answered {
     described: HeaderMap,
@@ -68,7 +69,7 @@ impl Answered {
     }
 }
 
-/// Returns the number of tokens that the answers took; `None` if one does not count them.
+/// Returns the number of tokens that the answers used; `None` if one answer does not count them.
 fn tokens(replies: &[InferReply]) -> Option<u64> {
     let mut counts = replies.iter().map(|reply| tokens_of(&reply.outputs));
     counts.try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?[0])))
@@ -89,12 +90,12 @@ fn respond(result: Result<Answered, Failure>) -> Response<Body> {
     response
 }
 
-/// Returns the number of characters of texts.
+/// Returns the number of characters in texts.
 fn characters<'a>(texts: impl IntoIterator<Item = &'a String>) -> usize {
     texts.into_iter().map(|text| text.chars().count()).sum()
 }
 
-/// Reads a body and finds its app: by the header, else by what the body names, else the only one.
+/// Reads a body and finds its app: named in the header, else in the body, else the only one.
 async fn begin<T: DeserializeOwned + Send + 'static>(
     shared: &GatewayState,
     request: Request,
@@ -106,14 +107,14 @@ async fn begin<T: DeserializeOwned + Send + 'static>(
     Ok((call(shared, &parts, model(&asked))?, asked))
 }
 
-/// Begins the request of a body that may name its app.
+/// Starts the request of a body that may name its app.
 fn call(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Call, Failure> {
     let app = app_of(shared, parts, named)?;
     let fallback = app.options.default_budget;
     Call::new(app, &parts.headers, &parts.extensions, fallback)
 }
 
-/// Finds the app of a request: by the header, else by what its body names, else the only one.
+/// Finds the app of a request: named in the header, else in the body, else the only one.
 fn app_of(shared: &GatewayState, parts: &Parts, named: Option<&str>) -> Result<Arc<Served>, Failure> {
     let header = parts.headers.get("x-kaskade-app");
     let header = header.and_then(|name| name.to_str().ok());
@@ -133,7 +134,7 @@ async fn ask_all(call: &Call, inputs: Vec<Vec<Tensor>>) -> Result<Vec<InferReply
     call.ask_all(requests).await
 }
 
-/// Refuses no texts, and too many.
+/// Checks that there are texts, but not too many.
 fn check_count(texts: usize) -> Result<(), Failure> {
     if (1..=MAX_TEXTS).contains(&texts) {
         return Ok(());

@@ -1,5 +1,6 @@
-//! `/tokenize` in the forms of vLLM (`prompt` or `messages`) and of text-embeddings-inference (`inputs`), `/detokenize` of the former
-//! and `/decode` of the latter. The gateway answers by itself: no request reaches the app.
+//! `/tokenize` in the forms of vLLM (`prompt` or `messages`) and text-embeddings-inference (`inputs`), vLLM's
+//! `/detokenize` and text-embeddings-inference's `/decode`. The gateway answers by itself, without a request to the
+//! app.
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ pub(crate) fn routes() -> Router<Arc<GatewayState>> {
         .route("/decode", post(decode))
 }
 
-/// The field by which a body of text-embeddings-inference is recognised.
+/// Detects a text-embeddings-inference body by its field.
 #[derive(Deserialize)]
 #[serde(expecting = "an object with the field `prompt`, `messages` or `inputs`")]
 struct Form {
@@ -77,7 +78,7 @@ async fn process<T: DeserializeOwned + Send + 'static>(body: axum::body::Bytes) 
     body::process(body, |body| json_body::read(body)).await
 }
 
-/// Returns the response of an answer, a JSON text with headers.
+/// Returns the response of an answer (JSON text with headers).
 fn respond(answered: Result<(String, HeaderMap), Failure>, api: Api) -> Response<Body> {
     match answered {
         Ok((json, headers)) => {

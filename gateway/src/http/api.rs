@@ -1,16 +1,16 @@
-//! The APIs of the gateway, distinguished by request path.
+//! The APIs of the gateway, by request path.
 
 use kaskade_oip::{SERVICE, health};
 
 use crate::http::other_paths;
 
-/// Paths of text-embeddings-inference, and of the Inference API of Hugging Face.
+/// Paths of text-embeddings-inference and of Hugging Face's Inference API.
 const TEI_PATHS: [&str; 6] = ["/", "/predict", "/rerank", "/embed", "/similarity", "/decode"];
 
-/// Paths of vLLM beside those of OpenAI. That of tokens answers text-embeddings-inference too, whose body differs.
+/// Paths of vLLM besides those of OpenAI. `/tokenize` also serves text-embeddings-inference, with a different body.
 const VLLM_PATHS: [&str; 2] = ["/tokenize", "/detokenize"];
 
-/// An API, which has its own form of an error.
+/// An API, which determines the form of errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Api {
     /// `{"error": text}`.
@@ -19,9 +19,9 @@ pub(crate) enum Api {
     OpenAi,
     /// `{"error": text, "error_type": text}`.
     Tei,
-    /// `{"type": "error", "error": {type, message}}`: only refusals of the paths of Anthropic.
+    /// `{"type": "error", "error": {type, message}}`: used only to refuse paths of the Anthropic API.
     Anthropic,
-    /// A status of gRPC, in headers.
+    /// A gRPC status, in headers.
     Grpc,
 }
 
@@ -42,7 +42,7 @@ impl Api {
     }
 }
 
-/// Returns whether a path is one of a service's methods.
+/// Returns whether a path is a gRPC method of one of the services.
 fn is_method(path: &str) -> bool {
     method(path).is_some() || is_grpc_health(path)
 }
@@ -54,12 +54,12 @@ fn is_grpc_health(path: &str) -> bool {
     rest.is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// Returns whether a path is a method that answers without a key and without a permit.
+/// Returns whether a path is a gRPC method that needs neither a key nor a permit.
 pub(crate) fn is_grpc_probe(path: &str) -> bool {
     matches!(method(path), Some("ServerLive" | "ServerReady")) || is_grpc_health(path)
 }
 
-/// Returns whether a path is a method whose requests are a stream.
+/// Returns whether a path is a gRPC method with a request stream.
 pub(crate) fn is_grpc_stream(path: &str) -> bool {
     method(path) == Some("ModelStreamInfer")
 }

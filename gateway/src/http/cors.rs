@@ -1,15 +1,15 @@
-//! Cross-origin requests of browsers (Fetch standard). Without allowed origins a browser keeps other sites from reading
-//! answers; a program that is no browser is not concerned.
+//! Cross-origin requests of browsers (Fetch standard). Without allowed origins, browsers keep other sites from reading
+//! answers; other clients are not affected.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 
-/// Headers of answers that a page of another origin may read.
+/// Response headers that a page of another origin may read.
 const EXPOSED: &str = "retry-after, retry-after-ms, x-request-id, x-should-retry, x-kaskade-confidence, x-kaskade-cost, \
                        x-kaskade-cost-source, x-kaskade-degraded, x-kaskade-fault, x-kaskade-hops, x-kaskade-joules, \
                        x-kaskade-joules-source, x-kaskade-request-id, x-kaskade-stage, x-kaskade-variant";
 
-/// Seconds for which a browser may remember the answer to a preflight request.
+/// Time for which a browser may cache the answer to a preflight request, seconds.
 const MAX_AGE: &str = "600";
 
 /// Returns the origin of a request, if it is allowed. `*` allows every origin.
@@ -20,7 +20,7 @@ pub(crate) fn allowed(origins: &[String], headers: &HeaderMap) -> Option<HeaderV
     allowed.then(|| origin.clone())
 }
 
-/// Returns whether a browser asks which requests it may send.
+/// Returns whether a request is a CORS preflight request.
 pub(crate) fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
     method == Method::OPTIONS && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
 }
@@ -35,14 +35,14 @@ pub(crate) fn preflight(headers: &HeaderMap) -> Response<Body> {
         HeaderValue::from_static("GET, POST"),
     );
     answer.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(MAX_AGE));
-    // The key is what protects; which other headers a client sends does not matter.
+    // The key provides the protection, so any request header is allowed.
     if let Some(asked) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
         answer.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, asked.clone());
     }
     response
 }
 
-/// Lets pages of this origin read an answer.
+/// Allows pages of this origin to read an answer.
 pub(crate) fn share(response: &mut Response<Body>, origin: HeaderValue) {
     let headers = response.headers_mut();
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
@@ -52,7 +52,7 @@ pub(crate) fn share(response: &mut Response<Body>, origin: HeaderValue) {
     );
 }
 
-/// Tells caches that answers differ by origin; also those that no page of another origin may read.
+/// Tells caches that answers differ by origin, including answers that no other origin may read.
 pub(crate) fn vary(response: &mut Response<Body>) {
     let headers = response.headers_mut();
     headers.append(header::VARY, HeaderValue::from_static("origin"));

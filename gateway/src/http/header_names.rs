@@ -1,5 +1,5 @@
-//! Names of headers that most requests are searched for or most answers have. A name that is given as a text is checked and
-//! converted at each use.
+//! Names of headers that are frequently read or written. A name given as text would be checked and converted at each
+//! use.
 
 use axum::http::HeaderName;
 
@@ -8,13 +8,13 @@ pub(crate) static TRACE_PARENT: HeaderName = HeaderName::from_static("traceparen
 pub(crate) static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 pub(crate) static BUDGET: HeaderName = HeaderName::from_static("x-kaskade-budget-ms");
 
-/// The timeouts that OpenAI's clients announce, seconds.
+/// Headers with the timeout of OpenAI's clients, seconds.
 pub(crate) static TIMEOUTS: [HeaderName; 2] = [
     HeaderName::from_static("x-stainless-read-timeout"),
     HeaderName::from_static("x-stainless-timeout"),
 ];
 
-/// Length of the JSON at the beginning of a body with binary tensors.
+/// Header with the length of the JSON part of a body with binary tensors, bytes.
 pub(crate) static HEADER_LENGTH: HeaderName = HeaderName::from_static("inference-header-content-length");
 
 pub(crate) static KASKADE_REQUEST_ID: HeaderName = HeaderName::from_static("x-kaskade-request-id");

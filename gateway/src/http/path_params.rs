@@ -1,4 +1,4 @@
-//! Names in paths. One that is no UTF-8 is refused in the form of the path's API.
+//! Path parameters. A parameter that is not UTF-8 is refused with an error in the form of the path's API.
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::http::api::Api;
 use crate::http::failure::Failure;
 
-/// The names in the path of a request, percent-decoded.
+/// The parameters in the path of a request, percent-decoded.
 pub(crate) struct Path<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {

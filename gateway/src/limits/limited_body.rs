@@ -1,5 +1,5 @@
-//! Bodies of requests as they arrive: their bytes count for a limit of the gateway, so that many large or slow ones do not fill its
-//! memory, and a message over gRPC that stops arriving is refused.
+//! Limits the total size of request bodies as they arrive, so that large or slow bodies do not exhaust the gateway's
+//! memory, and the time of gRPC messages.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use crate::http::failure::Failure;
 use crate::http::grpc_status;
 use crate::limits::permits::Permits;
 
-/// The body of a request whose bytes are counted until the request has ended.
+/// A request body whose bytes count towards the gateway's limit until the request ends.
 pub(crate) struct LimitedBody {
     body: Body,
     /// One permit per byte that the gateway may hold.
     room: Arc<Semaphore>,
     permits: Permits,
-    /// Longest pause of a message over gRPC; other bodies are timed where they are read.
+    /// Longest pause within a gRPC message; `None` for other bodies, whose readers limit the time.
     pause: Option<Duration>,
-    /// Set once a message over gRPC has been waited for.
+    /// Sleep while a gRPC message is awaited.
     waiting: Option<Pin<Box<Sleep>>>,
-    /// Bytes until the time of the wait begins again.
+    /// Number of bytes that must arrive before the pause starts anew.
     missing: usize,
 }
 
@@ -48,7 +48,7 @@ impl LimitedBody {
         }
     }
 
-    /// Counts bytes.
+    /// Counts received bytes.
     fn take(&mut self, bytes: &Bytes) -> Result<(), Failure> {
         self.missing = self.missing.saturating_sub(bytes.len());
         if self.missing == 0 {
@@ -57,7 +57,7 @@ impl LimitedBody {
         take_room(&self.room, &self.permits, bytes.len())
     }
 
-    /// Returns a failure in the form of the body's reader.
+    /// Converts a failure to the error type of the body's reader.
     fn error(&self, failure: Failure) -> BoxError {
         if self.pause.is_some() {
             return Box::new(grpc_status::of(&failure));
@@ -66,10 +66,10 @@ impl LimitedBody {
     }
 }
 
-/// Counts bytes of a request until it has ended.
+/// Reserves memory for bytes of a request until it ends.
 ///
 /// # Errors
-/// `KSK0006` if the gateway has no room for them.
+/// `KSK0006` if the gateway has not enough memory left for them.
 pub(crate) fn take_room(room: &Arc<Semaphore>, permits: &Permits, bytes: usize) -> Result<(), Failure> {
     let count = u32::try_from(bytes).unwrap_or(u32::MAX);
     let Ok(taken) = Arc::clone(room).try_acquire_many_owned(count) else {

@@ -1,4 +1,4 @@
-//! Permits of requests in progress: of the gateway, and of the tenant that sends them.
+//! Permits of requests in progress: of the gateway, and of the tenant.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,10 +7,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::http::failure::Failure;
 use crate::limits::tenant::Tenant;
 
-/// One request of a client never holds more than this part of a gateway's permits, so that others find room beside it.
+/// Divisor: a single request holds at most this part of the gateway's permits, to leave room for others.
 const SHARE: usize = 8;
 
-/// The permits of a gateway: one per request in progress.
+/// Permits of a gateway: one per request in progress.
 pub(crate) struct InProgress {
     permits: Arc<Semaphore>,
     most: usize,
@@ -26,24 +26,24 @@ impl InProgress {
     }
 }
 
-/// The permits of a request; held until its answer, or its stream, has ended.
+/// Permits of a request, held until its answer or stream ends.
 #[derive(Clone)]
 pub(crate) struct Permits {
     held: Arc<Held>,
     gateway: Arc<InProgress>,
-    /// The tenant of the request, if requests need a key.
+    /// Tenant of the request, if keys are needed.
     tenant: Option<Arc<Tenant>>,
 }
 
 struct Held {
     _request: OwnedSemaphorePermit,
     _of_tenant: Option<OwnedSemaphorePermit>,
-    /// Of the bytes of its body.
+    /// Permits for the bytes of the body.
     bytes: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Permits {
-    /// Takes the permits of a request, and counts it for the rate of its tenant.
+    /// Acquires the permits of a request, and counts it towards the tenant's rate.
     ///
     /// # Errors
     /// `KSK0006` if a limit of the gateway or of the tenant is reached.
@@ -74,7 +74,7 @@ impl Permits {
         })
     }
 
-    /// Takes the permits of another request of the same client, which comes over the same stream.
+    /// Acquires the permits of another request on the same stream.
     ///
     /// # Errors
     /// As [`Permits::take`].
@@ -82,33 +82,33 @@ impl Permits {
         Self::take(&self.gateway, self.tenant.as_ref())
     }
 
-    /// Takes permits for a further part of the same request, which [`Permits::count`] has counted.
+    /// Acquires permits for a further part of the same request, which [`Permits::count`] has counted.
     ///
     /// # Errors
-    /// `KSK0006` if the gateway or the tenant has its maximum of requests in progress.
+    /// `KSK0006` if the gateway or the tenant has the maximum number of requests in progress.
     pub(crate) fn further(&self) -> Result<Self, Failure> {
         let of_tenant = self.tenant.as_ref().map(|tenant| tenant.permit()).transpose()?;
         Self::with(&self.gateway, self.tenant.as_ref(), of_tenant.flatten())
     }
 
-    /// Returns the name of the tenant, if requests need a key.
+    /// Returns the name of the tenant, if keys are needed.
     pub(crate) fn tenant(&self) -> Option<&str> {
         self.tenant.as_deref().map(Tenant::name)
     }
 
-    /// Counts the further parts of a request for the rate of its tenant.
+    /// Counts further parts of a request towards the tenant's rate.
     pub(crate) fn count(&self, further: usize) {
         if let Some(tenant) = &self.tenant {
             tenant.count(further);
         }
     }
 
-    /// The most permits that the parts of one request hold together.
+    /// Returns the largest number of permits that the parts of one request may hold together.
     pub(crate) fn share(&self) -> usize {
         (self.gateway.most / SHARE).max(1)
     }
 
-    /// Holds the permits of further bytes of the body.
+    /// Holds permits for further bytes of the body.
     pub(crate) fn hold(&self, further: OwnedSemaphorePermit) {
         let mut bytes = self.held.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *bytes {

@@ -1,5 +1,5 @@
-//! The parts of one client's request, such as its prompts or choices, which run together as far as its limits allow and as the app
-//! has room for them.
+//! Runs the parts of one client request, such as its prompts or choices, concurrently as far as its limits and the
+//! app's capacity allow.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,22 +9,23 @@ use kaskade_actors::ids;
 
 use crate::limits::permits::Permits;
 
-/// First and longest pause before a part is sent again, of a request no part of which is running.
+/// First and longest pause before a retry if no part of the request is running.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(500)];
 
 /// Outcome of a part of a request.
 pub(crate) enum Outcome<R, T> {
-    /// It is answered, or has failed.
+    /// The part was answered, or failed.
     Done(T),
-    /// The app had no room for it: it is run again later.
+    /// The app was overloaded; the part is retried later.
     Requeue(R),
 }
 
-/// Runs the parts of a request together, and returns what each gives with its number, in the order in which they end.
+/// Runs the parts of a request concurrently, and returns their results with their indices, in the order of completion.
 ///
-/// The first part uses the permits of the client's request. Each further one has permits of its own while it runs; if there are none,
-/// it waits until another part of the same request has ended. So does a part that the app had no room for: as many run as it had room
-/// for, and one more with each that is answered. Every part counts for the rate of the tenant.
+/// The first part uses the permits of the client's request. Each further part acquires permits while it runs; if there
+/// are none, it waits until another part of the same request ends. A part that the app refuses as overloaded waits too:
+/// concurrency is reduced to the parts that are running, and raised by one with each answer. Every part counts towards
+/// the tenant's rate.
 pub(crate) fn run_subrequests<R, T, F, Run>(
     permits: Option<Permits>,
     requests: Vec<R>,
@@ -81,7 +82,8 @@ where
     )
 }
 
-/// Half of a pause to all of it, so that requests that were refused together do not come again together.
+/// Returns a random duration between half of a pause and all of it, so that parts refused together do not return
+/// together.
 fn jittered(pause: Duration) -> Duration {
     let share = (ids::unique() % 1_024) as f64 / 1_024.0;
     pause.mul_f64(0.5 + share / 2.0)
@@ -90,11 +92,11 @@ fn jittered(pause: Duration) -> Duration {
 struct Subrequests<R, Run> {
     waiting: VecDeque<(usize, R)>,
     run: Run,
-    /// Most parts that run together.
+    /// Largest number of concurrent parts by the limits.
     share: usize,
-    /// As `share`, as far as the app has room.
+    /// Current number of concurrent parts, reduced while the app is overloaded.
     most: usize,
-    /// Pause before the next part is sent if none is running, after one that the app had no room for.
+    /// Pause before the next part if none is running, after the app was overloaded.
     pause: Option<Duration>,
     permits: Option<Permits>,
     /// Permits of parts that have ended.
@@ -102,7 +104,7 @@ struct Subrequests<R, Run> {
 }
 
 impl<R, T, F: Future<Output = Outcome<R, T>>, Run: Fn(usize, R) -> F> Subrequests<R, Run> {
-    /// Returns the next part if there are permits for it. A part gives its permits back with its outcome.
+    /// Returns the next part if there are permits for it. The part returns its permits with its outcome.
     fn next(
         &mut self,
     ) -> Option<impl Future<Output = (usize, Outcome<R, T>, Option<Permits>)> + use<R, T, F, Run>> {
@@ -127,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// An app with room for three parts that answers one whenever it is full, as if another had ended.
+    /// The app has room for three parts, and answers one whenever it is full.
     #[tokio::test(start_paused = true)]
     async fn parts_wait_for_room() {
         let (inside, most, refused) = (Cell::new(0), Cell::new(0), Cell::new(0));

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::config::TenantKey;
 use crate::http::failure::Failure;
 
-/// A tenant with a key.
+/// A tenant with its key and limits.
 pub(crate) struct Tenant {
     name: String,
     key: String,
@@ -17,10 +17,10 @@ pub(crate) struct Tenant {
     rate: Option<Mutex<Bucket>>,
 }
 
-/// Tokens that refill at a rate, at most one second's worth.
+/// Token bucket: tokens refill at `rate` per second, up to one second's worth.
 struct Bucket {
     rate: f64,
-    /// Below zero if a request had more parts than there were tokens.
+    /// Number of tokens; negative after a request with more parts than tokens.
     tokens: f64,
     at: Instant,
 }
@@ -29,7 +29,7 @@ impl Bucket {
     /// Takes a token.
     ///
     /// # Errors
-    /// The time until there is one.
+    /// The time until a token is available.
     fn take(&mut self, now: Instant) -> Result<(), Duration> {
         let passed = now.saturating_duration_since(self.at).as_secs_f64();
         self.at = now;
@@ -71,25 +71,25 @@ impl Tenant {
         }
     }
 
-    /// Its name.
+    /// Returns the name of the tenant.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns whether it may see what concerns all tenants.
+    /// Returns whether the tenant may see data of all tenants.
     pub(crate) fn is_operator(&self) -> bool {
         self.operator
     }
 
-    /// Returns whether that is its key; takes a time that depends on the lengths only.
+    /// Returns whether `key` is the tenant's key. The time depends only on the lengths.
     pub(crate) fn has_key(&self, key: &str) -> bool {
         same(&self.key, key)
     }
 
-    /// Takes a permit and a token of its rate.
+    /// Acquires a permit and a token of the tenant's rate.
     ///
     /// # Errors
-    /// `KSK0006` if it has its maximum of requests in progress, or sends them too fast.
+    /// `KSK0006` if the tenant has the maximum number of requests in progress, or exceeds its rate.
     pub(crate) fn admit(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
         let permit = self.permit()?;
         if let Some(mut bucket) = self.bucket() {
@@ -98,10 +98,10 @@ impl Tenant {
         Ok(permit)
     }
 
-    /// Takes a permit; `None` if the number of its requests in progress has no limit.
+    /// Acquires a permit; `None` if the number of requests in progress is unlimited.
     ///
     /// # Errors
-    /// `KSK0006` if it has its maximum of requests in progress.
+    /// `KSK0006` if the tenant has the maximum number of requests in progress.
     pub(crate) fn permit(&self) -> Result<Option<OwnedSemaphorePermit>, Failure> {
         let Some(permits) = &self.permits else {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Tenant {
         })
     }
 
-    /// Counts the further parts of an admitted request: later requests wait until its rate has made up for them.
+    /// Counts the further parts of an admitted request; later requests wait until the rate has caught up.
     pub(crate) fn count(&self, further: usize) {
         if let Some(mut bucket) = self.bucket() {
             bucket.owe(further);
@@ -124,7 +124,7 @@ impl Tenant {
     }
 }
 
-/// Compares two texts in a time that depends on their lengths only.
+/// Compares two texts in a time that depends only on their lengths.
 fn same(one: &str, other: &str) -> bool {
     let differing = one
         .bytes()
@@ -155,7 +155,7 @@ mod tests {
         assert_eq!(bucket.take(begun), Err(Duration::from_millis(500)));
         let later = begun + Duration::from_millis(600);
         assert!(bucket.take(later).is_ok() && bucket.take(later).is_err());
-        // A request of five parts is paid for by the time after it.
+        // A request of five parts delays later requests.
         let full = begun + Duration::from_secs(10);
         assert!(bucket.take(full).is_ok());
         bucket.owe(4);

@@ -1,4 +1,4 @@
-//! One request of a client to an app: its budget, its trace, and the requests of the app that it becomes.
+//! One request of a client to an app: its budget, its trace, and the app requests that it becomes.
 
 use std::future::ready;
 use std::pin::pin;
@@ -23,38 +23,39 @@ use crate::requests::request_ids;
 use crate::requests::trace::{RequestSpan, of_headers};
 use crate::state::Served;
 
-/// Least and most time between the end of a budget and the timeout of its client; else it is a twentieth of the timeout.
+/// Smallest and largest time between the end of a budget and the client's timeout; in between, a twentieth of the
+/// timeout.
 const ANSWER_MARGIN: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
 
-/// The request of a client. Cheap to clone.
+/// A request of a client. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) app: Arc<Served>,
-    /// Budget of the whole request, from `begun`.
+    /// Budget of the whole request, counted from `begun`.
     budget: Duration,
-    /// Budget of a request whose answer is streamed: the timeout that a client announces is that of one read.
+    /// Budget of a streamed request, for which a client's timeout applies to a single read.
     stream_budget: Duration,
-    /// Whether the client has stated the budget.
+    /// Whether the client stated a budget or timeout.
     is_stated: bool,
     pub(crate) begun: Instant,
     trace: Trace,
     permits: Option<Permits>,
 }
 
-/// Channel for the pieces of streamed answers, each with the number of its choice. In boxes, because a channel reserves room for
-/// 32 of them in every stream.
+/// Channel for the pieces of streamed answers, each with the index of its choice. Pieces are boxed because a channel
+/// reserves room for 32 of them in every stream.
 pub(crate) type Pieces = UnboundedSender<Box<(usize, Piece)>>;
 
 /// A piece of a streamed answer, or its end.
 pub(crate) enum Piece {
     /// New tokens.
     Part(InferReply),
-    /// The whole answer, or why there is none.
+    /// The complete answer, or the failure.
     End(Result<InferReply, Failure>),
 }
 
 impl Call {
-    /// Reads the budget and the trace of a request. `fallback` is the budget of a request that states none.
+    /// Reads the budget and the trace of a request. `fallback` is the default budget.
     ///
     /// # Errors
     /// `KSK0001` for an invalid budget.
@@ -65,11 +66,11 @@ impl Call {
         fallback: Duration,
     ) -> Result<Self, Failure> {
         let stated = budget(headers)?;
-        // The client waits no longer, whatever else it states.
+        // The client does not wait longer, whatever other timeouts it states.
         let deadline = grpc_timeout(headers)?.unwrap_or(Duration::MAX);
         let within = |budget: Duration| budget.min(app.options.max_budget).min(deadline);
         let announced = stated.or_else(|| announced_timeout(headers));
-        // The guard has begun a span; a request over a stream is one below the stream's.
+        // The middleware has started a span. For a stream, each request has a span below the stream's.
         let trace = extensions.get::<Trace>().copied().or_else(|| of_headers(headers));
         Ok(Self {
             budget: within(announced.unwrap_or(fallback)),
@@ -82,7 +83,7 @@ impl Call {
         })
     }
 
-    /// Gives a request of many parts the app's largest budget, if the client states none.
+    /// Sets the budget of a request with many parts to the app's largest budget, unless the client stated one.
     pub(crate) fn of_many_parts(self) -> Self {
         let budget = if self.is_stated {
             self.budget
@@ -96,7 +97,7 @@ impl Call {
         RequestOptions {
             id: request_ids::new(self.permits.as_ref().and_then(Permits::tenant)),
             has_own_id: true,
-            // A part of a request that had to wait has what is left of it.
+            // A part that had to wait gets the remaining budget.
             budget: self.budget.saturating_sub(self.begun.elapsed()),
             trace: span.trace,
         }
@@ -118,7 +119,7 @@ impl Call {
         }
     }
 
-    /// Sends a request and waits for its answer. With `may_wait`, a request that the app has no room for is returned.
+    /// Sends a request and waits for its answer. With `may_wait`, a request refused as overloaded is returned.
     async fn ask_part(
         &self,
         request: InferRequest,
@@ -138,20 +139,20 @@ impl Call {
         Outcome::Done(answer)
     }
 
-    /// Returns whether a request that failed may wait until the app has room for it.
+    /// Returns whether a failed request may wait for capacity of the app.
     fn may_wait(&self, fault: Option<&Fault>) -> bool {
         fault.is_some_and(|fault| fault.code == Code::Overloaded) && self.begun.elapsed() < self.budget
     }
 
-    /// Sends requests together, as far as the limits allow, and returns their answers in the same order. The first failure cancels the
-    /// others.
+    /// Sends requests concurrently, as far as the limits allow, and returns their answers in the same order. The first
+    /// failure cancels the others.
     ///
     /// # Errors
-    /// The first fault of the app.
+    /// The app's first fault.
     pub(crate) async fn ask_all(&self, requests: Vec<InferRequest>) -> Result<Vec<InferReply>, Failure> {
         let mut replies = Vec::new();
         replies.resize_with(requests.len(), InferReply::default);
-        // A single request is refused at once, as over NATS; parts of one wait for each other.
+        // A single request is refused immediately, as over NATS; parts of one request wait for each other.
         let may_wait = requests.len() > 1;
         let run = |_, request| self.ask_part(request, may_wait);
         let mut answers = pin!(run_subrequests(self.permits.clone(), requests, run));
@@ -165,8 +166,8 @@ impl Call {
         Ok(replies)
     }
 
-    /// Sends a request for each choice, as far as the limits allow. The numbers of the choices come with the pieces of their answers.
-    /// Closing the receiver cancels the requests.
+    /// Sends a request for each choice, as far as the limits allow. Each piece of an answer comes with the index of its
+    /// choice. Closing the receiver cancels the requests.
     pub(crate) fn stream(&self, mut requests: Vec<InferRequest>, pieces: Pieces) {
         if self.app.options.streaming == Streaming::Optimistic {
             for request in &mut requests {
@@ -177,9 +178,9 @@ impl Call {
         self.stream_certain(requests, pieces);
     }
 
-    /// As [`Call::stream`]; nothing that comes is ever replaced, whatever the app's policy.
+    /// Streams like [`Call::stream`], but no piece is ever replaced, whatever the app's policy.
     pub(crate) fn stream_certain(&self, requests: Vec<InferRequest>, pieces: Pieces) {
-        // Holds the permits until the streams have ended.
+        // The clone holds the permits until the streams have ended.
         let call = Self {
             budget: self.stream_budget,
             ..self.clone()
@@ -195,7 +196,8 @@ impl Call {
         });
     }
 
-    /// Sends a request for a choice; returns whether it was answered. With `may_wait`, one that the app has no room for is returned.
+    /// Sends a request for a choice; returns whether it was answered. With `may_wait`, a request refused as overloaded
+    /// is returned.
     async fn stream_part(
         &self,
         request: InferRequest,
@@ -216,7 +218,7 @@ impl Call {
                 self.app.times.first_token.add(self.begun.elapsed());
             }
             if first.is_none() || stage != part.stage {
-                // The answer of a later stage starts again.
+                // The answer of a later stage starts from the beginning.
                 first = Some((Instant::now(), tokens));
                 stage.clone_from(&part.stage);
             }
@@ -260,8 +262,8 @@ impl Call {
         }
     }
 
-    /// Returns the fault as the gateway's clients need it: an app of the gateway without an ingress is unavailable and not unknown, and the
-    /// broker is the cause of a missing reply while the connection to it is lost.
+    /// Converts a fault for the gateway's clients: an app without a running ingress is unavailable, not unknown, and a
+    /// missing reply during a broker outage is reported as caused by the broker.
     fn named(&self, fault: Fault) -> Fault {
         if fault.code == Code::UnknownApp {
             let message = format!(
@@ -273,7 +275,7 @@ impl Call {
         if fault.code != Code::NoReply || self.app.bus.connection().is_up() {
             return fault;
         }
-        // The address is not for clients.
+        // Log the address; do not send it to clients.
         tracing::warn!(
             broker = self.app.bus.url(),
             app = self.app.options.name,
@@ -284,28 +286,28 @@ impl Call {
         Fault::new(Code::BrokerUnavailable, message)
     }
 
-    /// Returns the energy of an answer, by the variants that it passed; `None` if it is unknown.
+    /// Returns the energy of an answer, by the variants of its hops; `None` if unknown.
     pub(crate) fn joules(&self, reply: &InferReply) -> Option<Joules> {
         self.app.watched.joules(reply)
     }
 
-    /// Returns how a request was answered.
+    /// Returns the metadata of a reply.
     pub(crate) fn described<'a>(&self, reply: &'a InferReply) -> ReplyMetadata<'a> {
         ReplyMetadata::new(reply, self.joules(reply))
     }
 
-    /// Sets the headers that say how a request was answered.
+    /// Sets the metadata headers of a reply.
     pub(crate) fn describe(&self, reply: &InferReply, headers: &mut HeaderMap) {
         self.described(reply).headers(headers);
     }
 
-    /// Returns how a request was answered, for a body.
+    /// Returns the metadata of a reply for a JSON body.
     pub(crate) fn description(&self, reply: &InferReply) -> serde_json::Value {
         self.described(reply).json()
     }
 }
 
-/// Returns the budget that the header `x-kaskade-budget-ms` states.
+/// Returns the budget in the header `x-kaskade-budget-ms`.
 fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     let Some(milliseconds) = text(headers, &header_names::BUDGET) else {
         return Ok(None);
@@ -317,28 +319,28 @@ fn budget(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     })
 }
 
-/// Returns the budget that the timeout of one read leaves, which OpenAI's clients announce: the refusal of a request whose budget ends
-/// arrives before the client gives up, and it would send the request again.
+/// Returns the budget for the read timeout that OpenAI's clients announce. It is shorter than the timeout, so that the
+/// refusal of an expired request arrives before the client gives up and retries.
 fn announced_timeout(headers: &HeaderMap) -> Option<Duration> {
     let announced = header_names::TIMEOUTS.iter().find_map(|name| text(headers, name));
     let timeout = Duration::try_from_secs_f64(seconds(announced?)?).ok()?;
     let [least, most] = ANSWER_MARGIN;
     let margin = (timeout / 20).clamp(least, most);
-    // Of a timeout that is shorter than the margin, half is left.
+    // If the timeout is shorter than the margin, use half of it.
     Some(timeout.saturating_sub(margin).max(timeout / 2))
 }
 
-/// Returns the text of a header; an empty one if it is not text.
+/// Returns the text of a header; empty if it is not valid text.
 fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name).map(|value| value.to_str().unwrap_or_default())
 }
 
-/// Returns a number above zero.
+/// Parses a positive number.
 fn seconds(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number| *number > 0.0)
 }
 
-/// Returns the deadline of a gRPC call: at most eight digits and a unit.
+/// Returns the timeout of a gRPC call: at most eight digits and a unit.
 fn grpc_timeout(headers: &HeaderMap) -> Result<Option<Duration>, Failure> {
     let Some(value) = headers.get(&header_names::GRPC_TIMEOUT) else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! How a request was answered, for the headers and the body of its response.
+//! Metadata that describes how a request was answered, for headers and bodies.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use kaskade_actors::wire::InferReply;
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use crate::apps::app_state::Joules;
 use crate::http::header_names;
 
-/// Metadata of a reply: how the request was answered.
+/// Metadata of a reply.
 pub(crate) struct ReplyMetadata<'a> {
     reply: &'a InferReply,
-    /// The stages that it passed, in order: `small>large`.
+    /// Names of the stages passed, in order: `small>large`.
     hops: String,
     joules: Option<Joules>,
-    /// Over all stages that it passed; `None` if the cost of one is unknown.
+    /// Total cost over all hops; `None` if one is unknown.
     cost: Option<Cost>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Parameters<'a> {
 }
 
 impl<'a> ReplyMetadata<'a> {
-    /// Describes a reply whose energy is known or not.
+    /// Creates the metadata of a reply; `joules` is `None` if unknown.
     pub(crate) fn new(reply: &'a InferReply, joules: Option<Joules>) -> Self {
         let hops: Vec<&str> = reply.hops.iter().map(|hop| hop.stage.as_str()).collect();
         Self {
@@ -52,7 +52,7 @@ impl<'a> ReplyMetadata<'a> {
         }
     }
 
-    /// Sets the headers. A part of a streamed answer does not know all of them.
+    /// Sets the metadata headers. Some are not known yet for a part of a streamed answer.
     pub(crate) fn headers(&self, headers: &mut HeaderMap) {
         let mut put = |name: &'static HeaderName, value: Result<HeaderValue, _>| {
             if let Ok(value) = value
@@ -99,7 +99,8 @@ impl<'a> ReplyMetadata<'a> {
         }
     }
 
-    /// Returns the description in a body of OpenAI's API: id over NATS, variant, stage, confidence, hops, energy and money with their sources.
+    /// Returns the metadata for a body of the OpenAI API: id over NATS, variant, stage, confidence, hops, energy and
+    /// money with their sources.
     pub(crate) fn json(&self) -> Value {
         let hops = self.reply.hops.iter().map(|hop| {
             json!({

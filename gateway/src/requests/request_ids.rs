@@ -1,13 +1,13 @@
-//! Ids of requests over NATS. All clients of an app share them, so the gateway makes its own: a client's `x-request-id`, or `id` of the
-//! Open Inference Protocol, may be that of another client.
+//! Request ids over NATS. All clients of an app share the id space, so the gateway generates ids: the `x-request-id` of
+//! a client, or its `id` in the Open Inference Protocol, may also be used by another client.
 
 use kaskade_actors::ids;
 use kaskade_policy::fnv::fnv1a;
 
-/// Longest name of a tenant that is part of its ids, bytes.
+/// Longest tenant name used in ids, bytes.
 const MAX_NAME: usize = 64;
 
-/// Returns a new id. The ids of a tenant begin with its name, so that it can label no request of another one.
+/// Returns a new id. Ids begin with the tenant's name, so that a tenant can label only its own requests.
 pub(crate) fn new(tenant: Option<&str>) -> String {
     let token = ids::unique_token();
     match tenant {
@@ -16,7 +16,7 @@ pub(crate) fn new(tenant: Option<&str>) -> String {
     }
 }
 
-/// Returns whether an id is one that this tenant's requests have.
+/// Returns whether an id belongs to the tenant.
 pub(crate) fn is_of(tenant: Option<&str>, id: &str) -> bool {
     let Some(tenant) = tenant else {
         return true;
@@ -25,12 +25,12 @@ pub(crate) fn is_of(tenant: Option<&str>, id: &str) -> bool {
         .is_some_and(|(name, _)| name == prefix(tenant))
 }
 
-/// Returns the name of a tenant as an id has it: an id has at most 128 visible characters.
+/// Returns the id prefix of a tenant: its name, or a hash of it, because ids have at most 128 visible characters.
 fn prefix(tenant: &str) -> String {
     if tenant.len() <= MAX_NAME && tenant.bytes().all(|byte| byte.is_ascii_graphic()) {
         return tenant.to_owned();
     }
-    // It need not resist attacks, because the operator chooses the names.
+    // No cryptographic hash is needed, because the operator chooses the names.
     format!("{:016x}", fnv1a(tenant.bytes()))
 }
 

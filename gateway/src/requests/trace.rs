@@ -1,5 +1,5 @@
-//! Spans of requests: one for the HTTP request, and one for each NATS request that it becomes, with the attributes of
-//! OpenTelemetry's conventions for HTTP and generative AI. No convention names the energy of an answer: it is
+//! Trace spans: one for each HTTP request, and one for each NATS request that it becomes, with the attributes of
+//! OpenTelemetry's conventions for HTTP and generative AI. There is no convention for energy; the attribute is
 //! `kaskade.energy.joules`, with its source.
 
 use axum::body::Body;
@@ -15,22 +15,23 @@ use crate::http::header_names;
 
 /// The span of an HTTP request.
 pub(crate) struct HttpSpan {
-    /// Its place in the trace.
+    /// Trace context of the span.
     pub(crate) trace: Trace,
-    /// The span of the client, or 0.
+    /// Span id of the client, or 0.
     parent: u64,
     start: u64,
 }
 
-/// Returns the trace context that a request carries.
+/// Returns the trace context in the headers of a request.
 pub(crate) fn of_headers(headers: &HeaderMap) -> Option<Trace> {
     let trace = headers.get(&header_names::TRACE_PARENT)?;
     Trace::parse(trace.to_str().ok()?)
 }
 
 impl HttpSpan {
-    /// Begins the span of a request: in the trace that it carries, or in a new one. That of a stranger, who has no key, is always a new
-    /// one: the flag of the carried one would choose how much is recorded.
+    /// Starts the span of a request, in the trace of its headers or in a new one. Requests without a key
+    /// (`is_stranger`) always start a new trace, because otherwise their sampling flag would determine how much is
+    /// recorded.
     pub(crate) fn begin(headers: &HeaderMap, is_stranger: bool) -> Self {
         let carried = of_headers(headers).filter(|_| !is_stranger);
         Self {
@@ -40,7 +41,7 @@ impl HttpSpan {
         }
     }
 
-    /// Ends it with the head of the answer.
+    /// Ends the span when the answer's head is known.
     pub(crate) fn end(&self, method: &Method, path: &str, response: &Response<Body>) {
         if !is_on() || !self.trace.sampled() {
             return;
@@ -68,17 +69,17 @@ impl HttpSpan {
     }
 }
 
-/// Mark of an answer that no route gave.
+/// Marks an answer that no route produced.
 #[derive(Clone)]
 struct Unrouted;
 
-/// Marks an answer that no route gave: the path is the client's to choose, and does not name a span.
+/// Marks an answer that no route produced: its path is chosen by the client, and must not name a span.
 pub(crate) fn unrouted(mut response: Response<Body>) -> Response<Body> {
     response.extensions_mut().insert(Unrouted);
     response
 }
 
-/// Returns the method, if it is one of HTTP's own.
+/// Returns the method if it is a standard HTTP method.
 fn known_method(method: &Method) -> Option<&str> {
     let known = [
         "GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "CONNECT",
@@ -86,10 +87,10 @@ fn known_method(method: &Method) -> Option<&str> {
     known.into_iter().find(|known| *known == method.as_str())
 }
 
-/// Returns the route that gave the answer; `None` if none did.
+/// Returns the route that produced the answer; `None` if none did.
 fn route_of(response: &Response<Body>, path: &str) -> Option<String> {
     let headers = response.headers();
-    // The service of gRPC answers a method that it does not have by itself, without a fault of ours.
+    // The gRPC library answers unknown methods itself, without a Kaskade fault.
     let is_unknown_method = headers
         .get("grpc-status")
         .is_some_and(|status| status == UNIMPLEMENTED)
@@ -98,10 +99,10 @@ fn route_of(response: &Response<Body>, path: &str) -> Option<String> {
     (!is_unrouted).then(|| route(path))
 }
 
-/// Status of gRPC for a method that a service does not have.
+/// gRPC status of an unknown method.
 const UNIMPLEMENTED: &str = "12";
 
-/// Returns a path without what names an app, so that spans have few names.
+/// Returns a path with app names replaced by a placeholder, to limit the number of span names.
 fn route(path: &str) -> String {
     let parts = path.split('/').scan("", |before, part| {
         let shown = match *before {
@@ -116,7 +117,7 @@ fn route(path: &str) -> String {
 
 /// The span of a NATS request.
 pub(crate) struct RequestSpan {
-    /// Its place in the trace, which the NATS request carries.
+    /// Trace context of the span, which the NATS request carries.
     pub(crate) trace: Trace,
     parent: u64,
     operation: &'static str,
@@ -124,7 +125,7 @@ pub(crate) struct RequestSpan {
 }
 
 impl RequestSpan {
-    /// Begins the span of a request below that of its HTTP request.
+    /// Starts the span of a NATS request below that of its HTTP request.
     pub(crate) fn begin(http: &Trace, request: &InferRequest) -> Self {
         let has = |name: &str| request.inputs.iter().any(|input| input.name == name);
         Self {
@@ -139,7 +140,7 @@ impl RequestSpan {
         }
     }
 
-    /// Ends it with its answer.
+    /// Ends the span with the answer.
     pub(crate) fn end(&self, app: &str, result: &Result<InferReply, Fault>, joules: Option<&Joules>) {
         if !is_on() || !self.trace.sampled() {
             return;
@@ -173,8 +174,8 @@ impl RequestSpan {
         });
     }
 
-    /// Returns the attributes of an answer that counts its tokens, unless it is one of a classifier: the conventions of
-    /// OpenTelemetry have no operation for those.
+    /// Returns the attributes of an answer that counts its tokens. Classifiers are omitted, because OpenTelemetry's
+    /// conventions have no operation for them.
     fn generated(&self, app: &str, reply: &InferReply) -> Vec<(&'static str, Value)> {
         let has = |name: &str| reply.outputs.iter().any(|output| output.name == name);
         let operation = match (has("text") || has("tokens"), has("embedding")) {

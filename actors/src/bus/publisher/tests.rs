@@ -1,4 +1,4 @@
-//! The queues of outgoing messages, against a broker that stops reading.
+//! Tests the queues of outgoing messages against a broker that stops reading.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -78,7 +78,7 @@ impl SlowBroker {
     }
 }
 
-/// Reads the body of a message and reports it: subject, bytes of the payload, headers.
+/// Reads the body of a message and reports its subject, payload size in bytes and headers.
 async fn take(
     read: &mut BufReader<OwnedReadHalf>,
     subject: &str,
@@ -131,16 +131,16 @@ fn a_broker_that_stops_reading_bounds_the_queue_and_the_permits() {
                     refused += 1;
                 }
             }
-            // Lets the publishing task run.
+            // Let the publishing task run.
             tokio::task::yield_now().await;
         }
-        // What the socket's buffers took is written; everything else is in the queue and holds its permits.
+        // The messages that fit into the socket buffers are written; all others are queued and hold their permits.
         assert!(refused > 0 && sent > 0);
         let held = 1_000 - requests.available_permits();
         assert!(held * BODY <= LIMITS.data, "{held} requests hold permits");
         assert!(held >= 10, "unwritten messages hold their permits: {held}");
         assert!(publisher.data_bytes.available_permits() < BODY + OVERHEAD);
-        // A refusal does not wait for room among the data.
+        // A refusal does not wait behind data.
         publisher.control("refusal".into(), None, None, Bytes::from_static(b"no"));
         broker.read_again();
         let (mut data, mut control_after) = (0, None);

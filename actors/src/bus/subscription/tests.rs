@@ -1,4 +1,4 @@
-//! Tests of ending a subscription behind a connection that delays what the server sends.
+//! Tests that a subscription ends without loss on a connection that delays messages of the server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ async fn connect(url: String) -> Bus {
     Bus::connect(config).await.unwrap()
 }
 
-/// The URLs of an embedded broker and a nats-server, each with its port.
+/// Runs the test with the URL and port of an embedded broker and of a nats-server.
 async fn over_both<T: Future<Output = ()>>(test: impl Fn(String, u16) -> T) {
     let embedded = Embedded::start(BrokerConfig::default()).unwrap();
     let port = embedded.url().rsplit(':').next().unwrap().parse().unwrap();
@@ -34,7 +34,7 @@ async fn over_both<T: Future<Output = ()>>(test: impl Fn(String, u16) -> T) {
     test(server.url(), server.port()).await;
 }
 
-/// Publishes 2,000 messages per second until `stop`; returns how many.
+/// Publishes 2,000 messages per second until `stop`; returns their number.
 async fn publish(bus: &Bus, subject: &Subject, stop: &AtomicU64) -> u64 {
     let mut pace = tokio::time::interval(PERIOD);
     let mut sent = 0;
@@ -47,7 +47,7 @@ async fn publish(bus: &Bus, subject: &Subject, stop: &AtomicU64) -> u64 {
     sent
 }
 
-/// A member of the group behind the slow connection ends while others stay: every message is taken by one of them.
+/// Ends a group member behind a slow connection while others stay, and checks that a member receives every message.
 async fn ends_without_loss(url: String, port: u16, others: u64) {
     let proxy = DelayProxy::start(port, DELAY);
     let (slow, fast) = (connect(proxy.url()).await, connect(url.clone()).await);
@@ -138,7 +138,7 @@ async fn the_last_subscription_takes_all_that_the_server_has_sent() {
             stop.store(1, Ordering::SeqCst);
         };
         let (sent, ()) = tokio::join!(sending, ending);
-        // The server reports each message that it gave to no subscriber.
+        // The server reports each message that no subscriber received.
         let mut unserved = 0;
         while let Some(Some(_)) = unconstrained(replies.next()).now_or_never() {
             unserved += 1;

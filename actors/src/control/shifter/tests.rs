@@ -1,4 +1,4 @@
-//! Tests of one shifter beside the counts of another ingress.
+//! Tests of one shifter with the counts of another ingress.
 
 use std::num::NonZeroU32;
 
@@ -15,7 +15,7 @@ const APP: &str = "shifter";
 
 const TICKS: u64 = 30;
 
-/// A plan of two gears, made for an accuracy and for a load above 100 requests/s.
+/// Returns a plan of two gears with an accuracy objective, the second for a load above 100 requests/s.
 fn plan() -> Plan {
     let mut plan = single(APP, "model", "worker", NonZeroU32::MIN, Batching::default());
     let mut fast = plan.gears[0].clone();
@@ -57,7 +57,8 @@ async fn shifter(ingress: &str) -> (Shifter, Bus) {
     (shifter, bus)
 }
 
-/// A new leader knew nothing of the load before it led: it found no drift for another ten minutes, and lost the scale of the load.
+/// Regression: a new leader did not know the load before it led; it found no drift for ten minutes and lost the load
+/// scale.
 #[test]
 fn a_shifter_that_follows_measures_the_load_as_the_leader_does() {
     System::new().block_on(async {

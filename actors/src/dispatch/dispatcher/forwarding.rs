@@ -25,7 +25,7 @@ use crate::{
 
 impl Dispatcher {
     /// Sends a request along an edge of the plan that admitted it: to a replica of this process if the policy prefers
-    /// one, else over the bus. `from` is the sending replica or ingress. Returns the replica if it is known.
+    /// one, else over the bus. `from` is the sending replica or ingress. Returns the chosen replica if it is known.
     pub fn dispatch(
         &self,
         from: &str,
@@ -45,10 +45,10 @@ impl Dispatcher {
         }
     }
 
-    /// Forwards a child request of a pipeline's task, unless the policy drops it for being late ([`rerouting`]).
+    /// Forwards a child request of a pipeline's task, unless the policy drops it because it is late ([`rerouting`]).
     ///
     /// # Errors
-    /// Why it was dropped, with the request.
+    /// The request and the reason why it was dropped.
     pub(crate) fn forward(
         &self,
         version: &PlanVersion,
@@ -96,10 +96,10 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Delivers to the replica of this process that a plan places so.
+    /// Delivers a request to the replica of this process with exactly that placement.
     ///
     /// # Errors
-    /// The request, if it has been unloaded.
+    /// The request, if that replica has been unloaded.
     pub(in crate::dispatch) fn hand_over(
         &self,
         placed: &Replica,
@@ -116,7 +116,7 @@ impl Dispatcher {
         }
     }
 
-    /// Sends a request of a stage's queue group on to one of the replicas that the plan of its epoch places elsewhere.
+    /// Sends a request from a stage's queue group to a replica that the plan of its epoch places on another worker.
     pub(in crate::dispatch) fn send_on(
         &self,
         me: &Replica,
@@ -137,8 +137,9 @@ impl Dispatcher {
         }
     }
 
-    /// Returns whether the ingress that owns the request must send it along the edge ([`routing::leave_to_ingress`]): also if
-    /// this process has not learned from that ingress which replicas live.
+    /// Returns whether the request must be sent along the edge by its ingress ([`routing::leave_to_ingress`]). For a
+    /// root request this is also the case if this process has no state of that ingress and so does not know which
+    /// replicas live.
     pub(crate) fn leaves_to_ingress(
         &self,
         is_root: bool,
@@ -228,18 +229,19 @@ impl Dispatcher {
             );
             return None;
         }
-        // The members of a queue group would each get some of the chunks, and nothing tells which one got the request.
+        // Members of a queue group would each get some of the chunks, and the sender would not learn which member got
+        // the request.
         let one = self.group_member(from, version, edge, request.gear);
         match &one {
             Some(id) => self.send(self.0.process.app.replica(id), request, &payload, deadline, trace),
             None if fits => self.refuse(request, no_replica(version.epoch, &edge.stage)),
-            // Another attempt would be too large as well.
+            // A retry would be too large as well.
             None => self.refuse(request, self.0.publisher.too_large::<StageRequest>(payload.len())),
         }
         one
     }
 
-    /// Returns whether every replica that the plan places for the edge's stage runs in this process.
+    /// Returns whether this process runs every replica that the plan places for the edge's stage.
     fn has_all(&self, version: &PlanVersion, edge: &Edge, gear: u32) -> bool {
         planned(version, edge, gear).all(|id| self.0.process.local.has(version, id))
     }
@@ -257,8 +259,8 @@ impl Dispatcher {
         one.map(ToOwned::to_owned)
     }
 
-    /// Returns a replica of the plan that serves the edge's stage. Actors outside the plan are not considered: they
-    /// need not support chunks.
+    /// Returns a reachable replica of the plan that serves the edge's stage. Actors outside the plan are excluded
+    /// because they need not support chunks.
     fn group_member(&self, from: &str, version: &PlanVersion, edge: &Edge, gear: u32) -> Option<String> {
         let members = planned(version, edge, gear);
         let view = self.view();
@@ -333,7 +335,7 @@ impl Dispatcher {
     }
 }
 
-/// Returns the replicas that the plan places for the edge's stage.
+/// Returns the ids of the replicas that the plan places for the edge's stage.
 fn planned<'a>(version: &'a PlanVersion, edge: &Edge, gear: u32) -> impl Iterator<Item = &'a str> + Clone {
     let stage = version.stage(gear, &edge.stage);
     let placed = version.plan.placement.iter();
@@ -342,7 +344,7 @@ fn planned<'a>(version: &'a PlanVersion, edge: &Edge, gear: u32) -> impl Iterato
         .map(|replica| replica.id.as_str())
 }
 
-/// The retryable fault of a request that must go to a named replica of a stage for which the plan of an epoch has none.
+/// Returns the retryable fault of a request that must go to a named replica of a stage when the plan has none.
 fn no_replica(epoch: u64, stage: &str) -> Fault {
     let message = format!("epoch {epoch} has no replica for stage `{stage}`");
     Fault::new(Code::Unavailable, message)

@@ -1,4 +1,4 @@
-//! Requests that cannot be sent anywhere.
+//! Tests of requests that cannot be sent to any replica.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::AtomicU32;
@@ -16,7 +16,7 @@ use crate::wire::headers::Trace;
 
 const APP: &str = "dispatch";
 
-/// An ingress that passes on the faults of its requests.
+/// An ingress that forwards the faults of its requests to the test.
 struct Owner(mpsc::UnboundedSender<Fault>);
 
 impl Actor for Owner {
@@ -34,7 +34,7 @@ impl Handler<Finished> for Owner {
     }
 }
 
-/// The fault of a request with `floats` values for a stage that no replica of the plan serves.
+/// Returns the fault of a request with `floats` values for a stage that no replica of the plan serves.
 fn fault_of_a_request_to_no_replica(return_to_ingress: bool, floats: usize) -> Fault {
     System::new().block_on(async {
         let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();
@@ -78,7 +78,7 @@ fn a_large_request_without_a_replica_to_address_is_too_large() {
     }
 }
 
-/// A replica that notes the requests that it gets.
+/// A replica that records its requests.
 struct Noting(mpsc::UnboundedSender<u64>);
 
 impl Actor for Noting {
@@ -94,8 +94,8 @@ impl Handler<Delivery> for Noting {
     }
 }
 
-/// The replicas that get three requests one after the other if the first is not answered and the largest batch is 1; `elsewhere` places a
-/// second replica on another worker.
+/// Returns the replicas that receive three consecutive requests, with a largest batch of 1 and the first request
+/// unanswered. `elsewhere` places a second replica on another worker.
 fn three_requests(elsewhere: bool) -> Vec<Option<String>> {
     System::new().block_on(async {
         let bus = Bus::connect(BusConfig::new(APP)).await.unwrap();

@@ -1,4 +1,4 @@
-//! How an ingress audits: it counts answers, sends an audit's requests to stages, and counts what they answer.
+//! Runs audits: counts answers, sends the stage requests of an audit, and counts their results.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Ingress {
-    /// Counts an answer by its stages, remembers it for labels, and decides whether it is audited.
+    /// Counts an answer by its stages, remembers it for labels, and decides whether to audit it.
     pub(in crate::ingress) fn note_answer(
         &mut self,
         entry: &InFlight,
@@ -32,7 +32,7 @@ impl Ingress {
     ) -> Option<Chosen> {
         let version = &entry.version;
         let index = version.plan.certified_index(entry.gear)?;
-        // Drawn before it is known which variant has answered.
+        // Drawn independently of the variant that answered.
         let capacity = AuditCapacity {
             in_flight: self.ledger.len(),
             max_in_flight: self.config.max_in_flight,
@@ -48,7 +48,7 @@ impl Ingress {
         else {
             return None;
         };
-        // What a lost stage or an ensemble answers is not the cascade's answer.
+        // A degraded answer or an ensemble's is not the cascade's answer.
         if degraded || version.gear(entry.gear)?.wiring.members().count() > 1 {
             return None;
         }
@@ -72,8 +72,8 @@ impl Ingress {
                     if deferred { Some(0.0) } else { *confidence },
                 );
             }
-            // A stage for whose model the request was too long leaves no hop where it did not run. The plan counts such samples as
-            // deferred.
+            // A stage whose model could not take the long request leaves no hop if it did not run. The plan counts such
+            // samples as deferred.
             for stage in &entry.refused_by {
                 if done.hops.iter().all(|hop| hop.stage != *stage) {
                     count(stage, true, Some(0.0));
@@ -120,7 +120,7 @@ impl Ingress {
         self.audits.recent.keep(id, reply);
     }
 
-    /// Sends an audit's requests; counts at once an audit that asks nothing.
+    /// Sends the stage requests of an audit. An audit without stage requests is counted immediately.
     pub(in crate::ingress) fn begin_audit(&mut self, chosen: Chosen, now: u64) {
         let Chosen {
             number,
@@ -142,7 +142,7 @@ impl Ingress {
             inputs,
             client,
             live,
-            // As long as any request may take: the largest variant may need more than the client's budget.
+            // The longest budget: the largest variant may need more than the client's budget.
             deadline: now.saturating_add(self.config.max_budget.as_micros() as u64),
         };
         let entries: Vec<(usize, Option<Edge>)> = [LARGEST, PROBE]
@@ -163,7 +163,8 @@ impl Ingress {
         self.close_audit(number);
     }
 
-    /// Sends a request of an audit that has passed `hops` along an edge, with these inputs or the client's.
+    /// Sends a stage request of an audit along an edge. `hops` have been passed; `inputs` replace the client's if
+    /// given.
     fn ask(&mut self, number: u64, part: usize, edge: &Edge, hops: Vec<Hop>, inputs: Option<Vec<Tensor>>) {
         let Some(open) = self.audits.open.get_mut(&number) else {
             return;
@@ -196,7 +197,7 @@ impl Ingress {
             .dispatch(&self.id, &version, edge, request, deadline, Trace::start());
     }
 
-    /// Handles a result of an audit's request.
+    /// Handles the result of an audit's stage request.
     pub(in crate::ingress) fn audit_ended(&mut self, mut done: StageReply) {
         let (number, part) = audit_part(done.id);
         let Some(open) = self.audits.open.get(&number) else {
@@ -215,7 +216,7 @@ impl Ingress {
                 let stage = open.version.stage(asked.gear, &done.stage);
                 let onward = stage.and_then(|stage| routing::past_a_short_context(&stage.exit));
                 match onward.filter(|_| fault.code == Code::TooLong).cloned() {
-                    // As for a client: the plan counts such samples as deferred.
+                    // As for a client's request: the plan counts such samples as deferred.
                     Some(edge) => self.ask(number, part, &edge, done.hops, None),
                     None => self.end_part(number, part, None),
                 }
@@ -256,7 +257,7 @@ impl Ingress {
         self.close_audit(number);
     }
 
-    /// Ends the part of an audit whose request could not be delivered.
+    /// Ends the run of an audit whose stage request could not be delivered.
     pub(in crate::ingress) fn audit_failed(&mut self, id: u64) {
         let (number, part) = audit_part(id);
         self.end_part(number, part, None);
@@ -271,7 +272,7 @@ impl Ingress {
         }
     }
 
-    /// Counts an audit if every part has ended.
+    /// Counts an audit once all its runs have ended.
     fn close_audit(&mut self, number: u64) {
         let waits = |open: &Open| open.parts.iter().any(|part| part.waits);
         if self.audits.open.get(&number).is_none_or(waits) {
@@ -300,7 +301,7 @@ impl Ingress {
         }
     }
 
-    /// Ends the audits whose time is over.
+    /// Ends audits past their deadline.
     pub(in crate::ingress) fn sweep_audits(&mut self, now: u64) {
         let late = self.audits.open.iter().filter(|(_, open)| open.deadline <= now);
         let late: Vec<u64> = late.map(|(number, _)| *number).collect();

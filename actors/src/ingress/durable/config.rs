@@ -1,4 +1,4 @@
-//! Configuration of durable requests, and why they cannot be accepted.
+//! Configuration of durable requests, and errors that prevent them.
 
 use std::time::Duration;
 
@@ -11,19 +11,18 @@ use crate::error::{Code, Fault};
 /// Storage and retries of durable requests.
 #[derive(Debug, Clone)]
 pub struct DurableConfig {
-    /// When a request becomes a dead letter.
+    /// Conditions under which a request becomes a dead letter.
     pub redelivery: RedeliveryConfig,
-    /// Durable requests that one ingress has in flight at once.
+    /// Largest number of durable requests in flight at one ingress.
     pub in_flight: usize,
-    /// Time without a progress notice after which the stream redelivers an ingress's requests (JetStream's
-    /// `ack_wait`).
+    /// Time without a progress notice after which the stream redelivers a request (JetStream's `ack_wait`).
     pub ack_wait: Duration,
-    /// How long results are stored.
+    /// Retention of results.
     pub results: Duration,
-    /// How long dead letters are stored.
+    /// Retention of dead letters.
     pub dead: Duration,
-    /// Largest size of each stream, bytes: of waiting requests, of results, of dead letters. A full stream of waiting requests
-    /// refuses new ones; the others drop their oldest messages.
+    /// Largest size of each stream, bytes: of waiting requests, results and dead letters. A full stream of waiting
+    /// requests refuses new ones; the others drop their oldest messages.
     pub max_bytes: u64,
     /// Replicas of each stream; `None` selects [`BusConfig::replicas`](crate::bus::BusConfig::replicas).
     pub replicas: Option<usize>,
@@ -52,7 +51,7 @@ pub enum DurableError {
         "durable requests need JetStream, and {url} has none; start `nats-server -js`, or omit `[durable]`"
     )]
     NeedsJetStream {
-        /// The broker.
+        /// Address of the broker.
         url: String,
     },
     /// The connection failed.

@@ -1,7 +1,8 @@
-//! Counts of models' failures at durable requests, shared by the ingresses of an app.
+//! Counts of model failures per durable request, shared by the ingresses of an app.
 //!
-//! A count is the newest message on the request's subject of a stream. It is replaced by compare-and-set, so that two ingresses never
-//! write the same count. While the stream cannot be used, an ingress counts what it has seen itself.
+//! A count is the newest message on the request's subject in a stream. It is replaced by compare-and-set, so that no
+//! ingress overwrites another's update. While the stream is unavailable, an ingress uses only the failures that it has
+//! seen itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -15,32 +16,32 @@ use kaskade_policy::redelivery::{FailureCause, Failures};
 use crate::bus::Bus;
 use crate::subjects::{self, App};
 
-/// How long a count is kept after the last failure.
+/// Retention of a count after the last failure.
 pub(super) const RETENTION: Duration = Duration::from_hours(24);
 
-/// Counts that are kept at a time; the oldest go first.
+/// Largest number of counts kept; the oldest are dropped first.
 pub(super) const MAX_COUNTED: i64 = 65_536;
 
-/// Attempts to add to a count that another ingress adds to as well.
+/// Attempts to update a count that another ingress updates concurrently.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// The counts of failures, as one ingress reads and writes them.
+/// Access of one ingress to the failure counts.
 pub(super) struct SharedFailures {
     bus: Bus,
     app: App,
     jetstream: jetstream::Context,
-    /// What this ingress has seen itself.
+    /// Failures that this ingress has seen itself.
     seen: Mutex<Failures>,
-    /// Whether the stream of counts is open.
+    /// Whether the stream of counts is available.
     is_shared: AtomicBool,
 }
 
-/// A durable request, as its count names it.
+/// Identifies a durable request in its count.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counted {
-    /// Its sequence number in the stream of requests.
+    /// Sequence number in the stream of requests.
     pub(super) number: u64,
-    /// When it was stored there: a stream that is created again begins its numbers again.
+    /// Time of storage in that stream. A stream that is created again restarts its sequence numbers.
     pub(super) submitted: SystemTime,
 }
 
@@ -63,12 +64,13 @@ impl SharedFailures {
         }
     }
 
-    /// Notes whether the stream of counts is open.
+    /// Sets whether the stream of counts is available.
     pub(super) fn set_shared(&self, is_shared: bool) {
         self.is_shared.store(is_shared, Ordering::Relaxed);
     }
 
-    /// Counts a failure of the request if it is [the request's](FailureCause::Request). Returns its failures so far, at all ingresses.
+    /// Counts a failure if [the request](FailureCause::Request) may have caused it. Returns the failures of the request
+    /// so far, over all ingresses.
     pub(super) async fn record(&self, request: Counted, blame: FailureCause) -> u32 {
         let seen = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +93,7 @@ impl SharedFailures {
         seen
     }
 
-    /// Forgets the failures of a request that is settled. The stored count expires.
+    /// Forgets the failures of a settled request. The stored count expires.
     pub(super) fn forget(&self, number: u64) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.forget(number);
@@ -105,7 +107,7 @@ impl SharedFailures {
         Some(parse(&message.payload, sequence.as_str().parse().ok()?))
     }
 
-    /// Stores one failure more than before, and at least `seen`.
+    /// Stores the count plus one, or `seen` if that is larger. Returns the new count.
     async fn add(
         &self,
         request: Counted,
@@ -127,12 +129,12 @@ impl SharedFailures {
     }
 }
 
-/// Returns a time in microseconds since 1970.
+/// Returns a time in microseconds since the Unix epoch.
 pub(super) fn micros(time: SystemTime) -> u128 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()
 }
 
-/// Reads a count; one that cannot be read counts as none, and is replaced.
+/// Parses a stored count. An invalid count is read as zero, and is replaced by the next update.
 fn parse(payload: &[u8], sequence: u64) -> Stored {
     let text = std::str::from_utf8(payload).unwrap_or_default();
     let mut numbers = text.split(' ');

@@ -1,5 +1,5 @@
-//! Pulls durable requests from the stream to the ingress, as many as there are permits and bytes for. Those for which there
-//! are none wait in the stream.
+//! Pulls durable requests from the stream to the ingress, limited by free permits and bytes. Other requests wait in the
+//! stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,21 +19,21 @@ use crate::ingress::reservation::RequestReservation;
 use crate::metrics::Metrics;
 use crate::subjects;
 
-/// Most requests pulled at once; single pulls would cost a round trip each.
+/// Largest number of requests per pull; single pulls would cost a round trip each.
 const BATCH: usize = 64;
 
-/// Part of the bytes of all requests in flight that is reserved for requests before they are pulled. The intake holds the
-/// reservation also while the stream is empty, and the requests of `infer` need the rest.
+/// Divisor: this part of the bytes of all requests in flight is reserved before pulling. The intake holds the
+/// reservation even while the stream is empty, and `infer` requests need the rest.
 const RESERVED_PART: usize = 4;
 
-/// Expiry of a pull request. A pull that was lost with a broken connection is repeated after this time, unless the
-/// connection reports earlier that it is up again.
+/// Expiry of a pull request. A pull lost with a broken connection is repeated after this time, or earlier once the
+/// connection reports that it is up again.
 const PULL_EXPIRES: Duration = Duration::from_secs(1);
 
-/// Pause after an error of JetStream.
+/// Pause after a JetStream error.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// The running intake of durable requests.
+/// Handle of the running intake of durable requests.
 pub(crate) struct DurableIntake {
     /// Permits for durable requests in flight.
     pub(crate) permits: Arc<Semaphore>,
@@ -41,7 +41,7 @@ pub(crate) struct DurableIntake {
     pub(crate) capacity: usize,
 }
 
-/// Starts the intake of durable requests. Without a configuration, or without JetStream on an embedded broker,
+/// Starts the intake of durable requests. Without a configuration, or on an embedded broker without JetStream,
 /// submissions are refused with the reason. Requests in flight hold `bytes`. The intake stops when `stop` turns true.
 ///
 /// # Errors
@@ -93,15 +93,16 @@ pub(crate) async fn open(
     Ok(Some(DurableIntake { permits, capacity }))
 }
 
-/// The stream accepts requests regardless, and keeps them until an ingress with `[durable]` takes them.
+/// Warns that this ingress does not take the requests in the stream. The stream accepts requests regardless, and keeps
+/// them until an ingress with `[durable]` takes them.
 fn warn_of_stream() {
     tracing::warn!(
         "this app has a stream of durable requests, but this ingress is not configured to take them"
     );
 }
 
-/// Answers every submission with one fault, until there is a stream that accepts them: another process may create it. While
-/// JetStream does not say whether there is one, submissions are not answered here.
+/// Answers every submission with `fault` until a stream that accepts them exists, which another process may create.
+/// While JetStream does not report whether the stream exists, submissions are not answered.
 async fn refuse_all(
     bus: &Bus,
     dispatcher: &Dispatcher,
@@ -136,8 +137,8 @@ async fn send_in_progress(streams: std::sync::Weak<Streams>) {
     }
 }
 
-/// Waits until the connection is lost. The value of `wait_for` holds a lock that the connection's task needs, so it
-/// must be dropped.
+/// Waits until the connection is lost. Drops the value of `wait_for`, which holds a lock that the connection's task
+/// needs.
 async fn broken(link: &mut watch::Receiver<Link>) {
     drop(link.wait_for(|link| *link != Link::Up).await);
 }
@@ -146,18 +147,18 @@ struct Pump {
     streams: Arc<Streams>,
     ingress: Recipient<Submitted>,
     permits: Arc<Semaphore>,
-    /// The bytes that all requests of the ingress may hold.
+    /// Permits for the bytes of all requests of the ingress.
     bytes: Arc<Semaphore>,
     reservation: Reservation,
 }
 
-/// What is reserved before requests are pulled, since their sizes are known only then.
+/// Room reserved before requests are pulled, since their sizes are known only afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reservation {
-    /// Bytes for one request: the largest message, if the reserved part has that many. A larger request is charged for the
-    /// others once it was pulled.
+    /// Bytes reserved per request: the largest message, if the reserved part is that large. A larger request is charged
+    /// for the difference after the pull.
     each: u32,
-    /// Most requests of one pull.
+    /// Largest number of requests per pull.
     most: usize,
 }
 
@@ -173,7 +174,7 @@ impl Reservation {
     }
 }
 
-/// Room for one request: a permit, and reserved bytes.
+/// Room for one request: a permit and reserved bytes.
 struct Room {
     permit: OwnedSemaphorePermit,
     bytes: OwnedSemaphorePermit,
@@ -183,7 +184,7 @@ impl Pump {
     async fn run(self, mut consumer: PullConsumer, mut stop: watch::Receiver<bool>) {
         loop {
             let room = tokio::select! {
-                // First: there is room nearly always.
+                // Check for room first: there nearly always is some.
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
                 room = self.room() => room,
@@ -202,7 +203,7 @@ impl Pump {
         }
     }
 
-    /// Acquires room for as many requests as fit, up to those of one pull; waits for the first.
+    /// Acquires room for as many requests as fit into one pull; waits for the first.
     async fn room(&self) -> Vec<Room> {
         let mut room = Vec::new();
         let permit = Arc::clone(&self.permits).acquire_owned().await;
@@ -223,9 +224,9 @@ impl Pump {
         room
     }
 
-    /// Delivers messages until all room is used, the pull expires, or the connection was lost and renewed: the
-    /// pull was lost with the old connection. Requests that were pulled are delivered even after `stop`; otherwise
-    /// they would wait for `ack_wait`.
+    /// Delivers messages until all room is used, the pull expires, or the connection was lost and restored: the pull
+    /// was lost with the old connection. Pulled requests are delivered even after `stop`; otherwise they would wait for
+    /// `ack_wait`.
     async fn take_up_to(&self, mut room: Vec<Room>, consumer: &PullConsumer) -> Result<(), String> {
         let asked = consumer.batch().max_messages(room.len()).expires(PULL_EXPIRES);
         let mut delivered = asked.messages().await.map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! The streams of an app's durable requests, and the state that all submissions of an ingress share.
+//! The streams of an app's durable requests, and the state shared by all submissions of an ingress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ use crate::dispatch::dispatcher::Dispatcher;
 use crate::metrics::Metrics;
 use crate::subjects::{self, App};
 
-/// Progress notices per `ack_wait`.
+/// Number of progress notices per `ack_wait`.
 const IN_PROGRESS_PER_ACK_WAIT: u32 = 3;
 
 /// State shared by all durable requests of one ingress.
@@ -31,11 +31,12 @@ pub(crate) struct Streams {
     pub(super) metrics: Arc<Metrics>,
     pub(super) bus: Bus,
     jetstream: jetstream::Context,
-    /// The `ack_wait` of the consumer, milliseconds. An existing consumer keeps its own, whatever the configuration says.
+    /// The consumer's `ack_wait`, milliseconds. An existing consumer keeps its own value, regardless of the
+    /// configuration.
     ack_wait_ms: AtomicU64,
-    /// The ack subjects of requests in progress, by their sequence numbers in the stream.
+    /// Ack subjects of requests in progress, by stream sequence number.
     in_progress: DashMap<u64, Subject>,
-    /// How often models have failed at requests that are delivered again.
+    /// Model failures at requests that are redelivered.
     pub(super) failures: SharedFailures,
 }
 
@@ -60,7 +61,7 @@ impl Streams {
         }
     }
 
-    /// Returns whether the app has a stream that accepts durable requests; `None` if JetStream does not say.
+    /// Returns whether the app has a stream that accepts durable requests; `None` if JetStream does not answer.
     pub(super) async fn has_stream(bus: &Bus, app: &App) -> Option<bool> {
         if !bus.has_jetstream().await {
             return Some(false);
@@ -89,7 +90,7 @@ impl Streams {
         let counts = self.stream(failures(app)).await;
         self.failures.set_shared(counts.is_ok());
         if let Err(error) = counts {
-            // A user whose permissions were made before the stream was introduced still serves.
+            // A user whose permissions predate this stream can still serve.
             tracing::warn!(
                 %error,
                 "every ingress counts failures of durable requests alone; the permissions of `kaskade auth init` let it share them"
@@ -99,7 +100,7 @@ impl Streams {
             durable_name: Some(subjects::DURABLE_CONSUMER.to_owned()),
             ack_policy: AckPolicy::Explicit,
             ack_wait,
-            // Every ingress bounds its own requests; their sum is not bounded here.
+            // Every ingress bounds its own requests; the consumer does not bound their sum.
             max_ack_pending: i64::try_from(in_flight).unwrap_or(i64::MAX).saturating_mul(64),
             ..pull::Config::default()
         };
@@ -135,7 +136,7 @@ impl Streams {
         })
     }
 
-    /// Stores the result of a request. Returns false if one is already stored, which stays.
+    /// Stores the result of a request. Returns false if one is already stored; that one is kept.
     pub(super) async fn store_result(
         &self,
         id: &str,
@@ -198,7 +199,7 @@ impl Streams {
         self.in_progress.insert(number, ack);
     }
 
-    /// Stops sending progress notices for a delivery of the request. A later delivery has an ack subject of its own.
+    /// Stops sending progress notices for this delivery of the request. A later delivery has another ack subject.
     pub(super) fn untrack(&self, number: u64, ack: &Subject) {
         self.in_progress.remove_if(&number, |_, tracked| tracked == ack);
     }
@@ -219,18 +220,18 @@ impl Streams {
     }
 }
 
-/// What JetStream answers if a stream reserves more storage than the server or the account has.
+/// JetStream errors for a stream that reserves more storage than the server or the account has.
 const TOO_LITTLE_STORAGE: [ErrorCode; 2] = [
     ErrorCode::STORAGE_RESOURCES_EXCEEDED,
     ErrorCode::ACCOUNT_RESOURCES_EXCEEDED,
 ];
 
-/// Returns whether JetStream refused a stream for want of storage.
+/// Returns whether JetStream refused a stream because storage is too small.
 fn lacks_storage(error: &CreateStreamError) -> bool {
     matches!(error.kind(), CreateStreamErrorKind::JetStream(error) if TOO_LITTLE_STORAGE.contains(&error.error_code()))
 }
 
-/// Returns a duration in milliseconds, at least as many as there are progress notices in it.
+/// Returns a duration in milliseconds, at least [`IN_PROGRESS_PER_ACK_WAIT`].
 fn milliseconds(duration: Duration) -> u64 {
     let whole = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     whole.max(u64::from(IN_PROGRESS_PER_ACK_WAIT))
@@ -243,7 +244,8 @@ enum WriteError {
     Other(String),
 }
 
-/// Requests leave the stream when they are settled; a full stream refuses new requests instead of dropping old ones.
+/// Returns the configuration of the stream of waiting requests. Requests leave it when they are settled; a full stream
+/// refuses new requests instead of dropping old ones.
 fn submitted(app: &App, config: &DurableConfig) -> stream::Config {
     stream::Config {
         description: Some(format!("Durable requests of the Kaskade app {app}")),
@@ -301,7 +303,8 @@ mod tests {
     use crate::bus::BusConfig;
     use crate::clock::Clock;
 
-    /// A request was delivered again while its first delivery ended: it got no progress notices, and was delivered a third time.
+    /// Regression: a request redelivered while its first delivery ended got no progress notices, and was delivered a
+    /// third time.
     #[test]
     fn the_end_of_a_delivery_leaves_the_notices_of_a_later_one() {
         System::new().block_on(async {

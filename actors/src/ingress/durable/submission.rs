@@ -32,13 +32,13 @@ pub(crate) struct Submitted {
 /// A delivery of a durable request. Dropping it unsettled returns it to the stream.
 pub(crate) struct Submission {
     streams: Arc<Streams>,
-    /// The ack subject of the delivery.
+    /// Ack subject of the delivery.
     ack: Subject,
-    /// Whether the delivery is acknowledged.
+    /// Whether the delivery has been acknowledged.
     is_acknowledged: bool,
-    /// The client's id, or a name made of the sequence number.
+    /// Id given by the client, or one made from the sequence number.
     id: String,
-    /// Its sequence number in the stream.
+    /// Sequence number in the stream.
     number: u64,
     delivered: u32,
     submitted: SystemTime,
@@ -47,18 +47,18 @@ pub(crate) struct Submission {
     /// The submitted headers and body, for the dead letter.
     headers: HeaderMap,
     payload: Bytes,
-    /// The permits that it holds until it is settled.
+    /// Permits held until the request is settled.
     pub(crate) held: RequestReservation,
 }
 
-/// Returns a name of a request in its stream. A stream that is created again begins its numbers again, while results and dead letters of the one
-/// before are kept.
+/// Returns a unique name of a request in its stream. The name includes the time because a stream that is created again
+/// restarts its sequence numbers, while results and dead letters of the previous stream are kept.
 fn number_and_time(number: u64, submitted: SystemTime) -> String {
     format!("{number}-{}", micros(submitted))
 }
 
 impl Submission {
-    /// Creates a submission from a consumer's message; `None` for a message of another kind.
+    /// Creates a submission from a consumer's message; `None` for other messages.
     pub(super) fn of(
         streams: &Arc<Streams>,
         message: &jetstream::Message,
@@ -94,13 +94,13 @@ impl Submission {
         id.clone_into(&mut self.id);
     }
 
-    /// Returns whether it was delivered before, and may thus have been settled by a process that could not
-    /// acknowledge it.
+    /// Returns whether the request was delivered before. A process that could not acknowledge it may then have settled
+    /// it.
     pub(super) fn is_redelivery(&self) -> bool {
         self.delivered > 1
     }
 
-    /// Acknowledges the request if its result is already stored, which the client is sent. Returns whether it was.
+    /// If the result is already stored, sends it to the client and acknowledges the request. Returns whether it was.
     pub(super) async fn ack_if_settled(&mut self) -> bool {
         let stored = self.push_stored().await;
         if stored {
@@ -109,7 +109,7 @@ impl Submission {
         stored
     }
 
-    /// Sends the client the stored result, if there is one. Returns whether there is.
+    /// Sends the stored result to the client, if there is one. Returns whether there is.
     async fn push_stored(&mut self) -> bool {
         let Some(stored) = self.streams.result(&self.id).await else {
             return false;
@@ -119,21 +119,22 @@ impl Submission {
         true
     }
 
-    /// Settles it with a result.
+    /// Settles the request with a result.
     pub(crate) fn answer(self, content_type: ContentType, payload: Bytes) {
         actor::spawn(self.finish(headers::for_body(content_type), payload));
     }
 
-    /// Settles it with a fault, or returns it to the stream for a retry, as [`kaskade_policy::redelivery`] decides.
+    /// Settles the request with a fault, or returns it to the stream for a retry, as [`kaskade_policy::redelivery`]
+    /// decides.
     pub(crate) fn fail(self, content_type: ContentType, fault: Fault) {
         actor::spawn(self.end(content_type, fault));
     }
 
     async fn end(mut self, content_type: ContentType, fault: Fault) {
         let disposition = match fault.code {
-            // The client settled it: there is a result and nothing to investigate.
+            // The client settled it; nothing to investigate.
             Code::Cancelled => None,
-            // Another ingress takes it immediately.
+            // Another ingress can take it immediately.
             Code::Draining => Some(Disposition::Again { after_us: 0 }),
             code => Some(self.judge(blame(code)).await),
         };
@@ -144,7 +145,7 @@ impl Submission {
                 return self.hand_back(Duration::from_micros(after_us));
             }
             Some(Disposition::Dead) => {
-                // Another delivery of the id was answered: there is nothing to investigate.
+                // Another delivery with the same id was answered; nothing to investigate.
                 if self.ack_if_settled().await {
                     return;
                 }
@@ -162,7 +163,8 @@ impl Submission {
     }
 
     async fn judge(&self, blame: FailureCause) -> Disposition {
-        // The stream's clock against this process's: only decides how long retries continue, and never negative.
+        // Compares the stream's clock with this process's. The age only decides how long retries continue, and is never
+        // negative.
         let age = SystemTime::now()
             .duration_since(self.submitted)
             .unwrap_or_default();
@@ -177,7 +179,7 @@ impl Submission {
     }
 
     /// Stores the result, pushes it to the client and acknowledges the request, in this order: if a step is lost, the
-    /// request is redelivered. If the id has a result already, that is the one which is pushed.
+    /// request is redelivered. If the id already has a result, that result is pushed.
     async fn finish(mut self, headers: HeaderMap, payload: Bytes) {
         match self
             .streams
@@ -210,11 +212,11 @@ impl Submission {
         }
     }
 
-    /// Stores the request as submitted as a dead letter, with the reason and the number of deliveries.
+    /// Stores the submitted request as a dead letter, with the reason and the number of deliveries.
     async fn dead_letter(&self, fault: &Fault) -> Result<(), DurableError> {
         let mut headers = headers::for_dead_letter(&self.headers, fault, self.delivered);
-        // Deduplicates: a request that becomes a dead letter twice, because the first acknowledgement was lost, is
-        // one dead letter.
+        // Deduplication id: a request that becomes a dead letter twice, because the first acknowledgement was lost, is
+        // stored once.
         headers.insert(
             header::NATS_MESSAGE_ID,
             number_and_time(self.number, self.submitted),
@@ -224,7 +226,7 @@ impl Submission {
             .bus
             .check_size(Some(&headers), self.payload.len())
             .is_ok();
-        // If the headers with the reason make it too large, keep the reason and omit the body.
+        // If the added headers make the message too large, omit the body.
         let payload = if fits { self.payload.clone() } else { Bytes::new() };
         self.streams.dead_letter(&self.id, headers, payload).await?;
         self.streams.metrics.dead_lettered();
@@ -241,8 +243,8 @@ impl Submission {
         self.ack(AckKind::Nak(Some(after).filter(|after| !after.is_zero())));
     }
 
-    /// Acknowledges to the stream. A lost acknowledgement is harmless: the request is redelivered, its result is
-    /// found, and it is acknowledged again.
+    /// Sends an acknowledgement to the stream. A lost one is harmless: the request is redelivered, its result is found,
+    /// and it is acknowledged again.
     fn ack(&mut self, kind: AckKind) {
         if !std::mem::replace(&mut self.is_acknowledged, true) {
             let ack = self.ack.clone();

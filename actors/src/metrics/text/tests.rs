@@ -20,13 +20,14 @@ fn busy() -> Metrics {
     metrics
 }
 
-/// Steps counted as batches: a remote classifier seemed to run a batch in the microseconds of a wake-up, and planners believed it.
+/// Regression: steps counted as batches, so that a remote classifier seemed to run a batch in the microseconds of a
+/// wake-up, which misled planners.
 #[test]
 fn steps_are_no_batches_and_waiting_is_neither() {
     let metrics = busy();
     metrics.waited("remote", 20);
     metrics.generated("remote");
-    // A generation that is not streamed has no tokens.
+    // An answer that is not streamed has no tokens.
     metrics.step("quiet", 5_000);
     metrics.generated("quiet");
     let runs = metrics.runs();
@@ -85,7 +86,7 @@ fn tokens_of_one_part_count_each_at_their_mean_time() {
     let metrics = Metrics::default();
     metrics.tokens("gpt", &Tokens::first(1, 3_000));
     metrics.tokens("gpt", &Tokens::next(4, 8_000));
-    // As many as a model may state.
+    // The largest number that a model may report.
     metrics.tokens("other", &Tokens::next(u32::MAX, 1));
     let page = metrics.text("digits", &gauges());
     for line in [
@@ -150,7 +151,7 @@ fn energy_that_is_unknown_is_no_zero() {
     assert!(page.contains("# TYPE kaskade_energy_joules_total counter"));
 }
 
-/// Checks the format line by line: a sample follows the help and type of its metric, and each metric occurs once.
+/// Checks the format line by line: samples follow the help and type of their metric, and each metric occurs once.
 #[test]
 fn every_sample_stands_below_its_metric() {
     let metrics = busy();

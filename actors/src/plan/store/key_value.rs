@@ -1,6 +1,6 @@
 //! The plan store of a nats-server: one bucket per app with one key.
 //!
-//! If the bucket does not exist, it is created with file storage and a history of 16 plans, in a cluster with three
+//! If the bucket does not exist, it is created with file storage, a history of 16 plans and, in a cluster, three
 //! replicas ([`crate::bus::replication`]). An existing bucket is not modified. A bucket that is missing later counts as
 //! an empty store, and the next write creates it again.
 
@@ -19,10 +19,10 @@ use crate::subjects::App;
 const KEY: &str = "plan";
 const HISTORY: i64 = 16;
 
-/// The operation that makes the bucket.
+/// Name of the operation that creates the bucket, for errors.
 const CREATING: &str = "creating the plan bucket";
 
-/// Bytes that the protocol adds to a value: headers of the compare-and-set.
+/// Size that the protocol adds to a value, bytes: headers of the compare-and-set.
 const HEADROOM: usize = 1024;
 
 /// A plan store in JetStream.
@@ -34,7 +34,7 @@ pub struct KeyValueStore {
 }
 
 impl KeyValueStore {
-    /// Opens the store of that app; creates it if it does not exist.
+    /// Opens the store of an app; creates it if it does not exist.
     ///
     /// # Errors
     /// [`StoreError::NeedsJetStream`], [`StoreError::Unreachable`].
@@ -45,7 +45,7 @@ impl KeyValueStore {
         Ok(Self::on(bus, app, create(bus, app).await?))
     }
 
-    /// Opens the store of that app; `None` if it does not exist.
+    /// Opens the store of an app; `None` if it does not exist.
     ///
     /// # Errors
     /// [`StoreError::NeedsJetStream`], [`StoreError::Unreachable`].
@@ -78,13 +78,13 @@ impl KeyValueStore {
         }
     }
 
-    /// Returns whether the server says that the bucket does not exist.
+    /// Returns whether the server reports that the bucket does not exist.
     async fn is_missing(&self) -> bool {
         let found = jetstream(&self.bus).get_key_value(self.app.bucket()).await;
         found.is_err_and(|error| is_missing(&error))
     }
 
-    /// Returns the newest value; `None` if there is none, or no bucket.
+    /// Returns the newest value; `None` if there is none or the bucket is missing.
     async fn entry(&self) -> Result<Option<Entry>, StoreError> {
         match self.bucket.entry(KEY).await {
             Ok(entry) => Ok(entry.filter(|entry| entry.operation == Operation::Put)),
@@ -114,7 +114,7 @@ impl KeyValueStore {
         })
     }
 
-    /// Writes the first value. Returns false if there is one.
+    /// Writes the first value. Returns false if a value exists.
     async fn create_value(&self, bytes: Bytes) -> Result<bool, StoreError> {
         let mut created = self.bucket.create(KEY, bytes.clone()).await;
         let refused = |error: &kv::CreateError| error.kind() == CreateErrorKind::AlreadyExists;
@@ -129,7 +129,7 @@ impl KeyValueStore {
         }
     }
 
-    /// Replaces the value of that epoch. Returns false if another one is stored.
+    /// Replaces the value with the epoch `expected`. Returns false if another value is stored.
     async fn update_value(&self, bytes: Bytes, expected: u64) -> Result<bool, StoreError> {
         let Some(entry) = self.entry().await?.filter(|entry| epoch_in(entry) == expected) else {
             return Ok(false);
@@ -175,7 +175,7 @@ async fn create(bus: &Bus, app: &App) -> Result<kv::Store, StoreError> {
             ..config.clone()
         })
     });
-    // A server that denies the operation does not answer.
+    // A server that denies the operation sends no answer.
     let subject = format!("$JS.API.STREAM.CREATE.KV_{}", app.bucket());
     let refused = bus.connection().refused(&subject);
     tokio::select! {

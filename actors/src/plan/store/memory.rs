@@ -1,4 +1,4 @@
-//! The plan store in the memory of a process.
+//! The in-memory plan store.
 
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
@@ -7,7 +7,7 @@ use kaskade_policy::plan::Plan;
 use super::{HistoryEntry, PlanStore, Plans, StoreError, StoredPlan, encode, epoch_of, read};
 use crate::bus::{Bucket, Revision};
 
-/// A plan store in memory. Clones share what they hold.
+/// A plan store in memory. Clones share the plans.
 ///
 /// It stores the same bytes as [`KeyValueStore`](super::KeyValueStore), so that a plan that one of them accepts can also be
 /// written to the other.

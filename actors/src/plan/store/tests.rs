@@ -1,4 +1,4 @@
-//! Tests of both backends.
+//! Tests of both plan stores.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Backend {
         }
     }
 
-    /// Deletes everything and creates the store again.
+    /// Deletes all plans and creates the store again.
     async fn recreate(&self) {
         match self {
             Self::Memory(store) => store.recreate(),
@@ -361,7 +361,7 @@ async fn a_key_value_store_survives_a_restart_and_its_watch_goes_on() {
         .await
         .unwrap();
     server.restart();
-    // Another process opens the same bucket.
+    // A second process opens the same bucket.
     let other_bus = Bus::connect(config(&server)).await.unwrap();
     let another = open(&other_bus, &app).await.unwrap();
     assert_eq!(another.get().await.unwrap().unwrap().epoch, first);

@@ -97,7 +97,7 @@ fn what_would_be_too_large_is_refused_at_its_first_chunk() {
         })
     );
     assert!(Fault::from(refused.unwrap_err()).message.contains("100 bytes"));
-    // A wrong size claim in the first chunk is found later.
+    // A wrong size claimed by the first chunk is detected later.
     assert_eq!(take(&mut assembler, of(2, 0, 3), bytes(1), 0, LATER), Ok(None));
     assert!(take(&mut assembler, of(2, 1, 3), bytes(100), 0, LATER).is_err());
     assert_eq!(assembler.held(), 0);

@@ -1,4 +1,4 @@
-//! What clients write and read, in MessagePack and JSON.
+//! Tests of the messages that clients write and read, in MessagePack and JSON.
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};

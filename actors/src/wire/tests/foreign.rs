@@ -1,4 +1,4 @@
-//! Hand-written peers, broken messages, and limits.
+//! Tests of peers with hand-written messages, malformed messages, and limits.
 
 use std::collections::BTreeMap;
 

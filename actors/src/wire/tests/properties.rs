@@ -1,4 +1,4 @@
-//! Every message round-trips within its size hint, and damaged bytes never panic.
+//! Property tests: every message round-trips within its size hint, and damaged bytes never panic.
 
 use std::collections::BTreeMap;
 

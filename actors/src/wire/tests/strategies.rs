@@ -1,4 +1,4 @@
-//! Arbitrary messages.
+//! Strategies for arbitrary messages.
 
 use bytes::Bytes;
 use kaskade_models::{Datatype, Tensor};
@@ -42,7 +42,8 @@ fn tensor(json: bool) -> impl Strategy<Value = Tensor> {
                 Datatype::F32 if json => vec(proptest::num::f32::NORMAL, elements)
                     .prop_map(|values| values.iter().flat_map(|v| v.to_le_bytes()).collect())
                     .boxed(),
-                // Without its feature `float_roundtrip` serde_json may miss the last bit of a double; these it reads exactly.
+                // Without its feature `float_roundtrip`, serde_json may miss the last bit of a double; these values it
+                // reads exactly.
                 Datatype::F64 if json => vec(any::<i32>(), elements)
                     .prop_map(|values| {
                         values

@@ -1,4 +1,4 @@
-//! The dataflow of a placement: a box per model, and the shares of requests between them.
+//! Draws the dataflow of a placement: a box per model, and the shares of requests between them.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
@@ -6,7 +6,7 @@ use plotters::style::text_anchor::HPos;
 use super::super::drawing::{Area, Drawn, colour, palette};
 use super::{BOX, Deployment, Edge, MARGIN, SKIP, WIDTH, fitting, places, words};
 
-/// Left and right of every model's box.
+/// Returns the left and right edge of every model's box.
 fn boxes(count: usize) -> Vec<(i32, i32)> {
     let room = WIDTH - 2 * MARGIN;
     let count = places(count.max(1));
@@ -43,7 +43,7 @@ pub(super) fn draw(root: &Area<'_>, deployment: &Deployment, flow: i32) -> Drawn
     draw_edges(root, &deployment.edges, &boxes, flow)
 }
 
-/// The edges between the models, in the colour of their source; skip connections are drawn above.
+/// Draws the edges between the models in the colour of their source. Skip connections are drawn above.
 fn draw_edges(root: &Area<'_>, edges: &[Edge], boxes: &[(i32, i32)], flow: i32) -> Drawn {
     let mut above = flow - 12;
     let mut edges: Vec<&Edge> = edges.iter().collect();
@@ -54,7 +54,7 @@ fn draw_edges(root: &Area<'_>, edges: &[Edge], boxes: &[(i32, i32)], flow: i32) 
         };
         let ink = colour(edge.from);
         if edge.is_skip() {
-            // Edges of one source or one target are drawn a little apart.
+            // Edges with the same source or target are drawn a little apart.
             let (start, end) = (from.1 - 10, to.0 + 8 + 6 * places(edge.from));
             arrow(
                 root,
@@ -74,7 +74,7 @@ fn draw_edges(root: &Area<'_>, edges: &[Edge], boxes: &[(i32, i32)], flow: i32) 
     Ok(())
 }
 
-/// A line with a head at its end, which goes right or down.
+/// Draws a line with an arrowhead at its end, pointing right or down.
 fn arrow(root: &Area<'_>, points: &[(i32, i32)], ink: RGBColor) -> Drawn {
     root.draw(&PathElement::new(points.to_vec(), ink))?;
     if let [.., before, (x, y)] = points {

@@ -1,4 +1,4 @@
-//! Pipelines, and limits of allocators and shares.
+//! Tests of pipelines, and of limits of allocators and shares.
 
 use super::*;
 

@@ -14,7 +14,7 @@ fn classes_are_read_by_number_and_name() {
         (json!(1), 1),
         (json!("POSITIVE"), 1),
         (json!(" positive "), 1),
-        // A name of a class goes before its number.
+        // A class name takes precedence over a class number.
         (json!("1"), 2),
         (json!("0"), 0),
         (json!(1.0), 1),
@@ -41,7 +41,7 @@ fn classes_are_read_by_number_and_name() {
     }
 }
 
-/// The label 1 was the class "2" in JSON and the class "1" in CSV, where 0 was the class "1" too.
+/// Regression: the label 1 was the class "2" in JSON and the class "1" in CSV, where 0 was also the class "1".
 #[test]
 fn a_number_is_refused_where_classes_have_other_numbers_for_names() {
     let stars = reader(Task::Classification, &["1", "2", "3", "4", "5"]);
@@ -56,12 +56,13 @@ fn a_number_is_refused_where_classes_have_other_numbers_for_names() {
     let several = reader(Task::MultiLabel, &["1", "2"]);
     assert_eq!(several.read(&json!("1, 2")).unwrap(), Label::Classes(vec![0, 1]));
     assert!(several.read(&json!([2])).is_err());
-    // Names that are the positions say the same.
+    // Names equal to the class indices are unambiguous.
     let digits = reader(Task::Classification, &["0", "1"]);
     assert_eq!(digits.read(&json!(1)).unwrap(), Label::Class(1));
 }
 
-/// The mark 1 of a list became the name "1", and then the class 1, whatever it marked; the number 0 of "1" to "5" became class 1.
+/// Regression: the mark 1 of a list became the name "1" and then class 1, whatever it marked; the number 0 of "1" to
+/// "5" became class 1.
 #[test]
 fn numerals_that_a_file_names_its_classes_by_are_no_names_of_others() {
     let names = |names: &[&str]| -> Vec<String> { names.iter().map(ToString::to_string).collect() };
@@ -94,7 +95,8 @@ fn a_model_without_names_takes_numbers_alone() {
     assert!(error.contains("names no classes"), "{error}");
 }
 
-/// Labels from 1 were profiled as wrong answers, up to the last class, which failed after a model had run.
+/// Regression: labels counted from 1 were profiled as wrong answers, up to the last class, which failed only after a
+/// model had run.
 #[test]
 fn numbers_of_classes_are_in_range_in_every_format() {
     let two = reader(Task::Classification, &["no", "yes"]);
@@ -125,7 +127,7 @@ fn several_labels_are_a_list_or_names_with_commas() {
     assert_eq!(reader.read(&json!("")).unwrap(), Label::Classes(vec![]));
 }
 
-/// "It is not valid JSON", where no one had written JSON.
+/// Regression: the error was "It is not valid JSON", although the data set contained no JSON.
 #[test]
 fn a_list_as_pandas_writes_it_is_read() {
     let three = reader(Task::MultiLabel, &["joy", "anger", "don't, know"]);
@@ -146,7 +148,7 @@ fn a_list_as_pandas_writes_it_is_read() {
     }
 }
 
-/// They were read as numbers of classes: 0 and 1, whatever they marked.
+/// Regression: multi-hot lists were read as the class numbers 0 and 1.
 #[test]
 fn a_mark_for_each_class_is_read_as_models_are_trained_on() {
     let three = reader(Task::MultiLabel, &["a", "b", "c"]);
@@ -158,7 +160,7 @@ fn a_mark_for_each_class_is_read_as_models_are_trained_on() {
         (json!("[0, 1, 1]"), vec![1, 2]),
         (json!([0, 1]), vec![0, 1]),
         (json!([2, 1, 0]), vec![0, 1, 2]),
-        // In a column of CSV.
+        // The form in a CSV column.
         (json!("1,0,1"), vec![0, 2]),
         (json!("0, 1, 1"), vec![1, 2]),
         (json!("0, 2"), vec![0, 2]),
@@ -192,7 +194,7 @@ fn answers_accept_each_of_their_texts() {
     assert!(reader.read(&json!(3)).is_err());
 }
 
-/// An unanswerable question of `SQuAD` 2.0 became a label that no answer meets.
+/// Regression: an unanswerable question of `SQuAD` 2.0 became a label that no answer meets.
 #[test]
 fn a_label_without_a_right_answer_is_refused() {
     for task in [Task::QuestionAnswering, Task::Generation] {
@@ -206,7 +208,7 @@ fn a_label_without_a_right_answer_is_refused() {
     }
 }
 
-/// A label `crane` was the last class of that name, and answers with the other one were wrong.
+/// Regression: a label `crane` meant the last class of that name, and answers with the other one were wrong.
 #[test]
 fn a_name_of_several_classes_means_any_of_them() {
     let birds = ["crane", "owl", "Crane", "crane"];

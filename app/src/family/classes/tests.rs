@@ -12,7 +12,7 @@ fn placed(expected: &[&str], found: &[&str]) -> Result<Option<Vec<usize>>, Other
     classes.order(&names(found))
 }
 
-/// An honest checkpoint in another order was refused, and its remedy led to wrong answers.
+/// Regression: a correct checkpoint in another order was refused, and the suggested remedy led to wrong answers.
 #[test]
 fn another_order_is_found_whatever_the_spelling() {
     let expected = ["very_negative", "n\u{e9}utral", "Positive"];
@@ -28,7 +28,7 @@ fn another_order_is_found_whatever_the_spelling() {
     );
 }
 
-/// The classes -1 and 1 were exchanged: their names were the same without the sign.
+/// Regression: the classes -1 and 1 were exchanged, because their names were equal without the sign.
 #[test]
 fn names_that_differ_in_spelling_alone_may_be_others() {
     assert_eq!(
@@ -45,7 +45,7 @@ fn names_that_differ_in_spelling_alone_may_be_others() {
     );
 }
 
-/// Such classes were taken to be in the same order, and `pos` was answered as `negative`.
+/// Regression: such classes were assumed to be in the same order, and `pos` was answered as `negative`.
 #[test]
 fn only_some_of_the_same_names_are_refused() {
     let expected = ["negative", "neutral", "positive"];
@@ -56,13 +56,13 @@ fn only_some_of_the_same_names_are_refused() {
             && error.contains("`negative`, `positive`,"),
         "{error}"
     );
-    // What has no name is at its place, and so is what alone is left.
+    // A placeholder name is at its own index, and so is a single remaining name.
     for found in [["LABEL_0", "LABEL_1", "positive"], ["negative", "neutral", "pos"]] {
         assert_eq!(placed(&expected, &found), Ok(None), "{found:?}");
     }
 }
 
-/// Of the thousand classes of `ImageNet`, checkpoints spell some differently.
+/// Checkpoints spell some of the thousand classes of `ImageNet` differently.
 #[test]
 fn a_tenth_of_the_names_may_be_spelled_otherwise() {
     let expected: Vec<String> = (0..20).map(|class| format!("class {class}")).collect();
@@ -73,7 +73,7 @@ fn a_tenth_of_the_names_may_be_spelled_otherwise() {
     assert!(matches!(Order::of(&expected, &found), Order::Partly(others) if others.len() == 3));
 }
 
-/// Some checkpoints of `ImageNet` list the synonyms of its classes, others have the first one alone.
+/// Some `ImageNet` checkpoints list all synonyms of a class, others only the first.
 #[test]
 fn a_synonym_is_the_name_of_the_same_class() {
     let classes = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -82,7 +82,7 @@ fn a_synonym_is_the_name_of_the_same_class() {
         Order::of(&listed, &classes(&["tench", "cock", "great grey owl"])),
         Order::Same
     );
-    // The first synonym of a class may be the name of another one.
+    // The first synonym of a class may be the name of another class.
     let (dog, both) = (
         classes(&["Cardigan, Welsh corgi", "cardigan"]),
         classes(&["Cardigan", "cardigan"]),
@@ -96,7 +96,7 @@ fn a_synonym_is_the_name_of_the_same_class() {
     assert!(matches!(Order::of(&listed, &others), Order::Partly(_)));
 }
 
-/// Nothing was said of names of which none is the same.
+/// Regression: no remark was made about names of which none is equal.
 #[test]
 fn an_assumed_order_is_said() {
     let classes = FamilyClasses {
@@ -132,7 +132,7 @@ fn other_classes_and_numbers_of_classes_are_refused() {
             "{error}"
         );
     }
-    // Either of two classes with one name may be either.
+    // Either of two classes with one name may be meant.
     assert!(placed(&["crane", "owl", "crane"], &["owl", "crane", "crane"]).is_err());
     assert!(placed(&["crane", "crane", "owl"], &["crane", "owl", "jay"]).is_err());
     let many: Vec<String> = (0..1_000).map(|class| format!("c{class}")).collect();
@@ -175,7 +175,7 @@ fn the_first_names_count_and_a_missing_checkpoint_is_named() {
         sources: sources.iter().map(|source| (*source).clone()).collect(),
         ..FamilyClasses::default()
     };
-    // The unnamed one was the measure of all others.
+    // Regression: all others were compared with the variant without names.
     let all = classes(&[&unnamed, &first, &other]);
     assert_eq!(all.names(), ["no", "yes"]);
     assert_eq!(all.order(&names(&["yes", "no"])), Ok(Some(vec![1, 0])));
@@ -189,7 +189,7 @@ fn the_first_names_count_and_a_missing_checkpoint_is_named() {
     );
     assert_eq!(partial.order(&names(&["LABEL_0", "LABEL_1"])), Ok(None));
     assert_eq!(classes(&[&other, &missing]).names(), ["yes", "no"]);
-    // An ONNX file that is elsewhere stated nothing, so that hosts had different orders.
+    // Regression: an ONNX file on another host stated no names, so hosts had different orders.
     let onnx = ("onnx".to_owned(), Source::Onnx(folder.path().join("small.onnx")));
     let partial = classes(&[&onnx, &other]);
     assert!(partial.names().is_empty());
@@ -198,7 +198,7 @@ fn the_first_names_count_and_a_missing_checkpoint_is_named() {
         error.contains("`onnx`, whose checkpoint is not on this host"),
         "{error}"
     );
-    // A configuration that cannot be read was said to be on another host.
+    // Regression: an unreadable configuration was reported as being on another host.
     let broken = source("broken", &["no", "yes"]);
     std::fs::write(folder.path().join("broken/config.json"), "{").unwrap();
     let partial = classes(&[&broken, &other]);

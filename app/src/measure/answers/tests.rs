@@ -2,7 +2,7 @@ use super::*;
 use crate::data::Origins;
 use crate::data::reply::LOGITS;
 
-/// Scores for the class named in its input, right three times out of four, with constant confidence.
+/// Scores the class named in the input, with constant confidence; correct three times out of four.
 struct Overconfident;
 
 impl Model for Overconfident {
@@ -52,7 +52,7 @@ fn a_sample_that_a_model_refuses_is_named_by_its_file() {
     );
 }
 
-/// Answers as [`Overconfident`] but refuses one sample as too long.
+/// Answers like [`Overconfident`] but refuses one sample as too long.
 struct Short;
 
 impl Model for Short {
@@ -69,7 +69,7 @@ impl Model for Short {
     }
 }
 
-/// One such sample ended the whole profile.
+/// Regression: one such sample ended the whole profile.
 #[test]
 fn a_sample_that_is_too_long_goes_on_where_requests_do() {
     let set = Samples {
@@ -101,7 +101,7 @@ fn a_sample_that_is_too_long_goes_on_where_requests_do() {
     assert_eq!((validation.margins[1], validation.entropies[1]), (0.0, 1.0));
     assert_eq!(validation.predictions[..4], [0, NO_ANSWER, 0, 1]);
     assert!((0..40).all(|number| number == 1 || validation.confidences[number] > 0.0));
-    // The largest model has no next one.
+    // No model follows the largest one.
     let error = crate::report::in_one_line(&run(false).unwrap_err());
     assert!(error.starts_with("sample 1: "), "{error}");
 }
@@ -126,7 +126,7 @@ fn overconfidence_is_calibrated_and_no_answer_changes() {
     .unwrap();
     assert_eq!(seen, 200);
     assert!(answers.calibration.temperature > 1.5, "{:?}", answers.calibration);
-    // The temperature fits the share of right answers of the selection part, and the error is measured on all samples.
+    // The temperature fits the accuracy on the selection part; the error is measured on all samples.
     let selection = parts(200).selection;
     let fitted =
         selection.iter().filter(|place| !place.is_multiple_of(4)).count() as f64 / selection.len() as f64;
@@ -201,7 +201,7 @@ fn answers_and_labels_of_different_kinds_are_refused() {
     ] {
         assert!(truth(outputs, &label).is_err(), "{label}");
     }
-    // Another tokenizer puts the same text at other positions; without the texts, positions are all there is.
+    // Positions depend on the tokenizer; without texts, only positions can be compared.
     let largest = |text: Option<&str>| Label::Span {
         start: 4,
         end: 5,
@@ -221,7 +221,7 @@ fn answers_and_labels_of_different_kinds_are_refused() {
         let by_positions = truth(outputs, &largest(text)).unwrap();
         assert_eq!(by_positions, Truth::Span { start: 4, end: 5 });
     }
-    // Asked with token ids, a span has no text.
+    // If the question is sent as token ids, a span has no text.
     let error = truth(&span, &Label::text("a")).unwrap_err();
     assert!(matches!(error, MeasureError::Reply(ReplyError::NoAnswer)));
 }
@@ -246,7 +246,7 @@ fn a_judge_gets_names_of_classes_and_texts_of_spans() {
         floats("confidence", &[0.5]),
     ];
     assert_eq!(said(&several), json!([0, 2]));
-    // The label has the form of the answer.
+    // Labels have the same form as answers.
     let names = ["cat", "dog"].map(str::to_owned);
     assert_eq!(named(&Label::Class(1), &names), "dog");
     assert_eq!(named(&Label::Classes(vec![0, 1]), &names), json!(["cat", "dog"]));
@@ -267,7 +267,7 @@ fn a_judge_gets_names_of_classes_and_texts_of_spans() {
     );
 }
 
-/// Two classes of `ImageNet` are named `crane`, and a label by that name counted for the last one alone.
+/// Regression: two `ImageNet` classes are named `crane`, and a label with that name meant only the last one.
 #[test]
 fn a_label_that_means_several_classes_is_right_for_each() {
     let set = Samples {

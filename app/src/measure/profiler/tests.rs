@@ -11,7 +11,7 @@ use crate::measure::judge::JudgeProgram;
 use crate::planning;
 use crate::report::in_one_line;
 
-/// An app over models of the fixtures, asked these lines, with a labelled set whose labels mean nothing.
+/// Returns an app with fixture models and a set of these lines, whose labels mean nothing.
 fn app(task: &str, variants: &[&str], lines: &str, dir: &Path) -> App {
     let file = dir.join("lines.tsv");
     std::fs::write(&file, lines).unwrap();
@@ -43,14 +43,14 @@ fn question_answering_is_profiled_without_labels() {
         "who\tthe cat sat\t0\nwhat\ta dog ran\t0\nwhere\tthe mat\t0\n",
         dir.path(),
     );
-    // The numbers are no answers.
+    // The labels are not answers of the model.
     let error = in_one_line(&profiler(&app).run().unwrap_err());
     assert!(error.contains("use `records`"), "{error}");
     let profile = profiler(&app).judge(Judge::Largest).run().unwrap();
     profile.validate().unwrap();
     assert_eq!(profile.estimator, Estimator::Span);
     assert_eq!(profile.judge.as_deref(), Some("v1"));
-    // The same weights give the same spans.
+    // Equal weights give equal spans.
     for variant in &profile.variants {
         assert_eq!(variant.validation.correct, [true; 3]);
         assert!(
@@ -74,7 +74,7 @@ fn question_answering_is_profiled_without_labels() {
 fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
     let dir = tempfile::tempdir().unwrap();
     let model = "bert-classification";
-    // Labels that no model gives.
+    // Labels that the model cannot give.
     let app = app(
         "classification",
         &[model, model],
@@ -87,7 +87,7 @@ fn the_answers_of_the_largest_variant_replace_the_labels_of_classes() {
     assert_eq!(profile.repeats, Some(0));
 }
 
-/// The same number stood for two classes, and the second variant seemed to be wrong where it was right.
+/// Regression: one number stood for two classes, and the second variant seemed to be wrong where it was right.
 #[test]
 fn variants_with_other_classes_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -113,7 +113,7 @@ fn variants_with_other_classes_are_refused() {
         error.starts_with("variant `v1`: its classes are `positive`, `negative`"),
         "{error}"
     );
-    // It is found out before the first variant is measured, for which there are no samples.
+    // The error occurs before the first variant is measured, for which there are no samples.
     std::fs::remove_file(dir.path().join("lines.tsv")).unwrap();
     assert_eq!(in_one_line(&profiler(&app).run().unwrap_err()), error);
 }
@@ -128,14 +128,14 @@ fn the_overhead_of_serving_is_measured() {
         "the cat sat\t77\na dog\t77\n",
         dir.path(),
     );
-    // What serves beside the requests is left out, and so are other workers.
+    // Components besides the request path, and other workers, are left out.
     app.guarantee = Some(toml::from_str("max_loss = \"1%\"").unwrap());
     app.workers.push(app.workers[0].clone());
     let measuring = profiler(&app).judge(Judge::Largest).rounds(3);
     let profile = measuring.measure_for(Duration::from_millis(60)).run().unwrap();
     let turnaround_s = profile.turnaround_s.unwrap();
     assert!((0.0..0.05).contains(&turnaround_s), "{turnaround_s}");
-    // At 30/s the time is too short for 20 messages, and at higher rates it is not.
+    // At 30/s the time is too short for 20 messages; at higher rates it suffices.
     let rows = profile.hop.as_ref().unwrap().by_rate.as_slice();
     assert!(
         !rows.is_empty() && rows.iter().all(|row| row.quantiles.is_some()),
@@ -144,7 +144,7 @@ fn the_overhead_of_serving_is_measured() {
     profile.validate().unwrap();
 }
 
-/// An app over models of the fixtures with records as its validation set.
+/// Returns an app with fixture models and a validation set of records.
 fn with_records(task: &str, variants: &[(&str, &str)], data: &str, records: &[Value], dir: &Path) -> App {
     let file = dir.join("records.jsonl");
     let lines: Vec<String> = records.iter().map(Value::to_string).collect();
@@ -179,7 +179,7 @@ fn answers_to_questions_are_judged_by_the_words_that_they_share_with_a_reference
     let context =
         "old keeper was in green tower of deep sea light house he kept old green light in deep house";
     let asked = |answers: &[&str]| json!({"question": "who was in the tower?", "context": context, "answers": answers});
-    // Every span of the context shares words with the whole context; none is it.
+    // Every span of the context shares words with the whole context, but none equals it.
     let records: Vec<Value> = (0..6).map(|_| asked(&["nothing", context])).collect();
     let profile = |data: &str| {
         let app = with_records("question_answering", &model, data, &records, dir.path());
@@ -210,10 +210,10 @@ fn generated_texts_are_judged_by_rouge_and_by_the_largest_variants_texts() {
     let labelled = profiler(&app("rouge_l")).run().unwrap();
     assert_eq!(right(&labelled, 0), 0);
     assert_eq!(labelled.estimator, Estimator::Given);
-    // The same weights give the same texts. By F1, two texts without words are equal.
+    // Equal weights give equal texts. By F1, two texts without words are equal.
     let judged = profiler(&app("f1")).judge(Judge::Largest).run().unwrap();
     assert_eq!((right(&judged, 0), right(&judged, 1)), (4, 4));
-    // Plans, audits and labels compare by the same metric.
+    // Plans, audits and labels compare with the same metric.
     assert_eq!(judged.texts.map(|texts| texts.metric), Some(Metric::F1));
     assert_eq!(judged.variants[0].validation.agrees, [true; 4]);
     let exact = profiler(&app("exact")).run().unwrap();
@@ -226,7 +226,7 @@ fn generated_texts_are_judged_by_rouge_and_by_the_largest_variants_texts() {
 fn entities_are_compared_over_characters_whatever_the_tokenizer() {
     let dir = tempfile::tempdir().unwrap();
     let text = |number: usize| format!("the old keeper kept the light of house {number}");
-    // Random models agree with no reference, but the same weights agree with each other.
+    // Random models match no reference, but models with equal weights match each other.
     let records: Vec<Value> = (0..6)
         .map(|number| json!({"text": text(number), "entities": [{"start": 4, "end": 14, "label": "PER"}]}))
         .collect();
@@ -273,7 +273,7 @@ fn entities_are_compared_over_characters_whatever_the_tokenizer() {
         .run()
         .unwrap();
     assert_eq!(judged.texts.map(|texts| texts.metric), Some(Metric::EntityF1));
-    // Spans of different tokenizers have characters in common.
+    // Spans by different tokenizers share characters.
     assert!(right(&judged, 0) > 0 && right(&judged, 2) == 6);
     assert_eq!(judged.variants[2].validation.agrees, [true; 6]);
 }
@@ -300,7 +300,7 @@ fn embedders_that_rank_passages_are_certified() {
     let profile = profiler(&app).run().unwrap();
     profile.validate().unwrap();
     assert_eq!(profile.estimator, Estimator::MaxSquared);
-    // A text with one more word is close to itself.
+    // A text with one additional word is similar.
     assert!(right(&profile, 1) > 300, "{} of 400", right(&profile, 1));
     assert_eq!(profile.variants[1].validation.margins.len(), 400);
     let options = CertifyOptions::new(AccuracyTarget::MaxLoss { loss: 0.05 });
@@ -346,14 +346,14 @@ for line in sys.stdin:
     }
     let profile = scored(&records, "min_score = 3").unwrap();
     assert_eq!(right(&profile, 0), 0, "references are passed on");
-    // Without a judge, a label is missing.
+    // Without a judge, a sample without a label is an error.
     records[0] = json!({"text": "the sea"});
     let app = with_records("classification", &model, "", &records, dir.path());
     let error = in_one_line(&profiler(&app).run().unwrap_err());
     assert!(error.contains("label"), "{error}");
 }
 
-/// Replies stated what their tokens cost, and the profile knew nothing of it.
+/// Regression: replies stated the cost of their tokens, but the profile did not.
 #[test]
 fn a_local_variant_priced_by_its_tokens_has_a_cost() {
     let dir = tempfile::tempdir().unwrap();
@@ -369,13 +369,13 @@ fn a_local_variant_priced_by_its_tokens_has_a_cost() {
         dir.path(),
     );
     let profile = profiler(&app).run().unwrap();
-    // The tokenizer makes 15 tokens of both, the special ones among them.
+    // The tokenizer makes 15 tokens of both texts, special tokens included.
     let money = profile.variants[0].money.unwrap();
     assert!((money.per_request - 8.0).abs() < 1e-9, "{money:?}");
     assert_eq!(profile.variants[1].money, None);
 }
 
-/// The whole profile was thrown away after hours, for instance where the system does not report memory.
+/// Regression: hours of profiling were lost at the end, for instance if the system does not report memory.
 #[test]
 fn what_is_measured_last_may_fail() {
     let dir = tempfile::tempdir().unwrap();
@@ -400,7 +400,7 @@ fn what_is_measured_last_may_fail() {
     assert_eq!(known.unwrap().variants[0].costs[0].memory_bytes, Some(7));
 }
 
-/// Calls without a price counted as free, and the limit bounded nothing.
+/// Regression: calls without a price counted as free, so the limit had no effect.
 #[test]
 fn a_limit_of_spending_needs_prices() {
     let app = |price: &str, judge: &str| {
@@ -430,7 +430,7 @@ fn a_limit_of_spending_needs_prices() {
     assert_eq!(check(&app("", ""), None), Ok(()));
 }
 
-/// A sorted file of which a part is taken, for instance.
+/// For instance, a part of a sorted file.
 #[test]
 fn samples_of_one_class_are_remarked() {
     let set = |classes: &[usize]| Samples {
@@ -458,11 +458,11 @@ fn samples_of_one_class_are_remarked() {
         remarks(&set(&[[3; 20], [1; 20]].concat()), &[]),
         Vec::<String>::new()
     );
-    // One sample is too few for more than its number says.
+    // One sample is too few for a remark about classes.
     assert_eq!(remarks(&set(&[3]), &[]), Vec::<String>::new());
 }
 
-/// It was measured on the device that it states, and planned and served on another.
+/// Regression: the variant was measured on its stated device, but planned and served on another.
 #[test]
 fn a_variant_is_profiled_on_the_device_that_serves_it() {
     let of = |variants: &str, workers: &[(&str, &str)]| {

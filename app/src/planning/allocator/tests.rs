@@ -6,7 +6,7 @@ use super::*;
 
 const SECOND: u64 = 1_000_000;
 
-/// The example, by the paper's rules: only what the demand needs is placed.
+/// Returns the example app, planned by the paper's rules: only what the demand needs is placed.
 fn app() -> App {
     let mut app = example();
     let config = app
@@ -51,7 +51,7 @@ fn planner(app: &App) -> PipelinePlanner {
     }
 }
 
-/// What `find-large` of a worker has made of its requests since it started.
+/// Returns the fan-outs of a worker's `find-large` since its start.
 fn forks(
     worker: &str,
     requests: u64,
@@ -80,7 +80,7 @@ fn observe(second: u64, arrivals: u64, forks: BTreeMap<String, BTreeMap<String, 
     }
 }
 
-/// Updates once a second under a load, each worker reporting `told` of the requests so far; returns the last plan.
+/// Updates once a second under a load, with each worker reporting `told` of the requests so far; returns the last plan.
 fn followed(
     app: &App,
     qps: u64,

@@ -8,7 +8,7 @@ use super::*;
 use crate::measure::text;
 use crate::report::profile_warnings;
 
-/// A variant that is right except on every `wrong`-th sample, and sure except where it is wrong or near it.
+/// Returns a variant that is wrong on every `wrong`-th sample, and confident except where it is wrong or close to it.
 fn variant(name: &str, place: u32, wrong: usize, energy_j: Option<f64>) -> VariantProfile {
     let correct: Vec<bool> = (0..240).map(|sample| sample % wrong != wrong - 1).collect();
     let confidence = |(sample, right): (usize, &bool)| {
@@ -65,7 +65,7 @@ fn a_plan_reads_well() {
     insta::assert_snapshot!("profile_text", text::profile(&profile));
 }
 
-/// Rows that the largest variant alone dominates were called a frontier, and seconds energy.
+/// Regression: cascades dominated by the largest variant alone were shown as the frontier, and seconds as energy.
 #[test]
 fn the_frontier_has_no_cascade_that_the_largest_alone_dominates() {
     let mut profile = profile(true);
@@ -75,7 +75,7 @@ fn the_frontier_has_no_cascade_that_the_largest_alone_dominates() {
         text.contains("left out, because the largest variant alone is as accurate at no more cost: AP\n"),
         "{text}"
     );
-    // As slow as the largest, and no better than `base`.
+    // As slow as the largest variant, and no better than `base`.
     profile.variants[0].costs = profile.variants[2].costs.clone();
     let latency = CascadePlanner::new(&profile)
         .minimise(Minimise::Latency)
@@ -88,7 +88,7 @@ fn the_frontier_has_no_cascade_that_the_largest_alone_dominates() {
     );
 }
 
-/// The largest variant was said to stay for audits alone.
+/// Regression: the largest variant was reported to stay loaded for audits only.
 #[test]
 fn a_dropped_variant_that_stays_loaded_answers_when_audits_ask_for_it() {
     let profile = profile(true);
@@ -104,7 +104,7 @@ fn a_dropped_variant_that_stays_loaded_answers_when_audits_ask_for_it() {
     );
 }
 
-/// A validation set of one class, or of few samples of a class, was planned without a word.
+/// Regression: a validation set with one class, or few samples of a class, was planned without a remark.
 #[test]
 fn samples_of_few_classes_are_remarked() {
     let mut profile = profile(true);
@@ -136,7 +136,7 @@ fn samples_of_few_classes_are_remarked() {
     );
 }
 
-/// "At most 1 % less accurate than the largest" says little if the largest is the worst.
+/// "At most 1 % less accurate than the largest" means little if the largest is the worst.
 #[test]
 fn a_largest_variant_that_is_not_the_best_is_remarked() {
     let mut profile = profile(true);
@@ -144,7 +144,7 @@ fn a_largest_variant_that_is_not_the_best_is_remarked() {
     let note = "note: `large` answers 98.33 % rightly, and the largest variant, `small`, 83.33 %";
     assert!(as_text(&profile, &planned(&profile, Objective::Ap)).contains(note));
     assert!(text::profile(&profile).contains(note));
-    // Few differences may be chance.
+    // Few differences may be due to chance.
     profile.variants.swap(0, 2);
     let [_, base, large] = &mut profile.variants[..] else {
         panic!("three variants");
@@ -172,7 +172,7 @@ fn an_order_that_looks_reversed_is_remarked() {
             assert!(text.contains(part), "{text}");
         }
     }
-    // Faster on another device, at more energy.
+    // Faster on another device, at higher energy.
     for cost in &mut profile.variants[2].costs {
         cost.energy_j = Some(100.0);
     }
@@ -188,7 +188,7 @@ fn few_samples_are_remarked() {
     assert!(profile_warnings::remarks_on_plan(&profile, false).contains(note));
 }
 
-/// The warning of `profile` was not in the file, and a certificate counts every repeat as a draw.
+/// Regression: the warning of `profile` was not in the file, although a certificate counts every repeat as a draw.
 #[test]
 fn a_certificate_from_repeated_samples_is_remarked() {
     let note = "warning: 13 of 240 validation samples have the inputs of an earlier one";
@@ -213,7 +213,7 @@ fn a_certificate_from_repeated_samples_is_remarked() {
     assert!(!text.contains(note), "nothing is certified");
 }
 
-/// A remote variant has no joules, and seconds were minimised without a word.
+/// Regression: a remote variant has no joules, and seconds were minimised without a remark.
 #[test]
 fn one_variant_without_joules_is_named() {
     let mut profile = profile(true);
@@ -233,7 +233,7 @@ fn one_variant_without_joules_is_named() {
     assert!(!as_text(&profile, &latency).contains("in their place"));
 }
 
-/// A request for four ten-millionths of the currency cost 0.000000.
+/// Regression: a request for four ten-millionths of the currency was shown as 0.000000.
 #[test]
 fn small_prices_are_no_zeros() {
     assert_eq!(amount(4e-7, CostBasis::Money), "0.000000400");
@@ -288,7 +288,7 @@ fn an_app_places_the_plan_on_its_workers() {
     for replica in &plan.placement {
         assert_eq!(replica.checkpoint, Some(format!("of-{}", replica.variant)));
     }
-    // It is found out before anything is planned, which fails for this batch size.
+    // The error occurs before planning, which would fail for this batch size.
     let error = CascadePlanner::new(&profile)
         .app(&app("other"))
         .batch(0)

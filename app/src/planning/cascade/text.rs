@@ -1,4 +1,4 @@
-//! A planned cascade as text.
+//! Formats a planned cascade as text.
 
 use kaskade_planners::cascade::CascadePlan;
 use kaskade_planners::skips::{Reason, Split};
@@ -14,10 +14,10 @@ use crate::report::profile_warnings;
 use crate::report::table::{Align, table};
 use crate::report::units;
 
-/// Frontier points shown besides the named ones.
+/// Number of frontier points shown besides the named ones.
 const EXCERPT: usize = 10;
 
-/// Returns a planned cascade as text for people.
+/// Returns a planned cascade as text.
 pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     let estimates = &planned.estimates;
     let cost = |cost: f64| amount(cost, estimates.basis);
@@ -26,7 +26,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     } else {
         "heuristic search"
     };
-    // The frontier is of all samples, and its accuracies therefore others.
+    // The frontier is computed on all samples, so its accuracies differ.
     let held_out = match (&planned.plan.certificate, planned.certification) {
         (Some(certificate), Some(_)) => {
             format!(
@@ -103,7 +103,7 @@ pub fn as_text(profile: &Profile, planned: &CascadePlan) -> String {
     parts.join("\n")
 }
 
-/// Says that seconds are minimised in place of joules, where those of a variant are unknown.
+/// Returns the note that seconds are minimised instead of joules, if joules of a variant are unknown.
 fn stands_in(profile: &Profile, planned: &CascadePlan) -> Option<String> {
     if (planned.minimised, planned.estimates.basis) != (Minimise::Energy, CostBasis::Latency) {
         return None;
@@ -117,7 +117,7 @@ fn stands_in(profile: &Profile, planned: &CascadePlan) -> Option<String> {
     ))
 }
 
-/// Describes what is proven about the plan, or that nothing is.
+/// Describes what is certified about the plan.
 fn promise(planned: &CascadePlan) -> String {
     let (Some(certificate), Some(tested)) = (&planned.plan.certificate, planned.certification) else {
         return uncertified(planned);
@@ -173,7 +173,8 @@ fn uncertified(planned: &CascadePlan) -> String {
     )
 }
 
-/// Returns whether the largest variant alone is as accurate at no more cost: a cascade asks the variants before it too.
+/// Returns whether the largest variant alone is as accurate at no higher cost. A cascade runs the variants before it
+/// too.
 fn is_dominated(point: &Point, profile: &Profile, planned: &CascadePlan) -> bool {
     let Some(largest) = profile.variants.last() else {
         return false;
@@ -185,7 +186,7 @@ fn is_dominated(point: &Point, profile: &Profile, planned: &CascadePlan) -> bool
     accuracy >= point.accuracy && cost <= point.energy_j && is_better
 }
 
-/// The frontier without the cascades that the largest variant alone dominates.
+/// Formats the frontier without the cascades that the largest variant alone dominates.
 fn frontier_text(profile: &Profile, planned: &CascadePlan, kind: &str) -> String {
     let keeps = |point: &&Point| !is_dominated(point, profile, planned);
     let points: Vec<&Point> = planned.frontier.points.iter().filter(keeps).collect();
@@ -211,7 +212,7 @@ fn frontier_text(profile: &Profile, planned: &CascadePlan, kind: &str) -> String
     )
 }
 
-/// Some points of the frontier, evenly spread, and all that have a name.
+/// Formats evenly spaced points of the frontier, and all named ones.
 fn frontier_table<'a>(
     profile: &Profile,
     planned: &CascadePlan,
@@ -273,7 +274,7 @@ fn threshold_text(threshold: f64) -> String {
     }
 }
 
-/// The stages of the plan that is written.
+/// Formats the stages of the plan.
 fn stage_table(planned: &CascadePlan) -> String {
     let rows = stages(&planned.plan).map(|stage| {
         let estimate = planned
@@ -306,7 +307,7 @@ fn stages(plan: &Plan) -> impl Iterator<Item = &Stage> {
     plan.gears.iter().flat_map(|gear| &gear.wiring.stages)
 }
 
-/// The score that decides at a stage in place of its confidence, with the features that weigh most; empty without one.
+/// Formats the deferral score of a stage, with its most important features; empty without a score.
 fn score_text(score: Option<&DeferralScore>) -> String {
     let Some(score) = score else {
         return String::new();
@@ -368,7 +369,7 @@ fn skips_line(planned: &CascadePlan) -> String {
     format!("skip connections: {split}")
 }
 
-/// A cost with its unit; money has that of the app's prices.
+/// Formats a cost with its unit. Money is in the currency of the app's prices.
 pub(super) fn amount(cost: f64, basis: CostBasis) -> String {
     match basis {
         CostBasis::Money => price::written(cost),

@@ -1,4 +1,5 @@
-//! Into how many partitions a checkpoint can be cut: as many as it has layers, if its architecture is served in partitions.
+//! Determines into how many partitions a checkpoint can be split: the number of layers, if its architecture supports
+//! partitions.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -7,33 +8,33 @@ use kaskade_models::LoadError;
 
 use crate::config::Task;
 
-/// Bytes of an activation.
+/// Size of an activation, bytes.
 const BYTES: f64 = 4.0;
 
-/// The most partitions of a checkpoint, and the size of what they send each other.
+/// Partitioning limits of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Partitions {
-    /// Most partitions; 1 where it cannot be cut.
+    /// Largest number of partitions; 1 if it cannot be split.
     pub layers: u32,
-    /// Bytes of the longest request from partition to partition, of one token if the model has no limit; 0 if it cannot be partitioned.
+    /// Size of the largest hidden-state message between partitions, bytes, for one token if the model has no length
+    /// limit; 0 if it cannot be split.
     pub hidden_bytes: f64,
 }
 
 impl Partitions {
-    /// One partition.
+    /// Limits of a model that cannot be split.
     const WHOLE: Self = Self {
         layers: 1,
         hidden_bytes: 0.0,
     };
 }
 
-/// Returns into how many partitions a checkpoint of an app can be split, and the size of what they send each other. The checkpoint is a
-/// Hugging Face directory, a GGUF file, or a directory with one. Models that
-/// rank passages are served whole, and so are those that generate, unless all answers have one token (`max_tokens` 1): partitions
-/// generate one token per request. Weights are not read.
+/// Returns the partitioning limits of a checkpoint of an app: a Hugging Face directory, a GGUF file, or a directory
+/// with one. Models that rank passages are not split. Neither are generating models, unless all answers have one token
+/// (`max_tokens` 1), because partitions generate one token per request. Does not read the weights.
 ///
 /// # Errors
-/// When its configuration cannot be read, or the architecture is unknown.
+/// [`LoadError`] if the configuration cannot be read, or the architecture is unknown.
 pub fn of(task: Task, max_tokens: Option<NonZeroU32>, dir: &Path) -> Result<Partitions, LoadError> {
     let is_whole = match task {
         Task::Ranking => true,
@@ -52,7 +53,8 @@ pub fn of(task: Task, max_tokens: Option<NonZeroU32>, dir: &Path) -> Result<Part
     })
 }
 
-/// Returns the most partitions in which a checkpoint can be loaded, whatever its task: as many as it has layers, or 1.
+/// Returns the largest number of partitions in which a checkpoint can be loaded, for any task: the number of its
+/// layers, or 1.
 ///
 /// # Errors
 /// As [`of`].

@@ -1,4 +1,4 @@
-//! A placement as a drawing.
+//! Converts a placement to a chart.
 
 use kaskade_planners::placement::{DeviceLoad, Placement};
 
@@ -6,7 +6,7 @@ use super::text::bytes;
 use crate::charts::deployment::{Deployment, Device, Edge, Host, Instance, Model};
 use crate::report::units;
 
-/// A placement as it is drawn.
+/// Returns the chart description of a placement.
 pub fn of(placed: &Placement) -> Deployment {
     let models = placed.models.iter().map(|model| Model {
         name: model.variant.clone(),
@@ -42,7 +42,7 @@ pub fn of(placed: &Placement) -> Deployment {
     }
 }
 
-/// The devices by worker, in their order.
+/// Returns the devices grouped by worker, in order.
 fn hosts(placed: &Placement) -> Vec<Host> {
     let mut hosts: Vec<Host> = Vec::new();
     for load in &placed.devices {

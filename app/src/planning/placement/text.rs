@@ -1,4 +1,4 @@
-//! A placement as tables.
+//! Formats a placement as tables.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use kaskade_planners::placement::{DeviceLoad, PlacedModel, Placement};
 use crate::report::table::{Align, table};
 use crate::report::units;
 
-/// Devices that are shown one by one; of more, the busiest.
+/// Number of devices shown individually, busiest first.
 const SHOWN: usize = 24;
 
-/// Instances of a device that are shown by name.
+/// Number of instances of a device shown by name.
 const NAMED: usize = 5;
 
-/// A placement for people.
+/// Formats a placement as text.
 pub fn of(placed: &Placement, planning: Duration) -> String {
     let devices = placed.devices.len();
     let parts = [
@@ -38,7 +38,7 @@ pub fn of(placed: &Placement, planning: Duration) -> String {
     parts.join("\n")
 }
 
-/// Says that the certified list is lost, on a line of its own after a line break, if it is.
+/// Returns a line break and the note that the plan has no certified list and cannot be audited, if so.
 fn not_audited(placed: &Placement) -> String {
     if placed.unaudited.is_empty() {
         return String::new();
@@ -51,7 +51,7 @@ fn not_audited(placed: &Placement) -> String {
     )
 }
 
-/// The cost of a batch on a device, and the number of replicas and partitions.
+/// Formats the cost of a batch by device, and the numbers of replicas and partitions.
 fn models(placed: &Placement) -> String {
     let rows = placed.models.iter().map(|model| {
         [
@@ -82,7 +82,7 @@ fn models(placed: &Placement) -> String {
     )
 }
 
-/// Describes how well the lines fit their samples; a dash where a line was given.
+/// Describes how well the fitted lines match their samples; a dash for lines that were given.
 fn fits(model: &PlacedModel) -> String {
     let curves = &model.curves;
     let lines = [
@@ -138,7 +138,7 @@ fn table_of_devices(placed: &Placement) -> String {
     )
 }
 
-/// The instances by name; where there are many of them, how many of each model.
+/// Lists the instances by name, or the number of instances per model if there are many.
 fn instances(placed: &Placement, device: &DeviceLoad) -> String {
     if device.instances.len() <= NAMED {
         return device.instances.join(" ");
@@ -178,7 +178,7 @@ fn examined(placed: &Placement) -> String {
     )
 }
 
-/// Bytes in powers of ten, three digits.
+/// Formats bytes with decimal prefixes and three digits.
 pub fn bytes(count: f64) -> String {
     const UNITS: [(f64, &str); 4] = [(1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     let unit = UNITS.into_iter().find(|(size, _)| count >= size * 0.9995);

@@ -1,4 +1,4 @@
-//! What an app takes and answers, from what its workers announce of their models.
+//! Derives the inputs and outputs of an app from the model interfaces that its workers announce.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,12 @@ use kaskade_policy::plan::{Edge, Exit, Plan};
 
 use crate::apps::observed_signature::{ObservedSignature, TensorInfo, merge};
 
-/// Inputs of which a request has one, if the model needs none in particular: the one that clients know how to build comes first.
+/// Alternative inputs of which a request needs one if the model requires none in particular; the easiest to build comes
+/// first.
 const ALTERNATIVES: [&str; 3] = ["text", "messages", "input_ids"];
 
-/// Returns the inputs and outputs of an app. The inputs are those of the variants that requests enter by, without optional ones; the
-/// outputs those of all variants that may answer.
+/// Returns the inputs and outputs of an app: the required inputs of the variants that receive requests first, and the
+/// outputs of all variants that may answer.
 pub(super) fn of(models: &BTreeMap<&str, &ModelInterface>, plan: Option<&Plan>) -> ObservedSignature {
     let entries = plan.map(entries);
     let is_entry = |variant: &str| entries.as_ref().is_none_or(|entries| entries.contains(variant));
@@ -22,7 +23,8 @@ pub(super) fn of(models: &BTreeMap<&str, &ModelInterface>, plan: Option<&Plan>) 
         if is_entry {
             merge(&mut app.inputs, &infos(needed(&model.inputs)));
         }
-        // The tasks below the first of a pipeline answer in branches of the reply, and what goes to them is no output of the app.
+        // In a pipeline, later tasks answer in branches of the reply, and outputs addressed to them are not outputs of
+        // the app.
         if is_entry || !fans_out {
             let own = model.outputs.iter().filter(|output| !output.name.contains('/'));
             merge(&mut app.outputs, &infos(own));
@@ -31,7 +33,7 @@ pub(super) fn of(models: &BTreeMap<&str, &ModelInterface>, plan: Option<&Plan>) 
     app
 }
 
-/// Returns the variants that requests enter by, in any gear: of a pipeline, all that serve its first task.
+/// Returns the variants that receive requests first, in any gear; in a pipeline, all variants of the first task.
 fn entries(plan: &Plan) -> BTreeSet<&str> {
     let wirings = plan.every_gear().map(|gear| &gear.wiring);
     let entries = wirings.flat_map(|wiring| {
@@ -48,7 +50,8 @@ fn fans_out(plan: &Plan) -> bool {
     stages.any(|stage| matches!(stage.exit, Exit::FanOut { .. }))
 }
 
-/// Returns the inputs that a request needs. If it may omit each of them, one is chosen: a client sends everything that metadata lists.
+/// Returns the inputs that a request needs. If all are optional, one is selected, because clients send every input that
+/// the metadata lists.
 fn needed(inputs: &[TensorInterface]) -> Vec<&TensorInterface> {
     let required: Vec<&TensorInterface> = inputs.iter().filter(|input| !input.optional).collect();
     if !required.is_empty() {
@@ -154,7 +157,8 @@ mod tests {
         }
     }
 
-    /// What was announced once stayed until the gateway restarted, so that metadata listed outputs of replaced variants.
+    /// Regression: announced models stayed until the gateway restarted, so the metadata listed outputs of replaced
+    /// variants.
     #[test]
     fn only_models_of_the_plan_that_run_are_described() {
         let gives =
@@ -200,7 +204,8 @@ mod tests {
         assert!(state.models().values().all(|model| model.labels.is_empty()));
     }
 
-    /// Only the stage that the entry names counted, so that a client built images that its siblings refuse.
+    /// Regression: only the stage named as entry counted, so a client built images that other variants of the task
+    /// refuse.
     #[test]
     fn all_variants_of_the_first_task_are_entries() {
         let image = |size: i64| model(&[tensor("image", &[1, 3, size, size], false)], &[]);

@@ -1,4 +1,4 @@
-//! The plans of an app, and which of them its ingresses admit requests under.
+//! The plans of an app, and the epochs under which its ingresses admit requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 use kaskade_actors::wire::{GearShift, InferReply};
 use kaskade_policy::plan::{Plan, Wiring};
 
-/// Plans that are kept.
+/// Number of plans kept.
 const KEPT: usize = 16;
 
-/// The newest stored plans, the epochs under which the live ingresses admit requests, and the gear in force.
+/// The newest stored plans, the epochs under which the live ingresses admit requests, and the current gear.
 #[derive(Default)]
 pub(super) struct Plans {
     stored: BTreeMap<u64, Arc<Plan>>,
-    /// By ingress.
+    /// Epoch by ingress.
     admits: BTreeMap<String, u64>,
     gear: Option<GearShift>,
 }
 
 impl Plans {
-    /// Adds a plan of the store.
+    /// Adds a plan from the store.
     pub(super) fn stored(&mut self, epoch: u64, plan: Plan) {
         self.stored.insert(epoch, Arc::new(plan));
         while self.stored.len() > KEPT {
@@ -27,28 +27,28 @@ impl Plans {
         }
     }
 
-    /// Notes the epoch under which an ingress admits requests; 0 if none yet.
+    /// Sets the epoch under which an ingress admits requests; 0 if none yet.
     pub(super) fn admits(&mut self, ingress: &str, epoch: u64) {
         self.admits.insert(ingress.to_owned(), epoch);
     }
 
-    /// Forgets an ingress that has left.
+    /// Removes an ingress that has left.
     pub(super) fn left(&mut self, ingress: &str) {
         self.admits.remove(ingress);
     }
 
-    /// Forgets the ingresses for which `is_known` is false.
+    /// Removes the ingresses for which `is_known` is false.
     pub(super) fn keep_ingresses(&mut self, is_known: impl Fn(&str) -> bool) {
         self.admits.retain(|ingress, _| is_known(ingress));
     }
 
-    /// Notes the gear in force.
+    /// Sets the current gear.
     pub(super) fn shifted(&mut self, shift: GearShift) {
         self.gear = Some(shift);
     }
 
-    /// Returns the newest epoch under which an ingress admits requests, and its plan; the newest stored plan while no ingress admits
-    /// under any. A stored plan whose models cannot be loaded is never admitted under.
+    /// Returns the newest epoch under which an ingress admits requests, with its plan; the newest stored plan if no
+    /// ingress admits under any. A stored plan whose models cannot be loaded never becomes the admitting one.
     pub(super) fn admitted(&self) -> Option<(u64, &Arc<Plan>)> {
         let newest = self.admits.values().copied().filter(|epoch| *epoch > 0).max();
         let (epoch, plan) = match newest {
@@ -58,14 +58,15 @@ impl Plans {
         Some((*epoch, plan))
     }
 
-    /// Returns the gear in force under that epoch, 0 if none was published.
+    /// Returns the current gear under an epoch; 0 if none was published.
     pub(super) fn gear(&self, epoch: u64) -> u32 {
         let shift = self.gear.as_ref().filter(|shift| shift.epoch == epoch);
         shift.map_or(0, |shift| shift.gear)
     }
 
-    /// Returns the plan and the gear that a reply went through, as far as its stages tell: the gear in force if it fits, else another
-    /// gear of the plan, else one of another plan. A request finishes in the gear that admitted it, which may be no longer in force.
+    /// Returns the plan and the gear that fit the stages of a reply: the current gear if it fits, else another gear of
+    /// the plan, else one of another plan. A request finishes in the gear that admitted it, which may no longer be
+    /// current.
     pub(super) fn of_reply(&self, reply: &InferReply) -> Option<(Arc<Plan>, u32)> {
         let admitted = self.admitted();
         let others = self.stored.iter().rev().map(|(epoch, plan)| (*epoch, plan));
@@ -80,7 +81,7 @@ impl Plans {
     }
 }
 
-/// Returns whether a wiring has all stages that a reply passed, and its last stage runs the variant that answered.
+/// Returns whether a wiring has all stages of a reply, and its last stage runs the variant that answered.
 fn fits(wiring: &Wiring, reply: &InferReply) -> bool {
     let has = |stage: &str| variant_in(wiring, stage).is_some();
     let answered = reply.stage.is_empty()

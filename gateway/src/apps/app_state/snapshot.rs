@@ -1,7 +1,7 @@
-//! What the dashboard shows of an app, as JSON: everything once, and then what has changed.
+//! The dashboard's data of an app as JSON: first a full snapshot, then the changes.
 //!
-//! An update is numbered. It applies to the one before it: a reader that missed one asks for everything again. So an update grows
-//! with what changed, and not with the number of replicas or the length of the history.
+//! Updates are numbered and each applies to the previous one; a reader that missed one requests a new snapshot. The
+//! size of an update therefore depends on the changes, not on the number of replicas or the length of the history.
 
 use std::collections::BTreeSet;
 
@@ -11,41 +11,41 @@ use serde_json::{Value, json};
 
 use super::{RouteCounts, SILENT, State};
 
-/// Replicas that are listed one by one; the others are counted.
+/// Largest number of replicas listed; the others are counted.
 const LISTED: usize = 2_000;
 
-/// Errors that are shown.
+/// Largest number of errors shown.
 const SHOWN_ERRORS: usize = 20;
 
-/// A replica that is listed. Serialised as an array, because there may be thousands.
+/// A listed replica. Serialised as an array, because there may be thousands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Row(String, String, String, &'static str, u32, u32);
 
 impl Row {
-    /// Returns whether both are the same replica, whatever it does.
+    /// Returns whether both rows are of the same replica, regardless of its state.
     fn is(&self, other: &Self) -> bool {
         (&self.0, &self.1, &self.2) == (&other.0, &other.1, &other.2)
     }
 }
 
-/// The replicas that are listed, and the number of the others.
+/// The listed replicas, and the number of the others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Listed {
     rows: Vec<Row>,
     more: usize,
-    /// The ingresses, which send states and not heartbeats.
+    /// Number of ingresses, which send states instead of heartbeats.
     ingresses: usize,
 }
 
 impl Listed {
-    /// All of them as JSON.
+    /// Returns all fields as JSON.
     fn all(&self) -> Value {
         json!({"rows": self.rows, "more": self.more, "ingresses": self.ingresses})
     }
 }
 
 impl State {
-    /// Returns everything, with the number of the newest update, which it includes.
+    /// Returns a snapshot, with the number of the newest update that it includes.
     pub(super) fn snapshot(&mut self, app: &str) -> (u64, String) {
         if self.listed.rows.is_empty() {
             self.listed = self.replicas();
@@ -59,7 +59,7 @@ impl State {
         (self.update, all.to_string())
     }
 
-    /// Returns what has changed since the last call, and its number.
+    /// Returns the changes since the last call, with their update number.
     pub(super) fn next_update(&mut self, app: &str) -> (u64, String) {
         let now = self.replicas();
         let before = std::mem::replace(&mut self.listed, now);
@@ -90,12 +90,12 @@ impl State {
         (self.update, changed.to_string())
     }
 
-    /// Forgets what readers know, when there are none.
+    /// Discards the state that readers know, once there are no readers.
     pub(super) fn forget_readers(&mut self) {
         self.listed = Listed::default();
     }
 
-    /// Returns what every update says.
+    /// Returns the fields of every update.
     fn current(&self, app: &str) -> Value {
         let routes = self.recent_routes();
         json!({
@@ -184,7 +184,7 @@ fn stages(gear: &Gear) -> Vec<Value> {
     stages.collect()
 }
 
-/// Returns the edges of a wiring: from, to, the range of confidence that takes them, and the requests of the last seconds that did.
+/// Returns the edges of a wiring: source, target, confidence range, and number of recent requests.
 fn edges(gear: &Gear, routes: &RouteCounts) -> Vec<Value> {
     let mut edges = Vec::new();
     let mut add = |from: &str, to: &Edge, below: Option<(f64, f64)>| {

@@ -23,16 +23,16 @@ use super::{AppState, HISTORY, Point, RouteCounts, Shift, WINDOW, now_ms};
 use crate::apps::latency::LatencyHistograms;
 use crate::apps::overview::Counts;
 
-/// Heartbeats of one actor are decoded at most this often; actors send ten per second.
+/// Interval at which heartbeats of one actor are decoded, at most; actors send ten per second.
 const DECODE: Duration = Duration::from_millis(500);
 
-/// Gear shifts that are kept.
+/// Number of gear shifts kept.
 const SHIFTS: usize = 20;
 
-/// Pause before a plan store that failed is watched again.
+/// Pause before a failed watch of the plan store is retried.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// A message that an app publishes, by its subject.
+/// A message published by an app, by its subject.
 enum AppMessage {
     Beat(Message),
     Energy(Message),
@@ -43,10 +43,11 @@ enum AppMessage {
     Stats(Message),
 }
 
-/// Subscribes to what an app publishes, and follows it until the connection closes. `times` are those of the app's requests here.
+/// Subscribes to the messages of an app, and follows them until the connection closes. `times` are the latencies of the
+/// app's requests at this gateway.
 ///
 /// # Errors
-/// When a subscription fails.
+/// An error if a subscription fails.
 pub(crate) async fn follow(
     bus: &Bus,
     app: &App,
@@ -112,14 +113,14 @@ pub(crate) async fn follow(
     Ok(())
 }
 
-/// Follows the plan store; without one, the wiring stays unknown.
+/// Follows the plan store. Without one, the wiring stays unknown.
 async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
     loop {
         let followed = async {
             let Some(store) = store::find(&bus, &app).await? else {
                 return Ok(());
             };
-            // The ingresses may still admit under an older plan than the newest.
+            // Ingresses may still admit under an older plan than the newest.
             for past in store.history().await? {
                 watched.state().plans.stored(past.stored.epoch, past.stored.plan);
             }
@@ -144,7 +145,7 @@ async fn plans(bus: Bus, app: App, watched: Arc<AppState>) {
     }
 }
 
-/// Adds a message; ignores one that cannot be decoded, such as that of another version.
+/// Processes a message. Ignores one that cannot be decoded, such as that of another version.
 fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &AppMessage) {
     match message {
         AppMessage::Beat(message) => {
@@ -199,7 +200,7 @@ fn take(watched: &AppState, decoded: &mut HashMap<String, Instant>, message: &Ap
     }
 }
 
-/// Adds the counters of an ingress from its statistics as a NATS service.
+/// Updates the counters of an ingress from its NATS service statistics.
 fn stats(watched: &AppState, payload: &[u8]) {
     let Ok(stats) = serde_json::from_slice::<Stats>(payload) else {
         return;
@@ -226,7 +227,7 @@ fn stats(watched: &AppState, payload: &[u8]) {
         .or(known.last_error.take());
 }
 
-/// Closes a second: computes the overview, adds a point of history, sends an update. Returns the times until now.
+/// Ends a second: computes the overview, adds a history point, and sends an update. Returns the current latency counts.
 fn tick(watched: &AppState, times: &LatencyHistograms, before: &histogram::Counts) -> histogram::Counts {
     let until_now = times.request.read();
     let last = until_now.since(before);
@@ -249,7 +250,7 @@ fn tick(watched: &AppState, times: &LatencyHistograms, before: &histogram::Count
         state.history.pop_front();
     }
     state.forget_silent();
-    // Nothing is written while nothing reads it.
+    // Serialise only if there are readers.
     if watched.updates.receiver_count() > 0 {
         let (number, update) = state.next_update(&watched.app);
         watched.updates.send_replace((number, Arc::from(update)));

@@ -1,41 +1,41 @@
-//! What an overview says of an app at one moment.
+//! Contents of an overview.
 
 use kaskade_actors::wire::{CertificateReport, Tokens};
 use kaskade_policy::remote::price::CostSource;
 use serde::Serialize;
 
-/// An app at one moment.
+/// Snapshot of an app.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct AppSnapshot {
-    /// Its name.
+    /// Name of the app.
     pub app: String,
-    /// The newest epoch of any heartbeat.
+    /// Newest epoch in any heartbeat.
     pub epoch: u64,
-    /// The gear in force, if the plan has several.
+    /// Current gear, if the plan has several.
     pub gear: Option<u32>,
-    /// Power of all processes that report energy, idle ones included, watts; `None` if one is unknown.
+    /// Power of all processes that report energy, idle power included, watts; `None` if one is unknown.
     pub watts: Option<f64>,
-    /// Energy per answered request over all processes, idle ones included, joules.
+    /// Energy per answered request over all processes, idle energy included, joules.
     pub joules_per_request: Option<f64>,
-    /// Money per answered request over all variants; `None` if the cost of one that runs is unknown.
+    /// Money per answered request over all variants; `None` if the cost of an active variant is unknown.
     pub money_per_request: Option<f64>,
-    /// The least certain source of that money.
+    /// Least certain source of that money.
     pub money_source: Option<CostSource>,
-    /// Requests that stages sent on.
+    /// Requests forwarded between stages.
     pub edges: Vec<EdgeRow>,
     /// Rates over all ingresses; `None` if no ingress reports.
     pub ingresses: Option<IngressRates>,
-    /// By variant.
+    /// Rows by variant.
     pub models: Vec<ModelRow>,
-    /// By process.
+    /// Rows by process.
     pub nodes: Vec<NodeRow>,
-    /// What is known of the certificates of the running plan; absent without a certified list.
+    /// State of the running plan's certificates; absent without a certified list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificates: Option<CertificateReport>,
 }
 
-/// All ingresses together.
+/// Rates over all ingresses.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct IngressRates {
@@ -47,62 +47,62 @@ pub struct IngressRates {
     pub answered_per_s: f64,
     /// Requests answered or refused with an error, per second.
     pub errors_per_s: f64,
-    /// Attempts sent again, per second.
+    /// Attempts retried, per second.
     pub retried_per_s: f64,
     /// Mean time between arrival and answer, seconds.
     pub mean_latency_s: Option<f64>,
-    /// Median of that time, seconds, within a tenth.
+    /// Median of that time, seconds, within 10 %.
     pub p50_s: Option<f64>,
-    /// Its 95th percentile.
+    /// 95th percentile of that time, seconds.
     pub p95_s: Option<f64>,
-    /// Its 99th percentile.
+    /// 99th percentile of that time, seconds.
     pub p99_s: Option<f64>,
 }
 
-/// A variant over all its replicas.
+/// A variant, summed over its replicas.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[non_exhaustive]
 pub struct ModelRow {
-    /// Its name.
+    /// Name of the variant.
     pub variant: String,
-    /// Living replicas.
+    /// Number of live replicas.
     pub replicas: usize,
-    /// Waiting requests.
+    /// Number of queued requests.
     pub queue: u64,
-    /// Requests not answered yet, in queue or batch.
+    /// Number of unanswered requests, in queues and batches.
     pub in_flight: u64,
     /// Requests run per second.
     pub requests_per_s: f64,
     /// Batches run per second.
     pub batches_per_s: f64,
-    /// Busy time per second, over all replicas.
+    /// Busy time per second, summed over all replicas.
     pub busy: f64,
-    /// Its share of the processes' power by busy time, watts.
+    /// Share of the processes' power by busy time, watts.
     pub watts: Option<f64>,
-    /// Money per second; `None` if the cost of a request that it ran is unknown.
+    /// Money per second; `None` if the cost of a request is unknown.
     pub money_per_s: Option<f64>,
-    /// The least certain source of that money.
+    /// Least certain source of that money.
     pub money_source: Option<CostSource>,
-    /// Tokens made per second, if it is a language model.
+    /// Tokens generated per second, for language models.
     pub tokens_per_s: f64,
-    /// What it made lately, if it is a language model.
+    /// Tokens generated recently, for language models.
     pub made: Tokens,
 }
 
 impl ModelRow {
-    /// Requests per batch.
+    /// Returns the mean number of requests per batch.
     pub fn batch(&self) -> Option<f64> {
         (self.batches_per_s > 0.0).then(|| self.requests_per_s / self.batches_per_s)
     }
 
-    /// Joules per token that it made.
+    /// Returns the joules per generated token.
     pub fn joules_per_token(&self) -> Option<f64> {
         self.watts
             .filter(|_| self.tokens_per_s > 0.0)
             .map(|watts| watts / self.tokens_per_s)
     }
 
-    /// Joules per request that it ran.
+    /// Returns the joules per request.
     pub fn joules_per_request(&self) -> Option<f64> {
         self.watts
             .filter(|_| self.requests_per_s > 0.0)
@@ -111,7 +111,7 @@ impl ModelRow {
 }
 
 impl ModelRow {
-    /// Money per request that it ran.
+    /// Returns the money per request.
     pub fn money_per_request(&self) -> Option<f64> {
         self.money_per_s
             .filter(|_| self.requests_per_s > 0.0)
@@ -119,7 +119,7 @@ impl ModelRow {
     }
 }
 
-/// Requests that one stage sent on to another.
+/// Requests forwarded from one stage to another.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct EdgeRow {
@@ -135,19 +135,19 @@ pub struct EdgeRow {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct NodeRow {
-    /// Its name.
+    /// Name of the process.
     pub node: String,
-    /// Source of its energy readings.
+    /// Source of the energy readings.
     pub source: String,
-    /// The energy counter that it reads, if other processes use that too.
+    /// Energy counter that the process reads, if other processes read it too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counter: Option<String>,
-    /// Power, watts; its part of a counter that several processes read, by their processor time.
+    /// Power, watts. The power of a shared counter is divided by processor time.
     pub watts: Option<f64>,
-    /// Energy that it has read since its start, joules.
+    /// Energy read since the start of the process, joules.
     pub joules: Option<f64>,
-    /// Processor time per second.
+    /// Processor time per second, cores.
     pub cores: Option<f64>,
-    /// Variants that have run there.
+    /// Number of variants that have run in the process.
     pub models: usize,
 }

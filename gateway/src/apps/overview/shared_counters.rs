@@ -1,13 +1,14 @@
-//! Energy counters that several processes read: RAPL counts a whole host, NVML a whole GPU, whatever process uses it.
+//! Energy counters read by several processes: RAPL counts a whole host, NVML a whole GPU, regardless of the process
+//! that uses it.
 
 use std::collections::BTreeMap;
 
 use super::NodeRow;
 
-/// Divides what processes with the same counter read among them, by their processor time. The largest reading counts, because reports are not
-/// of the same moment.
+/// Divides the reading of a shared counter among its processes by their processor time. The largest reading is used,
+/// because the reports are from different moments.
 pub(super) fn divided(mut nodes: Vec<NodeRow>) -> Vec<NodeRow> {
-    /// Of a counter: the largest reading in watts, processor time per second, processes.
+    /// Sums of a counter: largest reading in watts, processor time per second, number of processes.
     type Sum = (Option<f64>, f64, usize);
     let mut counters: BTreeMap<String, Sum> = BTreeMap::new();
     for node in &nodes {

@@ -7,7 +7,8 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A process of 20 W whose models were busy for these seconds, with 10 requests in 5 batches for each.
+/// Returns the report of a process of 20 W whose models were busy for these seconds, with 10 requests in 5 batches
+/// each.
 fn report(node: &str, wall_s: f64, busy: &[(&str, f64)]) -> EnergyReport {
     let model = |(name, busy_s): &(&str, f64)| {
         let model = ModelEnergy {
@@ -52,7 +53,7 @@ fn counted(arrived: u64, answered: u64) -> Counts {
     }
 }
 
-/// Prices every request of a model of a report at half a unit, but for the last `unknown` ones.
+/// Prices every request of a model in a report at half a unit, except the last `unknown` ones.
 fn priced(mut report: EnergyReport, model: &str, unknown: u64) -> EnergyReport {
     let model = report.models.get_mut(model).unwrap();
     model.priced = model.requests - unknown;
@@ -75,7 +76,7 @@ fn money_is_known_only_if_that_of_every_request_is() {
     };
     let known = snapshot(0);
     assert_eq!(known.money_source, Some(CostSource::Priced));
-    // 5 requests of each model per second, 10 answers per second.
+    // Five requests of each model and ten answers per second.
     assert!((known.money_per_request.unwrap() - 0.5).abs() < 1e-9, "{known:?}");
     let row = known.models.iter().find(|row| row.variant == "large").unwrap();
     assert!((row.money_per_request().unwrap() - 0.5).abs() < 1e-9);
@@ -237,7 +238,7 @@ fn what_was_found_about_another_plan_is_not_shown() {
     assert_eq!(overview.snapshot("app", at(2)).certificates, None);
 }
 
-/// Two workers of one host, both of which read its counter, were counted twice.
+/// Regression: the energy of two workers on one host, which read the same counter, was counted twice.
 #[test]
 fn energy_that_several_processes_read_counts_once() {
     let mut overview = Overview::default();

@@ -1,4 +1,4 @@
-//! gRPC's health protocol: the answer of `/ready`, for the server and its service.
+//! gRPC health checking protocol: the result of `/ready`, for the server and its service.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use crate::http::failure::{Failure, shortened};
 use crate::http::grpc_status;
 use crate::state::GatewayState;
 
-/// Time between two looks at the health of a service that a client watches.
+/// Poll interval for the health of a watched service.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Most streams of health at once. They end with the gateway alone and need no key, so that they have permits of their own.
+/// Largest number of concurrent watch streams. They end only with the gateway and need no key, so they have separate
+/// permits.
 const MAX_WATCHES: usize = 1_024;
 
-/// Answers the requests of the service.
+/// Implementation of the health service.
 pub(super) struct HealthCheck {
     shared: Arc<GatewayState>,
     watches: Arc<Semaphore>,
@@ -38,7 +39,7 @@ impl HealthCheck {
     }
 }
 
-/// Returns whether a service is one of the gateway; an empty name is all of them.
+/// Returns whether the gateway has a service of that name; the empty name means the whole server.
 fn is_known(service: &str) -> bool {
     ["", kaskade_oip::SERVICE, HEALTH].contains(&service)
 }
@@ -75,7 +76,7 @@ impl Health for HealthCheck {
         }
     }
 
-    /// The stream ends when the gateway drains.
+    /// Streams the health. The stream ends when the gateway drains.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,
@@ -100,18 +101,18 @@ impl Health for HealthCheck {
     }
 }
 
-/// A stream of the health of a service.
+/// A watch stream of a service's health.
 struct Watch {
     shared: Arc<GatewayState>,
     stopping: watch::Receiver<bool>,
     is_known: bool,
-    /// What the client knows.
+    /// Last status sent to the client.
     said: Option<ServingStatus>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Watch {
-    /// Waits until the status differs from what the client knows; `None` once the gateway drains.
+    /// Waits until the status differs from the last one sent; `None` once the gateway drains.
     async fn change(&mut self) -> Option<ServingStatus> {
         loop {
             let now = status(&self.shared, self.is_known);
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
     use crate::config::Limits;
 
-    /// They were unlimited, without a key.
+    /// Regression: their number was unlimited, without a key.
     #[tokio::test(start_paused = true)]
     async fn streams_are_limited_and_end_when_the_gateway_drains() {
         let shared = Arc::new(GatewayState::new(Limits {

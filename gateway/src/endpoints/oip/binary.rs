@@ -5,10 +5,10 @@ use bytes::Bytes;
 use crate::http::failure::Failure;
 use crate::http::header_names::HEADER_LENGTH;
 
-/// Splits a body into its JSON and the bytes of its binary tensors.
+/// Splits a body into its JSON header and the bytes of its binary tensors.
 ///
 /// # Errors
-/// `KSK0001` if the length is no number or exceeds the body.
+/// `KSK0001` if the header length is not a number or exceeds the body.
 pub(super) fn split(body: &Bytes, header: Option<&[u8]>) -> Result<(Bytes, Bytes), Failure> {
     let Some(header) = header else {
         return Ok((body.clone(), Bytes::new()));
@@ -28,7 +28,7 @@ pub(super) fn split(body: &Bytes, header: Option<&[u8]>) -> Result<(Bytes, Bytes
     }
 }
 
-/// Takes the next `size` bytes.
+/// Takes the next `size` bytes of `rest`.
 ///
 /// # Errors
 /// `KSK0001` if fewer are left.

@@ -1,4 +1,4 @@
-//! Statistics of models, in the form of Triton's extension: requests of this gateway, by version.
+//! Model statistics in the form of Triton's extension: requests of this gateway, by version.
 
 use std::sync::Arc;
 
@@ -36,15 +36,15 @@ pub(super) async fn version(
     answer(app.map(|app| json!({"model_stats": of_app(&app, Some(&version))})))
 }
 
-/// Counts of a version.
+/// Counts of one version.
 pub(crate) struct Row {
     pub(crate) version: String,
     pub(crate) totals: Totals,
-    /// Failures of the app, at its first version: a failure has none.
+    /// Failures of the app, reported at its first version because a failure has no version.
     pub(crate) failures: u64,
 }
 
-/// Returns the counts of an app's versions, or of one.
+/// Returns the counts of an app's versions, or of a single one.
 pub(crate) fn rows(app: &Served, only: Option<&str>) -> Vec<Row> {
     let (totals, failures) = app.watched.totals();
     let versions = versions(app).into_iter();

@@ -1,4 +1,4 @@
-//! Choices of an answer, and its usage, from replies of a language model.
+//! Converts replies of a language model to the choices and the usage of an answer.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,39 +15,39 @@ use super::text_offsets::Offsets;
 use crate::http::failure::Failure;
 use crate::requests::call::Call;
 
-/// Name of the field of a chat's message that holds its reasoning, as in the APIs of `DeepSeek`, vLLM and others.
+/// Message field with the reasoning of a chat answer, as in the APIs of `DeepSeek`, vLLM and others.
 pub(super) const REASONING_CONTENT: &str = "reasoning_content";
 
 /// The answer of a language model.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Choice {
     pub(super) text: String,
-    /// What the model thought before; empty if it did not.
+    /// Reasoning text; empty if the model does not reason.
     pub(super) reasoning: String,
-    /// Number of tokens of it, if the model counts them.
+    /// Number of reasoning tokens, if the model counts them.
     pub(super) reasoning_tokens: Option<i64>,
-    /// Its tokens, if the model lists them: their texts, or ids of a model without a tokenizer.
+    /// Tokens, if the model lists them: their texts, or ids for a model without a tokenizer.
     pub(super) tokens: Vec<String>,
-    /// Natural logarithms of the tokens' probabilities, if the model gives them.
+    /// Natural log probabilities of the tokens, if the model returns them.
     pub(super) logprobs: Vec<f64>,
-    /// The most probable tokens at every place with the logarithms of their probabilities, if they were asked for.
+    /// Most probable tokens at every position with their log probabilities, if requested.
     pub(super) top: Vec<Vec<(String, f64)>>,
     pub(super) finish: &'static str,
-    /// Calls of tools.
+    /// Tool calls.
     pub(super) calls: Vec<formats_and_tools::Call>,
-    /// The tokens of the prompt, if they were asked for.
+    /// Tokens of the prompt, if requested.
     pub(super) prompt: Option<DescribedPrompt>,
-    /// Tokens of the prompt, if the model counts them.
+    /// Number of prompt tokens, if the model counts them.
     pub(super) prompt_tokens: Option<i64>,
-    /// Tokens of the answer, if the model counts them; that of an endpoint may not list them.
+    /// Number of answer tokens, if the model counts them; remote endpoints may not list the tokens.
     pub(super) completion_tokens: Option<i64>,
 }
 
 impl Choice {
-    /// Reads the outputs of a language model, or of a stage that gives a `text`.
+    /// Reads the outputs of a language model, or of a stage with an output `text`.
     ///
     /// # Errors
-    /// `KSK0003` if there is no text: the app is no language model.
+    /// `KSK0003` if there is no text, so the app is not a language model.
     pub(super) fn read(reply: &InferReply) -> Result<Self, Failure> {
         let output = |name: &str| reply.outputs.iter().find(|output| output.name == name);
         let text = output("text").and_then(|text| Some(text.to_texts().ok()?.concat()));
@@ -76,7 +76,7 @@ impl Choice {
             .map(|probability| f64::from(probability).ln());
         let mut logprobs: Vec<f64> = logprobs.collect();
         for ((token, logprob), top) in tokens.iter().zip(&mut logprobs).zip(&top) {
-            // Clients compare it with the most probable ones, which were not rounded twice.
+            // Clients compare the log probability with those of the most probable tokens, which were not rounded twice.
             let listed = top
                 .iter()
                 .find(|(other, value)| other == token && (value - *logprob).abs() < 1e-3);
@@ -102,14 +102,14 @@ impl Choice {
         })
     }
 
-    /// Removes the first `count` tokens, which a client has.
+    /// Removes the first `count` tokens, which the client has already.
     pub(super) fn skip_tokens(&mut self, count: usize) {
         self.tokens.drain(..count.min(self.tokens.len()));
         self.logprobs.drain(..count.min(self.logprobs.len()));
         self.top.drain(..count.min(self.top.len()));
     }
 
-    /// Leaves the prompt alone.
+    /// Removes the answer, and keeps the prompt.
     pub(super) fn leave_answer_out(&mut self) {
         *self = Self {
             prompt: self.prompt.take(),
@@ -120,13 +120,13 @@ impl Choice {
         };
     }
 
-    /// Number of tokens of the answer: as counted by the model, or those that it lists.
+    /// Returns the number of answer tokens: as counted by the model, or the listed ones.
     pub(super) fn completion_tokens(&self) -> i64 {
         let listed = i64::try_from(self.tokens.len()).unwrap_or(i64::MAX);
         self.completion_tokens.unwrap_or(listed)
     }
 
-    /// Returns the log-probabilities as chat has them.
+    /// Returns the log probabilities in the chat format.
     pub(super) fn chat_logprobs(&self) -> Value {
         let tops = self
             .top
@@ -148,8 +148,8 @@ impl Choice {
         json!({"content": content.collect::<Vec<_>>(), "refusal": null})
     }
 
-    /// Returns the log-probabilities as completions have them: of the prompt, if it was asked for, and of the answer. The first token of
-    /// a prompt has none. The most probable tokens at each place include the one that is there.
+    /// Returns the log probabilities in the completions format: of the prompt, if requested, and of the answer. The
+    /// first prompt token has none. The most probable tokens at each position include the actual token.
     pub(super) fn completion_logprobs(&self, offsets: &Offsets<'_>) -> Value {
         let prompt = self.prompt.as_ref();
         let first = || prompt.map(|_| Value::Null).into_iter();
@@ -176,14 +176,14 @@ impl Choice {
     }
 }
 
-/// Returns the most probable tokens of `count` places, none where they are not known.
+/// Returns the most probable tokens of `count` positions; empty where they are unknown.
 fn padded(top: &[Vec<(String, f64)>], count: usize) -> impl Iterator<Item = &[(String, f64)]> {
     let places = top.iter().map(Vec::as_slice);
     places.chain(std::iter::repeat(&[][..])).take(count)
 }
 
-/// Returns a token and the most probable ones at its place by their names. Of tokens with one name, such as parts of characters, the most
-/// probable counts.
+/// Returns the actual token and the most probable tokens at its position, by name. Of tokens with the same name, such
+/// as parts of characters, the most probable is kept.
 fn by_name(token: &str, logprob: f64, top: &[(String, f64)]) -> Value {
     let mut named: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, logprob) in top
@@ -200,24 +200,25 @@ fn by_name(token: &str, logprob: f64, top: &[(String, f64)]) -> Value {
     Value::Object(named.collect())
 }
 
-/// Returns the bytes of a token's text; `None` if it is a part of a character. A further part of one has no text.
+/// Returns the bytes of a token's text; `None` for a part of a character. Further parts of a character have no text.
 fn bytes(token: &str) -> Option<&[u8]> {
     (!token.is_empty() && !token.contains(char::REPLACEMENT_CHARACTER)).then_some(token.as_bytes())
 }
 
-/// Sums of an answer's tokens.
+/// Token counts of an answer, summed over its choices.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Usage {
     prompt: Option<i64>,
     completion: i64,
-    /// Tokens of reasoning, if a model counts them.
+    /// Number of reasoning tokens, if a model counts them.
     reasoning: Option<i64>,
     counted: bool,
     kaskade: Vec<Value>,
 }
 
 impl Usage {
-    /// Adds the answer to one prompt. `known` is the number of tokens of a prompt that was sent as tokens.
+    /// Adds a choice. `known` is the length of a prompt that was sent as tokens; `first` marks the first choice of a
+    /// prompt.
     pub(super) fn add(
         &mut self,
         call: &Call,
@@ -228,7 +229,7 @@ impl Usage {
     ) {
         let prompt = choice.prompt_tokens.or(known);
         if first {
-            // Choices of one prompt share it.
+            // Choices of one prompt share the prompt's tokens.
             self.prompt = if self.counted {
                 let both = self.prompt.zip(prompt);
                 both.map(|(sum, more)| sum.saturating_add(more))
@@ -244,8 +245,9 @@ impl Usage {
         self.kaskade.push(call.description(reply));
     }
 
-    /// Writes the usage into an answer. There is none if the model does not count the prompt: clients read whole numbers. `kaskade` says
-    /// how the request was answered, for several choices one entry each; it is a field of the usage, or of an answer without one.
+    /// Writes the usage into an answer, unless the number of prompt tokens is unknown, because clients expect integers.
+    /// `kaskade` describes how the request was answered, as a list for several choices. It is a field of the usage, or
+    /// of the answer if there is no usage.
     pub(super) fn write(&self, answer: &mut Value) {
         let usage = self.prompt.map(|prompt| {
             let mut usage = json!({
@@ -265,7 +267,7 @@ impl Usage {
         self.write_with(answer, usage);
     }
 
-    /// Writes the usage into a response, as [`Usage::write`].
+    /// Writes the usage into a response of the Responses API, like [`Usage::write`].
     pub(super) fn write_of_response(&self, response: &mut Value) {
         let usage = self.prompt.map(|prompt| {
             json!({
@@ -294,13 +296,13 @@ impl Usage {
     }
 }
 
-/// Returns the tokens of the prompt and of the answer, if the model counts them.
+/// Returns the numbers of prompt and answer tokens, if the model counts them.
 pub(super) fn usage(reply: &InferReply) -> Option<[i64; 2]> {
     let usage = reply.outputs.iter().find(|output| output.name == "usage")?;
     usage.to_i64().ok()?.try_into().ok()
 }
 
-/// Returns an output that is a text; empty if there is none.
+/// Returns a text output; empty if there is none.
 pub(super) fn text_of(reply: &InferReply, output: &str) -> String {
     let text = reply.outputs.iter().find(|tensor| tensor.name == output);
     text.map(Tensor::to_texts)
@@ -309,7 +311,7 @@ pub(super) fn text_of(reply: &InferReply, output: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Returns what answers of one configuration share: the version of the gateway and the epoch of the plan.
+/// Returns the fingerprint of a configuration: the version of the gateway and the epoch of the plan.
 pub(super) fn fingerprint(call: &Call) -> String {
     let epoch = call.app.watched.plan().map_or(0, |(epoch, _)| epoch);
     format!("kaskade-{}-{epoch}", env!("CARGO_PKG_VERSION"))

@@ -1,4 +1,4 @@
-//! The tokens of a prompt with their probabilities, as a language model describes them, and as vLLM writes them.
+//! Prompt tokens with their log probabilities, from a language model's outputs and in vLLM's format.
 
 use kaskade_actors::wire::InferReply;
 use kaskade_models::Tensor;
@@ -6,24 +6,24 @@ use serde_json::{Map, Value, json};
 
 use crate::http::failure::Failure;
 
-/// Tokens of a prompt with their texts and the logarithms of their probabilities.
+/// Tokens of a prompt with their texts and natural log probabilities.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct DescribedPrompt {
-    /// Ids of the tokens.
+    /// Token ids.
     pub(super) ids: Vec<i64>,
     pub(super) tokens: Vec<String>,
-    /// The text of all tokens, if the model states it.
+    /// Text of all tokens, if the model returns it.
     pub(super) text: Option<String>,
-    /// Of every token but the first.
+    /// Log probabilities of all tokens except the first.
     pub(super) logprobs: Vec<f64>,
-    /// The most probable tokens at the place of every token but the first.
+    /// Most probable tokens at each position except the first.
     pub(super) top: Vec<Vec<(String, f64)>>,
-    /// Their ids.
+    /// Ids of the most probable tokens.
     pub(super) top_ids: Vec<Vec<i64>>,
 }
 
 impl DescribedPrompt {
-    /// Reads the tokens of the prompt; `None` if the model does not describe them.
+    /// Reads the prompt tokens; `None` if the model does not return them.
     pub(super) fn read(reply: &InferReply) -> Option<Self> {
         let output = |name: &str| reply.outputs.iter().find(|output| output.name == name);
         let ids = |name: &str| output(name).and_then(|ids| ids.to_i64().ok()).unwrap_or_default();
@@ -46,15 +46,16 @@ impl DescribedPrompt {
         })
     }
 
-    /// Keeps the `count` most probable tokens at each place.
+    /// Keeps the `count` most probable tokens at each position.
     pub(super) fn keep_top(&mut self, count: u32) {
         let count = count as usize;
         self.top.iter_mut().for_each(|top| top.truncate(count));
         self.top_ids.iter_mut().for_each(|ids| ids.truncate(count));
     }
 
-    /// Returns the field `prompt_logprobs` of vLLM: null for the first token, and an object for each other place, with the token that is there
-    /// and the `count` most probable ones by their ids. The rank of a token that is not among these is null.
+    /// Returns vLLM's field `prompt_logprobs`: null for the first token, and for each other position an object with the
+    /// actual token and the `count` most probable ones, by id. The rank of an actual token that is not among them is
+    /// null.
     pub(super) fn logprobs_by_id(&self, count: u32) -> Value {
         let describe = |logprob: f64, rank: Option<usize>, text: &str| json!({"logprob": finite(logprob), "rank": rank, "decoded_token": text});
         let later = self.ids.iter().zip(&self.tokens).skip(1).zip(&self.logprobs);
@@ -73,7 +74,8 @@ impl DescribedPrompt {
     }
 }
 
-/// The failure of a request whose `param` asks for the tokens of the prompt, of which the variant that answered gives none.
+/// Returns the failure of a request whose parameter `param` needs the prompt tokens, which the answering variant does
+/// not return.
 pub(super) fn undescribed(param: &'static str, remedy: &str, reply: &InferReply) -> Failure {
     let message = format!(
         "`{}`, which answered, does not describe the tokens of prompts; {remedy}",
@@ -82,7 +84,7 @@ pub(super) fn undescribed(param: &'static str, remedy: &str, reply: &InferReply)
     Failure::param(param, message)
 }
 
-/// Reads the most probable tokens, `[places, tokens]` each.
+/// Reads the most probable tokens, `[positions, tokens]` each.
 pub(super) fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>> {
     let values = logprobs.to_f32().unwrap_or_default();
     let each = tokens.shape.last().copied().unwrap_or(0).max(1);
@@ -99,7 +101,7 @@ pub(super) fn top(tokens: &Tensor, logprobs: &Tensor) -> Vec<Vec<(String, f64)>>
         .collect()
 }
 
-/// Returns the names of tokens, which are texts or ids.
+/// Returns the names of tokens: their texts, or their ids.
 pub(super) fn names(tokens: &Tensor) -> Vec<String> {
     match (tokens.to_texts(), tokens.to_i64()) {
         (Ok(texts), _) => texts.into_iter().map(ToOwned::to_owned).collect(),
@@ -108,7 +110,7 @@ pub(super) fn names(tokens: &Tensor) -> Vec<String> {
     }
 }
 
-/// JSON has no infinities; OpenAI's API has -9999 for a probability of zero.
+/// Replaces infinities, which JSON lacks; OpenAI's API uses -9999 for a probability of zero.
 pub(super) fn finite(logprob: f64) -> f64 {
     if logprob.is_finite() { logprob } else { -9999.0 }
 }

@@ -1,4 +1,4 @@
-//! The models: the apps of the gateway.
+//! The model endpoints; the models are the apps of the gateway.
 
 use std::sync::Arc;
 

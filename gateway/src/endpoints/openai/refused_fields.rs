@@ -1,4 +1,4 @@
-//! The fields of requests that are refused, because an answer without them would be another one. Unknown fields are ignored.
+//! Request fields that are refused because ignoring them would change the answer. Unknown fields are ignored.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::http::failure::Failure;
 
-/// Kinds of requests, by their paths.
+/// Kinds of requests, by path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Requests {
     Chat,
@@ -18,32 +18,32 @@ pub(super) enum Requests {
     Tokens,
 }
 
-/// Values of a field that are refused; null never is.
+/// Refused values of a field; null is never refused.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Values {
     All,
-    /// All but an empty text or list.
+    /// All values except an empty text or list.
     NotEmpty,
     Is(bool),
-    /// All but this text, or a list with another one.
+    /// All values except this text or a list of it.
     OtherThan(&'static str),
-    /// All but this number.
+    /// All values except this number.
     OtherThanNumber(u32),
     /// Numbers above this one.
     Above(u64),
-    /// Lists with this text.
+    /// Lists that contain this text.
     With(&'static str),
-    /// What the code that reads the field finds, in words that follow its name.
+    /// Values that the code reading the field refuses; the text describes them and follows the field's name.
     Computed(&'static str),
 }
 
-/// A field that is refused.
+/// A field with refused values.
 #[derive(Debug)]
 struct RefusedField {
     name: &'static str,
     of: &'static [Requests],
     values: Values,
-    /// What to do instead.
+    /// Remedy.
     remedy: &'static str,
 }
 
@@ -61,7 +61,7 @@ const LEAVE_OUT: &str = "leave it out";
 const NO_LOGPROBS: &str = "responses have no log-probabilities here; send a chat completion";
 const NOT_STORED: &str = "responses are not stored here; send the whole conversation as `input`";
 
-/// Fields of OpenAI, vLLM and Hugging Face that are refused, in the order of their names. The table of docs/reference/http.md has them.
+/// Refused fields of OpenAI, vLLM and Hugging Face, by name. The table in docs/reference/http.md lists them.
 const FIELDS: &[RefusedField] = &[
     field("add_generation_prompt", GENERATION, Values::Is(false), LEAVE_OUT),
     field(
@@ -261,7 +261,7 @@ const fn field(
 }
 
 impl Values {
-    /// Returns whether a value is refused. Those that are computed are not known here.
+    /// Returns whether a value is refused. Computed values are checked elsewhere.
     fn refuse(self, value: &Value) -> bool {
         match self {
             Self::All => !value.is_null(),
@@ -287,7 +287,7 @@ impl Values {
         }
     }
 
-    /// Returns what is refused, in words that follow the name of the field; empty for all values.
+    /// Describes the refused values in words that follow the field's name; empty if all values are refused.
     fn words(self) -> String {
         match self {
             Self::All | Self::NotEmpty => String::new(),
@@ -313,7 +313,7 @@ impl RefusedField {
     }
 }
 
-/// Returns the failure of a request whose field has a value that is refused, where the code that reads the field finds it.
+/// Returns the failure for a refused value that the code reading the field has found.
 pub(super) fn refusal(of: Requests, name: &'static str) -> Failure {
     let found = FIELDS
         .iter()
@@ -324,15 +324,15 @@ pub(super) fn refusal(of: Requests, name: &'static str) -> Failure {
     )
 }
 
-/// The fields of a body that may have to be refused, of those that nothing else reads.
+/// Fields of a body with possibly refused values that nothing else reads.
 #[derive(Debug, Default)]
 pub(super) struct RefusedFields(BTreeMap<&'static str, Value>);
 
 impl RefusedFields {
-    /// Refuses the request if it has one of them with a value that is refused.
+    /// Checks that no field has a refused value.
     ///
     /// # Errors
-    /// `KSK0001` with the field.
+    /// `KSK0001`, naming the field.
     pub(super) fn check(&self, of: Requests) -> Result<(), Failure> {
         let mut fields = FIELDS.iter().filter(|field| field.of.contains(&of));
         let found = fields.find(|field| {

@@ -1,4 +1,4 @@
-//! Fields that chat and completions share, as inputs of a language model.
+//! Request fields shared by chat and completions, converted to inputs of a language model.
 
 use kaskade_models::language::request::{
     ADD_SPECIAL_TOKENS, DEFAULT_SEED, DEFAULT_TEMPERATURE, REASONING_EFFORT, TEMPLATE_VARIABLES,
@@ -15,16 +15,16 @@ use crate::http::failure::Failure;
 /// Largest number of choices of one request.
 const MAX_CHOICES: u32 = 128;
 
-/// Largest number of the most probable tokens that are reported at every place.
+/// Largest number of most probable tokens reported at every position.
 pub(super) const MAX_TOP: u32 = 20;
 
-/// Largest number of stop texts.
+/// Largest number of stop sequences.
 const MAX_STOPS: usize = 16;
 
-/// Reason of the refusal of a maximum of tokens below 1.
+/// Error message for a maximum number of tokens below 1.
 pub(super) const NO_TOKEN: &str = "at least one token must be allowed";
 
-/// Fields of a request that chat and completions share. Unknown fields are ignored.
+/// Request fields shared by chat and completions. Unknown fields are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Common {
@@ -51,10 +51,10 @@ pub(super) struct Common {
     logit_bias: Option<Map<String, Value>>,
     /// Variables of the chat template.
     chat_template_kwargs: Option<Map<String, Value>>,
-    /// One of them: how much the model reasons.
+    /// Reasoning effort, a variable of the chat template.
     reasoning_effort: Option<String>,
     add_special_tokens: Option<bool>,
-    /// Number of the most probable tokens to report at every place of the prompt.
+    /// Number of most probable tokens to report at every position of the prompt.
     prompt_logprobs: Option<i64>,
     #[serde(flatten)]
     pub(super) structured: FormatAndTools,
@@ -76,10 +76,10 @@ struct StreamOptions {
 }
 
 impl Common {
-    /// Checks the fields that a wrong answer could come of.
+    /// Checks the fields whose values could lead to a wrong answer.
     ///
     /// # Errors
-    /// `KSK0001` with the field.
+    /// `KSK0001`, naming the field.
     pub(super) fn check(&self, of: Requests) -> Result<(), Failure> {
         self.refused.check(of)?;
         if !(1..=MAX_CHOICES).contains(&self.choices()) {
@@ -114,10 +114,10 @@ impl Common {
         Ok(())
     }
 
-    /// Returns how many of the most probable tokens to report at every place of the prompt, if the request asks for them.
+    /// Returns the number of most probable tokens to report at every position of the prompt, if requested.
     ///
     /// # Errors
-    /// `KSK0001` for a number that is not supported, and for a stream.
+    /// `KSK0001` for an unsupported number, and for a streamed request.
     pub(super) fn prompt_logprobs(&self) -> Result<Option<u32>, Failure> {
         let Some(count) = self.prompt_logprobs else {
             return Ok(None);
@@ -133,28 +133,28 @@ impl Common {
         Err(Failure::param("prompt_logprobs", reason))
     }
 
-    /// Number of choices.
+    /// Returns the number of choices.
     pub(super) fn choices(&self) -> u32 {
         self.n.unwrap_or(1)
     }
 
-    /// Returns whether the maximum of tokens is 0.
+    /// Returns whether the maximum number of tokens is 0.
     pub(super) fn takes_no_token(&self) -> bool {
         self.max_completion_tokens.or(self.max_tokens) == Some(0)
     }
 
-    /// Sets the maximum of tokens.
+    /// Sets the maximum number of tokens.
     pub(super) fn set_max_tokens(&mut self, most: Option<i64>) {
         self.max_completion_tokens = most;
         self.max_tokens = None;
     }
 
-    /// Sets how much the model reasons.
+    /// Sets the reasoning effort, if given.
     pub(super) fn set_reasoning_effort(&mut self, effort: Option<String>) {
         self.reasoning_effort = effort.or(self.reasoning_effort.take());
     }
 
-    /// Returns how much the model reasons, if the request says so.
+    /// Returns the reasoning effort, if the request states it.
     pub(super) fn reasoning_effort(&self) -> Option<&str> {
         self.reasoning_effort.as_deref()
     }
@@ -167,7 +167,7 @@ impl Common {
         self.top_p
     }
 
-    /// Penalties for presence and frequency.
+    /// Returns the presence and the frequency penalty.
     pub(super) fn penalties(&self) -> [f32; 2] {
         [self.presence_penalty, self.frequency_penalty].map(Option::unwrap_or_default)
     }
@@ -178,7 +178,7 @@ impl Common {
             .is_some_and(|options| options.include_usage == Some(true))
     }
 
-    /// Returns the tokens with a bias, and their biases.
+    /// Returns the biased token ids with their biases.
     fn biases(&self) -> Result<(Vec<i64>, Vec<f32>), Failure> {
         let biases = self.logit_bias.iter().flatten().map(|(token, bias)| {
             let both = token.parse().ok().zip(bias.as_f64());
@@ -194,11 +194,11 @@ impl Common {
         biases.collect()
     }
 
-    /// Returns the inputs of one choice: those of all choices, whose data they share, and its seed. A request that states none gets
-    /// different answers where the model samples.
+    /// Returns the inputs of one choice: the common inputs, whose data all choices share, and a seed. Without a stated
+    /// seed, the seed is random unless decoding is greedy.
     ///
     /// # Errors
-    /// Those of a tensor.
+    /// The error of a tensor that cannot be created.
     pub(super) fn of_choice(&self, inputs: &[Tensor], choice: u32) -> Result<Vec<Tensor>, Failure> {
         let (name, seed) = if let Some(seed) = self.seed {
             ("seed", Some(seed.wrapping_add(choice.into())))
@@ -214,11 +214,11 @@ impl Common {
         Ok(inputs.iter().cloned().chain(seed).collect())
     }
 
-    /// Returns the inputs that set sampling, without the seed. `top` is the number of most probable tokens to report, `None` without
-    /// log-probabilities.
+    /// Returns the sampling inputs without the seed. `top` is the number of most probable tokens to report, `None`
+    /// without log probabilities.
     ///
     /// # Errors
-    /// `KSK0001` for too many stop texts, and for a bias, a format or tools that cannot be read.
+    /// `KSK0001` for too many stop sequences, and for a malformed bias, format or tool.
     pub(super) fn inputs(&self, top: Option<u32>) -> Result<Vec<Tensor>, Failure> {
         let mut inputs = Vec::new();
         let mut integer = |name: &str, value: Option<i64>| -> Result<(), Failure> {
@@ -231,7 +231,7 @@ impl Common {
         integer("min_tokens", self.min_tokens.filter(|least| *least > 0))?;
         integer("top_logprobs", top.map(i64::from))?;
         integer("num_beams", self.num_beams)?;
-        // vLLM's -1 is all tokens.
+        // In vLLM, -1 means all tokens.
         integer("top_k", self.top_k.map(|top| top.max(0)))?;
         for (name, value) in [
             ("temperature", self.temperature),
@@ -247,7 +247,7 @@ impl Common {
             }
         }
         if self.temperature.is_none() && self.choices() > 1 {
-            // Choices by greedy search would be the same.
+            // With greedy search all choices would be equal.
             inputs.push(Tensor::from_f32(DEFAULT_TEMPERATURE, &[1], &[1.0])?);
         }
         for (name, value) in [
@@ -257,7 +257,7 @@ impl Common {
         ] {
             inputs.extend(value.map(|value| flag(name, value)));
         }
-        // An empty list leaves out the stop texts of the app.
+        // An empty list overrides the app's stop sequences.
         let stops = self.stop.as_ref().map(|stop| match stop {
             Stop::One(stop) => vec![stop.as_str()],
             Stop::Many(stops) => stops.iter().map(String::as_str).collect(),
@@ -298,7 +298,7 @@ impl Common {
     }
 }
 
-/// Returns an input of one truth value.
+/// Returns a boolean input.
 pub(super) fn flag(name: &str, value: bool) -> Tensor {
     Tensor {
         name: name.to_owned(),
@@ -452,7 +452,7 @@ mod tests {
         assert_ne!(seed("{}"), seed("{}"));
     }
 
-    /// A body that asks for 128 choices would otherwise be held 128 times.
+    /// Otherwise a request for 128 choices would hold its body 128 times.
     #[test]
     fn choices_share_their_texts() {
         let asked = common(r#"{"n":2,"guided_json":{"type":"object"}}"#);

@@ -1,10 +1,10 @@
 //! A streamed answer as server-sent events.
 //!
-//! The first piece is awaited for a while before the response begins, so that a request that fails soon has an HTTP status. Parts
-//! come from a stage that can no longer defer; the whole answer then supplies what no part had: all of it, if an earlier
-//! stage of the cascade answered.
+//! The response starts after the first piece or a limited wait, so that a request that fails early gets an HTTP error
+//! status. Parts come from a stage that can no longer defer. The complete answer then supplies the rest: all of it if
+//! an earlier stage of the cascade answered.
 //!
-//! With [`Streaming::Optimistic`] parts come from every stage. If a later one replaces the answer, a chunk with
+//! With [`Streaming::Optimistic`] parts come from every stage. If a later stage replaces the answer, a chunk with
 //! `kaskade.retracted` says that all text of its choice so far is void; the answer then starts again.
 
 use axum::body::Body;
@@ -22,14 +22,14 @@ use crate::config::Streaming;
 use crate::http::failure::Failure;
 use crate::requests::call::{Call, Piece};
 
-/// Form in which an API writes a chunk.
+/// API of a chunk, which determines its format.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ApiKind {
     Chat,
     Completion,
 }
 
-/// Fields that all chunks of an answer share.
+/// Fields shared by all chunks of an answer.
 pub(super) struct Head {
     pub(super) api: ApiKind,
     pub(super) id: String,
@@ -37,33 +37,33 @@ pub(super) struct Head {
     pub(super) model: String,
     pub(super) logprobs: bool,
     pub(super) include_usage: bool,
-    /// Whether an answer may have several calls of tools.
+    /// Whether an answer may have several tool calls.
     pub(super) parallel_calls: bool,
 }
 
 /// A request for one choice.
 pub(super) struct ChoiceRequest {
     pub(super) request: InferRequest,
-    /// Tokens of its prompt, if it was sent as tokens.
+    /// Number of prompt tokens, if the prompt was sent as tokens.
     pub(super) prompt_tokens: Option<i64>,
-    /// Whether it is the first choice of its prompt.
+    /// Whether this is the first choice of its prompt.
     pub(super) first: bool,
-    /// Text that precedes the answer.
+    /// Prompt text to return before the answer.
     pub(super) echo: String,
 }
 
 struct Streamed {
     prompt_tokens: Option<i64>,
     first: bool,
-    /// The text that the client has.
+    /// Text sent to the client.
     sent: String,
-    /// The reasoning that the client has.
+    /// Reasoning sent to the client.
     sent_reasoning: String,
-    /// Tokens whose log-probabilities the client has.
+    /// Number of tokens whose log probabilities were sent.
     sent_tokens: usize,
-    /// Where they end.
+    /// Position at which those tokens end.
     sent_until: Position,
-    /// The stage whose text it is.
+    /// Stage whose text was sent.
     stage: String,
     begun: bool,
 }
@@ -80,7 +80,7 @@ struct Events {
 /// Sends the requests and returns their answers as a stream of events.
 ///
 /// # Errors
-/// The failure of a request that fails before its first piece, and soon.
+/// The failure of a request that fails early, before its first piece.
 pub(super) async fn respond(
     call: Call,
     head: Head,
@@ -121,7 +121,7 @@ pub(super) async fn respond(
     let buffered = events.call.app.options.streaming == Streaming::Buffered;
     let mut described = HeaderMap::new();
     if let Some((index, piece)) = events.feed.first(buffered).await? {
-        // A part comes from the stage that gives the answer, so its confidence is not known yet.
+        // A part comes from the stage that answers, so its confidence is not known yet.
         if let Piece::Part(reply) | Piece::End(Ok(reply)) = &piece {
             events.call.describe(reply, &mut described);
         }
@@ -168,7 +168,7 @@ impl SseAnswer for Events {
 }
 
 impl Events {
-    /// Notes the stage of the next text, and retracts what another stage has sent.
+    /// Sets the stage of the following text, and retracts the text of another stage.
     fn of_stage(&mut self, index: usize, stage: &str) {
         let Some(choice) = self.choices.get_mut(index) else {
             return;
@@ -179,7 +179,7 @@ impl Events {
         }
     }
 
-    /// Sends the event that voids the text of a choice so far.
+    /// Sends an event that voids the text of a choice so far.
     fn retract(&mut self, index: usize, stage: &str) {
         let Some(choice) = self.choices.get_mut(index) else {
             return;
@@ -232,7 +232,7 @@ impl Events {
         self.chunk(index, &json!({"content": text}), logprobs, None, None);
     }
 
-    /// Returns the log-probabilities of further tokens of a choice, if the request wants them.
+    /// Returns the log probabilities of further tokens of a choice, if requested.
     fn logprobs(&mut self, index: usize, further: &Choice) -> Option<Value> {
         let choice = self.choices.get_mut(index).filter(|_| self.head.logprobs)?;
         if further.tokens.is_empty() {
@@ -252,7 +252,7 @@ impl Events {
         let mut answer = Choice::read(reply)?;
         if self.call.app.options.streaming == Streaming::Optimistic {
             self.of_stage(index, &reply.stage);
-            // Another replica began the answer again, and differently.
+            // Another replica restarted the answer, with a different text.
             let differs = |choice: &Streamed| {
                 !(answer.text.starts_with(&choice.sent)
                     && answer.reasoning.starts_with(&choice.sent_reasoning))

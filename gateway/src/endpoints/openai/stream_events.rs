@@ -1,4 +1,4 @@
-//! The events of a streamed answer, made from its pieces as they come.
+//! Turns the pieces of a streamed answer into events.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -17,16 +17,16 @@ use tokio::time::{Instant, Sleep, timeout};
 use crate::http::failure::Failure;
 use crate::requests::call::Piece;
 
-/// A comment, which clients ignore.
+/// A comment event, which clients ignore.
 const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
 /// Longest time without an event.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
 
-/// The end of a stream.
+/// Event that ends a stream.
 const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
 
-/// Pieces that come, and events that go.
+/// Queues of received pieces and of events to send.
 pub(super) struct Feed {
     pieces: UnboundedReceiver<Box<(usize, Piece)>>,
     ready: VecDeque<Bytes>,
@@ -42,20 +42,20 @@ impl Feed {
         }
     }
 
-    /// Waits for a piece, and returns it with the number of its choice.
+    /// Waits for a piece; returns it with the index of its choice.
     ///
     /// # Errors
-    /// An internal fault if the answer has ended without a result.
+    /// An internal fault if the answer ends without a result.
     async fn next(&mut self) -> Result<(usize, Piece), Failure> {
         let piece = self.pieces.recv().await;
         piece.map(|piece| *piece).ok_or_else(no_result)
     }
 
-    /// Waits for the piece by which the response begins: the first, or the last one of a buffered answer. `None` after
-    /// [`MAX_SILENCE`]: proxies and clients close connections on which nothing is sent.
+    /// Waits for the piece that starts the response: the first piece, or the last one for a buffered answer. `None`
+    /// after [`MAX_SILENCE`], because proxies and clients close silent connections.
     ///
     /// # Errors
-    /// The failure of the request; an internal fault if the answer has ended without a result.
+    /// The failure of the request; an internal fault if the answer ends without a result.
     pub(super) async fn first(&mut self, is_buffered: bool) -> Result<Option<(usize, Piece)>, Failure> {
         let first = async {
             loop {
@@ -78,7 +78,7 @@ impl Feed {
         self.ready.push_back(event.into());
     }
 
-    /// Ends the stream; choices that have not ended are cancelled.
+    /// Ends the stream and cancels unfinished choices.
     pub(super) fn done(&mut self) {
         self.ready.push_back(DONE);
         self.ended = true;
@@ -90,18 +90,19 @@ fn no_result() -> Failure {
     Fault::new(Code::Internal, "the answer ended without a result").into()
 }
 
-/// An answer that makes events of pieces.
+/// A streamed answer that turns pieces into events.
 pub(super) trait SseAnswer: Unpin + Send + 'static {
     fn feed(&mut self) -> &mut Feed;
 
-    /// Takes a piece of a choice.
+    /// Processes a piece of a choice.
     fn take(&mut self, choice: usize, piece: Piece);
 
     /// Sends the error as an event and ends the stream.
     fn fail(&mut self, failure: &Failure);
 }
 
-/// The events of an answer, with a comment whenever there was none for a while: proxies and clients close connections that are silent.
+/// The events of an answer, with a comment after each silent period, because proxies and clients close silent
+/// connections.
 struct Events<A> {
     answer: A,
     silence: Pin<Box<Sleep>>,
@@ -136,7 +137,7 @@ impl<A: SseAnswer> Stream for Events<A> {
     }
 }
 
-/// Returns a response of the events of an answer, which no proxy should keep back.
+/// Returns a response with the events of an answer, with headers that disable proxy buffering.
 pub(super) fn response(answer: impl SseAnswer) -> Response<Body> {
     let silence = Box::pin(tokio::time::sleep(MAX_SILENCE));
     let mut response = Response::new(Body::from_stream(Events { answer, silence }));
@@ -174,7 +175,7 @@ mod tests {
         }
     }
 
-    /// The response began with the first piece, so that nothing was sent until then.
+    /// Regression: the response started with the first piece, so nothing was sent until then.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_late_begins_with_comments() {
         let (sender, pieces) = unbounded_channel();

@@ -1,23 +1,23 @@
-//! Where tokens begin in a text, in characters. Several tokens may share a character: their names have replacement characters, or nothing,
-//! in its place.
+//! Computes where tokens begin in a text, in characters. Several tokens may share a character; their names then contain
+//! replacement characters, or nothing, in its place.
 
-/// A place in a text.
+/// A position in a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Position {
-    /// The character at this place, from 0.
+    /// Index of the character, from 0.
     at: usize,
-    /// Whether a part of that character was taken: the next token may have the rest of it.
+    /// Whether a part of that character was consumed; the next token may contain the rest.
     is_within: bool,
 }
 
-/// The text that tokens make up, if it is known, and the place from which they do.
+/// The text of a sequence of tokens, if known, and the position where the tokens begin.
 pub(super) struct Offsets<'a> {
     text: Option<&'a str>,
     from: Position,
 }
 
 impl<'a> Offsets<'a> {
-    /// Of tokens that make up the text from a character on.
+    /// Creates offsets for tokens of a known text that begin at a character index.
     pub(super) const fn of(text: &'a str, from: usize) -> Self {
         Self {
             text: Some(text),
@@ -28,12 +28,13 @@ impl<'a> Offsets<'a> {
         }
     }
 
-    /// Of tokens of a text that is not known.
+    /// Creates offsets for tokens of an unknown text.
     pub(super) const fn from(from: Position) -> Self {
         Self { text: None, from }
     }
 
-    /// Returns where each token begins, and where the last one ends. A token that is a part of a character begins where the character does.
+    /// Returns where each token begins, and where the last one ends. A token that is a part of a character begins where
+    /// the character begins.
     pub(super) fn of_tokens<'t>(&self, tokens: impl Iterator<Item = &'t str>) -> (Vec<usize>, Position) {
         let Position { at, is_within } = self.from;
         let text = self.text.map(|text| text.chars().collect());
@@ -47,12 +48,12 @@ impl<'a> Offsets<'a> {
 struct Place {
     text: Option<Vec<char>>,
     at: usize,
-    /// Whether a part of the character at this place was taken.
+    /// Whether a part of the current character was consumed.
     is_within: bool,
 }
 
 impl Place {
-    /// Takes a token; returns where it begins.
+    /// Consumes a token; returns where it begins.
     fn take(&mut self, token: &str) -> usize {
         if token.is_empty() {
             return self.at;
@@ -63,7 +64,7 @@ impl Place {
         }
         let begin = self.at;
         if !self.is_in_text(token) {
-            // A special token, of which the text has nothing.
+            // A special token, which does not occur in the text.
             return begin;
         }
         for letter in letters {
@@ -77,7 +78,7 @@ impl Place {
         begin
     }
 
-    /// Leaves the characters of which parts were taken before a whole one. Those that several tokens share are not ASCII.
+    /// Skips partially consumed characters before a whole one. Characters shared by several tokens are not ASCII.
     fn leave(&mut self, next: char) {
         if next == char::REPLACEMENT_CHARACTER || !std::mem::take(&mut self.is_within) {
             return;
@@ -92,7 +93,8 @@ impl Place {
         }
     }
 
-    /// Returns whether the text continues with a token, or may: one that is written otherwise, such as in lower case, counts.
+    /// Returns whether a token occurs at this position of the text, or may. Tokens that are spelled differently, for
+    /// instance in lower case, count as occurring.
     fn is_in_text(&self, token: &str) -> bool {
         let is_special =
             token.starts_with('<') && token.ends_with('>') || token.starts_with('[') && token.ends_with(']');
@@ -114,7 +116,7 @@ impl Place {
 mod tests {
     use super::*;
 
-    /// Returns the offsets, and the first character that no token has a part of.
+    /// Returns the offsets, and the first character that no token contains.
     fn offsets_of(offsets: &Offsets<'_>, tokens: &[&str]) -> (Vec<usize>, usize) {
         let (offsets, end) = offsets.of_tokens(tokens.iter().copied());
         (offsets, end.at + usize::from(end.is_within))
@@ -124,7 +126,7 @@ mod tests {
     fn offsets_count_the_characters_of_the_text() {
         let of = |text: &str, tokens: &[&str]| offsets_of(&Offsets::of(text, 0), tokens);
         assert_eq!(of("to be", &["to", " be"]), (vec![0, 2], 5));
-        // A character of three tokens, the second of which adds nothing to the replacement of the first.
+        // A character of three tokens, the second of which adds nothing to the first one's replacement character.
         assert_eq!(
             of("a€b", &["a", "\u{fffd}", "", "\u{fffd}", "b"]),
             (vec![0, 1, 1, 1, 2], 3)
@@ -150,7 +152,7 @@ mod tests {
         );
     }
 
-    /// Each part of a streamed answer began behind the character that the one before it had begun.
+    /// Regression: each part of a streamed answer began after the character that the previous part had started.
     #[test]
     fn tokens_of_several_parts_share_a_character() {
         let mut from = Position::default();

@@ -1,4 +1,4 @@
-//! `/embed` and `/similarity`: vectors of texts, and how close they are.
+//! `/embed` and `/similarity`: embeddings of texts, and their similarity.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -28,15 +28,15 @@ struct Embed {
     form: VectorForm,
 }
 
-/// Options by which a text becomes a vector.
+/// Options of a text embedding.
 #[derive(Deserialize, Default)]
 pub(super) struct VectorForm {
     #[serde(default)]
     normalize: Option<bool>,
-    /// The first dimensions alone.
+    /// Number of leading dimensions to keep.
     #[serde(default)]
     dimensions: Option<NonZeroUsize>,
-    /// A prompt of the model.
+    /// Name of a prompt of the model.
     #[serde(default)]
     prompt_name: Option<String>,
 }
@@ -58,7 +58,7 @@ impl Texts {
     }
 }
 
-/// A text, and those that it is compared with.
+/// A text, and the texts that it is compared with.
 #[derive(Deserialize)]
 pub(super) struct Comparison {
     source_sentence: String,
@@ -99,7 +99,7 @@ pub(super) async fn similarity(State(shared): State<Arc<GatewayState>>, request:
     respond(answered.await)
 }
 
-/// Returns the cosine of the first text with each of the others.
+/// Returns the cosine similarity of the first text to each of the others.
 pub(super) async fn compared(
     call: &Call,
     asked: &Comparison,
@@ -135,7 +135,7 @@ pub(super) async fn compared(
 }
 
 impl VectorForm {
-    /// Returns the inputs of a request for the vector of a text.
+    /// Returns the inputs of an embedding request.
     pub(super) fn inputs(&self, text: &str) -> Result<Vec<Tensor>, Failure> {
         let text = Tensor::from_texts("text", &[text])?;
         let prompt = prompt_name(self.prompt_name.as_deref())?;
@@ -143,7 +143,7 @@ impl VectorForm {
     }
 }
 
-/// Returns the embeddings, of length 1 unless `normalize` is false.
+/// Returns the embeddings, normalised to unit length unless `normalize` is false.
 pub(super) fn vectors(replies: &[InferReply], form: &VectorForm) -> Result<Value, Failure> {
     let vectors = replies.iter().map(|reply| {
         let mut vector = of_dimensions(embedding(reply)?, form.dimensions)?;

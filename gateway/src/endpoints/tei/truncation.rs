@@ -1,4 +1,4 @@
-//! What becomes of texts that are longer than a model reads.
+//! Handles texts that are longer than a model's context.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::http::failure::Failure;
 use crate::state::{GatewayState, Served};
 use crate::tokenizer::{refused, with_tokenizer};
 
-/// The fields of text-embeddings-inference that say it. Models cut the end off.
+/// The truncation fields of text-embeddings-inference. Models truncate at the end.
 #[derive(Deserialize, Default)]
 pub(super) struct Truncation {
     #[serde(default)]
@@ -22,12 +22,12 @@ pub(super) struct Truncation {
 }
 
 impl Truncation {
-    /// Refuses sequences that are too long for a request with `truncate: false`, as far as the gateway has the tokenizer of the app. A
-    /// sequence is a text, or a pair that the model reads together.
+    /// Checks that no sequence of a request with `truncate: false` is too long, if the gateway has the app's tokenizer.
+    /// A sequence is a text, or a pair that the model reads together.
     ///
     /// # Errors
-    /// `KSK0001`: with status 413 for a sequence that is too long, for no or too many of them, for a direction other than `Right`, and for an
-    /// unknown prompt.
+    /// `KSK0001`: with status 413 for a sequence that is too long; for no or too many sequences, for a direction other
+    /// than `Right`, and for an unknown prompt.
     pub(super) async fn check(
         &self,
         shared: &GatewayState,
@@ -75,8 +75,8 @@ impl Truncation {
     }
 }
 
-/// Returns the number of tokens of a sequence, special ones included. How many separate two texts is not known; the smallest number counts,
-/// so that a sequence that fits is never refused.
+/// Returns a lower bound of the number of tokens of a sequence, special tokens included, so that a sequence that fits
+/// is never refused. The number of separators between two texts is unknown.
 fn count(
     tokenizer: &CheckpointTokenizer,
     texts: &[String],
@@ -87,18 +87,18 @@ fn count(
         let tokens = tokenizer.tokens(text, true, prompt_name);
         let tokens = tokens.map_err(|error| refused(error, None))?;
         let special = tokens.iter().filter(|token| token.span.is_none()).count();
-        // The second text of a pair has no token of its own for the beginning.
+        // The second text of a pair has no begin token.
         let beginning = if count == 0 { 0 } else { special.min(1) };
         count += tokens.len() - beginning;
     }
     Ok(count)
 }
 
-/// Refuses documents of more than `most` tokens, after which the client wants them cut off: the gateway does not cut. A model that reads
-/// no more than that cuts them off earlier.
+/// Checks that no document has more than `most` tokens, at which the client wants documents truncated: the gateway does
+/// not truncate. Passes if the model's context is at most `most`, because the model then truncates earlier.
 ///
 /// # Errors
-/// `KSK0001` with the field, also if the gateway cannot count the tokens.
+/// `KSK0001`, naming the field; also if the gateway cannot count the tokens.
 pub(super) async fn check_documents(
     shared: &GatewayState,
     app: &Arc<Served>,

@@ -2,7 +2,7 @@ use kaskade_actors::wire::Hop;
 
 use super::*;
 
-/// A cascade of a stage `first` and a stage `last` that run these variants.
+/// Returns a cascade of the stages `first` and `last` with these variants.
 fn plan(first: &str, last: &str) -> Plan {
     let cascade = Plan::cascade("a").stage("first", first);
     cascade.below(0.5).then("last", last).build().unwrap()
@@ -25,14 +25,14 @@ fn reply(stages: &[&str], variant: &str) -> InferReply {
     }
 }
 
-/// The plan and the variants of the gear that a reply went through.
+/// Returns the variants of the gear that a reply fits.
 fn variants(plans: &Plans, reply: &InferReply) -> Option<Vec<String>> {
     let (plan, gear) = plans.of_reply(reply)?;
     let stages = &plan.gear(gear).unwrap().wiring.stages;
     Some(stages.iter().map(|stage| stage.variant.clone()).collect())
 }
 
-/// A stored plan whose models could not be loaded was shown, and replies were counted by its variants.
+/// Regression: a stored plan whose models could not be loaded was shown, and replies were counted by its variants.
 #[test]
 fn the_plan_that_ingresses_admit_under_counts_and_not_the_newest() {
     let mut plans = Plans::default();
@@ -45,7 +45,7 @@ fn the_plan_that_ingresses_admit_under_counts_and_not_the_newest() {
     assert_eq!(plans.admitted().unwrap().0, 1);
     let answered = reply(&["first", "last"], "large");
     assert_eq!(variants(&plans, &answered).unwrap(), ["small", "large"]);
-    // One ingress is ahead of the other: replies of both have their variants.
+    // One ingress is ahead of the other: the variants of both their replies are found.
     plans.admits("j", 2);
     assert_eq!(plans.admitted().unwrap().0, 2);
     assert_eq!(variants(&plans, &answered).unwrap(), ["small", "large"]);
@@ -87,7 +87,7 @@ fn a_reply_belongs_to_the_gear_that_admitted_it_and_not_to_the_one_in_force() {
         variants(&plans, &reply(&["first"], "tiny")).unwrap(),
         ["tiny", "large"]
     );
-    // Both gears fit: the one in force.
+    // Both gears fit; the current one is returned.
     assert_eq!(
         variants(&plans, &reply(&["first", "last"], "large")).unwrap(),
         ["tiny", "large"]

@@ -6,13 +6,13 @@ use rustix::time::{ClockId, clock_gettime};
 use super::super::{AppState, HISTORY, Point};
 use super::*;
 
-/// Processor time of this thread.
+/// Returns the processor time of this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Ten workers with a hundred replicas each, of which every `step`-th has another queue than before.
+/// Sends heartbeats of ten workers with a hundred replicas each; the queue of every `step`-th replica changes.
 fn beat(watched: &AppState, round: u32, step: usize) {
     for worker in 0..10 {
         let replicas = (0..100_usize).map(|number| ReplicaBeat {
@@ -45,7 +45,7 @@ fn point() -> Point {
     }
 }
 
-/// An app with a thousand replicas and a full history.
+/// Returns the state of an app with a thousand replicas and a full history.
 fn thousand() -> AppState {
     let watched = AppState::new("a");
     beat(&watched, 0, 1);
@@ -75,7 +75,7 @@ fn updates_apply_to_the_snapshot_and_to_each_other() {
         let all: Value = serde_json::from_str(&all).unwrap();
         assert_eq!(known["replicas"], all["replicas"], "after round {round}");
     }
-    // Another replica: the list is sent again.
+    // The set of replicas changes, so the whole list is sent again.
     watched.state().beat(Heartbeat {
         actor: "worker-9b".to_owned(),
         replicas: vec![ReplicaBeat {
@@ -128,7 +128,7 @@ fn an_ingress_that_was_killed_is_forgotten_with_the_replicas_that_it_avoided() {
     );
 }
 
-/// Bounds per second and reader: 32 kB if every replica changes, 4 kB if few do, and 5 % of a core.
+/// Limits per second and reader: 32 kB if every replica changes, 4 kB if few do, and 5 % of a core.
 #[test]
 fn updates_of_a_thousand_replicas_are_small_and_cheap() {
     let watched = thousand();

@@ -1,7 +1,7 @@
 //! A streamed response as server-sent events, numbered from 0.
 //!
-//! Each event is named by its type. An event that is sent cannot be retracted in this API, so that
-//! [`Streaming::Optimistic`] is as [`Streaming::AfterCertain`] here: parts of a stage that may defer wait for its decision.
+//! Each event is named by its type. This API cannot retract an event, so [`Streaming::Optimistic`] is treated like
+//! [`Streaming::AfterCertain`]: parts of a stage that may defer wait for its decision.
 
 use axum::body::Body;
 use axum::http::Response;
@@ -23,19 +23,19 @@ struct Events {
     call: Call,
     resource: Resource,
     feed: Feed,
-    /// Whether the output message has begun.
+    /// Whether the output message has started.
     begun: bool,
-    /// The text that the client has.
+    /// Text sent to the client.
     sent: String,
     /// Number of the next event.
     next: u64,
 }
 
-/// Sends the request and returns its answer as a stream of events. The first piece is awaited for a while before the response begins, so
-/// that a request that fails soon has an HTTP status.
+/// Sends the request and returns its answer as a stream of events. Waits for a while for the first piece before
+/// starting the response, so that a request that fails early gets an HTTP error status.
 ///
 /// # Errors
-/// The failure of a request that fails before its first piece, and soon.
+/// The failure of a request that fails early, before its first piece.
 pub(super) async fn respond(
     call: Call,
     resource: Resource,
@@ -107,7 +107,7 @@ impl Events {
         }
     }
 
-    /// Begins the output message, which an answer of calls alone has not.
+    /// Starts the output message; an answer with only tool calls has none.
     fn begin_message(&mut self) {
         if std::mem::replace(&mut self.begun, true) {
             return;
@@ -121,7 +121,7 @@ impl Events {
         self.event("response.content_part.added", added);
     }
 
-    /// Adds the place of the output text to an event.
+    /// Adds the position of the output text to an event.
     fn place(&self, mut event: Value) -> Value {
         put(&mut event, "item_id", self.resource.item.as_str().into());
         put(&mut event, "output_index", 0.into());
@@ -139,7 +139,7 @@ impl Events {
         self.event("response.output_text.delta", delta);
     }
 
-    /// Sends the events of a call of a tool.
+    /// Sends the events of a tool call.
     fn call(&mut self, index: usize, call: &ToolCall) {
         let added = json!({"output_index": index, "item": call.item("in_progress")});
         self.event("response.output_item.added", added);

@@ -1,4 +1,4 @@
-//! A response as JSON, while it is in progress and at its end.
+//! The JSON of a response, in progress and complete.
 
 use serde_json::{Map, Value, json};
 
@@ -7,33 +7,34 @@ use super::super::formats_and_tools::{Call, FormatAndTools};
 use super::super::sse::put;
 use crate::http::failure::Failure;
 
-/// Fields that all forms of a response share.
+/// Fields shared by all forms of a response.
 pub(super) struct Resource {
     pub(super) id: String,
     /// Id of the output message.
     pub(super) item: String,
-    /// Seconds since 1970.
+    /// Creation time, Unix seconds.
     pub(super) created: u64,
     pub(super) model: String,
     pub(super) instructions: Option<String>,
     pub(super) max_output_tokens: Option<i64>,
     pub(super) temperature: Option<f32>,
     pub(super) top_p: Option<f32>,
-    /// For presence and frequency.
+    /// Presence and frequency penalty.
     pub(super) penalties: [f32; 2],
-    /// How much the model reasons, if the request says so.
+    /// Reasoning effort, if the request states it.
     pub(super) effort: Option<String>,
     pub(super) metadata: Map<String, Value>,
     pub(super) structured: FormatAndTools,
 }
 
 impl Resource {
-    /// Returns the response before its answer.
+    /// Returns the response before the answer.
     pub(super) fn in_progress(&self) -> Value {
         self.with("in_progress", &[])
     }
 
-    /// Returns the response with its answer, without the usage; incomplete if the answer has its maximum of tokens.
+    /// Returns the response with its answer, without the usage; incomplete if the answer has the maximum number of
+    /// tokens.
     pub(super) fn ended(&self, choice: &Choice) -> Value {
         let status = status(choice);
         let mut response = self.with(status, &self.output(choice));
@@ -49,7 +50,7 @@ impl Resource {
         response
     }
 
-    /// Returns the output items: the message, if there is one, and the calls of tools.
+    /// Returns the output items: the message, if there is one, and the tool calls.
     fn output(&self, choice: &Choice) -> Vec<Value> {
         let calls = self.calls(choice);
         let message = Some(self.message(&choice.text, status(choice)));
@@ -58,12 +59,12 @@ impl Resource {
         message.into_iter().chain(calls).collect()
     }
 
-    /// Returns the calls of tools.
+    /// Returns the tool calls.
     pub(super) fn calls(&self, choice: &Choice) -> Vec<Call> {
         self.structured.calls(choice.calls.clone())
     }
 
-    /// Returns the response that failed.
+    /// Returns a failed response.
     pub(super) fn failed(&self, failure: &Failure) -> Value {
         let mut response = self.with("failed", &[]);
         let code = if failure.status.as_u16() == 429 {
@@ -126,7 +127,7 @@ impl Resource {
     }
 }
 
-/// Returns how a response with this answer has ended.
+/// Returns the status of a response with this answer.
 pub(super) fn status(choice: &Choice) -> &'static str {
     if choice.finish == "length" {
         "incomplete"
@@ -135,7 +136,7 @@ pub(super) fn status(choice: &Choice) -> &'static str {
     }
 }
 
-/// Returns the part of the output message.
+/// Returns the content part of the output message.
 pub(super) fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
