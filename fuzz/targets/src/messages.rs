@@ -361,6 +361,7 @@ fn ingress_state() -> IngressState {
         starting: false,
         unavailable: vec!["digits-large-0".into()],
         gone: false,
+        served: vec![3, 4],
     }
 }
 
