@@ -186,7 +186,7 @@ async fn beat(
             in_flight,
             ..ReplicaBeat::default()
         };
-        // A heartbeat vouches for the connection on which requests arrive, not only for its own.
+        // A heartbeat states that the connection on which requests arrive is up, not only its own.
         let is_sent = bus.connection().is_up();
         let beat = Heartbeat {
             actor: config.replica.clone(),

@@ -27,7 +27,7 @@ pub(crate) struct LimitedBody {
     pause: Option<Duration>,
     /// Sleep while a gRPC message is awaited.
     waiting: Option<Pin<Box<Sleep>>>,
-    /// Number of bytes that must arrive before the pause starts anew.
+    /// Number of bytes that must arrive before the pause restarts.
     missing: usize,
 }
 
