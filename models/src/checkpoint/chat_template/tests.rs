@@ -42,15 +42,16 @@ fn renderings_equal_those_of_transformers() {
         };
         let template = ChatTemplate::new(Some(case.template), special);
         let texts = case.messages.iter().map(|(role, text)| message(role, text));
-        let chat = case.chat.into_iter().map(|mut further| {
-            let mut text = |key: &str| match further.remove(key) {
-                Some(serde_json::Value::String(text)) => text,
-                _ => String::new(),
-            };
+        let chat = case.chat.into_iter().map(|keys| {
+            let text = |key: &str| keys.get(key).and_then(|text| text.as_str()).unwrap_or_default();
+            let (role, content) = (text("role").to_owned(), text("content").into());
+            let others = keys
+                .into_iter()
+                .filter(|(key, _)| !["role", "content"].contains(&key.as_str()));
             Message {
-                role: text("role"),
-                content: text("content").into(),
-                further,
+                role,
+                content,
+                further: others.collect(),
             }
         });
         let messages: Vec<Message> = texts.chain(chat).collect();
